@@ -1,0 +1,62 @@
+# `make` alone lists what there is. Everything happens inside the checkout, in `.venv`.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+export UV_PROJECT_ENVIRONMENT := .venv
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint fix unit bench fuzz campaign golden clean
+
+help:  ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY)  ## Create .venv with the downrange command, all extras and all tools
+
+$(READY): pyproject.toml uv.lock
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet "uv==$$(awk '/^name = "uv"$$/ { getline; gsub(/"/, "", $$3); print $$3; exit }' uv.lock)"
+	$(BIN)/uv sync --frozen --all-extras --quiet
+	@touch $@
+
+demo: $(READY)  ## Run what exists, end to end, with output to look at
+	@$(BIN)/python examples/wire_tour.py
+
+test: lint  ## Check format, lint, types, and run all tests; ends with what was skipped and why
+	@mkdir -p build && rm -f build/skipped.txt
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage report --fail-under=90
+	$(BIN)/coverage report --include='src/downrange/wire/*' --fail-under=100
+	@cat build/skipped.txt
+
+unit: $(READY)  ## Run the unit tests alone
+	$(BIN)/python -m pytest tests/unit tests/golden
+
+lint: $(READY)  ## Check format, lint rules, types (mypy and pyright) and the lock
+	$(BIN)/uv lock --check --offline --quiet
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+fix: $(READY)  ## Format, and mend what ruff can mend
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(READY)  ## Measure the wire layer against its floor
+	$(BIN)/python benchmarks/wire.py
+
+SECONDS ?= 60
+SEED ?= random
+fuzz: $(READY)  ## Feed the wire layer hostile bytes; SECONDS=60 SEED=random
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
+
+campaign: $(READY)  ## Run the long tests; SECONDS=60
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed random
+
+golden: $(READY)  ## Capture tests/golden anew from the Apache servers
+	$(BIN)/python -m tests.golden.capture
+
+clean:  ## Remove everything that was made
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

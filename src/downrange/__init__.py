@@ -1,0 +1,1 @@
+"""Downrange: RocketMQ for Python and Spark, on the native TCP protocol."""

@@ -1,0 +1,135 @@
+"""The exception tree of Downrange.
+
+Base classes end in `Error`, leaves name the event. An error carries its facts as fields, so that a
+program can act on them, and says in its text what was wrong and where.
+
+    RocketMQError
+    ├── OptionError (ValueError)       a setting or argument makes no sense
+    ├── MissingExtra (ImportError)     a feature needs an optional package
+    ├── LinkError                      a connection cannot take the call
+    │   ├── LinkClosed
+    │   └── TooManyInFlight
+    └── WireError                      bytes break the protocol, or a value cannot become bytes
+        ├── FrameTooLarge
+        ├── MalformedFrame             the length words
+        ├── MalformedCommand           a command's header
+        │   ├── MissingField
+        │   └── InvalidField
+        ├── MalformedBody              a JSON, compressed or batch body
+        ├── MalformedRecord            a stored message
+        ├── MalformedId                a message id
+        └── Unencodable                our own value does not fit the protocol
+"""
+
+from __future__ import annotations
+
+
+class RocketMQError(Exception):
+    """Base of every error that Downrange raises on purpose."""
+
+
+class OptionError(RocketMQError, ValueError):
+    """A setting or an argument makes no sense."""
+
+
+class MissingExtra(RocketMQError, ImportError):
+    """A feature needs packages that only an extra installs."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        """Name the feature that was asked for and the extra that brings it."""
+        super().__init__(f"{feature} needs the '{extra}' extra: pip install 'downrange[{extra}]'")
+        self.feature = feature
+        self.extra = extra
+
+
+class LinkError(RocketMQError):
+    """A connection cannot take the call."""
+
+
+class LinkClosed(LinkError):
+    """The connection was closed, or broke, before the call."""
+
+
+class TooManyInFlight(LinkError):
+    """As many requests as the connection allows are waiting for their replies."""
+
+    def __init__(self, limit: int) -> None:
+        """Name the limit that was reached."""
+        super().__init__(f"{limit} requests are in flight on this connection, its limit")
+        self.limit = limit
+
+
+class WireError(RocketMQError):
+    """Bytes break the protocol, or a value cannot be turned into bytes.
+
+    Attributes:
+        where: The part of the input that is wrong, with its position where there is one.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, where: str, problem: str) -> None:
+        """Name the place and the problem."""
+        super().__init__(f"{where}: {problem}")
+        self.where = where
+        self.problem = problem
+
+
+class FrameTooLarge(WireError):
+    """A frame announces, or would have, more bytes than the limit."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        """Name the frame's size with its length word, and the limit."""
+        super().__init__("frame length", f"{size} bytes are more than the limit of {limit}")
+        self.size = size
+        self.limit = limit
+
+
+class MalformedFrame(WireError):
+    """A frame's length or header word cannot be true."""
+
+
+class MalformedCommand(WireError):
+    """A command's header cannot be read."""
+
+
+class MissingField(MalformedCommand):
+    """A header lacks a field that its command needs."""
+
+    def __init__(self, header: str, field: str) -> None:
+        """Name the header class and the field as it is called on the wire."""
+        super().__init__(header, f"field '{field}' is missing")
+        self.field = field
+
+
+class InvalidField(MalformedCommand):
+    """A header field's text cannot be read as its type."""
+
+    def __init__(self, header: str, field: str, problem: str) -> None:
+        """Name the header class, the field as it is called on the wire, and the problem."""
+        super().__init__(header, f"field '{field}': {problem}")
+        self.field = field
+
+
+class MalformedBody(WireError):
+    """A command's or message's body cannot be read."""
+
+
+class MalformedRecord(WireError):
+    """A stored message cannot be read.
+
+    Attributes:
+        position: Where the record begins in the bytes that were read; everything before is whole.
+    """
+
+    def __init__(self, position: int, problem: str) -> None:
+        """Name the record's first byte and the problem."""
+        super().__init__(f"record at byte {position}", problem)
+        self.position = position
+
+
+class MalformedId(WireError):
+    """A text is no message id."""
+
+
+class Unencodable(WireError):
+    """A value of ours does not fit the protocol."""

@@ -1,0 +1,42 @@
+"""Optional packages: which extra brings which feature, and a clear word when it is missing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from downrange.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+#: Extra -> the packages it brings, by the name they are imported under.
+EXTRAS = {
+    "server": ("uvloop",),
+    "cli": ("rich", "typer"),
+    "spark": ("pyspark", "pyarrow"),
+    "console": ("uvloop", "rich", "typer"),
+    "dev": ("pytest", "hypothesis"),
+}
+
+
+def require(feature: str, extra: str) -> list[ModuleType]:
+    """Import the packages of an extra.
+
+    Args:
+        feature: What the user asked for, as the error text names it: "the command line".
+        extra: The extra's name in `pip install 'downrange[…]'`.
+
+    Returns:
+        The imported packages, in the order of `EXTRAS`.
+
+    Raises:
+        MissingExtra: A package is not installed; the text says what to install.
+    """
+    packages = EXTRAS[extra]
+    try:
+        return [import_module(package) for package in packages]
+    except ImportError as error:
+        if error.name not in packages:
+            raise  # the package is there but broken: hiding that would send the user astray
+        raise MissingExtra(feature, extra) from error

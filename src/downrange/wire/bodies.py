@@ -1,0 +1,378 @@
+"""JSON bodies as types: routes, clusters, topics, registrations, heartbeats, groups, statistics.
+
+Names are ours; the wire names are those of the Java classes. Reading takes every form that Java
+writes (`fastjson`), unknown members are passed over, a missing or null one is its default, and a
+value of the wrong type raises `MalformedBody` naming its path. Enumerations stay text, so that a
+name we do not know survives. Writing gives strict JSON in Java's alphabetical order, null members
+left out, with objects as map keys where the Java class has them (the one form that all releases
+read).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from downrange.errors import MalformedBody
+from downrange.model import QueueId
+from downrange.wire import fastjson
+
+BodyT = TypeVar("BodyT", bound="Body")
+
+
+class Body(Struct, rename="camel", kw_only=True):
+    """Base of all typed JSON bodies."""
+
+    def encode(self) -> bytes:
+        """Write the body.
+
+        Raises:
+            Unencodable: A text holds half a surrogate pair.
+        """
+        return fastjson.dumps(_plain(self))
+
+
+def decode_body(kind: type[BodyT], data: bytes) -> BodyT:
+    """Read a JSON body.
+
+    Raises:
+        MalformedBody: The bytes are no JSON, or a member is of the wrong type.
+    """
+    return convert_body(kind, fastjson.loads(data))
+
+
+def convert_body(kind: type[BodyT], value: Any) -> BodyT:
+    """Turn JSON that is already read into a body.
+
+    Raises:
+        MalformedBody: A member is of the wrong type.
+    """
+    try:
+        return msgspec.convert(_without_nulls(value), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise MalformedBody(kind.__name__, str(error)) from error
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Turn bodies into dictionaries, None left out; a queue as map key becomes an object."""
+    if isinstance(value, Struct):
+        members = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+        return {
+            wire_name: _plain(item)
+            for name, wire_name in members
+            if (item := getattr(value, name)) is not None
+        }
+    if isinstance(value, dict):
+        return {
+            fastjson.ObjectKey(_plain(key)) if isinstance(key, Struct) else key: _plain(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return value
+
+
+# ---- routes and clusters -----------------------------------------------------------------------
+
+
+class BrokerQueues(Body):
+    """How many queues of a topic one broker has (Java: QueueData)."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+class BrokerReplicas(Body):
+    """The processes behind one broker name (Java: BrokerData); id 0 is the master."""
+
+    broker_name: str
+    broker_addrs: dict[int, str]
+    cluster: str | None = None
+    zone_name: str | None = None
+    enable_acting_master: bool | None = None
+
+
+class RouteBody(Body):
+    """Which brokers hold a topic (Java: TopicRouteData)."""
+
+    queue_datas: list[BrokerQueues] = []
+    broker_datas: list[BrokerReplicas] = []
+    filter_server_table: dict[str, list[str]] = {}
+    order_topic_conf: str | None = None
+    topic_queue_mapping_by_broker: dict[str, Any] | None = None
+
+
+class ClusterBody(Body):
+    """All brokers that a name server knows (Java: ClusterInfo)."""
+
+    broker_addr_table: dict[str, BrokerReplicas] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+
+class BrokerMembersBody(Body):
+    """The replicas of one broker name (Java: GetBrokerMemberGroupResponseBody)."""
+
+    broker_member_group: BrokerReplicas | None = None
+
+
+class TopicNamesBody(Body):
+    """Names of topics (Java: TopicList)."""
+
+    topic_list: list[str] = []
+    broker_addr: str | None = None
+
+
+class KeyValueBody(Body):
+    """Texts by name (Java: KVTable): a name server's namespace, a broker's runtime figures."""
+
+    table: dict[str, str] = {}
+
+
+# ---- topics and registration -------------------------------------------------------------------
+
+
+class DataVersion(Body):
+    """Tells whether a broker's topics changed; 4.9 has no `state_version`."""
+
+    timestamp: int = 0
+    counter: int = 0
+    state_version: int | None = None
+
+
+class TopicConfig(Body):
+    """One topic's settings on a broker; 4.9 has no `attributes`."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] | None = None
+
+
+class TopicTableBody(Body):
+    """All topics of a broker (Java: TopicConfigSerializeWrapper and its 5.x heir)."""
+
+    topic_config_table: dict[str, TopicConfig] = {}
+    data_version: DataVersion = field(default_factory=DataVersion)
+    mapping_data_version: DataVersion | None = None
+    topic_queue_mapping_info_map: dict[str, Any] | None = None
+    topic_queue_mapping_detail_map: dict[str, Any] | None = None
+
+
+class RegisterBrokerBody(Body):
+    """What a broker tells a name server; `registration` has its compressed form."""
+
+    topic_config_serialize_wrapper: TopicTableBody = field(default_factory=TopicTableBody)
+    filter_server_list: list[str] = []
+
+
+# ---- clients -----------------------------------------------------------------------------------
+
+
+class Subscription(Body):
+    """What a consumer group reads of one topic (Java: SubscriptionData)."""
+
+    topic: str
+    sub_string: str = "*"
+    tags_set: list[str] = []
+    code_set: list[int] = []
+    sub_version: int = 0
+    expression_type: str = "TAG"
+    class_filter_mode: bool = False
+
+
+class ProducerMember(Body):
+    """A producer group of a client (Java: ProducerData)."""
+
+    group_name: str
+
+
+class ConsumerMember(Body):
+    """A consumer group of a client (Java: ConsumerData)."""
+
+    group_name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[Subscription] = []
+    unit_mode: bool = False
+
+
+class HeartbeatBody(Body):
+    """What a client tells every broker (Java: HeartbeatData); the last two are 5.x."""
+
+    client_id: str = field(name="clientID")
+    producer_data_set: list[ProducerMember] = []
+    consumer_data_set: list[ConsumerMember] = []
+    heartbeat_fingerprint: int | None = None
+    without_sub: bool | None = None
+
+
+class CheckClientBody(Body):
+    """A subscription that a broker shall check (Java: CheckClientRequestBody)."""
+
+    client_id: str
+    group: str
+    subscription_data: Subscription
+    namespace: str | None = None
+
+
+class GroupMembersBody(Body):
+    """Client ids of a consumer group (Java: GetConsumerListByGroupResponseBody)."""
+
+    consumer_id_list: list[str] = []
+
+
+class LockQueuesBody(Body):
+    """Queues to lock or unlock (Java: LockBatchRequestBody)."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[QueueId] = []
+    only_this_broker: bool | None = None
+
+
+class LockedQueuesBody(Body):
+    """Queues that were locked (Java: LockBatchResponseBody)."""
+
+    locked: list[QueueId] = field(name="lockOKMQSet", default_factory=list)
+
+
+class ClientConnection(Body):
+    """One connected client (Java: Connection)."""
+
+    client_id: str
+    client_addr: str
+    language: str | None = None
+    version: int = 0
+
+
+class ProducerConnectionsBody(Body):
+    """The members of a producer group (Java: ProducerConnection)."""
+
+    connection_set: list[ClientConnection] = []
+
+
+class ConsumerConnectionsBody(Body):
+    """The members of a consumer group and what they read (Java: ConsumerConnection)."""
+
+    connection_set: list[ClientConnection] = []
+    subscription_table: dict[str, Subscription] = {}
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+class ResetOffsetBody(Body):
+    """Where a group's queues were set to."""
+
+    offset_table: dict[QueueId, int] = {}
+
+
+class ConsumerStatusBody(Body):
+    """Where a group's members stand (Java: GetConsumerStatusBody)."""
+
+    message_queue_table: dict[QueueId, int] = {}
+    consumer_table: dict[str, dict[QueueId, int]] = {}
+
+
+class ConsumeDirectlyBody(Body):
+    """What a consumer made of one message (Java: ConsumeMessageDirectlyResult)."""
+
+    consume_result: str | None = None
+    remark: str | None = None
+    spent_time_mills: int = 0
+    order: bool = False
+    auto_commit: bool = True
+
+
+# ---- groups and statistics ---------------------------------------------------------------------
+
+
+class GroupConfig(Body):
+    """One consumer group's settings on a broker (Java: SubscriptionGroupConfig)."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool | None = None
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int | None = None
+    consume_timeout_minute: int | None = None
+    group_retry_policy: dict[str, Any] | None = None
+    subscription_data_set: list[Any] | None = None
+    attributes: dict[str, str] | None = None
+
+
+class GroupTableBody(Body):
+    """All consumer groups of a broker (Java: SubscriptionGroupWrapper)."""
+
+    subscription_group_table: dict[str, GroupConfig] = {}
+    data_version: DataVersion = field(default_factory=DataVersion)
+    forbidden_table: dict[str, dict[str, int]] | None = None
+
+
+class TopicOffset(Body):
+    """The ends of one queue."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp: int = 0
+
+
+class TopicStatsBody(Body):
+    """The ends of all queues of a topic (Java: TopicStatsTable)."""
+
+    offset_table: dict[QueueId, TopicOffset] = {}
+    topic_put_tps: float | None = None
+
+
+class ConsumeOffset(Body):
+    """How far a group has come in one queue (Java: OffsetWrapper)."""
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    pull_offset: int | None = None
+    last_timestamp: int = 0
+
+
+class ConsumeStatsBody(Body):
+    """How far a group has come in all its queues (Java: ConsumeStats)."""
+
+    offset_table: dict[QueueId, ConsumeOffset] = {}
+    consume_tps: float = 0.0
+
+
+class GroupOffsetsBody(Body):
+    """Offsets of all groups, by `topic@group` and queue id; also consumerOffset.json."""
+
+    offset_table: dict[str, dict[int, int]] = {}
+    data_version: DataVersion | None = None
+
+
+class DelayOffsetsBody(Body):
+    """How far delivery of each delay level has come; also delayOffset.json."""
+
+    offset_table: dict[int, int] = {}
+    data_version: DataVersion | None = None

@@ -1,0 +1,322 @@
+"""JSON as the Java side reads and writes it, which is not always JSON.
+
+Java's fastjson writes maps with number keys unquoted (`{0:"a"}`), maps with object keys as they are
+(`{{"topic":"T"}:5}`), and an object met twice as a reference (`{"$ref":"$.a"}`); it reads single
+quotes, comments, trailing commas and unquoted names. Standard JSON takes the fast path through
+msgspec; only what that refuses goes through the tolerant reader below.
+
+One rule: reading is bounded. Nesting stops at `DEPTH_MAX`, and nothing is allocated but what the
+text itself spells out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from downrange.errors import MalformedBody, Unencodable
+
+#: Deepest nesting that is read. No RocketMQ body nests deeper than about ten.
+DEPTH_MAX: Final = 100
+
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class ObjectKey(dict[str, Any]):
+    """A JSON object in the place of a map's key: a dictionary that can be one."""
+
+    def __hash__(self) -> int:  # type: ignore[override]  # a dict may change; these do not
+        return hash(tuple(sorted((name, repr(value)) for name, value in self.items())))
+
+
+def loads(data: bytes) -> Any:
+    """Read JSON in any form that Java writes.
+
+    Objects become dictionaries, whose keys are text, numbers or `ObjectKey`s; the last of two equal
+    keys wins; references are followed.
+
+    Raises:
+        MalformedBody: The bytes are no JSON even so; the text names the position.
+    """
+    try:
+        value = _decode(data)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        value = _Reader(_text_of(data)).read_document()
+    if b'"$ref"' in data:
+        value = _ReferenceResolver(value).resolve()
+    return value
+
+
+def dumps(value: Any) -> bytes:
+    """Write JSON that both fastjson generations read: strict, but for objects as map keys.
+
+    Raises:
+        Unencodable: A text holds half a surrogate pair, or a value is of no JSON type.
+    """
+    try:
+        return _encode(value)
+    except UnicodeEncodeError as error:
+        raise Unencodable("JSON text", str(error)) from error
+    except TypeError:
+        return _dumps_with_object_keys(value)
+
+
+def _dumps_with_object_keys(value: Any) -> bytes:
+    if isinstance(value, dict):
+        pairs = sorted((_dumps_key(key), dumps(item)) for key, item in value.items())
+        return b"{%b}" % b",".join(b"%b:%b" % pair for pair in pairs)
+    if isinstance(value, list | tuple):
+        return b"[%b]" % b",".join(dumps(item) for item in value)
+    raise Unencodable("JSON value", f"{type(value).__name__} has no JSON form")
+
+
+def _dumps_key(key: Any) -> bytes:
+    if isinstance(key, dict):
+        return dumps(dict(key))
+    return b'"%d"' % key if isinstance(key, int) else dumps(key)
+
+
+def _text_of(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedBody(f"JSON byte {error.start}", "no UTF-8 text") from error
+
+
+_BLANK: Final = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_PLAIN_STRING: Final = re.compile(r"""[^"'\\]*""")
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_NAME: Final = re.compile(r"[A-Za-z_$][\w$]*")
+_ESCAPES: Final = {
+    '"': '"',
+    "'": "'",
+    "\\": "\\",
+    "/": "/",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "0": "\0",
+}
+_WORDS: Final = {"true": True, "false": False, "null": None}
+#: Longest number that is read; Python's own limit for turning text into integers is 4,300 digits.
+_NUMBER_CHARS_MAX: Final = 400
+
+
+class _Reader:
+    """A recursive-descent reader over one text; `at` is the next character to read."""
+
+    __slots__ = ("at", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def read_document(self) -> Any:
+        value = self._read_value(0)
+        if self._peek():
+            self._fail("text goes on after the value")
+        return value
+
+    def _read_value(self, depth: int) -> Any:
+        match self._peek():
+            case "{":
+                return self._read_object(depth)
+            case "[":
+                return self._read_array(depth)
+            case '"' | "'":
+                return self._read_string()
+            case _:
+                return self._read_scalar()
+
+    def _read_object(self, depth: int) -> dict[Any, Any]:
+        self._descend(depth)
+        members: dict[Any, Any] = {}
+        while self._peek() != "}":
+            key = self._read_key(depth + 1)
+            self._expect(":")
+            members[key] = self._read_value(depth + 1)
+            if self._peek() != "}":
+                self._expect(",")
+        self.at += 1
+        return members
+
+    def _read_key(self, depth: int) -> Any:
+        match self._peek():
+            case "{":
+                return ObjectKey(self._read_object(depth))
+            case '"' | "'":
+                return self._read_string()
+            case _:
+                if (found := _NAME.match(self.text, self.at)) is not None:
+                    self.at = found.end()
+                    return found[0]
+                return self._read_number()
+
+    def _read_array(self, depth: int) -> list[Any]:
+        self._descend(depth)
+        items: list[Any] = []
+        while self._peek() != "]":
+            items.append(self._read_value(depth + 1))
+            if self._peek() != "]":
+                self._expect(",")
+        self.at += 1
+        return items
+
+    def _read_string(self) -> str:
+        quote = self.text[self.at]
+        self.at += 1
+        parts: list[str] = []
+        while True:
+            found = _PLAIN_STRING.match(self.text, self.at)
+            assert found is not None  # it matches the empty text
+            parts.append(found[0])
+            self.at = found.end()
+            mark = self.text[self.at : self.at + 1]
+            if not mark:
+                self._fail("a string does not end")
+            self.at += 1
+            if mark == quote:
+                return _join_surrogates("".join(parts))
+            parts.append(self._read_escape() if mark == "\\" else mark)
+
+    def _read_escape(self) -> str:
+        letter = self.text[self.at : self.at + 1]
+        self.at += 1
+        digits = {"u": 4, "x": 2}.get(letter)
+        if digits is None:
+            if letter not in _ESCAPES:
+                self._fail(f"unknown escape {letter!r}")
+            return _ESCAPES[letter]
+        code = self.text[self.at : self.at + digits]
+        if len(code) < digits or not all(c in "0123456789abcdefABCDEF" for c in code):
+            self._fail(f"escape {code!r} is not {digits} hexadecimal digits")
+        self.at += digits
+        return chr(int(code, 16))
+
+    def _read_scalar(self) -> Any:
+        if (found := _NAME.match(self.text, self.at)) is not None:
+            if found[0] not in _WORDS:
+                self._fail(f"unknown word {found[0][:40]!r}")
+            self.at = found.end()
+            return _WORDS[found[0]]
+        return self._read_number()
+
+    def _read_number(self) -> int | float:
+        found = _NUMBER.match(self.text, self.at)
+        if found is None:
+            seen = self.text[self.at : self.at + 1]
+            self._fail(f"unexpected {seen!r}" if seen else "the text ends too early")
+        if len(found[0]) > _NUMBER_CHARS_MAX:
+            self._fail(f"a number of {len(found[0])} digits")
+        self.at = found.end()
+        return int(found[0]) if found[1] is None and found[2] is None else float(found[0])
+
+    def _peek(self) -> str:
+        """Skip blanks and comments, and return the next character, or no text at the end."""
+        found = _BLANK.match(self.text, self.at)
+        assert found is not None  # it matches the empty text
+        self.at = found.end()
+        return self.text[self.at : self.at + 1]
+
+    def _expect(self, mark: str) -> None:
+        seen = self._peek()
+        if seen != mark:
+            self._fail(f"expected {mark!r}, found {seen!r}")
+        self.at += 1
+
+    def _descend(self, depth: int) -> None:
+        if depth >= DEPTH_MAX:
+            self._fail(f"nested deeper than {DEPTH_MAX}")
+        self.at += 1
+
+    def _fail(self, problem: str) -> NoReturn:
+        raise MalformedBody(f"JSON character {self.at}", problem)
+
+
+_HALF_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def _join_surrogates(text: str) -> str:
+    """Join halves of escaped surrogate pairs; a lone half becomes `?`, as in Java's UTF-8."""
+    if _HALF_SURROGATE.search(text) is None:
+        return text
+    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return _HALF_SURROGATE.sub("?", joined)
+
+
+#: How many values all references together may repeat; more is an attack, not a body.
+REPEATED_VALUES_MAX: Final = 100_000
+
+_STEP: Final = re.compile(r"\.([\w$]+)|\[(\d+)\]|\.?\[['\"](.*?)['\"]\]")
+
+
+class _ReferenceResolver:
+    """Replaces `{"$ref": path}` by what the path names: `$` with steps `.name`, `[3]`, `['na.me']`.
+
+    Only values that are complete before the reference can be named, as fastjson writes them; so no
+    value can hold itself. The resolved value is shared, not copied, but whoever walks it visits it
+    again: `REPEATED_VALUES_MAX` bounds that.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._sizes: dict[int, int] = {}  # id of a completed object or array -> values in it
+        self._repeated = 0
+
+    def resolve(self) -> Any:
+        return self._walk(self._root, 0)[0]
+
+    def _walk(self, value: Any, depth: int) -> tuple[Any, int]:
+        """Return the value with its references replaced, and how many values it holds."""
+        if isinstance(value, dict):
+            path = value.get("$ref")
+            if isinstance(path, str) and len(value) == 1:
+                return self._target(path)
+            slots: Any = value.items()
+        elif isinstance(value, list):
+            slots = enumerate(value)
+        else:
+            return value, 1
+        if depth >= DEPTH_MAX:
+            raise MalformedBody("JSON", f"nested deeper than {DEPTH_MAX}")
+        size = 1
+        for slot, item in slots:
+            value[slot], item_size = self._walk(item, depth + 1)
+            size += item_size
+        self._sizes[id(value)] = size
+        return value, size
+
+    def _target(self, path: str) -> tuple[Any, int]:
+        where = f"JSON reference {path[:80]!r}"
+        target = _follow(path, self._root, where)
+        size = 1
+        if isinstance(target, dict | list):
+            size = self._sizes.get(id(target), 0)
+            if not size:
+                raise MalformedBody(where, "names what is not complete before it")
+        self._repeated += size
+        if self._repeated > REPEATED_VALUES_MAX:
+            raise MalformedBody(where, f"repeats more than {REPEATED_VALUES_MAX} values")
+        return target, size
+
+
+def _follow(path: str, root: Any, where: str) -> Any:
+    if not path.startswith("$"):
+        raise MalformedBody(where, "a form that is not understood")
+    value, at = root, 1
+    while at < len(path):
+        step = _STEP.match(path, at)
+        if step is None:
+            raise MalformedBody(where, f"step {path[at : at + 40]!r} is not understood")
+        at = step.end()
+        try:
+            value = value[int(step[2])] if step[2] is not None else value[step[1] or step[3]]
+        except (LookupError, TypeError, ValueError) as error:
+            raise MalformedBody(where, f"nothing is at {path[:at]!r}") from error
+    return value

@@ -1,0 +1,222 @@
+"""How a typed header becomes the text fields of a command, and back.
+
+A header is a struct; its attributes are the fields, its annotations their Java types:
+
+    @request(RequestCode.GET_MAX_OFFSET)
+    class MaxOffsetRequest(Header):
+        topic: str                     # required: Java's @CFNotNull
+        queue_id: Int32                # on the wire: queueId, as decimal text
+        committed: bool | None = None  # optional: absent on the wire when None
+
+Reading follows the Java classes: unknown fields are passed over, a missing optional one is its
+default, booleans are true only for "true" in any case, integers are what `Integer.parseInt` takes.
+A missing required field or a number that is none raises; Java leaves a null there, trips over it,
+and answers SYSTEM_ERROR.
+
+The functions that convert are compiled once per class, as `dataclasses` does it: a loop over field
+descriptions costs three times as much per message (`benchmarks/wire.py`, docs/decisions/0003).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec.structs import FieldInfo
+from msgspec.structs import fields as struct_fields
+
+from downrange.errors import InvalidField, MissingField
+from downrange.wire.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Int32 = Annotated[int, "int32"]
+Int64 = Annotated[int, "int64"]
+
+HeaderT = TypeVar("HeaderT", bound="Header")
+
+
+class Header(msgspec.Struct, rename="camel", kw_only=True):
+    """Base of all typed headers; `request` and `reply` compile what is declared here."""
+
+    def to_fields(self) -> dict[str, str]:
+        """Return the fields as they travel; those that are None are left out."""
+        raise AssertionError(f"{type(self).__name__} is not decorated with request or reply")
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, str]) -> Self:
+        """Read the header from a command's fields.
+
+        Raises:
+            MissingField: A required field is absent.
+            InvalidField: A number cannot be read, or passes the range of its Java type.
+        """
+        raise AssertionError(f"{cls.__name__} is not decorated with request or reply")
+
+
+#: Request code -> the header of its request, and of its reply.
+REQUEST_HEADERS: Final[dict[int, type[Header]]] = {}
+REPLY_HEADERS: Final[dict[int, type[Header]]] = {}
+#: Header class -> the code it goes out with unless another is named: the first it was declared for.
+_CODES: Final[dict[type[Header], int]] = {}
+
+
+def request(*codes: int) -> Callable[[type[HeaderT]], type[HeaderT]]:
+    """Declare a class as the header of requests with these codes."""
+
+    def declare(cls: type[HeaderT]) -> type[HeaderT]:
+        REQUEST_HEADERS.update(dict.fromkeys(codes, cls))
+        _CODES[cls] = int(codes[0])  # the enum member takes longer to write
+        return _compile(cls)
+
+    return declare
+
+
+def reply(*codes: int) -> Callable[[type[HeaderT]], type[HeaderT]]:
+    """Declare a class as the header of successful replies to requests with these codes."""
+
+    def declare(cls: type[HeaderT]) -> type[HeaderT]:
+        REPLY_HEADERS.update(dict.fromkeys(codes, cls))
+        return _compile(cls)
+
+    return declare
+
+
+def request_command(header: Header, body: bytes = b"", *, code: int | None = None) -> Command:
+    """Build the command that carries a request header; `code` where the header serves several."""
+    return Command(_CODES[type(header)] if code is None else code, header.to_fields(), body)
+
+
+# ---- numbers -----------------------------------------------------------------------------------
+
+_DECIMAL: Final = re.compile(r"[+-]?\d+")
+
+
+def int32(text: str) -> int:
+    """Read a number as Java's `Integer.parseInt` does; raise `ValueError` with the reason."""
+    if len(text) < 10 and text.isdecimal():
+        return int(text)
+    return _ranged(text, 31)
+
+
+def int64(text: str) -> int:
+    """Read a number as Java's `Long.parseLong` does; raise `ValueError` with the reason."""
+    if len(text) < 19 and text.isdecimal():
+        return int(text)
+    return _ranged(text, 63)
+
+
+def _ranged(text: str, bits: int) -> int:
+    if _DECIMAL.fullmatch(text) is None:
+        raise ValueError(f"{text[:40]!r} is no whole number")
+    value = int(text)
+    if not -(1 << bits) <= value < 1 << bits:
+        raise ValueError(f"{text[:40]} does not fit {bits + 1} bits")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    return text == "true" or text.lower() == "true"
+
+
+# ---- compiling ---------------------------------------------------------------------------------
+
+_READERS: Final = {
+    "str": "{0}",
+    "bool": "boolean({0})",
+    "int32": "int32({0})",
+    "int64": "int64({0})",
+}
+_WRITERS: Final = {
+    "str": "{0}",
+    "bool": "'true' if {0} else 'false'",
+    "int32": "f'{{{0}}}'",
+    "int64": "f'{{{0}}}'",
+}
+_PARSERS: Final = {"int32": int32, "int64": int64}
+
+
+def _compile(cls: type[HeaderT]) -> type[HeaderT]:
+    members = struct_fields(cls)
+    names: dict[str, Any] = {
+        "cls": cls,
+        "boolean": _boolean,
+        "int32": int32,
+        "int64": int64,
+        "missing": lambda error: MissingField(cls.__name__, error.args[0]),
+        "invalid": lambda fields: _find_invalid(cls, members, fields),
+    }
+    exec(_writer_source(members) + _reader_source(members), names)
+    type.__setattr__(cls, "to_fields", names["to_fields"])
+    type.__setattr__(cls, "from_fields", staticmethod(names["from_fields"]))
+    return cls
+
+
+def _writer_source(members: tuple[FieldInfo, ...]) -> str:
+    def text(member: FieldInfo) -> str:
+        return _WRITERS[_kind(member)].format(f"self.{member.name}")
+
+    always = [member for member in members if not _is_nullable(member)]
+    lines = [
+        "def to_fields(self):",
+        f"    fields = {{{', '.join(f'{m.encode_name!r}: {text(m)}' for m in always)}}}",
+    ]
+    for member in members:
+        if _is_nullable(member):
+            lines.append(f"    if self.{member.name} is not None:")
+            lines.append(f"        fields[{member.encode_name!r}] = {text(member)}")
+    return "\n".join([*lines, "    return fields", ""])
+
+
+def _reader_source(members: tuple[FieldInfo, ...]) -> str:
+    lines = ["def from_fields(fields):", "    get = fields.get", "    try:", "        return cls("]
+    for member in members:
+        key, read = repr(member.encode_name), _READERS[_kind(member)]
+        if member.required:
+            value = read.format(f"fields[{key}]")
+        elif _kind(member) == "str" and member.default is None:
+            value = f"get({key})"
+        else:
+            value = f"{member.default!r} if (text := get({key})) is None else {read.format('text')}"
+        lines.append(f"            {member.name}={value},")
+    return "\n".join(
+        [
+            *lines,
+            "        )",
+            "    except KeyError as error:",
+            "        raise missing(error) from None",
+            "    except ValueError as error:",
+            "        raise invalid(fields) from error",
+        ]
+    )
+
+
+def _kind(member: FieldInfo) -> str:
+    """Return a key of `_READERS` for the member's annotation, None set aside."""
+    annotation = member.type
+    if get_origin(annotation) is not Annotated and _is_nullable(member):
+        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
+    if get_origin(annotation) is Annotated:
+        return str(get_args(annotation)[1])
+    return str(annotation.__name__)
+
+
+def _is_nullable(member: FieldInfo) -> bool:
+    return not member.required and member.default is None
+
+
+def _find_invalid(
+    cls: type[Header], members: tuple[FieldInfo, ...], fields: dict[str, str]
+) -> InvalidField:
+    """Name the field that made the compiled reader fail; it knows only that one did."""
+    for member in members:
+        parse = _PARSERS.get(_kind(member))
+        text = fields.get(member.encode_name)
+        if parse is not None and text is not None:
+            try:
+                parse(text)
+            except ValueError as error:
+                return InvalidField(cls.__name__, member.encode_name, str(error))
+    raise AssertionError(f"{cls.__name__} failed on fields that all read well")

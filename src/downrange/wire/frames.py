@@ -1,0 +1,154 @@
+"""Frames: what lies between two length words, out of any chunking of the input.
+
+    bytes 0-3   length        i32, bytes that follow this word = 4 + header + body
+    bytes 4-7   header word   codec (8 bits) and header length (24 bits)
+    header      JSON text or the binary form; see `command`
+    body        the rest; no bytes means "no body"
+
+One rule: nothing is buffered that the limit does not allow. A frame is refused as soon as its
+length word is read, so a peer cannot make us hold more than one frame of at most `bytes_max`, plus
+one read.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple, NoReturn
+
+from downrange.errors import FrameTooLarge, MalformedFrame, Unencodable, WireError
+from downrange.wire.codes import HeaderCodec
+
+#: Java's limit, length word included; a larger frame makes a Java peer close the connection.
+FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+
+_HEADER_BYTES_MAX: Final = (1 << 24) - 1
+_BINARY_MARK: Final = HeaderCodec.BINARY << 24
+_JSON: Final = HeaderCodec.JSON  # looking a member up in its enum costs as much as cutting a frame
+_BINARY: Final = HeaderCodec.BINARY
+_LENGTH: Final = Struct(">i")
+_WORDS: Final = Struct(">ii")
+
+
+class Frame(NamedTuple):
+    """One frame, cut into its parts but not read."""
+
+    codec: HeaderCodec
+    header: bytes
+    body: bytes
+
+
+class FrameSplitter:
+    """Cuts a stream of bytes into frames.
+
+    `receive` takes bytes as they come, `next_frame` gives the frames that are whole. After an
+    error the stream has no known frame boundary any more: the same error is raised again, and the
+    connection must be closed.
+    """
+
+    __slots__ = ("_buffer", "_error", "_length_max", "_position")
+
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._length_max = bytes_max - 4
+        self._buffer: bytes | bytearray = b""
+        self._position = 0
+        self._error: WireError | None = None
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes that the peer sent."""
+        if self._position == len(self._buffer):
+            # The usual case: reads end where frames end, and the read is cut up where it lies.
+            self._buffer = data
+        else:
+            if type(self._buffer) is bytearray:
+                del self._buffer[: self._position]
+            else:
+                self._buffer = bytearray(memoryview(self._buffer)[self._position :])
+            self._buffer += data
+        self._position = 0
+
+    def next_frame(self) -> Frame | None:
+        """Return the next whole frame, or None when more bytes are needed.
+
+        Raises:
+            FrameTooLarge: The length word announces more than the limit.
+            MalformedFrame: The length or header word cannot be true.
+        """
+        if self._error is not None:
+            raise self._error
+        start = self._position
+        buffered = len(self._buffer) - start
+        if buffered < 8:
+            if buffered >= 4:
+                self._check_length(_LENGTH.unpack_from(self._buffer, start)[0])
+            return None
+        length, word = _WORDS.unpack_from(self._buffer, start)
+        if length > self._length_max:
+            self._check_length(length)
+        # The high byte is the codec, so a JSON header's word is the plain length of the header.
+        if 0 <= word <= length - 4:
+            codec, header_size = _JSON, word
+        elif 0 <= word - _BINARY_MARK <= length - 4:
+            codec, header_size = _BINARY, word - _BINARY_MARK
+        else:
+            self._check_length(length)
+            self._fail(_word_error(word, length))
+        if buffered < length + 4:
+            return None
+        body_start = start + 8 + header_size
+        end = start + 4 + length
+        header = self._cut(start + 8, body_start)
+        body = self._cut(body_start, end)
+        if end == len(self._buffer):
+            self._buffer = b""  # let go of the read; its parts live on in the frame
+            self._position = 0
+        else:
+            self._position = end
+        return Frame(codec, header, body)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the input so far ends at a frame's end."""
+        return self._position == len(self._buffer)
+
+    def _cut(self, start: int, end: int) -> bytes:
+        if type(self._buffer) is bytes:
+            return self._buffer[start:end]
+        return bytes(memoryview(self._buffer)[start:end])
+
+    def _check_length(self, length: int) -> None:
+        if length > self._length_max:
+            self._fail(FrameTooLarge(length + 4, self._length_max + 4))
+        if length < 4:
+            self._fail(MalformedFrame("frame length", f"{length} leaves no room for a header word"))
+
+    def _fail(self, error: WireError) -> NoReturn:
+        self._error = error
+        self._buffer = b""
+        self._position = 0
+        raise error
+
+
+def join_frame(codec: HeaderCodec, header: bytes, body: bytes, bytes_max: int) -> bytes:
+    """Write one frame.
+
+    Raises:
+        FrameTooLarge: Header and body together pass the limit.
+        Unencodable: The header alone passes what its length field can say.
+    """
+    header_size = len(header)
+    length = 4 + header_size + len(body)
+    if length + 4 > bytes_max:
+        raise FrameTooLarge(length + 4, bytes_max)
+    if header_size > _HEADER_BYTES_MAX:  # only where the limit was raised above Java's
+        raise Unencodable("frame header", f"{header_size} bytes do not fit 24 bits of length")
+    word = header_size if codec is _JSON else header_size + _BINARY_MARK
+    return _WORDS.pack(length, word) + header + body
+
+
+def _word_error(word: int, length: int) -> MalformedFrame:
+    codec, header_size = word >> 24 & 0xFF, word & _HEADER_BYTES_MAX
+    if codec not in (_JSON, _BINARY):
+        return MalformedFrame("frame header word", f"unknown header codec {codec}")
+    return MalformedFrame(
+        "frame header word", f"a header of {header_size} bytes in a frame of length {length}"
+    )

@@ -1,0 +1,122 @@
+"""Message ids: the producer's unique id, and the broker's offset id.
+
+Unique id, upper-case hexadecimal of
+    IP (4 or 16 bytes), process id (low 16 bits), a number per process (i32),
+    milliseconds since the month began in local time (i32), counter (16 bits)
+
+Offset id, upper-case hexadecimal of
+    IP of the broker (4 or 16 bytes), port (i32), position in its commit log (i64)
+
+Either is 32 characters long with an IPv4 address and 56 with an IPv6 one.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from downrange.errors import MalformedId
+from downrange.model import LogOffset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_UNIQUE_TAIL: Final = Struct(">HiiH")
+_OFFSET_TAIL: Final = Struct(">iq")
+_IP_SIZES: Final = (4, 16)
+
+
+class UniqueId(NamedTuple):
+    """The parts of a unique id."""
+
+    host: str
+    process_id: int
+    process_salt: int
+    month_ms: int
+    counter: int
+
+
+class OffsetId(NamedTuple):
+    """The parts of an offset id: whom to ask, and for what."""
+
+    host: str
+    port: int
+    log_offset: LogOffset
+
+    def __str__(self) -> str:
+        tail = _OFFSET_TAIL.pack(self.port, self.log_offset)
+        return (ip_address(self.host).packed + tail).hex().upper()
+
+
+def offset_id(ip: bytes, port: int, log_offset: int) -> str:
+    """Write the offset id of a record whose host is already in bytes."""
+    return (ip + _OFFSET_TAIL.pack(port, log_offset)).hex().upper()
+
+
+def parse_offset_id(text: str) -> OffsetId:
+    """Read an offset id.
+
+    Raises:
+        MalformedId: The text is none.
+    """
+    ip, tail = _split(text, _OFFSET_TAIL, "offset id")
+    port, log_offset = _OFFSET_TAIL.unpack(tail)
+    return OffsetId(str(ip_address(ip)), port, LogOffset(log_offset))
+
+
+def parse_unique_id(text: str) -> UniqueId:
+    """Read a unique id as our and the Java producers make it.
+
+    Raises:
+        MalformedId: The text is none; any text may serve as an id, so this need not be an error.
+    """
+    ip, tail = _split(text, _UNIQUE_TAIL, "unique id")
+    return UniqueId(str(ip_address(ip)), *_UNIQUE_TAIL.unpack(tail))
+
+
+def _split(text: str, tail: Struct, what: str) -> tuple[bytes, bytes]:
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError as error:
+        raise MalformedId(f"{what} {text[:80]!r}", "is no hexadecimal number") from error
+    ip_size = len(raw) - tail.size
+    if ip_size not in _IP_SIZES or len(text) != 2 * len(raw):
+        raise MalformedId(f"{what} {text[:80]!r}", f"has {len(text)} characters, not 32 or 56")
+    return raw[:ip_size], raw[ip_size:]
+
+
+class UniqueIdMaker:
+    """Makes unique ids for one process.
+
+    Args:
+        ip: This host's address, 4 or 16 bytes.
+        process_id: Its low 16 bits are used.
+        process_salt: A number that tells two runs with the same process id apart.
+        month_around: Given a time in ms, returns the ms at which its month began and ends, local
+            time. It is asked at the start and when a month is over.
+    """
+
+    __slots__ = ("_counter", "_month_around", "_month_end_ms", "_month_start_ms", "_prefix")
+
+    def __init__(
+        self,
+        ip: bytes,
+        process_id: int,
+        process_salt: int,
+        month_around: Callable[[int], tuple[int, int]],
+    ) -> None:
+        salt = process_salt & 0xFFFFFFFF
+        self._prefix = f"{ip.hex().upper()}{process_id & 0xFFFF:04X}{salt:08X}"
+        self._month_around = month_around
+        self._month_start_ms = self._month_end_ms = 0
+        self._counter = 0
+
+    def make(self, now_ms: int) -> str:
+        """Return the next id; `now_ms` is the wall clock."""
+        if now_ms >= self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = self._month_around(now_ms)
+        # A clock that was set back over the month's start must not wrap the field.
+        since = max(now_ms - self._month_start_ms, 0)
+        self._counter = (self._counter + 1) & 0xFFFF
+        return f"{self._prefix}{since:08X}{self._counter:04X}"

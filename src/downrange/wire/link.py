@@ -1,0 +1,200 @@
+"""One connection without a socket: bytes in, events out.
+
+A driver gives what it read to `receive` and acts on the events; `request`, `oneway` and `reply`
+return what it must write. Both ends of a connection use the same class, since brokers send
+requests to clients too.
+
+Request ids are counted per link and direction: a request from the peer may carry the number of one
+of ours, so only a command marked as a reply is looked up among those that wait.
+
+Nothing here knows time. A driver that gives a request up calls `abandon`; the reply, if it still
+comes, is counted and dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from downrange.errors import LinkClosed, OptionError, TooManyInFlight, WireError
+from downrange.wire.codes import CommandFlag, HeaderCodec
+from downrange.wire.command import Command, decode, encode
+from downrange.wire.frames import FRAME_BYTES_MAX, FrameSplitter
+
+WaiterT = TypeVar("WaiterT")
+
+#: Java's limit of requests that wait for a reply on one connection.
+IN_FLIGHT_MAX: Final = 65535
+_ID_MASK: Final = 0x7FFFFFFF
+
+
+class RequestArrived(msgspec.Struct):
+    """The peer asks for something; answer with `Link.reply` unless the command is one-way."""
+
+    command: Command
+
+
+class ReplyArrived(msgspec.Struct, Generic[WaiterT]):
+    """The peer answered; `waiter` is what `Link.request` was given."""
+
+    waiter: WaiterT
+    command: Command
+
+
+class LinkBroken(msgspec.Struct, Generic[WaiterT]):
+    """The peer broke the protocol: close the connection and fail those who wait."""
+
+    error: WireError
+    waiters: list[WaiterT]
+
+
+Event: TypeAlias = RequestArrived | ReplyArrived[WaiterT] | LinkBroken[WaiterT]
+
+
+class Link(Generic[WaiterT]):
+    """The protocol side of one connection.
+
+    Args:
+        codec: How the headers of our requests are written.
+        frame_bytes_max: The largest frame that is taken or sent.
+        in_flight_max: How many requests may wait for replies at once.
+    """
+
+    __slots__ = (
+        "_codec",
+        "_frame_bytes_max",
+        "_frames",
+        "_in_flight",
+        "_in_flight_max",
+        "_is_closed",
+        "_last_id",
+        "late_replies",
+    )
+
+    def __init__(
+        self,
+        *,
+        codec: HeaderCodec = HeaderCodec.JSON,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        in_flight_max: int = IN_FLIGHT_MAX,
+    ) -> None:
+        if frame_bytes_max < 8:
+            raise OptionError(f"frame_bytes_max={frame_bytes_max} holds no frame")
+        if in_flight_max < 1:
+            raise OptionError(f"in_flight_max={in_flight_max} allows no request")
+        self._codec = codec
+        self._frame_bytes_max = frame_bytes_max
+        self._frames = FrameSplitter(frame_bytes_max)
+        self._in_flight: dict[int, WaiterT] = {}
+        self._in_flight_max = in_flight_max
+        self._is_closed = False
+        self._last_id = 0
+        #: Replies that nobody waited for any more.
+        self.late_replies = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their replies."""
+        return len(self._in_flight)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the link was closed or broke."""
+        return self._is_closed
+
+    def request(self, command: Command, waiter: WaiterT) -> bytes:
+        """Return a request's bytes and remember who waits for the reply.
+
+        The command is given its request id and header codec.
+
+        Raises:
+            LinkClosed: The link was closed or broke.
+            TooManyInFlight: The limit is reached.
+            Unencodable, FrameTooLarge: The command cannot be sent; nobody waits then.
+        """
+        self._check_open()
+        if len(self._in_flight) >= self._in_flight_max:
+            raise TooManyInFlight(self._in_flight_max)
+        request_id = self._next_id()
+        command.request_id = request_id
+        command.codec = self._codec
+        data = encode(command, self._frame_bytes_max)
+        self._in_flight[request_id] = waiter
+        return data
+
+    def oneway(self, command: Command) -> bytes:
+        """Return the bytes of a request that is not answered.
+
+        Raises:
+            LinkClosed: The link was closed or broke.
+            Unencodable, FrameTooLarge: The command cannot be sent.
+        """
+        self._check_open()
+        command.request_id = self._next_id()
+        command.flags |= CommandFlag.ONEWAY
+        command.codec = self._codec
+        return encode(command, self._frame_bytes_max)
+
+    def reply(self, request: Command, command: Command) -> bytes:
+        """Return the bytes of the reply to a request, in the request's own header codec.
+
+        Raises:
+            LinkClosed: The link was closed or broke.
+            Unencodable, FrameTooLarge: The command cannot be sent.
+        """
+        self._check_open()
+        assert not request.is_oneway, "a one-way request is never answered"
+        command.request_id = request.request_id
+        command.flags = int(CommandFlag.REPLY)
+        command.codec = request.codec
+        return encode(command, self._frame_bytes_max)
+
+    def abandon(self, request_id: int) -> WaiterT | None:
+        """Forget a request; return who waited for it, or None when the reply came before."""
+        return self._in_flight.pop(request_id, None)
+
+    def receive(self, data: bytes) -> list[Event[WaiterT]]:
+        """Take what was read and return what it means, in the peer's order.
+
+        Bad input never raises: it ends the list with `LinkBroken`, and the link is closed. What
+        came before it is good. Bytes that arrive after the end are passed over.
+        """
+        events: list[Event[WaiterT]] = []
+        if self._is_closed:
+            return events
+        frames = self._frames
+        frames.receive(data)
+        try:
+            while (frame := frames.next_frame()) is not None:
+                command = decode(frame)
+                if not command.flags & 1:
+                    events.append(RequestArrived(command))
+                elif command.request_id in self._in_flight:
+                    waiter = self._in_flight.pop(command.request_id)
+                    events.append(ReplyArrived(waiter, command))
+                else:
+                    self.late_replies += 1
+        except WireError as error:
+            events.append(LinkBroken(error, self.close()))
+        return events
+
+    def close(self) -> list[WaiterT]:
+        """Close the link and return those who still wait; they will get no reply."""
+        self._is_closed = True
+        waiters = list(self._in_flight.values())
+        self._in_flight.clear()
+        return waiters
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LinkClosed("the connection is closed")
+
+    def _next_id(self) -> int:
+        """Return the next id that no waiting request has; ids run from 1 to 2^31 - 1 and again."""
+        request_id = self._last_id
+        while True:
+            request_id = (request_id + 1) & _ID_MASK
+            if request_id not in self._in_flight:
+                self._last_id = request_id
+                return request_id

@@ -1,0 +1,89 @@
+"""Between what users hold and what travels: a message's properties, and messages out of records."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage
+from downrange.wire.compression import decompress
+from downrange.wire.properties import PropertyKey, encode_properties
+from downrange.wire.records import BatchItem, Record, encode_batch, unwrap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+def properties_of(message: Message, unique_id: str) -> dict[str, str]:
+    """Return the properties under which a message travels: the user's, then the protocol's."""
+    properties = dict(message.properties)
+    if message.keys:
+        properties[PropertyKey.KEYS] = " ".join(message.keys)
+    properties[PropertyKey.UNIQUE_KEY] = unique_id
+    properties[PropertyKey.WAIT] = "true" if message.wait_stored else "false"
+    if message.tags:
+        properties[PropertyKey.TAGS] = message.tags
+    if message.sharding_key:
+        properties[PropertyKey.SHARDING_KEY] = message.sharding_key
+    if message.delay_level:
+        properties[PropertyKey.DELAY] = str(message.delay_level)
+    if message.deliver_in:
+        properties[PropertyKey.TIMER_DELAY_MS] = str(round(message.deliver_in * 1000))
+    if message.deliver_at:
+        since_epoch = message.deliver_at - _EPOCH
+        properties[PropertyKey.TIMER_DELIVER_MS] = str(round(since_epoch.total_seconds() * 1000))
+    return properties
+
+
+def batch_of(messages: Iterable[tuple[Message, str]]) -> bytes:
+    """Write messages, each with its unique id, as the body of one batch.
+
+    Raises:
+        Unencodable: A property cannot be carried.
+    """
+    return encode_batch(
+        BatchItem(
+            message.flag,
+            message.body,
+            encode_properties(properties_of(message, unique_id)).encode(),
+        )
+        for message, unique_id in messages
+    )
+
+
+def received(record: Record, broker: str, *, body_bytes_max: int) -> list[ReceivedMessage]:
+    """Return the messages in a record: one, or those of an inner batch; bodies decompressed.
+
+    Args:
+        record: What a pull, query or view reply held.
+        broker: The name of the broker that sent it; records do not say.
+        body_bytes_max: The largest body to unpack.
+
+    Raises:
+        MalformedBody: The body cannot be unpacked.
+    """
+    return [
+        _message_of(inner, decompress(inner.body, inner.sys_flag, body_bytes_max), broker)
+        for inner in unwrap(record)
+    ]
+
+
+def _message_of(record: Record, body: bytes, broker: str) -> ReceivedMessage:
+    properties = record.properties()
+    offset_id = record.offset_id
+    return ReceivedMessage(
+        message_id=properties.get(PropertyKey.UNIQUE_KEY, offset_id),
+        queue=QueueId(record.topic, broker, record.queue_id),
+        offset=QueueOffset(record.queue_offset),
+        body=body,
+        properties=properties,
+        offset_id=offset_id,
+        log_offset=LogOffset(record.log_offset),
+        flag=record.flag,
+        born_at_ms=record.born_ms,
+        born_host=record.born_host,
+        stored_at_ms=record.store_ms,
+        delivery_attempts=record.reconsume_times,
+    )

@@ -1,0 +1,114 @@
+r"""The property string of a message: `name \x01 value \x02`, repeated.
+
+Releases differ in whether the last `\x02` is there; readers take both. A property without a value
+does not exist: Java drops it when it reads. Neither mark can be escaped, so a name or value that
+holds one cannot be carried, and we say so instead of writing a string that reads as something else.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from downrange.errors import Unencodable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class PropertyKey(StrEnum):
+    """Names of the protocol's own properties (Java: `MessageConst`)."""
+
+    KEYS = "KEYS"
+    TAGS = "TAGS"
+    WAIT = "WAIT"
+    DELAY = "DELAY"
+    TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+    TIMER_DELAY_MS = "TIMER_DELAY_MS"
+    TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+    TIMER_OUT_MS = "TIMER_OUT_MS"
+    TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+    TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+    TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
+    TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
+    TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL"
+    UNIQUE_KEY = "UNIQ_KEY"
+    INSTANCE_ID = "INSTANCE_ID"
+    TRANSACTION_PREPARED = "TRAN_MSG"
+    PRODUCER_GROUP = "PGROUP"
+    TRANSACTION_ID = "__transactionId__"
+    CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+    TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+    TRANSACTION_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+    REAL_TOPIC = "REAL_TOPIC"
+    REAL_QUEUE_ID = "REAL_QID"
+    RETRY_TOPIC = "RETRY_TOPIC"
+    ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+    RECONSUME_TIME = "RECONSUME_TIME"
+    MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+    CONSUME_START_TIME = "CONSUME_START_TIME"
+    MIN_OFFSET = "MIN_OFFSET"
+    MAX_OFFSET = "MAX_OFFSET"
+    REGION = "MSG_REGION"
+    TRACE_ON = "TRACE_ON"
+    CLUSTER = "CLUSTER"
+    MESSAGE_TYPE = "MSG_TYPE"
+    CORRELATION_ID = "CORRELATION_ID"
+    REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+    TTL = "TTL"
+    ARRIVE_TIME = "ARRIVE_TIME"
+    PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+    SHARDING_KEY = "__SHARDINGKEY"
+    POP_CHECKPOINT = "POP_CK"
+    POP_CHECKPOINT_OFFSET = "POP_CK_OFFSET"
+    FIRST_POP_TIME = "1ST_POP_TIME"
+    ORIGIN_GROUP = "ORIGIN_GROUP"
+    INNER_COUNT = "INNER_NUM"
+    INNER_BASE = "INNER_BASE"
+    INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+    INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+    DEAD_LETTER_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+    DEAD_LETTER_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+    BORN_TIMESTAMP = "BORN_TIMESTAMP"
+    BORN_HOST = "__BORNHOST"
+    RECORD_CRC = "__CRC32#"
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """Write a property string, with the last mark as releases from 5.2 on do.
+
+    Raises:
+        Unencodable: A name or value is empty or holds one of the two marks.
+    """
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    # A string that is well formed has one mark of each kind per property, and no empty part.
+    count = len(properties)
+    if (
+        text.count("\x01") != count
+        or text.count("\x02") != count
+        or "" in properties
+        or "" in properties.values()
+    ):
+        raise _unencodable(properties)
+    return text
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Read a property string as Java does: items without a name or value are dropped."""
+    properties: dict[str, str] = {}
+    for item in text.split("\x02"):
+        name, _, value = item.partition("\x01")
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def _unencodable(properties: Mapping[str, str]) -> Unencodable:
+    bad = next(
+        (name, value)
+        for name, value in properties.items()
+        if not name or not value or {"\x01", "\x02"} & {*name, *value}
+    )
+    return Unencodable(
+        f"property {bad[0]!r}", f"name or value is empty or holds a separator: {bad[1][:80]!r}"
+    )

@@ -1,0 +1,339 @@
+"""Stored messages: the same bytes on a broker's disk and in the replies to pulls and queries.
+
+    i32 size of the whole record         i32 magic (V1, or V2 for topics over 127 bytes)
+    i32 CRC of the body (31 bits)        i32 queue id             i32 flag
+    i64 queue offset                     i64 commit-log offset    i32 sysFlag
+    i64 born time, ms                    4 or 16 bytes IP + i32 port of the producer
+    i64 store time, ms                   4 or 16 bytes IP + i32 port of the broker
+    i32 reconsume times                  i64 commit-log offset of the half message
+    i32 length + body                    V1: i8, V2: i16 length + topic
+    i16 length + properties
+
+Two sysFlag bits say whether the hosts are IPv6. At a segment's end, where no record fits any more,
+stands a blank one: i32 the bytes that are left, i32 its magic, anything.
+
+A batch is the body of one command: per message i32 size, i32 0, i32 0, i32 flag, i32 length +
+body, i16 length + properties. The same bytes are the body of an inner-batch record, which a 5.x
+broker stores whole.
+
+All numbers are signed, lengths too. A record whose lengths do not add up to its size is damaged.
+"""
+
+from __future__ import annotations
+
+import zlib
+from ipaddress import ip_address
+from struct import Struct
+from struct import error as StructError
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from downrange.errors import MalformedBody, MalformedRecord, Unencodable
+from downrange.wire.codes import SysFlag
+from downrange.wire.ids import offset_id
+from downrange.wire.properties import PropertyKey, decode_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MAGIC_V1: Final = -626843481  # daa320a7
+MAGIC_V2: Final = -626843477  # daa320ab
+BLANK_MAGIC: Final = -875286124  # cbd43194
+#: What must be left behind every record in a segment, so that a blank one fits.
+BLANK_BYTES_MIN: Final = 8
+#: Where a record holds what only the log knows, from the record's first byte.
+QUEUE_OFFSET_AT: Final = 20
+LOG_OFFSET_AT: Final = 28
+
+_SYS_FLAG_LOW_BYTE_AT: Final = 39
+_V6_BITS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+#: sysFlag's host bits -> the fixed part, from the size to the body's length.
+_FIXED: Final = {
+    0: Struct(">iiiiiqqiq4siq4siiqi"),
+    int(SysFlag.BORN_HOST_V6): Struct(">iiiiiqqiq16siq4siiqi"),
+    int(SysFlag.STORE_HOST_V6): Struct(">iiiiiqqiq4siq16siiqi"),
+    int(_V6_BITS): Struct(">iiiiiqqiq16siq16siiqi"),
+}
+_FIXED_BYTES_MIN: Final = _FIXED[0].size
+#: An empty body, a topic and a property length follow the fixed part even in the smallest record.
+RECORD_BYTES_MIN: Final = _FIXED_BYTES_MIN + 3
+_I16: Final = Struct(">h")
+_I8: Final = Struct(">b")
+_BLANK: Final = Struct(">ii")
+_BATCH_ITEM: Final = Struct(">iiiii")
+
+
+class Record(msgspec.Struct, gc=False):
+    """One stored message, field by field in the order of the bytes.
+
+    `size` and `body_crc` are what was read; `encode_record` writes them anew.
+    """
+
+    size: int = 0
+    magic: int = MAGIC_V1
+    body_crc: int = 0
+    queue_id: int = 0
+    flag: int = 0
+    queue_offset: int = 0
+    log_offset: int = 0
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_ip: bytes = b"\x00\x00\x00\x00"
+    born_port: int = 0
+    store_ms: int = 0
+    store_ip: bytes = b"\x00\x00\x00\x00"
+    store_port: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    body: bytes = b""
+    topic_bytes: bytes = b""
+    property_bytes: bytes = b""
+
+    @property
+    def topic(self) -> str:
+        """The topic as text."""
+        return self.topic_bytes.decode(errors="replace")
+
+    @property
+    def born_host(self) -> str:
+        """The producer as `host:port`."""
+        return f"{ip_address(self.born_ip)}:{self.born_port}"
+
+    @property
+    def store_host(self) -> str:
+        """The broker as `host:port`."""
+        return f"{ip_address(self.store_ip)}:{self.store_port}"
+
+    @property
+    def offset_id(self) -> str:
+        """The id by which the broker finds this record."""
+        return offset_id(self.store_ip, self.store_port, self.log_offset)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the body is the one that the CRC was made of."""
+        return body_crc(self.body) == self.body_crc
+
+    def properties(self) -> dict[str, str]:
+        """Parse the properties; bytes that are no UTF-8 show as U+FFFD, as in Java."""
+        return decode_properties(self.property_bytes.decode(errors="replace"))
+
+
+def body_crc(body: bytes) -> int:
+    """Return the CRC of a body as records hold it: 31 bits."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def encode_record(record: Record) -> bytes:
+    """Write a record; its size and CRC are computed.
+
+    Raises:
+        Unencodable: A part is too long for its length field, or a host does not match `sys_flag`.
+    """
+    topic, properties = record.topic_bytes, record.property_bytes
+    is_v2 = record.magic == MAGIC_V2
+    if len(topic) > (0x7FFF if is_v2 else 0x7F):
+        raise Unencodable("record topic", f"{len(topic)} bytes do not fit its length field")
+    if len(properties) > 0x7FFF:
+        raise Unencodable("record properties", f"{len(properties)} bytes are more than 32767")
+    fixed = _FIXED[record.sys_flag & _V6_BITS]
+    if len(record.born_ip) + len(record.store_ip) != fixed.size - _FIXED_BYTES_MIN + 8:
+        raise Unencodable("record hosts", "IPv4 or IPv6 is not what sysFlag says")
+    topic_head = _I16.pack(len(topic)) if is_v2 else _I8.pack(len(topic))
+    size = fixed.size + len(record.body) + len(topic_head) + len(topic) + 2 + len(properties)
+    try:
+        head = fixed.pack(
+            size,
+            record.magic,
+            body_crc(record.body),
+            record.queue_id,
+            record.flag,
+            record.queue_offset,
+            record.log_offset,
+            record.sys_flag,
+            record.born_ms,
+            record.born_ip,
+            record.born_port,
+            record.store_ms,
+            record.store_ip,
+            record.store_port,
+            record.reconsume_times,
+            record.prepared_offset,
+            len(record.body),
+        )
+    except StructError as error:
+        raise Unencodable("record", str(error)) from error
+    return b"".join((head, record.body, topic_head, topic, _I16.pack(len(properties)), properties))
+
+
+def decode_record(data: bytes, at: int = 0) -> Record:
+    """Read the record that begins at a position.
+
+    The CRC is not looked at; ask `is_intact` where the bytes come from a disk.
+
+    Raises:
+        MalformedRecord: The record is cut off, or its lengths contradict each other.
+    """
+    left = len(data) - at
+    if left < RECORD_BYTES_MIN:
+        raise MalformedRecord(at, f"{left} bytes are less than the smallest record")
+    fixed = _FIXED[data[at + _SYS_FLAG_LOW_BYTE_AT] & _V6_BITS]
+    fixed_size = fixed.size
+    if left < fixed_size:
+        raise MalformedRecord(at, f"{left} bytes are less than the fixed part")
+    values = fixed.unpack_from(data, at)
+    size, magic, body_size = values[0], values[1], values[-1]
+    if not RECORD_BYTES_MIN <= size <= left:
+        raise MalformedRecord(at, f"a size of {size} where {left} bytes follow")
+    end = at + size
+    body_at = at + fixed_size
+    topic_at = body_at + body_size + 1
+    if body_size < 0 or topic_at > end:
+        raise MalformedRecord(at, f"a body of {body_size} bytes in a record of {size}")
+    if magic == MAGIC_V1:
+        topic_size = _I8.unpack_from(data, topic_at - 1)[0]
+    elif magic == MAGIC_V2 and topic_at < end:
+        topic_size = _I16.unpack_from(data, topic_at - 1)[0]
+        topic_at += 1
+    else:
+        raise MalformedRecord(at, f"unknown magic {magic & 0xFFFFFFFF:08x}")
+    properties_at = topic_at + topic_size + 2
+    if topic_size < 0 or properties_at > end:
+        raise MalformedRecord(at, f"a topic of {topic_size} bytes passes the end")
+    properties_size = _I16.unpack_from(data, properties_at - 2)[0]
+    if properties_at + properties_size != end:
+        raise MalformedRecord(at, f"properties of {properties_size} bytes do not end the record")
+    arguments: tuple[Any, ...] = (
+        *values[:-1],
+        data[body_at : body_at + body_size],
+        data[topic_at : topic_at + topic_size],
+        data[properties_at:end],
+    )
+    return Record(*arguments)
+
+
+def decode_records(data: bytes) -> list[Record]:
+    """Read the records that lie back to back in a reply's body.
+
+    Raises:
+        MalformedRecord: One is damaged; `data[:error.position]` holds those before it.
+    """
+    records: list[Record] = []
+    at, end = 0, len(data)
+    while at < end:
+        record = decode_record(data, at)
+        records.append(record)
+        at += record.size
+    return records
+
+
+def scan_segment(data: bytes) -> Iterator[Record]:
+    """Read a commit-log segment: its records up to the blank one, or to where nothing is written.
+
+    Raises:
+        MalformedRecord: A record is damaged, or its body does not match its CRC.
+    """
+    at, end = 0, len(data)
+    while end - at >= _BLANK.size:
+        size, magic = _BLANK.unpack_from(data, at)
+        if magic == BLANK_MAGIC or (size == 0 and magic == 0):
+            return
+        record = decode_record(data, at)
+        if not record.is_intact:
+            raise MalformedRecord(at, "the body does not match its CRC")
+        yield record
+        at += record.size
+
+
+def blank_record(bytes_left: int) -> bytes:
+    """Write what fills a segment where the next record does not fit; the rest may stay as it is."""
+    return _BLANK.pack(bytes_left, BLANK_MAGIC)
+
+
+# ---- batches -------------------------------------------------------------------------------------
+
+
+class BatchItem(NamedTuple):
+    """One message of a batch."""
+
+    flag: int
+    body: bytes
+    property_bytes: bytes
+
+
+def encode_batch(items: Iterable[BatchItem]) -> bytes:
+    """Write messages as the body of one batch.
+
+    Raises:
+        Unencodable: A part does not fit its field.
+    """
+    parts: list[bytes] = []
+    try:
+        for flag, body, properties in items:
+            size = _BATCH_ITEM.size + len(body) + 2 + len(properties)
+            parts += (
+                _BATCH_ITEM.pack(size, 0, 0, flag, len(body)),
+                body,
+                _I16.pack(len(properties)),
+                properties,
+            )
+    except StructError as error:
+        raise Unencodable(f"batch item {len(parts) // 4}", str(error)) from error
+    return b"".join(parts)
+
+
+def decode_batch(data: bytes) -> list[BatchItem]:
+    """Split the body of a batch.
+
+    Raises:
+        MalformedBody: A length passes the end, or an item's lengths do not add up.
+    """
+    items: list[BatchItem] = []
+    at, end = 0, len(data)
+    while at < end:
+        if end - at < _BATCH_ITEM.size + 2:
+            raise MalformedBody(f"batch byte {at}", f"{end - at} bytes are less than an item")
+        size, _, _, flag, body_size = _BATCH_ITEM.unpack_from(data, at)
+        body_at = at + 20
+        properties_at = body_at + body_size + 2
+        if not 0 <= body_size <= end - body_at - 2:
+            raise MalformedBody(f"batch byte {at}", f"a body of {body_size} bytes passes the end")
+        item_end = properties_at + _I16.unpack_from(data, properties_at - 2)[0]
+        if item_end != at + size or not properties_at <= item_end <= end:
+            raise MalformedBody(f"batch byte {at}", f"the item's lengths do not add up to {size}")
+        items.append(
+            BatchItem(flag, data[body_at : properties_at - 2], data[properties_at:item_end])
+        )
+        at = item_end
+    return items
+
+
+def unwrap(record: Record) -> list[Record]:
+    """Return the messages of an inner-batch record as records of their own; any other as it is.
+
+    They share the outer record's log offset and hosts. The first one's queue offset is the property
+    INNER_BASE, or the record's own where that is missing.
+
+    Raises:
+        MalformedBody: The body is no batch, or INNER_BASE is no number.
+    """
+    marks = SysFlag.INNER_BATCH | SysFlag.NEEDS_UNWRAP
+    if record.sys_flag & marks != marks:
+        return [record]
+    text = record.properties().get(PropertyKey.INNER_BASE, str(record.queue_offset))
+    if not text.isdecimal():
+        raise MalformedBody("inner batch", f"INNER_BASE {text[:40]!r} is no offset")
+    base = int(text)
+    return [
+        msgspec.structs.replace(
+            record,
+            queue_offset=base + index,
+            sys_flag=record.sys_flag & ~marks,
+            flag=item.flag,
+            body=item.body,
+            body_crc=body_crc(item.body),
+            property_bytes=item.property_bytes,
+        )
+        for index, item in enumerate(decode_batch(record.body))
+    ]
