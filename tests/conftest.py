@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.apache.fixtures"]
+pytest.register_assert_rewrite("tests.conversations")
 
 # The fast tier is the same story every time; `make fuzz` and `make campaign` look for new ones.
 settings.register_profile(

@@ -1,4 +1,4 @@
-"""`python -m downrange` and the `downrange` command: a door that needs no extra to say what is missing."""
+"""The `downrange` command: a door that needs no extra itself, to say which one is missing."""
 
 from __future__ import annotations
 

@@ -23,9 +23,23 @@ program can act on them, and says in its text what was wrong and where.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class RocketMQError(Exception):
     """Base of every error that Downrange raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Constructors take facts and make the text of them, so a copy must not go through them.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(
+    kind: type[RocketMQError], args: tuple[Any, ...], facts: dict[str, Any]
+) -> RocketMQError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 class OptionError(RocketMQError, ValueError):

@@ -121,6 +121,7 @@ _encode_text: Final = msgspec.json.Encoder().encode
 
 
 _JSON_MARK: Final = b'"serializeTypeCurrentRPC":"JSON",'
+_NO_LANGUAGE: Final = b'"language":null,'  # to leave it out would mean JAVA
 #: By number, since hashing a member is slow.
 _LANGUAGE_MEMBERS: Final = [b'"language":"%b",' % language.name.encode() for language in Language]
 
@@ -138,7 +139,7 @@ def _encode_json(command: Command) -> bytes:
         command.code,
         fields,
         command.flags,
-        b"" if language is None else _LANGUAGE_MEMBERS[language],
+        _NO_LANGUAGE if language is None else _LANGUAGE_MEMBERS[language],
         command.request_id,
         tail,
         command.version,

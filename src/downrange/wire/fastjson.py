@@ -29,7 +29,7 @@ class ObjectKey(dict[str, Any]):
     """A JSON object in the place of a map's key: a dictionary that can be one."""
 
     def __hash__(self) -> int:  # type: ignore[override]  # a dict may change; these do not
-        return hash(tuple(sorted((name, repr(value)) for name, value in self.items())))
+        return hash(frozenset((repr(name), repr(value)) for name, value in self.items()))
 
 
 def loads(data: bytes) -> Any:
@@ -45,9 +45,25 @@ def loads(data: bytes) -> Any:
         value = _decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         value = _Reader(_text_of(data)).read_document()
-    if b'"$ref"' in data:
+    if b"$ref" in data:
         value = _ReferenceResolver(value).resolve()
+    if data.count(b"[") + data.count(b"{") > DEPTH_MAX:
+        _check_depth(value)
     return value
+
+
+def _check_depth(value: Any) -> None:
+    """Refuse what the fast path, or references to references, nested too deep."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEPTH_MAX):
+        level = [
+            item
+            for holder in level
+            for item in (holder.values() if type(holder) is dict else holder)
+            if type(item) is dict or type(item) is list
+        ]
+    if level:
+        raise MalformedBody("JSON", f"nested deeper than {DEPTH_MAX}")
 
 
 def dumps(value: Any) -> bytes:

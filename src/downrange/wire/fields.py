@@ -38,7 +38,7 @@ Int64 = Annotated[int, "int64"]
 HeaderT = TypeVar("HeaderT", bound="Header")
 
 
-class Header(msgspec.Struct, rename="camel", kw_only=True):
+class Header(msgspec.Struct, rename="camel"):
     """Base of all typed headers; `request` and `reply` compile what is declared here."""
 
     def to_fields(self) -> dict[str, str]:

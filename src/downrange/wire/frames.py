@@ -85,9 +85,9 @@ class FrameSplitter:
         if length > self._length_max:
             self._check_length(length)
         # The high byte is the codec, so a JSON header's word is the plain length of the header.
-        if 0 <= word <= length - 4:
+        if 0 <= word <= length - 4 and word < _BINARY_MARK:
             codec, header_size = _JSON, word
-        elif 0 <= word - _BINARY_MARK <= length - 4:
+        elif 0 <= word - _BINARY_MARK <= min(length - 4, _HEADER_BYTES_MAX):
             codec, header_size = _BINARY, word - _BINARY_MARK
         else:
             self._check_length(length)

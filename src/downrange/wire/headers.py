@@ -2,7 +2,9 @@
 
 The names are ours, the fields are those of the Java header classes of releases 4.9.4 and 5.5.0;
 what only one of them knows is optional. `Int32` and `Int64` are Java's `int` and `long`. A field
-that Java declares as a primitive and does not demand has Java's default, 0 or false.
+that Java declares as a primitive and does not demand has Java's default, 0 or false. So has a
+field that Java demands but no server misses: a send without a group is stored
+(docs/compatibility.md); it is always written, though.
 
 Order: sending, pulling, offsets, queries, transactions, clients, topics and groups, name server.
 """
@@ -18,13 +20,13 @@ from downrange.wire.fields import Header, Int32, Int64, reply, request
 
 
 @request(Code.SEND_MESSAGE, Code.SEND_REPLY_MESSAGE)
-class SendRequest(Header):
+class SendRequest(Header, kw_only=True):
     """Send one message, with field names in full (V1)."""
 
-    producer_group: str
+    producer_group: str = ""
     topic: str
-    default_topic: str
-    default_topic_queue_nums: Int32
+    default_topic: str = ""
+    default_topic_queue_nums: Int32 = 0
     queue_id: Int32
     sys_flag: Int32
     born_timestamp: Int64
@@ -38,13 +40,13 @@ class SendRequest(Header):
 
 
 @request(Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE_V2)
-class SendRequestV2(Header):
+class SendRequestV2(Header, kw_only=True):
     """Send one message or a batch, with letters for field names (V2)."""
 
-    producer_group: str = field(name="a")
+    producer_group: str = field(name="a", default="")
     topic: str = field(name="b")
-    default_topic: str = field(name="c")
-    default_topic_queue_nums: Int32 = field(name="d")
+    default_topic: str = field(name="c", default="")
+    default_topic_queue_nums: Int32 = field(name="d", default=0)
     queue_id: Int32 = field(name="e")
     sys_flag: Int32 = field(name="f")
     born_timestamp: Int64 = field(name="g")
@@ -141,9 +143,9 @@ class PullRequest(Header):
     queue_offset: Int64
     max_msg_nums: Int32
     sys_flag: Int32
-    commit_offset: Int64
-    suspend_timeout_millis: Int64
-    sub_version: Int64
+    commit_offset: Int64 = 0
+    suspend_timeout_millis: Int64 = 0
+    sub_version: Int64 = 0
     subscription: str | None = None
     expression_type: str | None = None
     max_msg_bytes: Int32 | None = None

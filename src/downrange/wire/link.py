@@ -191,7 +191,7 @@ class Link(Generic[WaiterT]):
             raise LinkClosed("the connection is closed")
 
     def _next_id(self) -> int:
-        """Return the next id that no waiting request has; ids run from 1 to 2^31 - 1 and again."""
+        """Return the next id that no waiting request has; after 2^31 - 1 comes 0."""
         request_id = self._last_id
         while True:
             request_id = (request_id + 1) & _ID_MASK

@@ -55,6 +55,13 @@ _FIXED: Final = {
     int(SysFlag.STORE_HOST_V6): Struct(">iiiiiqqiq4siq16siiqi"),
     int(_V6_BITS): Struct(">iiiiiqqiq16siq16siiqi"),
 }
+#: The same bits -> how long the two hosts are.
+_HOST_BYTES: Final = {
+    0: (4, 4),
+    int(SysFlag.BORN_HOST_V6): (16, 4),
+    int(SysFlag.STORE_HOST_V6): (4, 16),
+    int(_V6_BITS): (16, 16),
+}
 _FIXED_BYTES_MIN: Final = _FIXED[0].size
 #: An empty body, a topic and a property length follow the fixed part even in the smallest record.
 RECORD_BYTES_MIN: Final = _FIXED_BYTES_MIN + 3
@@ -138,7 +145,7 @@ def encode_record(record: Record) -> bytes:
     if len(properties) > 0x7FFF:
         raise Unencodable("record properties", f"{len(properties)} bytes are more than 32767")
     fixed = _FIXED[record.sys_flag & _V6_BITS]
-    if len(record.born_ip) + len(record.store_ip) != fixed.size - _FIXED_BYTES_MIN + 8:
+    if (len(record.born_ip), len(record.store_ip)) != _HOST_BYTES[record.sys_flag & _V6_BITS]:
         raise Unencodable("record hosts", "IPv4 or IPv6 is not what sysFlag says")
     topic_head = _I16.pack(len(topic)) if is_v2 else _I8.pack(len(topic))
     size = fixed.size + len(record.body) + len(topic_head) + len(topic) + 2 + len(properties)
@@ -322,7 +329,7 @@ def unwrap(record: Record) -> list[Record]:
     if record.sys_flag & marks != marks:
         return [record]
     text = record.properties().get(PropertyKey.INNER_BASE, str(record.queue_offset))
-    if not text.isdecimal():
+    if len(text) > 19 or not text.isdecimal():
         raise MalformedBody("inner batch", f"INNER_BASE {text[:40]!r} is no offset")
     base = int(text)
     return [

@@ -1,0 +1,1 @@
+"""Bytes captured from the Apache servers, and the tests that need nothing else."""
