@@ -1,1 +1,45 @@
 """Downrange: RocketMQ for Python and Spark, on the native TCP protocol."""
+
+from downrange.errors import (
+    FrameTooLarge,
+    InvalidField,
+    LinkClosed,
+    LinkError,
+    MalformedBody,
+    MalformedCommand,
+    MalformedFrame,
+    MalformedId,
+    MalformedRecord,
+    MissingExtra,
+    MissingField,
+    OptionError,
+    RocketMQError,
+    TooManyInFlight,
+    Unencodable,
+    WireError,
+)
+from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage
+
+__all__ = [
+    "FrameTooLarge",
+    "InvalidField",
+    "LinkClosed",
+    "LinkError",
+    "LogOffset",
+    "MalformedBody",
+    "MalformedCommand",
+    "MalformedFrame",
+    "MalformedId",
+    "MalformedRecord",
+    "Message",
+    "MissingExtra",
+    "MissingField",
+    "OptionError",
+    "QueueId",
+    "QueueOffset",
+    "ReceivedMessage",
+    "RocketMQError",
+    "TooManyInFlight",
+    "Unencodable",
+    "WireError",
+]

@@ -1,0 +1,1 @@
+"""Unit tests: they mirror the package, and need no socket, thread or sleep."""

@@ -1,0 +1,118 @@
+"""What review forgets: import arrows, purity, modules that nobody imports."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+MODULES = sorted(
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    for path in SOURCE.rglob("*.py")
+)
+
+#: Part of the package -> the parts it may import. A part that is not named here may not exist.
+ARROWS: dict[str, set[str]] = {
+    "errors": set(),
+    "extras": {"errors"},
+    "model": {"errors"},
+    "wire": {"model", "errors"},
+    "cli": {"wire", "model", "errors", "extras"},
+    "__main__": {"cli", "errors", "extras"},
+    "__init__": {"model", "errors"},
+}
+
+#: Parts that decide and convert, and so can be tested and simulated without a world.
+PURE = {"errors", "model", "wire"}
+IMPURE_MODULES = {
+    *("asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets"),
+    *("selectors", "signal", "socket", "ssl", "subprocess", "threading", "time", "uuid"),
+}
+IMPURE_CALLS = {
+    ("datetime", "now"),
+    ("datetime", "today"),
+    ("datetime", "utcnow"),
+    ("date", "today"),
+}
+
+
+def _path_of(module: str) -> Path:
+    path = SOURCE.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _part_of(module: str) -> str:
+    """Return the part of the package that a module belongs to: `wire` for downrange.wire.link."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def _imports_of(module: str) -> set[str]:
+    """Return what a module imports by full name, type-checking imports included."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(_path_of(module).read_text())):
+        match node:
+            case ast.Import(names):
+                found |= {alias.name for alias in names}
+            case ast.ImportFrom(source, names, 0) if source is not None:
+                for alias in names:
+                    whole = f"{source}.{alias.name}"
+                    found.add(whole if whole in MODULES else source)
+            case ast.ImportFrom():
+                raise AssertionError(f"{module} imports relatively; say the full name")
+            case _:
+                pass
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_imports_only_what_its_part_may(module: str) -> None:
+    part = _part_of(module)
+    imported = {_part_of(name) for name in _imports_of(module) if name.split(".")[0] == "downrange"}
+    assert imported <= ARROWS[part] | {part}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if _part_of(name) in PURE])
+def test_pure_module_touches_no_world(module: str) -> None:
+    imported = {name.split(".")[0] for name in _imports_of(module)}
+    assert imported & IMPURE_MODULES == set()
+    calls = {
+        (node.value.id, node.attr)
+        for node in ast.walk(ast.parse(_path_of(module).read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    assert calls & IMPURE_CALLS == set()
+    names = {
+        node.id
+        for node in ast.walk(ast.parse(_path_of(module).read_text()))
+        if isinstance(node, ast.Name)
+    }
+    assert names & {"open", "print", "input"} == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_can_be_imported_and_says_what_it_is_for(module: str) -> None:
+    assert importlib.import_module(module).__doc__
+
+
+def test_plain_install_needs_only_the_declared_packages() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {requirement.split(">")[0] for requirement in project["dependencies"]}
+    assert len(declared) <= 3
+    used = {
+        name.split(".")[0]
+        for module in MODULES
+        if _part_of(module) not in {"cli", "__main__"}
+        for name in _imports_of(module)
+    }
+    assert used - set(sys.stdlib_module_names) - {"downrange"} == declared
+
+
+def test_readme_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
