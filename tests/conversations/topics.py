@@ -117,7 +117,8 @@ def a_broker_keeps_groups_and_tells_about_itself(scene: Scene) -> None:
     groups = read_body(GroupTableBody, reply).subscription_group_table
     assert groups[scene.name("group")].retry_max_times == 5
     # Without clean_offset a 5.5.0 broker makes the group anew while it deletes it.
-    delete = DeleteGroupRequest(group_name=scene.name("group"), clean_offset=True)
+    group_name = scene.name("group")
+    delete = DeleteGroupRequest(group_name=group_name, clean_offset=True, remove_offset=True)
     succeed(broker.ask(request_command(delete)))
     reply = broker.ask(bare_request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
     assert scene.name("group") not in read_body(GroupTableBody, reply).subscription_group_table

@@ -60,11 +60,15 @@ class Target:
         try:
             value = self.read(data)
         except WireError as error:
-            assert error.where, "an error must say where"
-            assert error.problem, "an error must say what"
-            return False
+            return not _says_where_and_what(error)
         self.check(value)
         return True
+
+
+def _says_where_and_what(error: WireError) -> bool:
+    assert error.where
+    assert error.problem
+    return True
 
 
 # ---- frames and commands -----------------------------------------------------------------------
@@ -111,7 +115,7 @@ def _read_command(codec: HeaderCodec, header: bytes) -> Command:
 def _check_command(command: Command) -> None:
     (frame,) = _read_frames(encode(command))[1]
     again = decode(frame)
-    if command.language is None:  # an unknown language cannot be told on
+    if command.language is None:  # a binary header has no way to say so
         again.language = None
     assert again == command
     for kind in corpus.header_kinds():
@@ -171,6 +175,10 @@ def _check_body(value: tuple[Body, bool]) -> None:
 
 def _read_registration(version: int, data: bytes) -> tuple[RegisterBrokerBody, int]:
     return decode_registration(data, version), version
+
+
+def _read_unpacked(version: int, data: bytes) -> tuple[RegisterBrokerBody, int]:
+    return _read_registration(version, zlib.compress(data, 1))
 
 
 def _check_registration(value: tuple[RegisterBrokerBody, int]) -> None:
@@ -241,7 +249,6 @@ def _check_properties(properties: dict[str, str]) -> None:
 
 
 def _targets() -> tuple[Target, ...]:
-    raw = tuple[bytes, ...]
     general = [
         Target("frames", _read_frames, _check_frames, corpus.FRAMES),
         Target("link", _read_link, _check_link, corpus.FRAMES),
@@ -260,13 +267,14 @@ def _targets() -> tuple[Target, ...]:
         ),
     ]
     for codec in HeaderCodec:
-        seeds: raw = tuple(corpus.HEADERS[codec])
+        seeds = tuple(corpus.HEADERS[codec])
         read_command = partial(_read_command, codec)
         general.append(Target(f"{codec.name} header", read_command, _check_command, seeds))
     for compression in Compression:
         flag = int(SysFlag.COMPRESSED | compression)
         unpack = partial(decompress, sys_flag=flag, bytes_max=_BYTES_MAX)
-        general.append(Target(f"{compression.name}", unpack, _check_unpacked, corpus.COMPRESSED))
+        packed_bodies = (corpus.COMPRESSED[flag], *corpus.COMPRESSED.values())
+        general.append(Target(compression.name, unpack, _check_unpacked, packed_bodies))
     for version, packed in corpus.REGISTRATIONS.items():
         read = partial(_read_registration, version)
         unpacked = corpus.UNPACKED_REGISTRATIONS[version]
@@ -274,7 +282,7 @@ def _targets() -> tuple[Target, ...]:
             Target(f"registration {version.name}", read, _check_registration, packed),
             Target(
                 f"unpacked registration {version.name}",
-                lambda d, read=read: read(zlib.compress(d, 1)),
+                partial(_read_unpacked, version),
                 _check_registration,
                 unpacked,
             ),

@@ -25,7 +25,7 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 _decode: Final = msgspec.json.Decoder().decode
 
 
-class ObjectKey(dict[str, Any]):
+class ObjectKey(dict[Any, Any]):
     """A JSON object in the place of a map's key: a dictionary that can be one."""
 
     def __hash__(self) -> int:  # type: ignore[override]  # a dict may change; these do not

@@ -473,10 +473,11 @@ class ProducerConnectionsRequest(Header):
 
 @request(Code.DELETE_SUBSCRIPTIONGROUP)
 class DeleteGroupRequest(Header):
-    """Delete a consumer group, and with `clean_offset` its progress."""
+    """Delete a consumer group, and with it its progress: each release has its own name for that."""
 
     group_name: str
     clean_offset: bool = False
+    remove_offset: bool = False  # 4.9
 
 
 @request(Code.GET_SUBSCRIPTIONGROUP_CONFIG)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from downrange.errors import Unencodable
 from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage
 from downrange.wire.compression import decompress
 from downrange.wire.properties import PropertyKey, encode_properties
@@ -43,14 +44,18 @@ def batch_of(messages: Iterable[tuple[Message, str]]) -> bytes:
     Raises:
         Unencodable: A property cannot be carried.
     """
-    return encode_batch(
-        BatchItem(
-            message.flag,
-            message.body,
-            encode_properties(properties_of(message, unique_id)).encode(),
+    try:
+        return encode_batch(
+            BatchItem(
+                message.flag,
+                message.body,
+                encode_properties(properties_of(message, unique_id)).encode(),
+            )
+            for message, unique_id in messages
         )
-        for message, unique_id in messages
-    )
+    except UnicodeEncodeError as error:
+        problem = f"half a surrogate pair in {error.object[:200]!r}"
+        raise Unencodable("message properties", problem) from error
 
 
 def received(record: Record, broker: str, *, body_bytes_max: int) -> list[ReceivedMessage]:

@@ -41,7 +41,7 @@ def encode_registration(body: RegisterBrokerBody, version: int) -> bytes:
     """Write a compressed registration as a broker of this release does.
 
     Raises:
-        Unencodable: An attribute holds a blank, which separates the fields.
+        Unencodable: A topic's name or attribute holds a blank, which separates the parts.
     """
     table = body.topic_config_serialize_wrapper
     topics = [_encode_topic(topic, version) for topic in table.topic_config_table.values()]
@@ -80,12 +80,17 @@ def _encode_topic(topic: TopicConfig, version: int) -> bytes:
         f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm} "
         f"{topic.topic_filter_type}"
     )
+    blanks = 4
     if version >= ReleaseVersion.V5_0_0:
-        attributes = fastjson.dumps(topic.attributes or {}).decode()
-        if " " in attributes:
-            raise Unencodable(f"attributes of topic {topic.topic_name!r}", "hold a blank")
-        text = f"{text} {attributes}"
-    return text.encode()
+        text = f"{text} {fastjson.dumps(topic.attributes or {}).decode()}"
+        blanks = 5
+    where = f"registration topic {topic.topic_name!r}"
+    if text.count(" ") != blanks:
+        raise Unencodable(where, f"a blank within a part of {text[:200]!r}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise Unencodable(where, "half a surrogate pair") from error
 
 
 def _decode_topic(part: bytes) -> TopicConfig:
