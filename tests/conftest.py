@@ -13,9 +13,7 @@ pytest_plugins = ["tests.apache.fixtures"]
 pytest.register_assert_rewrite("tests.conversations")
 
 # The fast tier is the same story every time; `make fuzz` and `make campaign` look for new ones.
-settings.register_profile(
-    "fast", derandomize=True, deadline=None, max_examples=100, database=None
-)
+settings.register_profile("fast", derandomize=True, deadline=None, max_examples=100, database=None)
 settings.register_profile(
     "campaign",
     deadline=None,

@@ -8,18 +8,21 @@ from downrange.errors import MissingExtra
 from downrange.extras import require
 
 
-def main() -> int:
-    """Run the command line, or say what to install for it."""
+def main() -> None:
+    """Run the command line, or say what to install for it and exit with 2."""
     try:
         require("the command line", "cli")
     except MissingExtra as error:
-        print(f"downrange: {error}", file=sys.stderr)
-        return 2
+        sys.exit(_complain(error))
     from downrange.cli import app  # after the check: it imports the extra
 
     app()
-    return 0
+
+
+def _complain(error: MissingExtra) -> int:
+    print(f"downrange: {error}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,6 +9,10 @@ program can act on them, and says in its text what was wrong and where.
     ├── LinkError                      a connection cannot take the call
     │   ├── LinkClosed
     │   └── TooManyInFlight
+    ├── StoreError                     a store folder cannot be used
+    │   ├── StoreLocked                another process has it
+    │   ├── DiskFull                   nothing more can be written
+    │   └── CorruptStore               a file is not what it should be
     └── WireError                      bytes break the protocol, or a value cannot become bytes
         ├── FrameTooLarge
         ├── MalformedFrame             the length words
@@ -71,6 +75,45 @@ class TooManyInFlight(LinkError):
         """Name the limit that was reached."""
         super().__init__(f"{limit} requests are in flight on this connection, its limit")
         self.limit = limit
+
+
+class StoreError(RocketMQError):
+    """A store folder cannot be used."""
+
+
+class StoreLocked(StoreError):
+    """Another process has the store folder."""
+
+    def __init__(self, folder: str) -> None:
+        """Name the folder."""
+        super().__init__(f"store folder {folder} is in use by another process; stop it first")
+        self.folder = folder
+
+
+class DiskFull(StoreError):
+    """Nothing more can be written."""
+
+    def __init__(self, path: str) -> None:
+        """Name the file that could not be written."""
+        super().__init__(f"no space left on the disk for {path}")
+        self.path = path
+
+
+class CorruptStore(StoreError):
+    """A file of the store is not what it should be.
+
+    Attributes:
+        path: The file, from the store's folder.
+        position: Where in the file.
+        problem: What is wrong there.
+    """
+
+    def __init__(self, path: str, position: int, problem: str) -> None:
+        """Name the file, the position in it, and the problem."""
+        super().__init__(f"{path} at byte {position}: {problem}")
+        self.path = path
+        self.position = position
+        self.problem = problem
 
 
 class WireError(RocketMQError):

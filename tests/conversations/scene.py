@@ -16,7 +16,7 @@ from tests.conversations.peers import Channel, Peer, SocketChannel
 from tests.conversations.recording import Facts, Playback, Recording, RecordingChannel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
 BodyT = TypeVar("BodyT", bound=Body)
 HeaderT = TypeVar("HeaderT", bound=Header)
@@ -29,7 +29,7 @@ POLL_SECONDS = 0.1
 class Connector(Protocol):
     """Makes a channel to the name server or the broker; the connection's name is for recordings."""
 
-    def __call__(self, target: str, connection: str) -> Channel: ...
+    def __call__(self, target: str, connection: str, /) -> Channel: ...
 
 
 class Scene:
@@ -149,7 +149,7 @@ def bare_request(code: RequestCode, body: bytes = b"") -> Command:
 @contextmanager
 def live_scene(
     facts: Facts, addresses: dict[str, str], recording: Recording | None = None
-) -> Iterator[Scene]:
+) -> Generator[Scene]:
     """Open a scene on real servers; keep its frames where a recording is given."""
 
     def connect(target: str, connection: str) -> Channel:
@@ -164,7 +164,7 @@ def live_scene(
 
 
 @contextmanager
-def playback_scene(recording: Recording) -> Iterator[Scene]:
+def playback_scene(recording: Recording) -> Generator[Scene]:
     """Open a scene on a recording; at its end everything recorded must have been sent again."""
     playback = Playback(recording)
     scene = Scene(

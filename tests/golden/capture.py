@@ -20,7 +20,7 @@ from tests.conversations.recording import Facts, Recording
 from tests.conversations.scene import live_scene
 
 if TYPE_CHECKING:
-    from tests.apache.cluster import BrokerProcess
+    from tests.apache.brokers import BrokerProcess
 
 FOLDER = Path(__file__).parent
 SEGMENT = "commitlog.bin"

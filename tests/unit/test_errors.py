@@ -28,6 +28,18 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         {"limit": 5},
         "5 requests are in flight on this connection, its limit",
     ),
+    (errors.StoreError("text"), {}, "text"),
+    (
+        errors.StoreLocked("data"),
+        {"folder": "data"},
+        "store folder data is in use by another process; stop it first",
+    ),
+    (errors.DiskFull("a/b"), {"path": "a/b"}, "no space left on the disk for a/b"),
+    (
+        errors.CorruptStore("a/b", 7, "wrong"),
+        {"path": "a/b", "position": 7, "problem": "wrong"},
+        "a/b at byte 7: wrong",
+    ),
     (errors.WireError("here", "wrong"), {"where": "here", "problem": "wrong"}, "here: wrong"),
     (
         errors.FrameTooLarge(11, 10),

@@ -76,7 +76,7 @@ def encode(command: Command, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
     with a JSON header, which every peer reads.
 
     Raises:
-        Unencodable: A text or number does not fit the header.
+        Unencodable: A text cannot be written, or a number does not fit the binary header.
         FrameTooLarge: The frame passes `bytes_max`.
     """
     if command.codec is _BINARY and -0x8000 <= command.code <= 0x7FFF:
@@ -112,38 +112,61 @@ class _JsonHeader(msgspec.Struct, rename={"fields": "extFields", "request_id": "
     version: _Int32 = 0
 
 
+class _OurJsonHeader(
+    msgspec.Struct,
+    rename={
+        "fields": "extFields",
+        "request_id": "opaque",
+        "codec": "serializeTypeCurrentRPC",
+    },
+    omit_defaults=True,
+    kw_only=True,
+    gc=False,
+):
+    """A JSON header as we write it: in Java's order, and all but the remark always there.
+
+    A language that is left out would be read as JAVA, and Java looks into a reply's fields without
+    asking whether there are any.
+    """
+
+    code: int
+    fields: dict[str, str]
+    flag: int
+    language: str | None
+    request_id: int
+    remark: str | None = None
+    codec: str
+    version: int
+
+
 _LANGUAGES: Final[dict[str | int | None, Language]] = {
     **{language.name: language for language in Language},
     **{language.value: language for language in Language},
 }
 _decode_header: Final = msgspec.json.Decoder(_JsonHeader).decode
-_encode_text: Final = msgspec.json.Encoder().encode
+_encode_header: Final = msgspec.json.Encoder().encode
 
 
-_JSON_MARK: Final = b'"serializeTypeCurrentRPC":"JSON",'
-_NO_LANGUAGE: Final = b'"language":null,'  # to leave it out would mean JAVA
-#: By number, since hashing a member is slow.
-_LANGUAGE_MEMBERS: Final = [b'"language":"%b",' % language.name.encode() for language in Language]
+_LANGUAGE_NAMES: Final = [language.name for language in Language]
 
 
 def _encode_json(command: Command) -> bytes:
+    language = command.language
     try:
-        fields = _encode_text(command.fields)
-        tail = _JSON_MARK
-        if command.remark is not None:
-            tail = b'"remark":%b,%b' % (_encode_text(command.remark), tail)
+        return _encode_header(
+            _OurJsonHeader(
+                code=command.code,
+                fields=command.fields,
+                flag=command.flags,
+                language=None if language is None else _LANGUAGE_NAMES[language],
+                request_id=command.request_id,
+                remark=command.remark,
+                codec="JSON",
+                version=command.version,
+            )
+        )
     except UnicodeEncodeError as error:
         raise Unencodable("command header", f"half a surrogate pair in {error.object!r}") from error
-    language = command.language
-    return b'{"code":%d,"extFields":%b,"flag":%d,%b"opaque":%d,%b"version":%d}' % (
-        command.code,
-        fields,
-        command.flags,
-        _NO_LANGUAGE if language is None else _LANGUAGE_MEMBERS[language],
-        command.request_id,
-        tail,
-        command.version,
-    )
 
 
 def _decode_json(frame: Frame) -> Command:

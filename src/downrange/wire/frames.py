@@ -54,7 +54,9 @@ class FrameSplitter:
         self._error: WireError | None = None
 
     def receive(self, data: bytes) -> None:
-        """Take bytes that the peer sent."""
+        """Take bytes that the peer sent; after an error they are dropped."""
+        if self._error is not None:
+            return
         if self._position == len(self._buffer):
             # The usual case: reads end where frames end, and the read is cut up where it lies.
             self._buffer = data

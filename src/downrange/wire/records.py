@@ -132,6 +132,18 @@ def body_crc(body: bytes) -> int:
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
+def record_size(record: Record) -> int:
+    """Return how many bytes a record takes, without writing it."""
+    return (
+        _FIXED[record.sys_flag & _V6_BITS].size
+        + len(record.body)
+        + (2 if record.magic == MAGIC_V2 else 1)
+        + len(record.topic_bytes)
+        + 2
+        + len(record.property_bytes)
+    )
+
+
 def encode_record(record: Record) -> bytes:
     """Write a record; its size and CRC are computed.
 
@@ -140,6 +152,8 @@ def encode_record(record: Record) -> bytes:
     """
     topic, properties = record.topic_bytes, record.property_bytes
     is_v2 = record.magic == MAGIC_V2
+    if not is_v2 and record.magic != MAGIC_V1:
+        raise Unencodable("record magic", f"{record.magic & 0xFFFFFFFF:08x} is unknown")
     if len(topic) > (0x7FFF if is_v2 else 0x7F):
         raise Unencodable("record topic", f"{len(topic)} bytes do not fit its length field")
     if len(properties) > 0x7FFF:
@@ -148,10 +162,9 @@ def encode_record(record: Record) -> bytes:
     if (len(record.born_ip), len(record.store_ip)) != _HOST_BYTES[record.sys_flag & _V6_BITS]:
         raise Unencodable("record hosts", "IPv4 or IPv6 is not what sysFlag says")
     topic_head = _I16.pack(len(topic)) if is_v2 else _I8.pack(len(topic))
-    size = fixed.size + len(record.body) + len(topic_head) + len(topic) + 2 + len(properties)
     try:
         head = fixed.pack(
-            size,
+            record_size(record),
             record.magic,
             body_crc(record.body),
             record.queue_id,
@@ -200,7 +213,9 @@ def decode_record(data: bytes, at: int = 0) -> Record:
         raise MalformedRecord(at, f"a body of {body_size} bytes in a record of {size}")
     if magic == MAGIC_V1:
         topic_size = _I8.unpack_from(data, topic_at - 1)[0]
-    elif magic == MAGIC_V2 and topic_at < end:
+    elif magic == MAGIC_V2:
+        if topic_at == end:
+            raise MalformedRecord(at, "ends within the topic's length")
         topic_size = _I16.unpack_from(data, topic_at - 1)[0]
         topic_at += 1
     else:

@@ -10,6 +10,7 @@ import hmac
 from base64 import b64encode
 from typing import TYPE_CHECKING, Final
 
+from downrange.errors import Unencodable
 from downrange.wire.codes import ReleaseVersion
 
 if TYPE_CHECKING:
@@ -25,10 +26,17 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 
 def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
-    """Return the signature of a command's fields and body."""
+    """Return the signature of a command's fields and body.
+
+    Raises:
+        Unencodable: A value holds half a surrogate pair.
+    """
     values = [fields[name] for name in sorted(fields) if name not in (SIGNATURE, UNIQUE_KEY_QUERY)]
-    digest = hmac.digest(secret_key.encode(), "".join(values).encode() + body, "sha1")
-    return b64encode(digest).decode()
+    try:
+        content = "".join(values).encode() + body
+    except UnicodeEncodeError as error:
+        raise Unencodable("signed fields", "half a surrogate pair") from error
+    return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
 
 
 def sign(

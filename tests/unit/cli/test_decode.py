@@ -134,7 +134,9 @@ def test_command_without_its_extra_names_the_extra(
         raise MissingExtra(feature, extra)
 
     monkeypatch.setattr(door, "require", missing)
-    assert door.main() == 2
+    with pytest.raises(SystemExit) as stopped:
+        door.main()
+    assert stopped.value.code == 2
     assert "pip install 'downrange[cli]'" in capsys.readouterr().err
 
 

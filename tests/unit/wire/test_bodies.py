@@ -164,6 +164,55 @@ def test_a_body_is_written_in_alphabetical_order_without_nulls() -> None:
     assert decode_body(bodies.HeartbeatBody, vectors.HEARTBEAT).encode() == vectors.HEARTBEAT
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (bodies.RouteBody(), '{"brokerDatas":[],"filterServerTable":{},"queueDatas":[]}'),
+        (
+            bodies.BrokerQueues(broker_name="b", read_queue_nums=4, write_queue_nums=4, perm=6),
+            '{"brokerName":"b","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}',
+        ),
+        (bodies.DataVersion(), '{"counter":0,"timestamp":0}'),
+        (
+            bodies.TopicConfig(topic_name="T"),
+            '{"order":false,"perm":6,"readQueueNums":16,"topicFilterType":"SINGLE_TAG",'
+            '"topicName":"T","topicSysFlag":0,"writeQueueNums":16}',
+        ),
+        (
+            bodies.Subscription(topic="T"),
+            '{"classFilterMode":false,"codeSet":[],"expressionType":"TAG","subString":"*",'
+            '"subVersion":0,"tagsSet":[],"topic":"T"}',
+        ),
+        (
+            bodies.ConsumerMember(group_name="g"),
+            '{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","consumeType":"CONSUME_PASSIVELY",'
+            '"groupName":"g","messageModel":"CLUSTERING","subscriptionDataSet":[],'
+            '"unitMode":false}',
+        ),
+        (
+            bodies.ClientConnection(client_id="c", client_addr="a"),
+            '{"clientAddr":"a","clientId":"c","version":0}',
+        ),
+        (
+            bodies.ConsumeDirectlyBody(),
+            '{"autoCommit":true,"order":false,"spentTimeMills":0}',
+        ),
+        (
+            bodies.GroupConfig(group_name="g"),
+            '{"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,'
+            '"consumeFromMinEnable":true,"groupName":"g","notifyConsumerIdsChangedEnable":true,'
+            '"retryMaxTimes":16,"retryQueueNums":1,"whichBrokerWhenConsumeSlowly":1}',
+        ),
+        (bodies.TopicOffset(), '{"lastUpdateTimestamp":0,"maxOffset":0,"minOffset":0}'),
+        (bodies.ConsumeOffset(), '{"brokerOffset":0,"consumerOffset":0,"lastTimestamp":0}'),
+        (bodies.ConsumeStatsBody(), '{"consumeTps":0.0,"offsetTable":{}}'),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_body_that_says_the_least_has_java_defaults(body: Body, text: str) -> None:
+    assert body.encode().decode() == text
+
+
 def test_a_queue_as_map_key_is_written_as_an_object() -> None:
     """The one form that fastjson of all releases reads."""
     body = bodies.ConsumerStatusBody(

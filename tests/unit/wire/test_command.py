@@ -255,6 +255,10 @@ _HEAD = bytes(13)
             _HEAD + b"\x00\x00\x00\x02\xc3\x28" + bytes(4),
             "binary header byte 17: remark is no UTF-8 text",
         ),
+        (
+            _HEAD + b"\x00\x00\x00\x03ab\xff" + bytes(4),
+            "binary header byte 19: remark is no UTF-8 text",
+        ),
         (_HEAD + bytes(6), "binary header byte 17: ends before the length of the fields"),
         (
             _HEAD + bytes(4) + b"\x00\x00\x00\x05abc",

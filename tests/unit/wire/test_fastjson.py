@@ -224,6 +224,15 @@ def test_references_that_multiply_are_refused_before_they_take_memory() -> None:
     assert peak < 1_000_000
 
 
+def test_the_limit_of_repeated_values_is_exact() -> None:
+    """An array of 999 numbers is 1,000 values, itself included."""
+    text = b"[[%b],%b]"
+    array, reference = b",".join([b"7"] * 999), b'{"$ref":"$[0]"}'
+    assert len(loads(text % (array, b",".join([reference] * 100)))) == 101
+    with pytest.raises(MalformedBody, match="repeats more than 100000 values"):
+        loads(text % (array, b",".join([reference] * 101)))
+
+
 def test_references_that_pile_up_depth_are_refused() -> None:
     """Each item nests the one before it 90 deeper, none of them too deep by itself."""
     items = [b"[" * 90 + b"]" * 90]

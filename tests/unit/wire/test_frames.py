@@ -154,3 +154,14 @@ def test_a_splitter_holds_no_more_than_one_frame_and_one_read() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 100_000
+
+
+def test_bytes_after_an_error_are_dropped() -> None:
+    splitter = FrameSplitter(100)
+    splitter.receive(b"\x7f\xff\xff\xff")
+    with pytest.raises(FrameTooLarge):
+        splitter.next_frame()
+    splitter.receive(bytes(1000))
+    assert splitter.is_idle
+    with pytest.raises(FrameTooLarge):
+        splitter.next_frame()

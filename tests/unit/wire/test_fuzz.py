@@ -17,7 +17,7 @@ from tests.fuzz.targets import TARGETS, Target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXECUTIONS = 200
+EXECUTIONS = 120
 
 
 def failing_target(read: Callable[[bytes], object]) -> Target:

@@ -28,6 +28,7 @@ from downrange.wire.records import (
     decode_records,
     encode_batch,
     encode_record,
+    record_size,
     scan_segment,
     unwrap,
 )
@@ -91,6 +92,7 @@ def test_a_record_with_a_long_topic_is_read_and_written_byte_for_byte() -> None:
 @given(records())
 def test_a_record_survives_writing_and_reading(record: Record) -> None:
     assert decode_record(encode_record(record)) == record
+    assert record_size(record) == record.size
 
 
 @given(st.lists(records(), max_size=4))
@@ -355,3 +357,16 @@ def test_unwrapping_leaves_the_outer_record_as_it_was() -> None:
     before = msgspec.structs.asdict(outer)
     unwrap(outer)
     assert msgspec.structs.asdict(outer) == before
+
+
+def test_v2_record_that_ends_within_its_topic_length_says_so() -> None:
+    whole = bytearray(encode_record(Record(magic=MAGIC_V2, body=b"body")))
+    size = len(whole) - 3  # one of the topic's two length bytes is left
+    whole[:4] = size.to_bytes(4, "big")
+    with pytest.raises(MalformedRecord, match="ends within the topic's length"):
+        decode_record(bytes(whole[:size]))
+
+
+def test_record_of_unknown_magic_is_not_written() -> None:
+    with pytest.raises(Unencodable, match="0000002a is unknown"):
+        encode_record(Record(magic=42))

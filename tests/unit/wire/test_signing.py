@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from downrange.errors import Unencodable
 from downrange.wire.codes import OUR_VERSION, ReleaseVersion
 from downrange.wire.command import Command
 from downrange.wire.signing import sign, signature
@@ -66,3 +67,8 @@ def test_a_query_by_unique_key_is_signed_as_by_an_old_release(version: int, sent
     command = Command(12, {"_UNIQUE_KEY_QUERY": "true"}, version=version)
     sign(command, "key", "secret")
     assert command.version == sent
+
+
+def test_half_a_surrogate_pair_cannot_be_signed() -> None:
+    with pytest.raises(Unencodable, match="surrogate"):
+        signature({"a": "\ud800"}, b"", "secret")

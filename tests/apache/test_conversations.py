@@ -1,0 +1,33 @@
+"""The conversations, live on both releases."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conversations.catalogue import CONVERSATIONS
+from tests.conversations.recording import Facts
+from tests.conversations.scene import live_scene
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.apache.cluster import ApacheCluster
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_conversation_goes_as_told(
+    name: str, apache: ApacheCluster, unique_name: Callable[[str], str]
+) -> None:
+    (broker,) = apache.brokers
+    facts = Facts(
+        server=apache.version,
+        prefix=unique_name("c"),
+        now_ms=int(time.time() * 1000),
+        broker=broker.name,
+        broker_address=broker.address,
+    )
+    with live_scene(facts, {"name server": apache.name_server, "broker": broker.address}) as scene:
+        CONVERSATIONS[name](scene)
