@@ -27,7 +27,7 @@ test: lint  ## Check format, lint, types, and run all tests; ends with what was 
 	@mkdir -p build && rm -f build/skipped.txt
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report --fail-under=90
-	$(BIN)/coverage report --include='src/downrange/wire/*' --fail-under=100
+	$(BIN)/coverage report --include='src/downrange/wire/*,src/downrange/store/*' --fail-under=100
 	@cat build/skipped.txt
 
 unit: $(READY)  ## Run the unit tests alone
@@ -44,8 +44,9 @@ fix: $(READY)  ## Format, and mend what ruff can mend
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(READY)  ## Measure the wire layer against its floor
+bench: $(READY)  ## Measure wire layer and store against their floors
 	$(BIN)/python benchmarks/wire.py
+	$(BIN)/python benchmarks/store.py
 
 SECONDS ?= 60
 SEED ?= random
@@ -53,7 +54,8 @@ fuzz: $(READY)  ## Feed the wire layer hostile bytes; SECONDS=60 SEED=random
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 campaign: $(READY)  ## Run the long tests; SECONDS=60
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed random
+	$(BIN)/python -m tests.fuzz --seconds $$(($(SECONDS) / 2)) --seed random
+	$(BIN)/python -m tests.unit.store.test_crashes --seconds $$(($(SECONDS) / 2))
 
 golden: $(READY)  ## Capture tests/golden anew from the Apache servers
 	$(BIN)/python -m tests.golden.capture

@@ -29,6 +29,7 @@ from tests.conversations.sending import pull
 if TYPE_CHECKING:
     from downrange.wire.command import Command
     from downrange.wire.fields import Header
+    from downrange.wire.records import Record
     from tests.conversations.peers import Peer
 
 LAST_MS = 2**63 - 1
@@ -154,3 +155,15 @@ def _pull_once(scene: Scene, broker: Peer, topic: str, *, offset: int, expressio
         expression_type="TAG",
     )
     return broker.ask(request_command(request))
+
+
+def query_by_key(scene: Scene, broker: Peer, topic: str, key: str) -> list[Record]:
+    """Return the messages with a key, once the broker's index has one."""
+    request = QueryByKeyRequest(
+        topic=topic, key=key, max_num=10, begin_timestamp=0, end_timestamp=LAST_MS
+    )
+    reply = scene.poll(
+        lambda: broker.ask(request_command(request)),
+        lambda reply: reply.code == ResponseCode.SUCCESS,
+    )
+    return decode_records(reply.body)

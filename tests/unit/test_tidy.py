@@ -23,6 +23,7 @@ ARROWS: dict[str, set[str]] = {
     "extras": {"errors"},
     "model": {"errors"},
     "wire": {"model", "errors"},
+    "store": {"wire", "model", "errors"},
     "cli": {"wire", "model", "errors", "extras"},
     "__main__": {"cli", "errors", "extras"},
     "__init__": {"model", "errors"},

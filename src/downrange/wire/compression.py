@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: Java's default level; LZ4 ignores it.
 LEVEL: Final = 5
 _TYPE_MASK: Final = 0x700
+_COMPRESSED: Final = int(SysFlag.COMPRESSED)
 
 
 class Compression(IntEnum):
@@ -35,7 +36,7 @@ class Compression(IntEnum):
 
 def compress(body: bytes, compression: Compression, level: int = LEVEL) -> tuple[bytes, int]:
     """Return the compressed body and the `sysFlag` bits that say so."""
-    return _PACK[compression](body, level), compression | SysFlag.COMPRESSED
+    return _PACK[compression](body, level), compression | _COMPRESSED
 
 
 def compression_of(sys_flag: int) -> Compression | None:
@@ -44,7 +45,7 @@ def compression_of(sys_flag: int) -> Compression | None:
     Raises:
         MalformedBody: The type bits name no compression.
     """
-    if not sys_flag & SysFlag.COMPRESSED:
+    if not sys_flag & _COMPRESSED:
         return None
     try:
         return Compression(sys_flag & _TYPE_MASK or Compression.ZLIB)

@@ -47,13 +47,15 @@ QUEUE_OFFSET_AT: Final = 20
 LOG_OFFSET_AT: Final = 28
 
 _SYS_FLAG_LOW_BYTE_AT: Final = 39
-_V6_BITS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+# Plain numbers: arithmetic with members of an enum costs more than reading a record.
+_V6_BITS: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_INNER_BITS: Final = int(SysFlag.INNER_BATCH | SysFlag.NEEDS_UNWRAP)
 #: sysFlag's host bits -> the fixed part, from the size to the body's length.
 _FIXED: Final = {
     0: Struct(">iiiiiqqiq4siq4siiqi"),
     int(SysFlag.BORN_HOST_V6): Struct(">iiiiiqqiq16siq4siiqi"),
     int(SysFlag.STORE_HOST_V6): Struct(">iiiiiqqiq4siq16siiqi"),
-    int(_V6_BITS): Struct(">iiiiiqqiq16siq16siiqi"),
+    _V6_BITS: Struct(">iiiiiqqiq16siq16siiqi"),
 }
 #: The same bits -> how long the two hosts are.
 _HOST_BYTES: Final = {
@@ -340,8 +342,7 @@ def unwrap(record: Record) -> list[Record]:
     Raises:
         MalformedBody: The body is no batch, or INNER_BASE is no number.
     """
-    marks = SysFlag.INNER_BATCH | SysFlag.NEEDS_UNWRAP
-    if record.sys_flag & marks != marks:
+    if record.sys_flag & _INNER_BITS != _INNER_BITS:
         return [record]
     text = record.properties().get(PropertyKey.INNER_BASE, str(record.queue_offset))
     if len(text) > 19 or not text.isdecimal():
@@ -351,7 +352,7 @@ def unwrap(record: Record) -> list[Record]:
         msgspec.structs.replace(
             record,
             queue_offset=base + index,
-            sys_flag=record.sys_flag & ~marks,
+            sys_flag=record.sys_flag & ~_INNER_BITS,
             flag=item.flag,
             body=item.body,
             body_crc=body_crc(item.body),

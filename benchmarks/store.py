@@ -1,0 +1,79 @@
+"""What storing a message costs, alone and in groups, with one topic and with ten thousand.
+
+Appending to the log and to both indexes, without a flush: what lies between a send's arrival and
+its acknowledgement under asynchronous flushing. The floor is one `pwrite` of the same bytes per
+group.
+
+    python benchmarks/store.py [--messages 20000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from time import process_time
+
+from downrange.store.files import OsFiles
+from downrange.store.message_store import MessageStore, StoreOptions
+from downrange.wire.records import Record, encode_record
+
+BODY = bytes(range(256)) * 4
+SIZES = StoreOptions(log_segment_bytes=64 * 1024 * 1024, queue_segment_units=3000)
+
+
+def make(number: int, topics: int) -> Record:
+    properties = f"KEYS\x01order-{number}\x02UNIQ_KEY\x017F00000100010000{number:016X}\x02"
+    return Record(
+        topic_bytes=b"orders-%d" % (number % topics),
+        body=BODY,
+        property_bytes=f"{properties}WAIT\x01true\x02TAGS\x01paid\x02".encode(),
+        born_ms=1_800_000_000_000,
+    )
+
+
+def append_us(messages: int, group: int, topics: int) -> float:
+    """Return the CPU time per message."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = OsFiles(folder)
+        store = MessageStore(files, SIZES)
+        for topic in range(topics):  # queues exist before the clock starts
+            store.append([make(topic, topics)], 1_800_000_000_000)
+        records = [make(number, topics) for number in range(messages)]
+        begun = process_time()
+        for first in range(0, messages, group):
+            store.append(records[first : first + group], 1_800_000_000_000 + first)
+        cost = (process_time() - begun) / messages * 1e6
+        store.close()
+        files.close()
+    return cost
+
+
+def floor_us(messages: int, group: int) -> float:
+    """Return the CPU time per message of writing finished bytes, one call per group."""
+    data = encode_record(make(1, 1)) * group
+    with tempfile.TemporaryDirectory() as folder:
+        handle = os.open(Path(folder) / "floor", os.O_RDWR | os.O_CREAT)
+        begun = process_time()
+        for first in range(messages // group):
+            os.pwrite(handle, data, first * len(data))
+        cost = (process_time() - begun) / messages * 1e6
+        os.close(handle)
+    return cost
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--messages", type=int, default=20_000)
+    messages = parser.parse_args().messages
+    print("µs of CPU per 1 KB message\n")
+    print(f"{'group':>6}{'topics':>8}{'append':>10}{'floor':>9}{'ratio':>8}")
+    for group in (1, 16, 128):
+        for topics in (1, 10_000):
+            ours, floor = append_us(messages, group, topics), floor_us(messages, group)
+            print(f"{group:>6}{topics:>8}{ours:>10.1f}{floor:>9.1f}{ours / floor:>7.1f}x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""The commit log: every message of every topic, one record behind the other.
+
+A record never spans two segments. Where it does not fit any more, a blank record fills the segment
+and the next one begins. What arrives together is written together: one system call per segment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from downrange.errors import CorruptStore, MalformedRecord, StoreError
+from downrange.store.files import SECTOR_BYTES
+from downrange.store.segments import SegmentChain
+from downrange.wire.records import (
+    BLANK_BYTES_MIN,
+    BLANK_MAGIC,
+    RECORD_BYTES_MIN,
+    blank_record,
+    decode_record,
+    encode_record,
+    record_size,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from downrange.store.files import File, Files
+    from downrange.wire.records import Record
+
+FOLDER: Final = "commitlog"
+SEGMENT_BYTES: Final = 1024 * 1024 * 1024
+#: How much is read at once when the log is walked.
+_READ_BYTES: Final = 1024 * 1024
+
+
+class LogFlush(NamedTuple):
+    """What a flush makes durable: the log up to a position."""
+
+    end: int
+    files: list[File]
+
+    def run(self) -> None:
+        """Return when it is durable."""
+        for file in self.files:
+            file.sync()
+
+
+class CommitLog:
+    """The log's records. Where it ends is for `recovery` to say, by `cut`.
+
+    Args:
+        files: The store's folder.
+        segment_bytes: The size of a segment; no record can be larger.
+    """
+
+    __slots__ = ("_chain", "end", "flushed")
+
+    def __init__(self, files: Files, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._chain = SegmentChain(files, FOLDER, segment_bytes)
+        #: The position behind the last record: where the next one goes.
+        self.end = self._chain.first
+        #: Everything before this position is durable.
+        self.flushed = self.end
+
+    @property
+    def first(self) -> int:
+        """The position of the oldest segment that is kept."""
+        return self._chain.first
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of a segment."""
+        return self._chain.segment_bytes
+
+    @property
+    def segment_starts(self) -> list[int]:
+        """The first positions of all segments."""
+        return list(self._chain.starts)
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write records behind the last one; each is given its log offset and size.
+
+        Raises:
+            DiskFull: There is no space; the log is as it was.
+            StoreError: A record is larger than a segment, or a property holds a NUL byte; the log
+                is as it was.
+            Unencodable: A record cannot be written; the log is as it was.
+        """
+        try:
+            self.end = self._append_from(self.end, records)
+        except Exception:
+            self._clear_behind(self.end)  # a part of it may have been written
+            raise
+
+    def _append_from(self, position: int, records: Sequence[Record]) -> int:
+        begun, parts = position, list[bytes]()
+        for record in records:
+            size = record_size(record)
+            left = self.segment_bytes - position % self.segment_bytes
+            if size + BLANK_BYTES_MIN > self.segment_bytes:
+                limit = self.segment_bytes - BLANK_BYTES_MIN
+                raise StoreError(f"a record of {size} bytes is larger than a segment: {limit}")
+            if size + BLANK_BYTES_MIN > left:
+                parts.append(blank_record(left))
+                self._chain.write(begun, parts)
+                position += left
+                begun, parts = position, []
+            if b"\x00" in record.property_bytes:
+                raise StoreError("a property with a NUL byte cannot be told from a torn write")
+            record.log_offset = position
+            record.size = size
+            parts.append(encode_record(record))
+            position += size
+        if parts:
+            self._chain.write(begun, parts)
+        return position
+
+    def _clear_behind(self, position: int) -> None:
+        """Bring back the zeros behind a position, so that no half record is ever found there."""
+        if position < self._chain.end:
+            self._chain.cut(position)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return the bytes of a record whose size is known from an index."""
+        return self._chain.read(position, size)
+
+    def record_at(self, position: int) -> Record | None:
+        """Return the record at a position, or None where none can begin.
+
+        Raises:
+            CorruptStore: Something is there, but no whole record.
+        """
+        if not self.first <= position <= self.end - RECORD_BYTES_MIN:
+            return None
+        head = self._chain.read(position, 8)
+        size = int.from_bytes(head[:4], "big", signed=True)
+        if head[4:] == BLANK_MAGIC.to_bytes(4, "big", signed=True) or size < RECORD_BYTES_MIN:
+            return None
+        try:
+            return decode_record(self._chain.read(position, size))
+        except MalformedRecord as error:
+            raise self.corrupt(position, error.problem) from error
+
+    def first_record_of(self, start: int) -> Record | None:
+        """Return the first record of a segment, or None where nothing can be read there."""
+        try:
+            return next(self.walk(start), None)
+        except CorruptStore:
+            return None
+
+    def walk(self, position: int) -> Iterator[Record]:
+        """Read records from a position to the last one that is written, whatever `end` says.
+
+        Raises:
+            CorruptStore: A record is damaged; it names the segment and the position in it.
+        """
+        chain = self._chain
+        buffer, begun = b"", position
+        while position < chain.end:
+            at = position - begun
+            left = chain.segment_bytes - position % chain.segment_bytes
+            if left < BLANK_BYTES_MIN:
+                raise self.corrupt(position, f"{left} bytes at the end are no blank record")
+            if len(buffer) - at < min(RECORD_BYTES_MIN, left):
+                buffer, begun, at = chain.read(position, _READ_BYTES), position, 0
+            size = int.from_bytes(buffer[at : at + 4], "big", signed=True)
+            magic = int.from_bytes(buffer[at + 4 : at + 8], "big", signed=True)
+            if magic == BLANK_MAGIC:
+                position += left
+                buffer, begun = b"", position
+                continue
+            if size == 0 and magic == 0:
+                return
+            if len(buffer) - at < size <= left:
+                buffer, begun, at = chain.read(position, max(size, _READ_BYTES)), position, 0
+            try:
+                record = decode_record(buffer, at)
+            except MalformedRecord as error:
+                raise self.corrupt(position, error.problem) from error
+            if not record.is_intact:
+                raise self.corrupt(position, "the body does not match its CRC")
+            if record.log_offset != position:
+                raise self.corrupt(position, f"says that it lies at {record.log_offset}")
+            yield record
+            position += record.size
+
+    def is_torn(self, record: Record) -> bool:
+        """Whether a sector that holds the end of a record was never written.
+
+        The CRC covers the body alone. Behind it lie topic and properties, and a disk that lost
+        power may have left whole sectors of them as zeros. No record has zeros there by itself:
+        `append` refuses them.
+        """
+        end = record.log_offset + record.size
+        properties_at = end - len(record.property_bytes)
+        first = -(-properties_at // SECTOR_BYTES) * SECTOR_BYTES
+        return any(
+            not any(record.property_bytes[at - properties_at : at - properties_at + SECTOR_BYTES])
+            for at in range(first, end, SECTOR_BYTES)
+        )
+
+    def cut(self, position: int) -> None:
+        """End the log at a position; what lies behind it is gone."""
+        self._chain.cut(position)
+        self.end = self.flushed = position
+
+    def begin_flush(self) -> LogFlush:
+        """Return what must be made durable now: run it in any thread, then `finish_flush` it."""
+        files = self._chain.files_between(self.flushed, self.end) if self.end > self.flushed else []
+        return LogFlush(self.end, files)
+
+    def finish_flush(self, flush: LogFlush) -> None:
+        """Note that a flush has run."""
+        self.flushed = max(self.flushed, flush.end)
+
+    def drop_first_segment(self) -> None:
+        """Remove the oldest segment; the one that is written to is never removed."""
+        assert self._chain.first + self.segment_bytes <= self.end
+        self._chain.drop_first()
+
+    def corrupt(self, position: int, problem: str) -> CorruptStore:
+        """Return the error that names a position by its segment file."""
+        start = self._chain.start_of(position)
+        return CorruptStore(f"{FOLDER}/{start:020}", position - start, problem)

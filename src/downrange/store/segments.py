@@ -1,0 +1,117 @@
+"""A chain of equal files that together are one long run of bytes.
+
+Each file is named by the position of its first byte, 20 digits. Positions never change: when the
+oldest file is removed, the run begins later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from downrange.errors import CorruptStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from downrange.store.files import File, Files
+
+_NAME_DIGITS = 20
+
+
+class SegmentChain:
+    """The files of one folder; they are opened when they are first needed.
+
+    Args:
+        files: Where the folder is.
+        folder: Its path.
+        segment_bytes: The size of each file. A store is read with the size it was written with.
+
+    Raises:
+        CorruptStore: The folder has a gap, or files that are no segments or of another size.
+    """
+
+    __slots__ = ("_files", "_folder", "_open", "segment_bytes", "starts")
+
+    def __init__(self, files: Files, folder: str, segment_bytes: int) -> None:
+        self._files = files
+        self._folder = folder
+        self.segment_bytes = segment_bytes
+        #: First positions of the files, in order.
+        self.starts = [_start_of(folder, name) for name in files.names(folder)]
+        self._open: dict[int, File] = {}
+        for before, after in zip(self.starts, self.starts[1:], strict=False):
+            if after - before != segment_bytes:
+                where = f"{folder}/{after:0{_NAME_DIGITS}}"
+                raise CorruptStore(where, 0, f"does not follow {before} by {segment_bytes} bytes")
+
+    @property
+    def first(self) -> int:
+        """The position of the first byte that is kept; 0 for an empty chain."""
+        return self.starts[0] if self.starts else 0
+
+    @property
+    def end(self) -> int:
+        """The position behind the last file."""
+        return self.starts[-1] + self.segment_bytes if self.starts else 0
+
+    def start_of(self, position: int) -> int:
+        """Return the first position of the file that a position lies in."""
+        return position - position % self.segment_bytes
+
+    def file(self, start: int) -> File:
+        """Return the file that begins at a position, created where it is the next one.
+
+        Raises:
+            CorruptStore: The file is of another size.
+        """
+        file = self._open.get(start)
+        if file is None:
+            path = f"{self._folder}/{start:0{_NAME_DIGITS}}"
+            is_next = not self.starts or start >= self.end
+            file = self._files.open(path, size=self.segment_bytes if is_next else None)
+            if file.size != self.segment_bytes:
+                problem = f"has {file.size} bytes where the store is set to {self.segment_bytes}"
+                raise CorruptStore(path, 0, problem)
+            if is_next:
+                self.starts.append(start)
+            self._open[start] = file
+        return file
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return up to `size` bytes of one file; fewer at its end, none outside the chain."""
+        start = self.start_of(position)
+        if start < self.first or position >= self.end:
+            return b""
+        return self.file(start).read(position - start, size)
+
+    def write(self, position: int, parts: Sequence[bytes]) -> None:
+        """Write within one file; the next one is created for a write at the chain's end."""
+        start = self.start_of(position)
+        self.file(start).write(position - start, parts)
+
+    def cut(self, position: int) -> None:
+        """End the chain at a position: later files go, later bytes of its file read as zeros."""
+        while self.starts and self.starts[-1] >= position:
+            self._remove(self.starts.pop())
+        if position < self.end:
+            start = self.start_of(position)
+            self.file(start).clear(position - start)
+
+    def drop_first(self) -> None:
+        """Remove the oldest file."""
+        self._remove(self.starts.pop(0))
+
+    def files_between(self, begin: int, end: int) -> list[File]:
+        """Return the files that hold the bytes between two positions, as far as they are kept."""
+        begin = self.start_of(max(begin, self.first))
+        return [self.file(at) for at in range(begin, end, self.segment_bytes)]
+
+    def _remove(self, start: int) -> None:
+        self._open.pop(start, None)
+        self._files.remove(f"{self._folder}/{start:0{_NAME_DIGITS}}")
+
+
+def _start_of(folder: str, name: str) -> int:
+    if len(name) != _NAME_DIGITS or not name.isdecimal():
+        raise CorruptStore(f"{folder}/{name}", 0, "is not named like a segment")
+    return int(name)

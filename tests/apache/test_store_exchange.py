@@ -1,0 +1,115 @@
+"""One store folder, written by the Apache broker and by ours in turn."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.store.files import OsFiles
+from downrange.store.message_store import MessageStore, StoreOptions
+from downrange.wire.hashing import tag_hash
+from downrange.wire.records import Record, decode_record
+from tests.apache.artifacts import VERSIONS, ApacheUnavailable
+from tests.apache.cluster import ApacheCluster
+from tests.apache.fixtures import give_up
+from tests.conversations.reading import query_by_key
+from tests.conversations.recording import Facts
+from tests.conversations.scene import Scene, live_scene
+from tests.conversations.sending import pull
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+#: What the test bed sets its brokers to.
+SIZES = StoreOptions(
+    log_segment_bytes=16 * 1024 * 1024, queue_segment_units=3000, key_slots=5000, key_entries=20_000
+)
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(params=VERSIONS)
+def cluster(request: pytest.FixtureRequest) -> Generator[ApacheCluster]:
+    try:
+        with ApacheCluster(request.param) as running:
+            yield running
+    except ApacheUnavailable as error:
+        give_up(error)
+
+
+def _scene_facts(cluster: ApacheCluster) -> tuple[Facts, dict[str, str]]:
+    (broker,) = cluster.brokers
+    facts = Facts(cluster.version, "x", int(time.time() * 1000), broker.name, broker.address)
+    return facts, {"name server": cluster.name_server, "broker": broker.address}
+
+
+def _bodies(scene: Scene, topic: str, count: int) -> list[bytes]:
+    return [record.body for record in pull(scene, scene.broker(), topic, count=count)]
+
+
+@pytest.mark.parametrize("stop", ["clean", "kill"])
+def test_store_goes_from_apache_to_ours_and_back(cluster: ApacheCluster, stop: str) -> None:
+    facts, addresses = _scene_facts(cluster)
+    theirs = [f"apache {number}".encode() for number in range(5)]
+    with live_scene(facts, addresses) as scene:
+        topic = scene.create_topic(scene.broker(), "exchanged")
+        connection = scene.broker()
+        for number, body in enumerate(theirs):
+            properties = {"KEYS": f"key-{number}", "TAGS": "ü", "UNIQ_KEY": scene.unique_id(number)}
+            scene.send(connection, topic, body, properties)
+        assert _bodies(scene, topic, 5) == theirs
+        unique_id = scene.unique_id(3)
+    if stop == "clean":
+        cluster.stop_broker(0)
+    else:
+        cluster.kill_broker(0)
+
+    ours = [f"downrange {number}".encode() for number in range(3)]
+    _read_and_go_on(cluster, topic, theirs, ours, unique_id)
+
+    cluster.start_broker(0)
+    with live_scene(facts, addresses) as scene:
+        assert _bodies(scene, topic, 8) == theirs + ours
+        (found,) = query_by_key(scene, scene.broker(), topic, "ours-1")
+        assert found.body == b"downrange 1"
+        reply = scene.send(scene.broker(), topic, b"apache again", {"TAGS": "ü"})
+        assert reply.queue_offset == 8
+
+
+def _read_and_go_on(
+    cluster: ApacheCluster, topic: str, theirs: list[bytes], ours: list[bytes], unique_id: str
+) -> None:
+    """Open the stopped broker's folder, read what it wrote, write, and close."""
+    (broker,) = cluster.brokers
+    files = OsFiles(broker.store)
+    store = MessageStore(files, SIZES)
+    queue = store.queue(topic, 0)
+    units = queue.units(0, 100)
+    records = [decode_record(store.read(unit)) for unit in units]
+    assert (queue.min_offset, queue.max_offset) == (0, 5)
+    assert [record.body for record in records] == theirs
+    assert {unit.tag_hash for unit in units} == {tag_hash("ü")}
+    everything = {"begin_ms": 0, "end_ms": 2**62, "found_max": 10}
+    assert store.find(topic, "key-2", **everything).log_offsets == [records[2].log_offset]
+    assert store.find(topic, unique_id, **everything).log_offsets == [records[3].log_offset]
+    assert store.offset_at(topic, 0, records[4].store_ms + HOUR_MS) == 5
+    host, _, port = broker.address.rpartition(":")
+    store.append(
+        [
+            Record(
+                topic_bytes=topic.encode(),
+                body=body,
+                property_bytes=f"KEYS\x01ours-{number}\x02TAGS\x01ü\x02".encode(),
+                born_ms=records[4].store_ms,
+                born_ip=bytes(map(int, host.split("."))),
+                store_ip=bytes(map(int, host.split("."))),
+                store_port=int(port),
+            )
+            for number, body in enumerate(ours)
+        ],
+        int(time.time() * 1000),
+    )
+    assert queue.max_offset == 8
+    store.close()
+    files.close()

@@ -1,0 +1,23 @@
+"""Records for the store's tests."""
+
+from __future__ import annotations
+
+from downrange.store.message_store import StoreOptions
+from downrange.wire.records import Record
+
+#: Files so small that every test crosses from one to the next.
+SMALL = StoreOptions(log_segment_bytes=4096, queue_segment_units=8, key_slots=7, key_entries=20)
+
+
+def record(
+    number: int, *, topic: str = "T", queue_id: int = 0, size: int = 20, sys_flag: int = 0
+) -> Record:
+    """Return a record that tells its number in body, key and unique id."""
+    properties = f"KEYS\x01k{number} common\x02UNIQ_KEY\x01u{number}\x02TAGS\x01t\x02"
+    return Record(
+        topic_bytes=topic.encode(),
+        queue_id=queue_id,
+        sys_flag=sys_flag,
+        body=f"body {number}".encode().ljust(size, b"."),
+        property_bytes=properties.encode(),
+    )

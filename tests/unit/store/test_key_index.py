@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.store.key_index import FOUND_MAX, JOURNAL, KeyIndex, keys_of
+from tests.unit.store.making import record
+
+if TYPE_CHECKING:
+    from downrange.store.files import Files
+    from downrange.wire.records import Record
+
+DAY_MS = 86_400_000
+
+
+def _index(files: Files) -> KeyIndex:
+    return KeyIndex(files, slots=7, entries=20)
+
+
+def _stored(number: int, store_ms: int | None = None) -> Record:
+    made = record(number)
+    made.log_offset = number * 100
+    made.store_ms = number * 1000 if store_ms is None else store_ms
+    return made
+
+
+def _put(index: KeyIndex, made: Record) -> None:
+    index.put(made, made.properties())
+
+
+def _fill(index: KeyIndex, numbers: range) -> None:
+    for number in numbers:
+        _put(index, _stored(number))
+
+
+def _find(index: KeyIndex, key: str, begin_ms: int = 0, end_ms: int = 2**62) -> list[int]:
+    return index.find("T", key, begin_ms=begin_ms, end_ms=end_ms, found_max=99).log_offsets
+
+
+def _flush(index: KeyIndex) -> None:
+    flush = index.begin_flush()
+    flush.run()
+    index.finish_flush(flush)
+
+
+def test_record_is_indexed_by_unique_id_and_keys() -> None:
+    assert keys_of(record(5).properties()) == ["u5", "k5", "common"]
+    plain = record(5)
+    plain.property_bytes = b"TAGS\x01a\x02"
+    assert keys_of(plain.properties()) == []
+
+
+def test_keys_are_found_before_and_after_a_flush_and_after_opening(files: Files) -> None:
+    index = _index(files)
+    _fill(index, range(30))
+    for step in ("before", "after", "opened"):
+        looked_at = _index(files) if step == "opened" else index
+        assert _find(looked_at, "k3") == [300]
+        assert _find(looked_at, "u29") == [2900]
+        assert _find(looked_at, "common") == [number * 100 for number in reversed(range(30))]
+        assert _find(looked_at, "never") == []
+        _flush(index)
+    assert len(files.names("index")) == 5
+
+
+def test_flush_may_run_while_keys_are_added(files: Files) -> None:
+    index = _index(files)
+    _fill(index, range(3))
+    flush = index.begin_flush()
+    _fill(index, range(3, 6))
+    assert _find(index, "common") == [500, 400, 300, 200, 100, 0]
+    flush.run()
+    index.finish_flush(flush)
+    assert _find(index, "common") == [500, 400, 300, 200, 100, 0]
+    assert _find(_index(files), "common") == [200, 100, 0]  # the rest is for the next flush
+    _flush(index)
+    assert _find(_index(files), "common") == [500, 400, 300, 200, 100, 0]
+
+
+def test_query_is_bounded_by_time_and_count(files: Files) -> None:
+    index = _index(files)
+    _fill(index, range(200))
+    assert len(_find(index, "common")) == FOUND_MAX
+    assert _find(index, "common", 5_000, 7_000) == [700, 600, 500]
+    assert _find(index, "common", 5_000, 5_000) == [500]
+    found = index.find("T", "common", begin_ms=0, end_ms=2**62, found_max=2)
+    assert found.log_offsets == [19900, 19800]
+    assert (found.last_store_ms, found.last_log_offset) == (199_000, 19_900)
+
+
+def test_empty_index_finds_nothing(files: Files) -> None:
+    index = _index(files)
+    assert index.find("T", "k", begin_ms=0, end_ms=1, found_max=1) == ([], 0, 0)
+    index.write()
+    _flush(index)
+    assert index.end_offset == -1
+    assert files.read_all(JOURNAL) is None
+
+
+def test_files_are_named_by_time_and_never_twice(files: Files) -> None:
+    index = _index(files)
+    for number in range(20):
+        _put(index, _stored(number, store_ms=DAY_MS))
+    names = files.names("index")
+    assert len(names) == 4
+    assert all(len(name) == 17 and name.isdecimal() for name in names)
+
+
+def test_old_files_go_with_the_log(files: Files) -> None:
+    index = _index(files)
+    _fill(index, range(30))
+    index.drop_before(1500)
+    assert len(files.names("index")) == 3
+    index.drop_before(10**9)
+    assert len(files.names("index")) == 1
+    assert _find(index, "k29") == [2900]
+
+
+def test_entries_are_undone_from_a_log_offset_on(files: Files) -> None:
+    index = _index(files)
+    _fill(index, range(30))
+    index.cut_from(500)
+    assert index.end_offset == 400
+    for looked_at in (index, _index(files)):
+        assert _find(looked_at, "common") == [400, 300, 200, 100, 0]
+        assert _find(looked_at, "k7") == []
+    _fill(index, range(5, 9))
+    assert _find(index, "common")[0] == 800
+    index.cut_from(0)
+    assert files.names("index") == []
+
+
+def test_interrupted_flush_is_repeated_from_the_journal(files: Files) -> None:
+    index = _index(files)
+    _fill(index, range(3))
+    _flush(index)
+    (name,) = files.names("index")
+    file = files.open(f"index/{name}")
+    before = file.read(0, 40 + 7 * 4)
+    _fill(index, range(3, 6))
+    _flush(index)
+    file.write(0, [before])  # as if neither header nor slots had reached the disk
+    again = _index(files)
+    assert _find(again, "common") == [200, 100, 0]
+    again.restore()
+    assert _find(again, "common") == [500, 400, 300, 200, 100, 0]
+
+
+def test_journal_of_another_time_is_not_repeated(files: Files) -> None:
+    index = _index(files)
+    _fill(index, range(3))
+    _flush(index)
+    journal = files.read_all(JOURNAL)
+    assert journal is not None
+    _fill(index, range(3, 5))
+    _flush(index)
+    for stale in (journal, journal[:-1] + b"?", b""):
+        files.replace(JOURNAL, stale)
+        again = _index(files)
+        again.restore()
+        assert _find(again, "common") == [400, 300, 200, 100, 0]
+    files.remove("index")
+    files.replace(JOURNAL, journal)
+    _index(files).restore()
+    index.forget_journal()
+    assert files.read_all(JOURNAL) is None
+
+
+def test_broken_chain_ends_a_search(files: Files) -> None:
+    index = _index(files)
+    _fill(index, range(3))
+    _flush(index)
+    (name,) = files.names("index")
+    entries_at = 40 + 7 * 4
+    for number in range(1, 10):  # every entry says that it comes before itself
+        files.open(f"index/{name}").write(
+            entries_at + number * 20 + 16, [number.to_bytes(4, "big")]
+        )
+    assert len(_find(_index(files), "common")) == 1
+
+
+@pytest.mark.parametrize("slot", [-5, 99])
+def test_slot_that_names_no_entry_is_empty(files: Files, slot: int) -> None:
+    index = _index(files)
+    _fill(index, range(2))
+    _flush(index)
+    (name,) = files.names("index")
+    file = files.open(f"index/{name}")
+    file.write(40, [slot.to_bytes(4, "big", signed=True)] * 7)
+    assert _find(_index(files), "common") == []

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.errors import CorruptStore, DiskFull, OptionError
+from downrange.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from downrange.store.files import MemoryFiles
+from downrange.store.message_store import ABORT, MessageStore
+from downrange.store.retention import RetentionOptions, drop_old_segments, is_disk_full
+from downrange.wire.codes import TransactionFlag
+from downrange.wire.records import decode_record
+from tests.unit.store.making import SMALL, record
+
+if TYPE_CHECKING:
+    from downrange.store.files import Files
+    from downrange.wire.records import Record
+
+HOUR_MS = 3_600_000
+
+
+def _open(files: Files) -> MessageStore:
+    return MessageStore(files, SMALL)
+
+
+def _fill(store: MessageStore, count: int, first: int = 0) -> list[Record]:
+    records = [record(number) for number in range(first, first + count)]
+    for number, made in enumerate(records):
+        store.append([made], (first + number) * 1000)
+    return records
+
+
+def _bodies(store: MessageStore, topic: str = "T") -> list[bytes]:
+    queue = store.queue(topic, 0)
+    units = queue.units(queue.min_offset, 10_000)
+    return [decode_record(store.read(unit)).body.rstrip(b".") for unit in units]
+
+
+def _expected(*numbers: int) -> list[bytes]:
+    return [f"body {number}".encode() for number in numbers]
+
+
+def _find(store: MessageStore, key: str) -> list[int]:
+    return store.find("T", key, begin_ms=0, end_ms=2**62, found_max=64).log_offsets
+
+
+def test_appended_records_are_found_at_once_in_every_way(files: Files) -> None:
+    store = _open(files)
+    records = _fill(store, 40)
+    assert [made.queue_offset for made in records] == list(range(40))
+    assert _bodies(store) == _expected(*range(40))
+    assert _find(store, "k7") == [records[7].log_offset]
+    assert store.offset_at("T", 0, 12_500) == 13
+    assert store.offset_at("T", 0, 10**9) == 40
+    assert list(store.queue_names()) == [("T", 0)]
+
+
+def test_batch_is_one_range_of_offsets_per_queue(files: Files) -> None:
+    store = _open(files)
+    batch = [record(number, queue_id=number % 2) for number in range(6)]
+    store.append(batch, 1000)
+    assert [made.queue_offset for made in batch] == [0, 0, 1, 1, 2, 2]
+
+
+def test_half_messages_are_in_no_queue(files: Files) -> None:
+    store = _open(files)
+    half = record(1, sys_flag=int(TransactionFlag.PREPARED))
+    store.append([half, record(2)], 1000)
+    assert half.queue_offset == 0
+    assert _bodies(store) == _expected(2)
+    assert store.log.record_at(half.log_offset) is not None
+
+
+def test_store_times_never_go_back(files: Files) -> None:
+    store = _open(files)
+    first, second = record(1), record(2)
+    store.append([first], 5000)
+    store.append([second], 3000)
+    assert second.store_ms == 5000
+
+
+def test_unit_tag_can_be_something_else(files: Files) -> None:
+    store = MessageStore(files, SMALL, unit_tag=lambda made, tag: made.store_ms if tag else 0)
+    store.append([record(1)], 5000)
+    (unit,) = store.queue("T", 0).units(0, 1)
+    assert unit.tag_hash == 5000
+
+
+def test_closed_store_is_opened_without_a_scan(files: Files) -> None:
+    store = _open(files)
+    _fill(store, 30)
+    assert files.read_all(ABORT) is not None
+    store.close()
+    assert files.read_all(ABORT) is None
+    again = _open(files)
+    assert again.recovery.was_clean
+    assert (again.recovery.scanned_records, again.recovery.cut_at) == (0, None)
+    assert _bodies(again) == _expected(*range(30))
+    _fill(again, 1, first=30)
+    assert _bodies(again) == _expected(*range(31))
+
+
+def test_open_store_is_scanned_from_the_last_flush_on(files: Files) -> None:
+    store = _open(files)
+    _fill(store, 20)
+    store.flush()
+    _fill(store, 5, first=20)
+    again = _open(files)
+    assert not again.recovery.was_clean
+    assert again.recovery.scanned_records == 5
+    assert _bodies(again) == _expected(*range(25))
+    assert _find(again, "common")[0] == _find(store, "common")[0]
+
+
+def test_torn_tail_is_cut_and_reported(files: Files) -> None:
+    store = _open(files)
+    _fill(store, 5)
+    store.flush()
+    *_, last = _fill(store, 3, first=5)
+    _spoil(files, last.log_offset + 90)
+    again = _open(files)
+    assert again.recovery.cut_at == last.log_offset
+    assert again.recovery.cut_reason is not None
+    assert "does not match its CRC" in again.recovery.cut_reason
+    assert _bodies(again) == _expected(*range(7))
+    _fill(again, 1, first=50)
+    assert _bodies(again) == _expected(*range(7), 50)
+
+
+def test_lost_sector_of_the_tail_is_cut(files: Files) -> None:
+    store = _open(files)
+    long = record(1)
+    long.property_bytes = b"a\x01" + b"v" * 1500 + b"\x02"
+    store.append([record(0), long], 1000)
+    files.open("commitlog/" + "0" * 20).write(512, [bytes(512)])
+    again = _open(files)
+    assert again.recovery.cut_at == long.log_offset
+    assert _bodies(again) == _expected(0)
+
+
+def test_damage_in_what_was_durable_is_an_error(files: Files) -> None:
+    store = _open(files)
+    first, *_ = _fill(store, 5)
+    store.close()
+    _spoil(files, first.log_offset + 90)
+    files.remove("consumequeue")  # so that everything is read again
+    with pytest.raises(CorruptStore, match="does not match its CRC") as raised:
+        _open(files)
+    assert (raised.value.path, raised.value.position) == ("commitlog/" + "0" * 20, 0)
+
+
+def test_lost_indexes_are_built_again(files: Files) -> None:
+    store = _open(files)
+    records = _fill(store, 40)
+    store.close()
+    files.remove("consumequeue")
+    files.remove("index")
+    again = _open(files)
+    assert again.recovery.scanned_records == 40
+    assert _bodies(again) == _expected(*range(40))
+    assert _find(again, "k33") == [records[33].log_offset]
+
+
+def test_checkpoint_of_an_older_release_is_enough(files: Files) -> None:
+    """It knows times, not the offset; the scan begins at a segment that is old enough."""
+    store = _open(files)
+    _fill(store, 60)
+    store.close()
+    checkpoint = load_checkpoint(files)
+    save_checkpoint(files, checkpoint._replace(covered_offset=0))
+    again = _open(files)
+    assert 0 < again.recovery.scanned_records < 60
+    assert again.recovery.scanned_from == again.log.segment_starts[-1]
+    assert _bodies(again) == _expected(*range(60))
+    again.close()
+    save_checkpoint(files, Checkpoint())
+    assert _open(files).recovery.scanned_from == 0
+
+
+def test_missing_checkpoint_says_nothing(files: Files) -> None:
+    assert load_checkpoint(files) == Checkpoint()
+    assert Checkpoint(10_000, 8_000).safe_ms == 5_000
+
+
+def test_full_disk_refuses_and_recovers() -> None:
+    files = MemoryFiles()
+    store = _open(files)
+    _fill(store, 3)
+    files.capacity = 50
+    with pytest.raises(DiskFull):
+        store.append([record(3)], 9000)
+    assert _bodies(store) == _expected(0, 1, 2)
+    files.capacity = 1 << 20
+    store.append([record(4)], 9000)
+    assert _bodies(store) == _expected(0, 1, 2, 4)
+
+
+def test_topic_can_be_dropped(files: Files) -> None:
+    store = _open(files)
+    _fill(store, 3)
+    store.append([record(1, topic="U")], 1000)
+    store.drop_topic("T")
+    assert _bodies(store) == []
+    assert _bodies(store, "U") == _expected(1)
+    store.flush()
+    assert list(store.queue_names()) == [("U", 0)]
+
+
+# ---- retention -----------------------------------------------------------------------------------
+
+
+def test_old_segments_go_and_the_indexes_follow(files: Files) -> None:
+    store = _open(files)
+    _fill(store, 60)
+    segments = len(store.log.segment_starts)
+    options = RetentionOptions(keep_hours=1, disk_used_max=1, disk_used_full=1)
+    assert drop_old_segments(store, files, options, now_ms=HOUR_MS) == 0
+    newest_old_ms = 30_000
+    dropped = drop_old_segments(store, files, options, now_ms=HOUR_MS + newest_old_ms)
+    assert 0 < dropped < segments - 1
+    queue = store.queue("T", 0)
+    assert 0 < queue.min_offset <= 30
+    assert _bodies(store) == _expected(*range(queue.min_offset, 60))
+    store.close()
+    again = _open(files)
+    assert (again.queue("T", 0).min_offset, again.queue("T", 0).max_offset) == (
+        queue.min_offset,
+        60,
+    )
+    assert drop_old_segments(again, files, options, now_ms=10**12) >= 1
+    assert len(again.log.segment_starts) == 1  # the one that is written to stays
+
+
+def test_segments_go_while_the_disk_is_full() -> None:
+    files = MemoryFiles(capacity=100)
+    files.space = lambda: (5, 100)  # type: ignore[method-assign]
+    files.capacity = 1 << 20
+    store = _open(files)
+    _fill(store, 60)
+    options = RetentionOptions()
+    assert is_disk_full(files, options)
+    assert drop_old_segments(store, files, options, now_ms=60_000) > 0
+    files.space = lambda: (50, 100)  # type: ignore[method-assign]
+    assert not is_disk_full(files, options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"keep_hours": 0.0}, "keep_hours=0.0"),
+        ({"disk_used_max": 0.95}, "disk_used_max=0.95"),
+        ({"disk_used_full": 1.5}, "disk_used_full=1.5"),
+    ],
+)
+def test_retention_that_makes_no_sense_is_refused(options: dict[str, float], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        RetentionOptions(**options)
+
+
+def _spoil(files: Files, position: int) -> None:
+    size = SMALL.log_segment_bytes
+    files.open(f"commitlog/{position - position % size:020}").write(position % size, [b"?"])
