@@ -1,0 +1,35 @@
+"""What the README shows runs as printed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from downrange.cli import app
+from downrange.wire.records import Record, encode_record
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+COMMANDS = [line for line in README.splitlines() if line.startswith("downrange ")]
+
+
+def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert "my waiter 17 no such topic" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_command_of_the_readme_runs(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = tmp_path / "store/commitlog/00000000000000000000"
+    segment.parent.mkdir(parents=True)
+    segment.write_bytes(encode_record(Record(topic_bytes=b"orders", body=b"1")))
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, shlex.split(line)[1:])
+    assert result.exit_code == 0, result.output
+    assert "GET_BROKER_CLUSTER_INFO" in result.output or "orders" in result.output
