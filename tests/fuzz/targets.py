@@ -85,7 +85,9 @@ def _read_frames(data: bytes) -> tuple[bytes, list[Frame]]:
 
 def _check_frames(value: tuple[bytes, list[Frame]]) -> None:
     data, frames = value
-    joined = b"".join(join_frame(*frame, _BYTES_MAX) for frame in frames)
+    joined = b"".join(
+        join_frame(frame.codec, frame.header, frame.body, _BYTES_MAX) for frame in frames
+    )
     assert data.startswith(joined)
 
 

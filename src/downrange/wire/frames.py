@@ -13,7 +13,9 @@ one read.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
+
+import msgspec
 
 from downrange.errors import FrameTooLarge, MalformedFrame, Unencodable, WireError
 from downrange.wire.codes import HeaderCodec
@@ -29,7 +31,7 @@ _LENGTH: Final = Struct(">i")
 _WORDS: Final = Struct(">ii")
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, gc=False):
     """One frame, cut into its parts but not read."""
 
     codec: HeaderCodec
@@ -77,13 +79,13 @@ class FrameSplitter:
         """
         if self._error is not None:
             raise self._error
-        start = self._position
-        buffered = len(self._buffer) - start
+        buffer, start = self._buffer, self._position
+        buffered = len(buffer) - start
         if buffered < 8:
             if buffered >= 4:
-                self._check_length(_LENGTH.unpack_from(self._buffer, start)[0])
+                self._check_length(_LENGTH.unpack_from(buffer, start)[0])
             return None
-        length, word = _WORDS.unpack_from(self._buffer, start)
+        length, word = _WORDS.unpack_from(buffer, start)
         if length > self._length_max:
             self._check_length(length)
         # The high byte is the codec, so a JSON header's word is the plain length of the header.
@@ -98,9 +100,12 @@ class FrameSplitter:
             return None
         body_start = start + 8 + header_size
         end = start + 4 + length
-        header = self._cut(start + 8, body_start)
-        body = self._cut(body_start, end)
-        if end == len(self._buffer):
+        if type(buffer) is bytes:
+            header, body = buffer[start + 8 : body_start], buffer[body_start:end]
+        else:  # a slice of a bytearray would be another one
+            view = memoryview(buffer)
+            header, body = bytes(view[start + 8 : body_start]), bytes(view[body_start:end])
+        if buffered == length + 4:
             self._buffer = b""  # let go of the read; its parts live on in the frame
             self._position = 0
         else:
@@ -111,11 +116,6 @@ class FrameSplitter:
     def is_idle(self) -> bool:
         """Whether the input so far ends at a frame's end."""
         return self._position == len(self._buffer)
-
-    def _cut(self, start: int, end: int) -> bytes:
-        if type(self._buffer) is bytes:
-            return self._buffer[start:end]
-        return bytes(memoryview(self._buffer)[start:end])
 
     def _check_length(self, length: int) -> None:
         if length > self._length_max:
