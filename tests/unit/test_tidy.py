@@ -24,17 +24,13 @@ ARROWS: dict[str, set[str]] = {
     "model": {"errors"},
     "wire": {"model", "errors"},
     "store": {"wire", "model", "errors"},
-    "options": {"errors"},
-    "handling": {"wire"},
-    "nameserver": {"handling", "wire", "model", "errors", "options"},
-    "server": {"nameserver", "handling", "wire", "options", "errors", "extras"},
-    "cli": {"server", "options", "wire", "model", "errors", "extras"},
+    "cli": {"wire", "model", "errors", "extras"},
     "__main__": {"cli", "errors", "extras"},
     "__init__": {"model", "errors"},
 }
 
 #: Parts that decide and convert, and so can be tested and simulated without a world.
-PURE = {"errors", "model", "options", "wire", "handling", "nameserver"}
+PURE = {"errors", "model", "wire"}
 IMPURE_MODULES = {
     *("asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets"),
     *("selectors", "signal", "socket", "ssl", "subprocess", "threading", "time", "uuid"),
