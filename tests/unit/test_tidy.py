@@ -24,13 +24,16 @@ ARROWS: dict[str, set[str]] = {
     "model": {"errors"},
     "wire": {"model", "errors"},
     "store": {"wire", "model", "errors"},
+    "options": {"errors"},
+    "handling": {"wire"},
+    "nameserver": {"handling", "wire", "model", "errors", "options"},
     "cli": {"wire", "model", "errors", "extras"},
     "__main__": {"cli", "errors", "extras"},
     "__init__": {"model", "errors"},
 }
 
 #: Parts that decide and convert, and so can be tested and simulated without a world.
-PURE = {"errors", "model", "wire"}
+PURE = {"errors", "model", "options", "wire", "handling", "nameserver"}
 IMPURE_MODULES = {
     *("asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets"),
     *("selectors", "signal", "socket", "ssl", "subprocess", "threading", "time", "uuid"),
