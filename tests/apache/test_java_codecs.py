@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from base64 import b64decode, b64encode
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -397,7 +398,8 @@ def test_ids_are_those_of_java(java_client: JavaClient) -> None:
     assert parse_offset_id(theirs) == ("10.0.0.2", 10911, 1024)
     assert str(parse_offset_id(theirs)) == theirs
     fresh = java_client.call("uniqueId")["id"]
-    # Java takes an id of this very millisecond for one of last month, so it is asked again.
+    # Java takes an id of this very millisecond for one of last month, so it is asked later.
+    time.sleep(0.05)
     theirs = java_client.call("uniqueId", id=fresh)
     ours = parse_unique_id(theirs["id"])
     assert ours.process_id == theirs["pid"]
