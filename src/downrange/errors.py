@@ -9,6 +9,7 @@ program can act on them, and says in its text what was wrong and where.
     ├── LinkError                      a connection cannot take the call
     │   ├── LinkClosed
     │   └── TooManyInFlight
+    ├── CannotListen                   a server's address cannot be had
     ├── StoreError                     a store folder cannot be used
     │   ├── StoreLocked                another process has it
     │   ├── DiskFull                   nothing more can be written
@@ -75,6 +76,21 @@ class TooManyInFlight(LinkError):
         """Name the limit that was reached."""
         super().__init__(f"{limit} requests are in flight on this connection, its limit")
         self.limit = limit
+
+
+class CannotListen(RocketMQError):
+    """A server cannot listen where it was told to.
+
+    Attributes:
+        address: "host:port".
+        problem: Why not, and what to do about it.
+    """
+
+    def __init__(self, address: str, problem: str) -> None:
+        """Name the address and the problem."""
+        super().__init__(f"cannot listen on {address}: {problem}")
+        self.address = address
+        self.problem = problem
 
 
 class StoreError(RocketMQError):

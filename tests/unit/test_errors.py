@@ -28,6 +28,11 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         {"limit": 5},
         "5 requests are in flight on this connection, its limit",
     ),
+    (
+        errors.CannotListen("127.0.0.1:9876", "taken"),
+        {"address": "127.0.0.1:9876", "problem": "taken"},
+        "cannot listen on 127.0.0.1:9876: taken",
+    ),
     (errors.StoreError("text"), {}, "text"),
     (
         errors.StoreLocked("data"),

@@ -27,7 +27,8 @@ ARROWS: dict[str, set[str]] = {
     "options": {"errors"},
     "handling": {"wire"},
     "nameserver": {"handling", "wire", "model", "errors", "options"},
-    "cli": {"wire", "model", "errors", "extras"},
+    "server": {"nameserver", "handling", "wire", "options", "errors", "extras"},
+    "cli": {"server", "options", "wire", "model", "errors", "extras"},
     "__main__": {"cli", "errors", "extras"},
     "__init__": {"model", "errors"},
 }

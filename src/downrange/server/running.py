@@ -1,0 +1,145 @@
+"""Ways to run a server: until a signal comes, or in a thread beside other code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from downrange.errors import MissingExtra
+from downrange.extras import require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from types import TracebackType
+
+ResultT = TypeVar("ResultT")
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Server(Protocol):
+    """What can be run."""
+
+    async def start(self) -> None:
+        """Serve."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop serving; harmless when it never began."""
+        ...
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return uvloop's event loop where it is installed, else Python's own."""
+    try:
+        (uvloop,) = require("a faster event loop", "server")
+    except MissingExtra:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def run_until_signal(server: Server, on_ready: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then stop in order; a second signal ends the process at once.
+
+    Args:
+        server: Started, and stopped in the end.
+        on_ready: Called when it serves.
+
+    Raises:
+        RocketMQError: The server cannot start.
+    """
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        wanted = asyncio.Event()
+
+        def arrive(number: int) -> None:
+            if wanted.is_set():
+                os._exit(128 + number)  # the shell's code for "ended by this signal"
+            wanted.set()
+
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, arrive, number)
+        try:
+            await server.start()
+            on_ready()
+            await wanted.wait()
+        finally:
+            await server.stop()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serve())
+
+
+class ServerThread:
+    """Runs a server in a thread of its own, for code that is not asynchronous.
+
+    A context manager: inside `with`, the server serves.
+
+    Args:
+        server: Started in the thread, and stopped there.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> ServerThread:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    def start(self) -> None:
+        """Start the thread and the server, and wait until it serves; once is enough.
+
+        Raises:
+            RocketMQError: The server cannot start; no thread is left then.
+        """
+        if self._loop is not None:
+            return
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="downrange-server", daemon=True
+        )
+        self._thread.start()
+        try:
+            self.run(self._server.start())
+        except BaseException:
+            self._end()
+            raise
+
+    def stop(self) -> None:
+        """Stop the server and the thread; harmless when they are stopped."""
+        if self._loop is None:
+            return
+        try:
+            self.run(self._server.stop())
+        finally:
+            self._end()
+
+    def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run a coroutine beside the server and return its result."""
+        assert self._loop is not None, "not started"
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _end(self) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._loop = self._thread = None

@@ -1,0 +1,1 @@
+"""Live tests of our own servers, over real sockets."""

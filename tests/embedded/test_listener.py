@@ -1,0 +1,226 @@
+"""The listener with services of the tests' own: late replies, pushes, faults."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downrange.errors import CannotListen
+from downrange.handling import Disconnect, LateReply, Note, Output, Push, Reply
+from downrange.handling import Peer as Caller
+from downrange.options import ListenerOptions
+from downrange.server.listener import Listener
+from downrange.server.running import ServerThread, run_until_signal
+from downrange.wire.codes import HeaderCodec, ResponseCode
+from downrange.wire.command import Command
+from tests.conversations.peers import Peer, SocketChannel
+from tests.embedded.servers import DEADLINE, wait_until
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Generator, Iterable
+
+ANSWER, KEEP, FAIL, FAIL_LATE, PUSH, LEAVE, FLOOD = range(1, 8)
+
+
+class OddService:
+    """Does what the request's code says."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Caller, Command]] = []
+        self.lost: list[Caller] = []
+        self.has_kept = threading.Event()
+
+    def handle(self, request: Command, peer: Caller, now_ms: int) -> Iterable[Output]:
+        match request.code:
+            case 1:
+                return [Note("answered"), Reply(Command(0, {"now": str(now_ms)}))]
+            case 2:
+                self.kept.append((peer, request))
+                self.has_kept.set()
+                return []
+            case 3:
+                raise RuntimeError("odd")
+            case 4:
+                return self._fail_late()
+            case 7:
+                return [Push(peer.number, Command(40, body=bytes(1_000_000)))] * 20
+            case 5:
+                return [Push(peer.number, Command(40)), Push(10**9, Command(40)), Reply(Command(0))]
+            case _:
+                return [Reply(Command(0)), Disconnect(peer.number), Disconnect(10**9)]
+
+    def _fail_late(self) -> Iterable[Output]:
+        yield Reply(Command(0))
+        raise RuntimeError("odd")
+
+    def lose(self, peer: Caller, now_ms: int) -> Iterable[Output]:
+        self.lost.append(peer)
+        return [Note(f"lost {peer.address}", is_warning=True)]
+
+
+@contextmanager
+def _stage(**options: Any) -> Generator[tuple[OddService, Listener, Peer, ServerThread]]:
+    service = OddService()
+    listener = Listener(service, ListenerOptions(**options), clock_ms=lambda: 77)
+    with ServerThread(listener) as thread:
+        peer = Peer(SocketChannel(listener.address), HeaderCodec.JSON)
+        try:
+            yield service, listener, peer, thread
+        finally:
+            peer.close()
+
+
+def test_handlers_get_the_listeners_clock() -> None:
+    with _stage() as (_, _, peer, _):
+        assert peer.ask(Command(ANSWER)).fields == {"now": "77"}
+
+
+def test_a_request_is_answered_late_and_others_overtake_it() -> None:
+    with _stage() as (service, listener, peer, thread):
+        call = peer.start(Command(KEEP))
+        assert service.has_kept.wait(DEADLINE)
+        assert peer.ask(Command(ANSWER)).code == 0
+
+        async def answer() -> None:
+            ((caller, request),) = service.kept
+            gone = LateReply(10**9, request, Command(0))
+            listener.perform([gone, LateReply(caller.number, request, Command(0, {"a": "b"}))])
+
+        thread.run(answer())
+        assert peer.finish(call).fields == {"a": "b"}
+
+
+def test_requests_beyond_the_in_flight_limit_wait_for_late_replies() -> None:
+    with _stage(in_flight_max=3) as (service, listener, peer, thread):
+        calls = [peer.start(Command(KEEP)) for _ in range(10)]
+        wait_until(lambda: len(service.kept) == 3)
+
+        async def answer(number: int) -> int:
+            caller, request = service.kept[number]
+            listener.perform([LateReply(caller.number, request, Command(0))])
+            return len(service.kept)
+
+        for number, call in enumerate(calls):
+            assert thread.run(answer(number)) - (number + 1) <= 3
+            assert peer.finish(call).code == 0
+        assert len(service.kept) == 10
+
+
+@pytest.mark.parametrize("code", [FAIL, FAIL_LATE])
+def test_a_fault_of_a_handler_is_logged_and_the_connection_goes_on(
+    code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with _stage() as (_, _, peer, _):
+        reply = peer.ask(Command(code))
+        expected = (1, "RuntimeError: odd") if code == FAIL else (0, None)
+        assert (reply.code, reply.remark) == expected
+        assert peer.ask(Command(ANSWER)).code == ResponseCode.SUCCESS
+    assert f"request {code} of 127.0.0.1" in caplog.text
+
+
+def test_a_push_reaches_its_peer_and_one_to_nobody_is_dropped() -> None:
+    with _stage() as (_, _, peer, _):
+        assert peer.ask(Command(PUSH)).code == 0
+        assert peer.wait_request(40).is_oneway
+
+
+def test_a_peer_is_disconnected_after_its_reply_and_lost_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with _stage() as (service, listener, peer, _):
+        assert peer.ask(Command(LEAVE)).code == 0
+        with pytest.raises((EOFError, ConnectionError)):
+            peer.ask(Command(ANSWER))
+        wait_until(lambda: listener.connection_count == 0)
+        assert len(service.lost) == 1
+    assert "lost 127.0.0.1" in caplog.text
+
+
+def test_a_peer_that_is_not_answered_does_not_hold_up_the_stop() -> None:
+    with _stage(stop_timeout=0.1) as (service, _, peer, thread):
+        peer.start(Command(KEEP))
+        assert service.has_kept.wait(DEADLINE)
+        thread.stop()
+        assert len(service.lost) == 1
+
+
+def test_a_peer_that_takes_no_replies_is_cut_by_the_stop() -> None:
+    with _stage(stop_timeout=0.3, unread_timeout=60.0) as (_, listener, peer, thread):
+        peer.tell(Command(FLOOD))
+        wait_until(lambda: thread.run(_unread(listener)) > 1_000_000)
+        begun = time.monotonic()
+        thread.stop()
+        assert 0.2 < time.monotonic() - begun < 1.5
+        assert listener.connection_count == 0
+
+
+async def _unread(listener: Listener) -> int:
+    transports = [connection._transport for connection in listener._connections.values()]
+    return sum(transport.get_write_buffer_size() for transport in transports if transport)
+
+
+def test_start_and_stop_may_be_said_twice() -> None:
+    with _stage() as (_, listener, peer, thread):
+        first = listener.address
+        thread.start()
+        thread.run(listener.start())
+        assert listener.address == first
+        assert peer.ask(Command(ANSWER)).code == 0
+        thread.run(listener.stop())
+        thread.run(listener.stop())
+        assert not listener.is_serving
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(errno.EACCES, "choose a port above 1023"), (errno.ENOBUFS, "No buffer space available")],
+)
+def test_a_refused_address_is_explained(
+    number: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    listener = Listener(OddService(), ListenerOptions(port=80))
+    monkeypatch.setattr(Listener, "_bind_to", refuse)
+    with pytest.raises(CannotListen, match=text) as caught:
+        ServerThread(listener).start()
+    assert caught.value.address == "127.0.0.1:80"
+
+
+def test_a_moment_without_file_handles_is_survived(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    accept = Listener._accept_one
+    failures = [OSError(errno.EMFILE, "Too many open files")]
+
+    async def scarce(self: Listener, listening: socket.socket) -> Any:
+        if failures:
+            raise failures.pop()
+        return await accept(self, listening)
+
+    monkeypatch.setattr(Listener, "_accept_one", scarce)
+    with _stage() as (_, _, peer, _):
+        assert peer.ask(Command(ANSWER)).code == 0
+    assert "Too many open files" in caplog.text
+
+
+def test_a_signal_stops_a_server_that_runs_in_the_foreground() -> None:
+    listener = Listener(OddService(), ListenerOptions())
+    seen: list[bool] = []
+
+    def ready() -> None:
+        seen.append(listener.is_serving)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    run_until_signal(listener, ready)
+    assert seen == [True]
+    assert not listener.is_serving
