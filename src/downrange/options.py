@@ -6,6 +6,7 @@ beside it. Environment variables and files are read by the command line, not her
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -14,7 +15,15 @@ from downrange.errors import OptionError
 #: How a listener treats TLS: Apache's three modes.
 TlsMode: TypeAlias = Literal["disabled", "permissive", "enforcing"]
 
+#: When a send is acknowledged: after it is durable, or before.
+FlushMode: TypeAlias = Literal["sync", "async"]
+
+#: Apache's delay levels, from 1 on.
+DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
 _MIB: Final = 1024 * 1024
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +121,135 @@ class NameServerOptions:
             _check_positive(name, getattr(self, name))
         for name in ("brokers_max", "topics_max", "key_value_bytes_max"):
             _check_at_least(1, name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOptions:
+    """How a broker decides. Java's names of the settings stand in parentheses.
+
+    Attributes:
+        name: What clients and name servers call it (brokerName).
+        cluster: The cluster it belongs to (brokerClusterName).
+        broker_id: 0 for a master; others only make sense beside one of the same name (brokerId).
+        advertised_host: What clients are told to connect to; the address it listens on unless
+            given (brokerIP1).
+        name_servers: "host:port" of each name server to register at (namesrvAddr).
+        register_interval: How often it registers anew (registerNameServerPeriod).
+        flush: Whether a send is acknowledged when it is durable, or before (flushDiskType).
+        flush_interval: How often the log is made durable under "async" (flushIntervalCommitLog).
+        flush_bytes: So much new log is made durable before the interval is over
+            (flushCommitLogLeastPages, but in bytes).
+        flush_timeout: How long a send waits for its flush before it is answered with
+            FLUSH_DISK_TIMEOUT (syncFlushTimeout).
+        checkpoint_interval: How often the indexes are made durable as well; recovery after a crash
+            reads again what came later.
+        retention_interval: How often old segments are looked for (cleanResourceInterval).
+        is_topic_created: Whether a send to a missing topic creates it (autoCreateTopicEnable).
+        topics_created_per_minute_max: How many topics sends may create.
+        topics_max: How many topics there may be in all.
+        is_group_created: Whether a client of a missing group creates it
+            (autoCreateSubscriptionGroup).
+        groups_max: How many consumer groups there may be.
+        default_topic_queues: Queues of TBW102, and so the most a created topic gets
+            (defaultTopicQueueNums).
+        message_bytes_max: Largest body (maxMessageSize).
+        delay_levels: Delays by level, from 1 on (messageDelayLevel).
+        timer_delay_max: How far ahead a message may be timed (timerMaxDelaySec).
+        timer_messages_max: How many timed messages may wait.
+        is_recall_enabled: Whether timed messages may be taken back (recallMessageEnable).
+        transaction_timeout: How old a half message gets before its producer is asked
+            (transactionTimeOut).
+        transaction_check_interval: How often old half messages are looked for.
+        transaction_checks_max: How often a producer is asked about one (transactionCheckMax).
+        client_timeout: How long a client lives without a heartbeat.
+        parked_pulls_max: How many pulls may wait for messages.
+        pull_messages_max: Messages per answer (maxTransferCountOnMessageInMemory).
+        pull_bytes_max: Bytes per answer (maxTransferBytesOnMessageInMemory).
+        region: Told to producers, and kept with each message (regionId).
+        is_trace_on: Told to producers: whether their trace is wanted (traceOn).
+        is_trace_topic_created: Whether the trace topic exists from the start (traceTopicEnable).
+    """
+
+    name: str = "broker-a"
+    cluster: str = "DefaultCluster"
+    broker_id: int = 0
+    advertised_host: str | None = None
+    name_servers: tuple[str, ...] = ()
+    register_interval: float = 30.0
+    flush: FlushMode = "async"
+    flush_interval: float = 0.5
+    flush_bytes: int = 4 * _MIB
+    flush_timeout: float = 5.0
+    checkpoint_interval: float = 5.0
+    retention_interval: float = 10.0
+    is_topic_created: bool = True
+    topics_created_per_minute_max: int = 60_000
+    topics_max: int = 100_000
+    is_group_created: bool = True
+    groups_max: int = 100_000
+    default_topic_queues: int = 8
+    message_bytes_max: int = 4 * _MIB
+    delay_levels: str = DELAY_LEVELS
+    timer_delay_max: float = 259_200.0
+    timer_messages_max: int = 1_000_000
+    is_recall_enabled: bool = True
+    transaction_timeout: float = 6.0
+    transaction_check_interval: float = 30.0
+    transaction_checks_max: int = 15
+    client_timeout: float = 120.0
+    parked_pulls_max: int = 100_000
+    pull_messages_max: int = 32
+    pull_bytes_max: int = 256 * 1024
+    region: str = "DefaultRegion"
+    is_trace_on: bool = True
+    is_trace_topic_created: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense.
+
+        Raises:
+            OptionError: Names the option and its value.
+        """
+        for name in ("name", "cluster"):
+            if _NAME.fullmatch(getattr(self, name)) is None:
+                raise OptionError(
+                    f"{name}={getattr(self, name)!r} may hold letters, digits, '_', '-', '%' and "
+                    "'|' only"
+                )
+        if self.flush not in get_args(FlushMode):
+            raise OptionError(f"flush={self.flush!r} is none of {', '.join(get_args(FlushMode))}")
+        for name in (
+            *("register_interval", "flush_interval", "flush_timeout", "checkpoint_interval"),
+            *("retention_interval", "timer_delay_max", "transaction_timeout"),
+            *("transaction_check_interval", "client_timeout"),
+        ):
+            _check_positive(name, getattr(self, name))
+        for name in (
+            *("flush_bytes", "topics_max", "groups_max", "default_topic_queues"),
+            *("message_bytes_max", "transaction_checks_max", "pull_messages_max"),
+            *("pull_bytes_max", "timer_messages_max"),
+        ):
+            _check_at_least(1, name, getattr(self, name))
+        for name in ("broker_id", "topics_created_per_minute_max", "parked_pulls_max"):
+            _check_at_least(0, name, getattr(self, name))
+        delays_of(self.delay_levels)
+
+
+def delays_of(levels: str) -> list[int]:
+    """Return the delays of the levels in ms, level 1 first.
+
+    Raises:
+        OptionError: A word is not a number with one of the units s, m, h, d.
+    """
+    delays: list[int] = []
+    for word in levels.split():
+        number, unit = word[:-1], word[-1:]
+        if not number.isdecimal() or unit not in _UNIT_MS:
+            raise OptionError(f"delay_levels: {word!r} is no delay such as 10s, 5m, 2h or 1d")
+        delays.append(int(number) * _UNIT_MS[unit])
+    if not delays:
+        raise OptionError("delay_levels='' names no level")
+    return delays
 
 
 def _check_at_least(smallest: int, name: str, value: float) -> None:

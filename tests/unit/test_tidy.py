@@ -27,14 +27,19 @@ ARROWS: dict[str, set[str]] = {
     "options": {"errors"},
     "handling": {"wire"},
     "nameserver": {"handling", "wire", "model", "errors", "options"},
-    "server": {"nameserver", "handling", "wire", "options", "errors", "extras"},
+    "broker": {"handling", "store", "wire", "model", "errors", "options"},
+    "server": {
+        *("nameserver", "broker", "store", "handling", "wire", "model", "options", "errors"),
+        "extras",
+    },
+    "embedded": {"server", "handling", "wire", "options", "errors"},
     "cli": {"server", "options", "wire", "model", "errors", "extras"},
     "__main__": {"cli", "errors", "extras"},
     "__init__": {"model", "errors"},
 }
 
 #: Parts that decide and convert, and so can be tested and simulated without a world.
-PURE = {"errors", "model", "options", "wire", "handling", "nameserver"}
+PURE = {"errors", "model", "options", "wire", "handling", "nameserver", "broker"}
 IMPURE_MODULES = {
     *("asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets"),
     *("selectors", "signal", "socket", "ssl", "subprocess", "threading", "time", "uuid"),

@@ -1,0 +1,1 @@
+"""What a broker decides: topics, groups, clients, delays, transactions; no socket, no clock."""

@@ -1,0 +1,1 @@
+"""A broker's answers, one module per family of requests."""
