@@ -7,8 +7,11 @@ a simulation.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import msgspec
 
 from downrange.wire.command import Command
 
@@ -28,15 +31,32 @@ class Peer(NamedTuple):
     address: str
 
 
-@dataclass(slots=True)
-class Reply:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerIdentity:
+    """How a broker is known to name servers and clients.
+
+    Attributes:
+        name: What the replicas of one broker have in common.
+        cluster: Its cluster.
+        broker_id: 0 is the master.
+        address: Where clients reach it, "host:port".
+        ha_address: Where slaves reach it, "host:port".
+    """
+
+    name: str
+    cluster: str
+    broker_id: int
+    address: str
+    ha_address: str
+
+
+class Reply(msgspec.Struct):
     """Answer the request that is being handled."""
 
     command: Command
 
 
-@dataclass(slots=True)
-class LateReply:
+class LateReply(msgspec.Struct):
     """Answer a request that was handled earlier without a reply; `connection` is its number."""
 
     connection: int
@@ -44,30 +64,44 @@ class LateReply:
     command: Command
 
 
-@dataclass(slots=True)
-class Push:
+class Push(msgspec.Struct):
     """Send a request of ours that is not answered; nothing happens when the peer is gone."""
 
     connection: int
     command: Command
 
 
-@dataclass(slots=True)
-class Disconnect:
+class Ask(msgspec.Struct):
+    """Send a request of ours that wants an answer.
+
+    Attributes:
+        connection: Number of the connection that is asked.
+        command: The request.
+        timeout: How long the answer may take.
+        then: Gets the reply, or None when none came in time or the peer is gone, and the time;
+            returns what to do next. It is called exactly once.
+    """
+
+    connection: int
+    command: Command
+    timeout: float
+    then: Callable[[Command | None, int], Iterable[Output]]
+
+
+class Disconnect(msgspec.Struct):
     """Close a connection; nothing happens when it is gone."""
 
     connection: int
 
 
-@dataclass(slots=True)
-class Note:
+class Note(msgspec.Struct):
     """Tell the operator; a warning is something that he can act on."""
 
     text: str
     is_warning: bool = False
 
 
-Output: TypeAlias = Reply | LateReply | Push | Disconnect | Note
+Output: TypeAlias = Reply | LateReply | Push | Ask | Disconnect | Note
 
 
 def refusal(code: ResponseCode, remark: str) -> Command:

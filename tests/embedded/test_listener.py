@@ -163,7 +163,7 @@ def test_a_peer_that_takes_no_replies_is_cut_by_the_stop() -> None:
 
 
 async def _unread(listener: Listener) -> int:
-    transports = [connection._transport for connection in listener._connections.values()]
+    transports = [connection._transport for connection in listener._dispatcher.connections.values()]
     return sum(transport.get_write_buffer_size() for transport in transports if transport)
 
 

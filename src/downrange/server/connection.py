@@ -11,37 +11,70 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
-from downrange.errors import LinkClosed, WireError
+from downrange.errors import LinkClosed, LinkError, WireError
 from downrange.handling import Peer, refusal
-from downrange.wire.codes import ResponseCode
-from downrange.wire.link import Event, Link, LinkBroken, RequestArrived
+from downrange.wire.codes import CommandFlag, ResponseCode
+from downrange.wire.link import Event, Link, LinkBroken, ReplyArrived, RequestArrived
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from downrange.handling import Output
     from downrange.options import ListenerOptions
     from downrange.wire.command import Command
+
+    Then: TypeAlias = Callable[[Command | None, int], Iterable[Output]]
 
 _log: Final = logging.getLogger("downrange.server")
 
 #: Replies that are joined before they are written: enough for one system call to be well used.
 _WRITE_BYTES: Final = 64 * 1024
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
 class ConnectionOwner(Protocol):
-    """What a connection tells its listener."""
+    """What a connection tells the one who has it, and the two lists in which it asks for a turn.
+
+    Attributes:
+        ready: Takes connections whose `work` shall be called.
+        unwritten: Takes connections whose `flush` shall be called.
+    """
+
+    ready: list[Connection]
+    unwritten: list[Connection]
+
+    def clock_ms(self) -> int:
+        """Return the time that handlers are given."""
+        ...
 
     def opened(self, connection: Connection, /) -> None:
         """Hear that a connection can be used."""
         ...
 
-    def arrived(self, connection: Connection, request: Command, /) -> None:
+    def arrived(self, connection: Connection, request: Command, now_ms: int, /) -> None:
         """Hear of a request; answer it, or count it as unanswered."""
+        ...
+
+    def conclude(self, then: Then, reply: Command | None, now_ms: int, /) -> None:
+        """Hear what came of a question."""
+        ...
+
+    def settle(self) -> None:
+        """Give all who ask for it their turn."""
         ...
 
     def closed(self, connection: Connection, /) -> None:
         """Hear that a connection ended."""
         ...
+
+
+class _Question(NamedTuple):
+    """A request of ours that waits for its answer."""
+
+    then: Then
+    timer: asyncio.TimerHandle
 
 
 class Connection(asyncio.Protocol):
@@ -66,12 +99,12 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._options = options
         self._loop = loop
-        self._link: Link[None] = Link(frame_bytes_max=options.frame_bytes_max)
-        self._events: deque[Event[None]] = deque()
-        self._replies: list[bytes] = []
-        self._reply_bytes = 0
+        self._link: Link[_Question] = Link(frame_bytes_max=options.frame_bytes_max)
+        self._events: deque[Event[_Question]] = deque()
+        self._frames: list[bytes] = []
+        self._frames_bytes = 0
         self._transport: asyncio.Transport | None = None
-        self._is_working = False
+        self._is_reading = True
         self._is_congested = False
         self._cut_timer: asyncio.TimerHandle | None = None
 
@@ -87,32 +120,66 @@ class Connection(asyncio.Protocol):
         """Take what was read."""
         self.active_at = self._loop.time()
         self._events.extend(self._link.receive(data))
-        self._work()
+        self._owner.ready.append(self)
+        self._owner.settle()
 
     def pause_writing(self) -> None:
         """The peer leaves its replies unread: read no more of it, and wait for a while."""
         self._is_congested = True
         self._cut_timer = self._loop.call_later(self._options.unread_timeout, self._cut_reader)
+        self._read_or_wait()
 
     def resume_writing(self) -> None:
         """The peer took half of them: go on."""
         self._is_congested = False
         self._stop_cut_timer()
-        self._work()
+        self._owner.ready.append(self)
+        self._owner.settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything; what was read and not yet handled has nobody to be answered to."""
         self._transport = None
-        self._events.clear()
         self._stop_cut_timer()
-        self._link.close()
+        self._end_link()
+        events, self._events = self._events, deque()
+        for event in events:
+            if not isinstance(event, RequestArrived):
+                self._take(event)
         self._owner.closed(self)
 
-    # ---- what the listener calls ----
+    # ---- what the owner calls ----
+
+    def work(self) -> None:
+        """Handle what was read, as far as the limits allow."""
+        events, owner = self._events, self._owner
+        in_flight_max = self._options.in_flight_max
+        is_traced = _log.isEnabledFor(logging.DEBUG)
+        now_ms = owner.clock_ms()  # one moment for all that came with one read
+        while events and self.unanswered < in_flight_max and not self._is_congested:
+            event = events.popleft()
+            if isinstance(event, RequestArrived):
+                request = event.command
+                if is_traced:
+                    _log.debug("< %d %d %s", request.code, request.request_id, self.peer.address)
+                owner.arrived(self, request, now_ms)
+            else:
+                self._take(event)
+        self._read_or_wait()
+
+    def flush(self) -> None:
+        """Write what there is to write, in one piece."""
+        frames = self._frames
+        if not frames:
+            return
+        if self._transport is not None:
+            self.active_at = self._loop.time()
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        self._frames = []
+        self._frames_bytes = 0
 
     def answer(self, request: Command, reply: Command) -> None:
         """Write the reply to a request, or the reason why it cannot be written."""
-        if request.is_oneway:
+        if request.flags & _ONEWAY:
             return
         try:
             data = self._link.reply(request, reply)
@@ -124,10 +191,13 @@ class Connection(asyncio.Protocol):
         self._write(data)
 
     def answer_late(self, request: Command, reply: Command) -> None:
-        """Write the reply to a request that was left unanswered, and go on with what waits."""
+        """Write the reply to a request that was left unanswered."""
+        if request.flags & _ONEWAY:
+            return  # it was never counted
         self.unanswered -= 1
+        if not self._is_reading:
+            self._owner.ready.append(self)
         self.answer(request, reply)
-        self._work()
 
     def push(self, command: Command) -> None:
         """Write a request of ours that is not answered."""
@@ -135,63 +205,79 @@ class Connection(asyncio.Protocol):
             data = self._link.oneway(command)
         except LinkClosed:
             return
+        except WireError as error:
+            _log.error("request %d to %s is not sent: %s", command.code, self.peer.address, error)
+            return
         self._write(data)
-        if not self._is_working:
-            self._flush()
+
+    def ask(self, command: Command, timeout: float, then: Then) -> bool:
+        """Write a request of ours; the owner concludes it. Say whether that could be done."""
+        timer = self._loop.call_later(timeout, self._give_up, command)
+        try:
+            data = self._link.request(command, _Question(then, timer))
+        except (LinkError, WireError) as error:
+            timer.cancel()
+            _log.info("request %d to %s is not sent: %s", command.code, self.peer.address, error)
+            return False
+        self._write(data)
+        return True
 
     def close(self) -> None:
         """Close the connection once what was written has gone."""
-        self._flush()
-        self._link.close()
+        self.flush()
+        self._end_link()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Cut the connection; what was written may be lost."""
-        self._link.close()
+        self._end_link()
         if self._transport is not None:
             self._transport.abort()
 
     # ---- inside ----
 
-    def _work(self) -> None:
-        """Handle what was read, as far as the limits allow, and write the replies at once."""
-        if self._is_working:
-            return  # a late reply given while a request is handled: the loop below goes on
-        self._is_working = True
-        while self._events and not self._must_wait():
-            event = self._events.popleft()
-            if isinstance(event, RequestArrived):
-                self._owner.arrived(self, event.command)
-            else:  # no reply can arrive, as we send only what is not answered
-                assert isinstance(event, LinkBroken)
-                _log.warning("connection %s is cut: %s", self.peer.address, event.error)
-                self.close()
-            if self._reply_bytes >= _WRITE_BYTES:
-                self._flush()
-        self._is_working = False
-        self._flush()
-        if self._transport is None or self._transport.is_closing():
+    def _take(self, event: ReplyArrived[_Question] | LinkBroken[_Question]) -> None:
+        if isinstance(event, ReplyArrived):
+            self._conclude(event.waiter, event.command)
             return
-        if self._must_wait():
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
+        _log.warning("connection %s is cut: %s", self.peer.address, event.error)
+        for question in event.waiters:
+            self._conclude(question, None)
+        self.close()
 
-    def _must_wait(self) -> bool:
-        return self._is_congested or self.unanswered >= self._options.in_flight_max
+    def _give_up(self, command: Command) -> None:
+        question = self._link.abandon(command.request_id)
+        if question is not None:
+            self._conclude(question, None)
+            self._owner.settle()
+
+    def _end_link(self) -> None:
+        for question in self._link.close():
+            self._conclude(question, None)
+
+    def _conclude(self, question: _Question, reply: Command | None) -> None:
+        question.timer.cancel()
+        self._owner.conclude(question.then, reply, self._owner.clock_ms())
+
+    def _read_or_wait(self) -> None:
+        """Read on, or stop reading, as the limits tell."""
+        is_free = not self._is_congested and self.unanswered < self._options.in_flight_max
+        if is_free is self._is_reading or self._transport is None or self._transport.is_closing():
+            return
+        self._is_reading = is_free
+        if is_free:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def _write(self, data: bytes) -> None:
-        self._replies.append(data)
-        self._reply_bytes += len(data)
-
-    def _flush(self) -> None:
-        if self._replies and self._transport is not None:
-            self.active_at = self._loop.time()
-            data = self._replies[0] if len(self._replies) == 1 else b"".join(self._replies)
-            self._transport.write(data)
-        self._replies.clear()
-        self._reply_bytes = 0
+        if not self._frames:
+            self._owner.unwritten.append(self)
+        self._frames.append(data)
+        self._frames_bytes += len(data)
+        if self._frames_bytes >= _WRITE_BYTES:
+            self.flush()
 
     def _cut_reader(self) -> None:
         size = 0 if self._transport is None else self._transport.get_write_buffer_size()

@@ -17,28 +17,19 @@ import logging
 import socket
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from downrange.errors import CannotListen, OptionError
-from downrange.handling import (
-    Disconnect,
-    LateReply,
-    Note,
-    Output,
-    Peer,
-    Push,
-    Reply,
-    refusal,
-)
+from downrange.handling import Output, Peer
 from downrange.server.connection import Connection
-from downrange.wire.codes import ResponseCode
+from downrange.server.dispatching import Dispatcher, Service
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Iterable
 
     from downrange.options import ListenerOptions
-    from downrange.wire.command import Command
+    from downrange.server.interception import Rule
 
 _log: Final = logging.getLogger("downrange.server")
 
@@ -49,18 +40,6 @@ _SWEEP_INTERVAL_MAX: Final = 5.0
 _REFUSAL_LOG_INTERVAL: Final = 1.0
 
 _numbers: Final = itertools.count(1)
-
-
-class Service(Protocol):
-    """What a listener feeds."""
-
-    def handle(self, request: Command, peer: Peer, now_ms: int, /) -> Iterable[Output]:
-        """Answer a request; without a `Reply` the listener waits for a `LateReply`."""
-        ...
-
-    def lose(self, peer: Peer, now_ms: int, /) -> Iterable[Output]:
-        """Hear that a connection ended."""
-        ...
 
 
 def monotonic_ms() -> int:
@@ -93,14 +72,13 @@ class Listener:
     ) -> None:
         if options.tls_mode == "enforcing" and tls is None:
             raise OptionError("tls_mode='enforcing' needs a certificate: give an SSLContext as tls")
-        self._service = service
         self._options = options
         self._tls = None if options.tls_mode == "disabled" else tls
-        self._clock_ms = clock_ms
-        self._logger = logger
+        self._dispatcher = Dispatcher(
+            service, clock_ms=clock_ms, logger=logger, on_closed=self._leave
+        )
         self._socket: socket.socket | None = None
         self._address = ""
-        self._connections: dict[int, Connection] = {}
         self._per_host: Counter[str] = Counter()
         self._places: dict[int, str] = {}  # number of a connection -> its host
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,6 +102,15 @@ class Listener:
     def connection_count(self) -> int:
         """How many connections are open, handshakes included."""
         return len(self._places)
+
+    @property
+    def intercept(self) -> Rule | None:
+        """A rule that sees every request before the service does; for tests."""
+        return self._dispatcher.intercept
+
+    @intercept.setter
+    def intercept(self, rule: Rule | None) -> None:
+        self._dispatcher.intercept = rule
 
     async def start(self) -> None:
         """Listen; nothing happens when it does already.
@@ -160,81 +147,32 @@ class Listener:
         for task in list(self._tasks):  # these wait for a first byte that does not come
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in list(self._connections.values()):
+        for connection in list(self._dispatcher.connections.values()):
             connection.close()
         if not await self._is_emptied():
-            for connection in list(self._connections.values()):
+            for connection in list(self._dispatcher.connections.values()):
                 connection.abort()
             await self._is_emptied()
 
     async def _is_emptied(self) -> bool:
         """Wait until all connections are gone, or for `stop_timeout`; say whether they are."""
-        if self._connections:
+        if self._dispatcher.connections:
             self._emptied = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.stop_timeout):
                     await self._emptied.wait()
             self._emptied = None
-        return not self._connections
+        return not self._dispatcher.connections
 
     def perform(self, outputs: Iterable[Output]) -> None:
-        """Act on outputs that belong to no request that is being handled."""
-        for output in outputs:
-            self._perform_one(output)
+        """Act on outputs that belong to no request that is being handled.
 
-    # ---- what connections tell ----
-
-    def opened(self, connection: Connection) -> None:
-        """Keep a new connection."""
-        self._connections[connection.peer.number] = connection
-        _log.debug("connection %s opened", connection.peer.address)
-
-    def arrived(self, connection: Connection, request: Command) -> None:
-        """Have a request handled, and act on the outputs."""
-        _log.debug("< %d %d %s", request.code, request.request_id, connection.peer.address)
-        is_answered = request.is_oneway
-        try:
-            for output in self._service.handle(request, connection.peer, self._clock_ms()):
-                if isinstance(output, Reply):
-                    connection.answer(request, output.command)
-                    is_answered = True
-                else:
-                    self._perform_one(output)
-        except Exception as error:  # a fault of ours must not take the other clients along
-            _log.exception("request %d of %s failed", request.code, connection.peer.address)
-            if not is_answered:
-                remark = f"{type(error).__name__}: {error}"
-                connection.answer(request, refusal(ResponseCode.SYSTEM_ERROR, remark))
-                is_answered = True
-        if not is_answered:
-            connection.unanswered += 1
-
-    def closed(self, connection: Connection) -> None:
-        """Forget a connection, and tell the service."""
-        _log.debug("connection %s closed", connection.peer.address)
-        del self._connections[connection.peer.number]
-        self._give_back(connection.peer)
-        if self._emptied is not None and not self._connections:
-            self._emptied.set()
-        self.perform(self._service.lose(connection.peer, self._clock_ms()))
+        Each connection is written once, at the end, for all its replies together; only what passes
+        64 KiB goes out before.
+        """
+        self._dispatcher.perform(outputs)
 
     # ---- inside ----
-
-    def _perform_one(self, output: Output) -> None:
-        match output:
-            case Note(text, is_warning):
-                self._logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
-            case LateReply(number, request, command):
-                if (connection := self._connections.get(number)) is not None:
-                    connection.answer_late(request, command)
-            case Push(number, command):
-                if (connection := self._connections.get(number)) is not None:
-                    connection.push(command)
-            case Disconnect(number):
-                if (connection := self._connections.get(number)) is not None:
-                    connection.close()
-            case Reply():
-                raise AssertionError("a reply where no request is being handled")
 
     async def _bind(self) -> socket.socket:
         host, port = self._options.host, self._options.port
@@ -310,7 +248,7 @@ class Listener:
             tls = await self._wanted_tls(accepted)
             self._connecting[task] = accepted
             await loop.connect_accepted_socket(
-                lambda: Connection(self, peer, self._options, loop),
+                lambda: Connection(self._dispatcher, peer, self._options, loop),
                 accepted,
                 ssl=tls,
                 ssl_handshake_timeout=None if tls is None else self._options.handshake_timeout,
@@ -350,12 +288,18 @@ class Listener:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(_SWEEP_INTERVAL_MAX, idle / 4))
-            for connection in list(self._connections.values()):
+            for connection in list(self._dispatcher.connections.values()):
                 if loop.time() - connection.active_at > idle:
                     _log.info(
                         "connection %s is closed: silent for %g s", connection.peer.address, idle
                     )
                     connection.abort()
+
+    def _leave(self, peer: Peer) -> None:
+        """Hear that a connection ended."""
+        self._give_back(peer)
+        if self._emptied is not None and not self._dispatcher.connections:
+            self._emptied.set()
 
     def _give_back(self, peer: Peer) -> None:
         """Free the place of a connection; the second time nothing happens."""

@@ -1,0 +1,150 @@
+"""A connection and all that is around it, without a socket."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+from downrange.handling import LateReply, Output, Peer, Reply
+from downrange.options import ListenerOptions
+from downrange.server.connection import Connection
+from downrange.server.dispatching import Dispatcher
+from downrange.wire.command import Command, decode, encode
+from downrange.wire.frames import FrameSplitter
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+#: Codes of requests that are kept, and that release the last one kept.
+KEEP, RELEASE = 999, 998
+
+
+class FakeTimer:
+    """Keeps what shall happen later."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class FakeLoop:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[FakeTimer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, run: Callable[..., None], *arguments: Any) -> FakeTimer:
+        self.timers.append(FakeTimer(lambda: run(*arguments)))
+        return self.timers[-1]
+
+
+class FakeTransport:
+    """Keeps what was written, and says "enough" at the limit that it was given."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.writes: list[bytes] = []
+        self.high = 0
+        self.unread = 0
+        self.is_reading = True
+        self.state = "open"
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+        before, self.unread = self.unread, self.unread + len(data)
+        if before <= self.high < self.unread:
+            self.connection.pause_writing()
+
+    def drain(self) -> None:
+        self.unread = 0
+        self.connection.resume_writing()
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def is_closing(self) -> bool:
+        return self.state != "open"
+
+    def close(self) -> None:
+        self.state = "closed"
+
+    def abort(self) -> None:
+        self.state = "aborted"
+
+    def replies(self) -> list[Command]:
+        frames = FrameSplitter()
+        frames.receive(b"".join(self.writes))
+        found: list[Command] = []
+        while (frame := frames.next_frame()) is not None:
+            found.append(decode(frame))
+        return found
+
+
+class FakeService:
+    """Answers every request at once, or keeps those that ask for it."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.kept: list[LateReply] = []
+        self.body = b""
+
+    def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+        self.events.append(str(request.code))
+        if request.code == KEEP:
+            self.kept.append(LateReply(peer.number, request, Command(0)))
+            return ()
+        reply = Reply(Command(0, body=self.body))
+        return [self.kept.pop(), reply] if request.code == RELEASE else [reply]
+
+    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+        self.events.append("lost")
+        return ()
+
+
+class Stage:
+    """A connection and all that is around it."""
+
+    def __init__(self, **options: Any) -> None:
+        self.service = FakeService()
+        self.loop = FakeLoop()
+        self.dispatcher = Dispatcher(
+            self.service,
+            clock_ms=lambda: int(self.loop.now * 1000),
+            logger=logging.getLogger("downrange.test"),
+            on_closed=lambda _: None,
+        )
+        self._options = ListenerOptions(**options)
+        self.transport = self.join(Peer(1, "10.0.0.7:4242"))
+        self.connection = self.transport.connection
+
+    def join(self, peer: Peer) -> FakeTransport:
+        """Connect a peer."""
+        loop = cast("asyncio.AbstractEventLoop", self.loop)
+        transport = FakeTransport(Connection(self.dispatcher, peer, self._options, loop))
+        transport.connection.connection_made(cast("asyncio.Transport", transport))
+        return transport
+
+    def receive(self, *codes: int, **changes: Any) -> None:
+        commands = [Command(code, request_id=n, **changes) for n, code in enumerate(codes)]
+        self.connection.data_received(b"".join(map(encode, commands)))
+
+    def release(self, *numbers: int) -> None:
+        """Answer requests that were kept."""
+        self.dispatcher.perform([self.service.kept[number] for number in numbers])
