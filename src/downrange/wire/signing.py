@@ -25,13 +25,26 @@ SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 
-def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
+def signature(
+    fields: Mapping[str, str],
+    body: bytes,
+    secret_key: str,
+    *,
+    with_unique_key_query: bool = False,
+) -> str:
     """Return the signature of a command's fields and body.
+
+    Args:
+        fields: The command's fields; `Signature` may be among them.
+        body: Its body.
+        secret_key: The account's secret.
+        with_unique_key_query: Sign that field too, as clients of 5.x do.
 
     Raises:
         Unencodable: A value holds half a surrogate pair.
     """
-    values = [fields[name] for name in sorted(fields) if name not in (SIGNATURE, UNIQUE_KEY_QUERY)]
+    unsigned = (SIGNATURE,) if with_unique_key_query else (SIGNATURE, UNIQUE_KEY_QUERY)
+    values = [fields[name] for name in sorted(fields) if name not in unsigned]
     try:
         content = "".join(values).encode() + body
     except UnicodeEncodeError as error:

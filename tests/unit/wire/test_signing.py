@@ -38,6 +38,12 @@ def test_some_fields_are_not_signed(name: str) -> None:
     assert signature(fields, vectors.SIGNED_BODY, vectors.SECRET_KEY) == vectors.SIGNATURE
 
 
+def test_a_query_by_unique_key_can_be_signed_as_clients_of_5_do_it() -> None:
+    fields = {"Signature": "no part of it", "_UNIQUE_KEY_QUERY": "true", "topic": "T", "A": "1"}
+    made = signature(fields, b"body", "secret", with_unique_key_query=True)
+    assert made == b64encode(hmac.digest(b"secret", b"1trueTbody", "sha1")).decode()
+
+
 def test_signing_adds_who_we_are_and_the_proof() -> None:
     command = Command(1, {"b": "2", "topic": "TopicTest"}, vectors.SIGNED_BODY)
     sign(command, "RocketMQ", vectors.SECRET_KEY)
