@@ -1,0 +1,289 @@
+"""What a request needs of the account that signed it: one table for brokers and name servers.
+
+Reading from a topic or about it needs SUB, writing to it PUB; a consumer group needs SUB. What is
+of the whole broker, or changes more than the progress of one's own group, needs an administrator,
+and so does every code that the table does not name.
+
+Beyond what Apache checks (4.9 lets anyone who signs use most codes, batches and the access file
+among them), everything that names a topic or a group is held against it. A request that points
+into the log instead (33, 36) must say whose message it expects there; its handler compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from downrange.wire.bodies import (
+    Body,
+    CheckClientBody,
+    HeartbeatBody,
+    LockQueuesBody,
+    decode_body,
+)
+from downrange.wire.codes import RequestCode as Code
+
+DENY: Final = 0
+PUB: Final = 1
+SUB: Final = 2
+
+ResourceKind: TypeAlias = Literal["topic", "group"]
+
+
+class Who(Enum):
+    """Who may ask at all."""
+
+    ANYONE = "anyone signed in"
+    ADMIN = "administrators"
+
+
+class Resource(NamedTuple):
+    """A topic or group that a request names in its body, and the permission it needs there."""
+
+    kind: ResourceKind
+    name: str
+    permission: int
+
+
+class FieldResource(NamedTuple):
+    """A resource that a header field names; an optional one may be absent."""
+
+    kind: ResourceKind
+    field: str
+    permission: int
+    is_optional: bool = False
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What one request code needs.
+
+    Attributes:
+        fields: Resources that header fields name.
+        read_body: Finds the resources that the body names; it may raise `MalformedBody`.
+        who: Who may ask at all.
+        is_of_names: A name server serves this to everybody, unless the rules close it.
+    """
+
+    fields: tuple[FieldResource, ...] = ()
+    read_body: Callable[[bytes], Iterator[Resource]] | None = None
+    who: Who = Who.ANYONE
+    is_of_names: bool = False
+
+
+# ---- resources in bodies -------------------------------------------------------------------------
+
+
+class AssignmentBody(Body):
+    """What matters here of a query for assigned queues (Java: QueryAssignmentRequestBody, 5.x)."""
+
+    topic: str
+    consumer_group: str
+
+
+class PopAcknowledgement(Body):
+    """What matters here of one entry in a batch of acknowledgements (Java: BatchAck)."""
+
+    group: str = msgspec.field(name="c")
+    topic: str = msgspec.field(name="t")
+
+
+class PopAcknowledgementsBody(Body):
+    """A batch of acknowledgements (Java: BatchAckMessageRequestBody, 5.x)."""
+
+    acks: list[PopAcknowledgement]
+
+
+def _reading(group: str, *topics: str) -> Iterator[Resource]:
+    yield Resource("group", group, SUB)
+    for topic in topics:
+        yield Resource("topic", topic, SUB)
+
+
+def _of_heartbeat(body: bytes) -> Iterator[Resource]:
+    for member in decode_body(HeartbeatBody, body).consumer_data_set:
+        yield from _reading(
+            member.group_name,
+            *(subscription.topic for subscription in member.subscription_data_set),
+        )
+
+
+def _of_locks(body: bytes) -> Iterator[Resource]:
+    wanted = decode_body(LockQueuesBody, body)
+    return _reading(wanted.consumer_group, *{queue.topic: None for queue in wanted.mq_set})
+
+
+def _of_client_check(body: bytes) -> Iterator[Resource]:
+    wanted = decode_body(CheckClientBody, body)
+    return _reading(wanted.group, wanted.subscription_data.topic)
+
+
+def _of_assignment(body: bytes) -> Iterator[Resource]:
+    wanted = decode_body(AssignmentBody, body)
+    return _reading(wanted.consumer_group, wanted.topic)
+
+
+def _of_pop_acknowledgements(body: bytes) -> Iterator[Resource]:
+    for entry in decode_body(PopAcknowledgementsBody, body).acks:
+        yield from _reading(entry.group, entry.topic)
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+ADMIN: Final = Need(who=Who.ADMIN)
+_SIGNED_IN: Final = Need()
+_ROUTES: Final = Need(is_of_names=True)
+_REGISTRATION: Final = Need(who=Who.ADMIN, is_of_names=True)
+
+_READ_TOPIC: Final = FieldResource("topic", "topic", SUB)
+_MAYBE_READ_TOPIC: Final = FieldResource("topic", "topic", SUB, is_optional=True)
+_CONSUMER_GROUP: Final = FieldResource("group", "consumerGroup", SUB)
+_GROUP: Final = FieldResource("group", "group", SUB)
+
+_TABLE: Final[tuple[tuple[Need, tuple[Code, ...]], ...]] = (
+    # Writing. A 4.9 client ends a transaction without naming the topic.
+    (
+        Need((FieldResource("topic", "topic", PUB),)),
+        (Code.SEND_MESSAGE, Code.SEND_REPLY_MESSAGE, Code.RECALL_MESSAGE),
+    ),
+    (
+        Need((FieldResource("topic", "b", PUB),)),
+        (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE_V2),
+    ),
+    (Need((FieldResource("topic", "topic", PUB, is_optional=True),)), (Code.END_TRANSACTION,)),
+    # Reading, and the progress of a group in a topic.
+    (
+        Need((_READ_TOPIC, _CONSUMER_GROUP)),
+        (
+            Code.PULL_MESSAGE,
+            Code.LITE_PULL_MESSAGE,
+            Code.QUERY_CONSUMER_OFFSET,
+            Code.UPDATE_CONSUMER_OFFSET,
+            Code.POP_MESSAGE,
+            Code.ACK_MESSAGE,
+            Code.PEEK_MESSAGE,
+            Code.CHANGE_MESSAGE_INVISIBLETIME,
+            Code.NOTIFICATION,
+            Code.POLLING_INFO,
+        ),
+    ),
+    (
+        Need((_READ_TOPIC, _GROUP)),
+        (
+            Code.INVOKE_BROKER_TO_RESET_OFFSET,
+            Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+            Code.QUERY_CONSUME_TIME_SPAN,
+            Code.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        ),
+    ),
+    (
+        Need((FieldResource("topic", "originTopic", SUB), _GROUP)),
+        (Code.CONSUMER_SEND_MSG_BACK,),
+    ),
+    (
+        Need((_READ_TOPIC,)),
+        (
+            Code.QUERY_MESSAGE,
+            Code.VIEW_MESSAGE_BY_ID,
+            Code.SEARCH_OFFSET_BY_TIMESTAMP,
+            Code.GET_MAX_OFFSET,
+            Code.GET_MIN_OFFSET,
+            Code.GET_EARLIEST_MSG_STORETIME,
+            Code.GET_TOPIC_STATS_INFO,
+            Code.GET_TOPIC_CONFIG,
+            Code.QUERY_TOPIC_CONSUME_BY_WHO,
+        ),
+    ),
+    # Groups and their members.
+    (
+        Need((_CONSUMER_GROUP,)),
+        (
+            Code.GET_CONSUMER_LIST_BY_GROUP,
+            Code.GET_CONSUMER_CONNECTION_LIST,
+            Code.GET_CONSUMER_RUNNING_INFO,
+        ),
+    ),
+    (Need((_CONSUMER_GROUP, _MAYBE_READ_TOPIC)), (Code.GET_CONSUME_STATS,)),
+    (Need((_GROUP,)), (Code.QUERY_TOPICS_BY_CONSUMER, Code.GET_SUBSCRIPTIONGROUP_CONFIG)),
+    (
+        Need((FieldResource("group", "consumerGroup", SUB, is_optional=True),)),
+        (Code.UNREGISTER_CLIENT,),
+    ),
+    (Need(read_body=_of_heartbeat), (Code.HEART_BEAT,)),
+    (Need(read_body=_of_locks), (Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ)),
+    (Need(read_body=_of_client_check), (Code.CHECK_CLIENT_CONFIG,)),
+    (Need(read_body=_of_assignment), (Code.QUERY_ASSIGNMENT,)),
+    (Need(read_body=_of_pop_acknowledgements), (Code.BATCH_ACK_MESSAGE,)),
+    # What says nothing about a topic or group.
+    (_SIGNED_IN, (Code.GET_BROKER_RUNTIME_INFO, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)),
+    # The broker as a whole.
+    (
+        ADMIN,
+        (
+            Code.UPDATE_AND_CREATE_TOPIC,
+            Code.UPDATE_AND_CREATE_TOPIC_LIST,
+            Code.DELETE_TOPIC_IN_BROKER,
+            Code.GET_ALL_TOPIC_CONFIG,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            Code.DELETE_SUBSCRIPTIONGROUP,
+            Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            Code.GET_ALL_CONSUMER_OFFSET,
+            Code.GET_ALL_DELAY_OFFSET,
+            Code.GET_PRODUCER_CONNECTION_LIST,
+            Code.GET_ALL_PRODUCER_INFO,
+            Code.UPDATE_BROKER_CONFIG,
+            Code.GET_BROKER_CONFIG,
+            Code.GET_TIMER_CHECK_POINT,
+            Code.GET_TIMER_METRICS,
+            Code.CONSUME_MESSAGE_DIRECTLY,
+            Code.QUERY_CONSUME_QUEUE,
+            Code.RESUME_CHECK_HALF_MESSAGE,
+            Code.SET_MESSAGE_REQUEST_MODE,
+        ),
+    ),
+    # Name servers.
+    (
+        _ROUTES,
+        (
+            Code.GET_ROUTEINFO_BY_TOPIC,
+            Code.GET_BROKER_CLUSTER_INFO,
+            Code.GET_BROKER_MEMBER_GROUP,
+            Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+            Code.GET_TOPICS_BY_CLUSTER,
+            Code.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+            Code.GET_UNIT_TOPIC_LIST,
+            Code.GET_HAS_UNIT_SUB_TOPIC_LIST,
+            Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+            Code.GET_KV_CONFIG,
+            Code.GET_KVLIST_BY_NAMESPACE,
+            Code.GET_NAMESRV_CONFIG,
+        ),
+    ),
+    (
+        _REGISTRATION,
+        (
+            Code.REGISTER_BROKER,
+            Code.UNREGISTER_BROKER,
+            Code.QUERY_DATA_VERSION,
+            Code.BROKER_HEARTBEAT,
+        ),
+    ),
+    (
+        ADMIN,
+        (
+            Code.PUT_KV_CONFIG,
+            Code.DELETE_KV_CONFIG,
+            Code.WIPE_WRITE_PERM_OF_BROKER,
+            Code.ADD_WRITE_PERM_OF_BROKER,
+            Code.DELETE_TOPIC_IN_NAMESRV,
+            Code.REGISTER_TOPIC_IN_NAMESRV,
+            Code.UPDATE_NAMESRV_CONFIG,
+        ),
+    ),
+)
+
+#: Request code -> what it needs; `ADMIN` for a code that is not here.
+NEEDS: Final[dict[int, Need]] = {int(code): need for need, codes in _TABLE for code in codes}
