@@ -84,6 +84,7 @@ class Connection(asyncio.Protocol):
         peer: Its number and address.
         active_at: When bytes last went either way, in the loop's time.
         unanswered: Requests that wait for late replies.
+        loop: The event loop it lives in.
     """
 
     def __init__(
@@ -96,9 +97,9 @@ class Connection(asyncio.Protocol):
         self.peer = peer
         self.active_at = loop.time()
         self.unanswered = 0
+        self.loop = loop
         self._owner = owner
         self._options = options
-        self._loop = loop
         self._link: Link[_Question] = Link(frame_bytes_max=options.frame_bytes_max)
         self._events: deque[Event[_Question]] = deque()
         self._frames: list[bytes] = []
@@ -118,7 +119,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what was read."""
-        self.active_at = self._loop.time()
+        self.active_at = self.loop.time()
         self._events.extend(self._link.receive(data))
         self._owner.ready.append(self)
         self._owner.settle()
@@ -126,7 +127,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer leaves its replies unread: read no more of it, and wait for a while."""
         self._is_congested = True
-        self._cut_timer = self._loop.call_later(self._options.unread_timeout, self._cut_reader)
+        self._cut_timer = self.loop.call_later(self._options.unread_timeout, self._cut_reader)
         self._read_or_wait()
 
     def resume_writing(self) -> None:
@@ -172,7 +173,7 @@ class Connection(asyncio.Protocol):
         if not frames:
             return
         if self._transport is not None:
-            self.active_at = self._loop.time()
+            self.active_at = self.loop.time()
             self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
         self._frames = []
         self._frames_bytes = 0
@@ -212,7 +213,7 @@ class Connection(asyncio.Protocol):
 
     def ask(self, command: Command, timeout: float, then: Then) -> bool:
         """Write a request of ours; the owner concludes it. Say whether that could be done."""
-        timer = self._loop.call_later(timeout, self._give_up, command)
+        timer = self.loop.call_later(timeout, self._give_up, command)
         try:
             data = self._link.request(command, _Question(then, timer))
         except (LinkError, WireError) as error:

@@ -7,7 +7,6 @@ read, or one `perform`, leads to, whichever connection the read came from.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -183,7 +182,7 @@ class Dispatcher:
         self, interception: Interception, connection: Connection, request: Command
     ) -> None:
         if interception.delay:
-            asyncio.get_running_loop().call_later(
+            connection.loop.call_later(
                 interception.delay, self._carry_out_late, interception, connection, request
             )
         else:

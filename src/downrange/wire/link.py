@@ -27,6 +27,9 @@ WaiterT = TypeVar("WaiterT")
 #: Java's limit of requests that wait for a reply on one connection.
 IN_FLIGHT_MAX: Final = 65535
 _ID_MASK: Final = 0x7FFFFFFF
+_CLOSED: Final = "the connection is closed"
+_REPLY: Final = int(CommandFlag.REPLY)  # arithmetic with the enum costs as much as a frame
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
 class RequestArrived(msgspec.Struct):
@@ -113,7 +116,8 @@ class Link(Generic[WaiterT]):
             TooManyInFlight: The limit is reached.
             Unencodable, FrameTooLarge: The command cannot be sent; nobody waits then.
         """
-        self._check_open()
+        if self._is_closed:
+            raise LinkClosed(_CLOSED)
         if len(self._in_flight) >= self._in_flight_max:
             raise TooManyInFlight(self._in_flight_max)
         request_id = self._next_id()
@@ -130,9 +134,10 @@ class Link(Generic[WaiterT]):
             LinkClosed: The link was closed or broke.
             Unencodable, FrameTooLarge: The command cannot be sent.
         """
-        self._check_open()
+        if self._is_closed:
+            raise LinkClosed(_CLOSED)
         command.request_id = self._next_id()
-        command.flags |= CommandFlag.ONEWAY
+        command.flags |= _ONEWAY
         command.codec = self._codec
         return encode(command, self._frame_bytes_max)
 
@@ -143,10 +148,11 @@ class Link(Generic[WaiterT]):
             LinkClosed: The link was closed or broke.
             Unencodable, FrameTooLarge: The command cannot be sent.
         """
-        self._check_open()
-        assert not request.is_oneway, "a one-way request is never answered"
+        if self._is_closed:
+            raise LinkClosed(_CLOSED)
+        assert not request.flags & _ONEWAY, "a one-way request is never answered"
         command.request_id = request.request_id
-        command.flags = int(CommandFlag.REPLY)
+        command.flags = _REPLY
         command.codec = request.codec
         return encode(command, self._frame_bytes_max)
 
@@ -168,7 +174,7 @@ class Link(Generic[WaiterT]):
         try:
             while (frame := frames.next_frame()) is not None:
                 command = decode(frame)
-                if not command.flags & 1:
+                if not command.flags & _REPLY:
                     events.append(RequestArrived(command))
                 elif command.request_id in self._in_flight:
                     waiter = self._in_flight.pop(command.request_id)
@@ -185,10 +191,6 @@ class Link(Generic[WaiterT]):
         waiters = list(self._in_flight.values())
         self._in_flight.clear()
         return waiters
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise LinkClosed("the connection is closed")
 
     def _next_id(self) -> int:
         """Return the next id that no waiting request has; after 2^31 - 1 comes 0."""
