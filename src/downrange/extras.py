@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 #: Extra -> the packages it brings, by the name they are imported under.
 EXTRAS = {
-    "server": ("uvloop",),
+    "server": ("uvloop", "yaml"),
     "cli": ("rich", "typer"),
     "spark": ("pyspark", "pyarrow"),
-    "console": ("uvloop", "rich", "typer"),
+    "console": ("uvloop", "yaml", "rich", "typer"),
     "dev": ("pytest", "hypothesis"),
 }
 

@@ -17,6 +17,8 @@ from downrange.errors import MissingExtra, RocketMQError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Packages that are imported under another name than they are installed under.
+IMPORT_NAMES = {"pyyaml": "yaml"}
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
@@ -95,5 +97,5 @@ def _packages(declared: dict[str, list[str]], extra: str) -> set[str]:
         else:
             name = re.match(r"[\w.-]+", requirement)
             assert name is not None
-            found.add(name[0].replace("-", "_"))
+            found.add(IMPORT_NAMES.get(name[0], name[0].replace("-", "_")))
     return found
