@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from downrange.broker.delays import deliver_due
+from downrange.broker.half_messages import check_half_messages
 from downrange.broker.handlers import (
     administration,
     clients,
@@ -29,8 +31,6 @@ from downrange.broker.handlers import (
     topics,
     transactions,
 )
-from downrange.broker.delays import deliver_due
-from downrange.broker.half_messages import check_half_messages
 from downrange.broker.timers import fire_due
 from downrange.errors import RocketMQError, WireError
 from downrange.handling import LateReply, Output, Peer, Reply, refusal
@@ -70,6 +70,7 @@ class _Held(NamedTuple):
 
     log_position: int
     version: int
+    since_ms: int
     outputs: list[Output]
 
 
@@ -85,7 +86,6 @@ class Broker:
         self._held: deque[_Held] = deque()
         self._flushed = state.store.log.end
         self._published = self._version()
-        self._checked_ms = 0
 
     @property
     def has_arrivals(self) -> bool:
@@ -117,7 +117,7 @@ class Broker:
         except WireError as error:
             return [*outputs, Reply(refusal(ResponseCode.SYSTEM_ERROR, str(error)))]
         if self._version() != version:
-            answer = self._until_published(request, peer, answer)
+            answer = self._until_published(request, peer, answer, now_ms)
         return [*outputs, *answer] if outputs else answer
 
     def lose(self, peer: Peer, now_ms: int) -> list[Output]:
@@ -144,6 +144,14 @@ class Broker:
         outputs += pulling.answer_parked(state, now_ms)
         outputs += clients.expire(state, now_ms)
         outputs += self.commit(now_ms)
+        outputs += self._give_up_waiting(now_ms)
+        state.statistics.tick(now_ms)
+        return outputs
+
+    def close(self, now_ms: int) -> list[Output]:
+        """Store what is left of this turn and answer the pulls that wait."""
+        outputs = self.commit(now_ms)
+        outputs += pulling.answer_everyone(self.state, now_ms)
         return outputs
 
     def log_flushed(self, position: int) -> list[Output]:
@@ -184,7 +192,7 @@ class Broker:
                 outputs += finished
             else:
                 position = end if is_awaited else 0
-                self._held.append(_Held(position, version, list(finished)))
+                self._held.append(_Held(position, version, now_ms, list(finished)))
         self._wake(records, outputs, now_ms)
 
     def _wake(self, records: list[Record], outputs: list[Output], now_ms: int) -> None:
@@ -198,14 +206,14 @@ class Broker:
                 outputs += pulling.wake(self.state, record, now_ms)
 
     def _until_published(
-        self, request: Command, peer: Peer, answer: Iterable[Output]
+        self, request: Command, peer: Peer, answer: Iterable[Output], now_ms: int
     ) -> list[Output]:
         """Keep a reply until the change that it confirms is saved and announced."""
         now: list[Output] = []
         for output in answer:
             if isinstance(output, Reply):
                 late = LateReply(peer.number, request, output.command)
-                self._held.append(_Held(0, self._version(), [late]))
+                self._held.append(_Held(0, self._version(), now_ms, [late]))
             else:
                 now.append(output)
         return now
@@ -219,6 +227,22 @@ class Broker:
             outputs += held.outputs
             self._held.popleft()
         return outputs
+
+    def _give_up_waiting(self, now_ms: int) -> list[Output]:
+        """Answer sends whose flush takes too long: they are stored, but not known to be durable."""
+        limit_ms = self.state.options.flush_timeout * 1000
+        late: list[Output] = []
+        while self._held:
+            held = self._held[0]
+            is_flush_awaited = held.log_position > self._flushed
+            if not is_flush_awaited or now_ms - held.since_ms < limit_ms:
+                break
+            for output in held.outputs:
+                if isinstance(output, LateReply) and output.command.code == ResponseCode.SUCCESS:
+                    output.command.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+            late += held.outputs
+            self._held.popleft()
+        return late
 
     def _version(self) -> int:
         return self.state.topics.version + self.state.groups.version

@@ -26,7 +26,9 @@ class Finish(Protocol):
         now_ms: The time.
     """
 
-    def __call__(self, error: RocketMQError | None, now_ms: int, /) -> Iterable[Output]: ...
+    def __call__(self, error: RocketMQError | None, now_ms: int, /) -> Iterable[Output]:
+        """Say what to do now."""
+        ...
 
 
 def nothing_more(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:

@@ -56,6 +56,8 @@ class ParkedPulls:
     def __init__(self, pulls_max: int) -> None:
         self._pulls_max = pulls_max
         self._by_queue: dict[Queue, list[ParkedPull]] = {}
+        #: When parked pulls were last compared with their queues; `handlers.pulling` keeps it.
+        self.checked_ms = 0
         self._count = 0
 
     def __len__(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from downrange.broker.clients import Clients
 from downrange.broker.delays import DelayedMessages
@@ -17,8 +17,15 @@ from downrange.broker.parked import ParkedPulls
 from downrange.broker.statistics import Statistics
 from downrange.broker.timers import TimedMessages
 from downrange.broker.topics import TopicTable, create_system_topics
+from downrange.wire.codes import SysFlag
+from downrange.wire.ids import offset_id
+from downrange.wire.properties import PropertyKey, encode_properties
+
+_STORE_HOST_V6: Final = int(SysFlag.STORE_HOST_V6)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from downrange.options import BrokerOptions
     from downrange.store.message_store import MessageStore
 
@@ -31,17 +38,32 @@ class StoreHost:
         ip: 4 or 16 bytes.
         port: Its TCP port.
         address: The same as text, "host:port".
+        sys_flag: The bit that says whether the address is IPv6.
+        id_prefix: What all message ids of this broker begin with.
     """
 
     ip: bytes
     port: int
     address: str
+    sys_flag: int
+    id_prefix: str
 
     @classmethod
     def of(cls, host: str, port: int) -> StoreHost:
         """Make it of a numeric address."""
         packed = ip_address(host).packed
-        return cls(packed, port, f"[{host}]:{port}" if len(packed) == 16 else f"{host}:{port}")
+        is_v6 = len(packed) == 16
+        return cls(
+            ip=packed,
+            port=port,
+            address=f"[{host}]:{port}" if is_v6 else f"{host}:{port}",
+            sys_flag=_STORE_HOST_V6 if is_v6 else 0,
+            id_prefix=offset_id(packed, port, 0)[:-16],
+        )
+
+    def id_of(self, log_offset: int) -> str:
+        """Return the offset id of a record in this broker's log."""
+        return f"{self.id_prefix}{log_offset:016X}"
 
 
 class BrokerState:
@@ -50,6 +72,9 @@ class BrokerState:
     Attributes:
         options: As given, then as changed by request 25.
         host: Where it can be reached.
+        marks: Properties that every message of a producer gets.
+        marks_text: The same as they are stored.
+        make_unique_id: Returns an id for a message that has none; it is given the time.
         store: The log and its indexes.
         intake: What is stored at the end of this turn.
         boot_ms: When it started.
@@ -59,11 +84,18 @@ class BrokerState:
     """
 
     def __init__(
-        self, options: BrokerOptions, host: StoreHost, store: MessageStore, now_ms: int
+        self,
+        options: BrokerOptions,
+        host: StoreHost,
+        store: MessageStore,
+        make_unique_id: Callable[[int], str],
+        now_ms: int,
     ) -> None:
-        self.options = options
+        self.change_options(options)
         self.host = host
         self.store = store
+        self.make_unique_id = make_unique_id
+        self._number = 0
         self.boot_ms = now_ms
         self.unwritable: str | None = None
         self.is_checkpoint_wanted = False
@@ -78,6 +110,21 @@ class BrokerState:
         self.timers = TimedMessages()
         self.halves = HalfMessages()
         self.statistics = Statistics(now_ms)
+
+    def change_options(self, options: BrokerOptions) -> None:
+        """Go on with other options."""
+        self.options = options
+        self.marks = {
+            str(PropertyKey.REGION): options.region,
+            str(PropertyKey.TRACE_ON): "true" if options.is_trace_on else "false",
+            str(PropertyKey.CLUSTER): options.cluster,
+        }
+        self.marks_text = encode_properties(self.marks)
+
+    def next_number(self) -> int:
+        """Return a number that grows, for choices that shall go round."""
+        self._number += 1
+        return self._number
 
     def prepare(self, now_ms: int) -> None:
         """Create what a broker has from the start; call it when all files are loaded."""

@@ -50,6 +50,8 @@ class TopicTable:
     def __init__(self) -> None:
         self._topics: dict[str, TopicConfig] = {}
         self._changed: dict[str, None] = {}
+        self._minute = 0
+        self._created_in_minute = 0
         self.version = 0
         self.data_version = DataVersion(timestamp=0, counter=0, state_version=0)
 
@@ -90,6 +92,41 @@ class TopicTable:
             )
             self.put(config, now_ms)
         return config
+
+    def create_like(
+        self, topic: str, default_topic: str, queues: int, options: BrokerOptions, now_ms: int
+    ) -> TopicConfig | None:
+        """Create a topic for a send, modelled on the default topic that the producer names.
+
+        Returns:
+            The new topic, or None where the default topic passes nothing on, or there are too many
+            topics, or too many were made in this minute.
+        """
+        model = self._topics.get(default_topic)
+        if model is None or not model.perm & INHERIT:
+            return None
+        if model.topic_name == DEFAULT_TOPIC and not options.is_topic_created:
+            return None
+        if len(self._topics) >= options.topics_max or not self._may_create(options, now_ms):
+            return None
+        queues = max(min(queues, model.write_queue_nums), 0)
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=model.perm & ~INHERIT,
+            topic_filter_type=model.topic_filter_type,
+            attributes={},
+        )
+        self.put(config, now_ms)
+        return config
+
+    def _may_create(self, options: BrokerOptions, now_ms: int) -> bool:
+        minute = now_ms // 60_000
+        if minute != self._minute:
+            self._minute, self._created_in_minute = minute, 0
+        self._created_in_minute += 1
+        return self._created_in_minute <= options.topics_created_per_minute_max
 
     def changed(self) -> list[TopicConfig]:
         """Return the topics that were created or changed since the last call."""

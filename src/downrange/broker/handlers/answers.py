@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from downrange.handling import Output, Peer, Reply, refusal
 from downrange.wire.command import Command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from downrange.broker.state import BrokerState
     from downrange.wire.codes import ResponseCode
     from downrange.wire.fields import Header
 
-#: A function of the broker, the request, its sender and the time. Without a `Reply` among its
-#: outputs the request is answered later, by a `LateReply`.
-Handler: TypeAlias = "Callable[[BrokerState, Command, Peer, int], Iterable[Output]]"
+    #: A function of the broker, the request, its sender and the time. Without a `Reply` among its
+    #: outputs the request is answered later, by a `LateReply`.
+    Handler: TypeAlias = Callable[[BrokerState, Command, Peer, int], Iterable[Output]]
 
 
 def succeed(

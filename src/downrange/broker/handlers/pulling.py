@@ -1,0 +1,305 @@
+"""Pulls: reading a queue from an offset on, at once or as soon as something arrives.
+
+    11 361   group, topic, queue and offset, count, `sysFlag` (commit, suspend, subscription),
+             commit offset, suspend time, subscription text and version
+
+Checked in Apache's order (Java: PullMessageProcessor): group, topic, queue, subscription. What the
+store says becomes a code and the next offset as in the table of `_Found`. Tags are compared by
+hash, so a consumer compares their text again. A pull that finds nothing and may wait is parked;
+it is answered when a message that its filter takes arrives, or when its time is over.
+
+Skipped on purpose: SQL92 and class filters (23), slaves (a master suggests itself).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from downrange.broker.names import FAQ
+from downrange.broker.parked import ParkedPull
+from downrange.broker.topics import READ
+from downrange.handling import LateReply, Output, Peer, Reply, refusal
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.hashing import tag_hash
+from downrange.wire.headers import PullRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.broker.handlers.answers import Handler
+    from downrange.broker.state import BrokerState
+    from downrange.store.queue_index import Unit
+    from downrange.wire.bodies import GroupConfig, TopicConfig
+    from downrange.wire.records import Record
+
+_COMMIT_OFFSET: Final = 0x1
+_SUSPEND: Final = 0x2
+_SUBSCRIPTION: Final = 0x4
+_FORBIDDEN_GROUP: Final = "2"
+_FORBIDDEN_TOPIC: Final = "3"
+_FORBIDDEN_BROADCAST: Final = "4"
+#: How many units one pull looks through for messages that its filter takes.
+_LOOK_THROUGH_MAX: Final = 16_000
+_LOOK_THROUGH_STEP: Final = 256
+#: How often parked pulls are looked at again, whether their queue grew by others' messages.
+_RECHECK_MS: Final = 5_000
+
+_FOUND: Final = int(ResponseCode.SUCCESS)
+_NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
+_RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+
+
+class _Found(NamedTuple):
+    """What a look into a queue found.
+
+    FOUND 0; NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING 20; OFFSET_OVERFLOW_ONE 19;
+    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL 21; an empty queue 19 at offset 0, else 21.
+    """
+
+    code: int
+    status: str
+    next_offset: int
+    body: bytes = b""
+    count: int = 0
+
+
+def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    header = PullRequest.from_fields(request.fields)
+    group = state.groups.get_or_create(header.consumer_group, state.options, now_ms)
+    topic = state.topics.get(header.topic)
+    refused = _check_group(header, group) or _check_topic(header, topic, peer)
+    if refused is not None:
+        return [Reply(refused)]
+    assert group is not None
+    assert topic is not None
+    hashes = _filter_of(state, header, group)
+    if isinstance(hashes, Command):
+        return [Reply(hashes)]
+    if header.sys_flag & _COMMIT_OFFSET:
+        state.offsets.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
+    found = _look(state, header, hashes)
+    may_wait = header.sys_flag & _SUSPEND and header.suspend_timeout_millis > 0
+    if found.code == _NOT_FOUND and may_wait and not request.is_oneway:
+        until_ms = now_ms + header.suspend_timeout_millis
+        if state.parked.park(ParkedPull(request, header, peer, hashes, until_ms)):
+            return ()
+    return [Reply(_answer(state, header, topic, group, found))]
+
+
+# ---- checks ------------------------------------------------------------------------------------
+
+
+def _check_group(header: PullRequest, group: GroupConfig | None) -> Command | None:
+    if group is None:
+        remark = f"subscription group [{header.consumer_group}] does not exist, {FAQ}"
+        return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    if not group.consume_enable:
+        remark = f"subscription group no permission, {header.consumer_group}"
+        return _forbidden(remark, _FORBIDDEN_GROUP)
+    return None
+
+
+def _check_topic(header: PullRequest, topic: TopicConfig | None, peer: Peer) -> Command | None:
+    if topic is None:
+        remark = f"topic[{header.topic}] not exist, apply first please! {FAQ}"
+        return refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
+    if not topic.perm & READ:
+        remark = f"the topic[{header.topic}] pulling message is forbidden"
+        return _forbidden(remark, _FORBIDDEN_TOPIC)
+    if not 0 <= header.queue_id < topic.read_queue_nums:
+        remark = (
+            f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer.address}]"
+        )
+        return refusal(ResponseCode.INVALID_PARAMETER, remark)
+    return None
+
+
+def _forbidden(remark: str, kind: str) -> Command:
+    command = refusal(ResponseCode.NO_PERMISSION, remark)
+    command.fields = {"forbiddenType": kind}
+    return command
+
+
+def _filter_of(
+    state: BrokerState, header: PullRequest, group: GroupConfig
+) -> frozenset[int] | Command | None:
+    """Return the tag hashes that a pull takes, None for all, or the refusal."""
+    if header.sys_flag & _SUBSCRIPTION:
+        return _hashes_of(header.subscription, header.expression_type)
+    members = state.clients.consumer_group(header.consumer_group)
+    if members is None:
+        remark = f"the consumer's group info not exist{FAQ}"
+        return refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+    if not group.consume_broadcast_enable and members.model == "BROADCASTING":
+        remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+        return _forbidden(remark, _FORBIDDEN_BROADCAST)
+    subscription = members.subscription(header.topic)
+    if subscription is None:
+        remark = f"the consumer's subscription not exist{FAQ}"
+        return refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+    if subscription.sub_version < header.sub_version:
+        remark = "the consumer's subscription not latest"
+        return refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+    return _hashes_of(subscription.sub_string, subscription.expression_type)
+
+
+def _hashes_of(expression: str | None, kind: str | None) -> frozenset[int] | Command | None:
+    if kind not in (None, "", "TAG"):
+        remark = f"The broker does not support consumer to filter message by {kind}"
+        return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+    if not expression or expression == "*":
+        return None
+    tags = [tag.strip() for tag in expression.split("||")]
+    hashes = frozenset([tag_hash(tag) for tag in tags if tag])
+    if not hashes:
+        remark = "parse the consumer's subscription failed"
+        return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+    return hashes
+
+
+# ---- reading -----------------------------------------------------------------------------------
+
+
+def _look(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None) -> _Found:
+    """Read a queue from the asked offset on."""
+    queue = state.store.queue(header.topic, header.queue_id)
+    offset, low, high = header.queue_offset, queue.min_offset, queue.max_offset
+    if high == 0:
+        code = _NOT_FOUND if offset == 0 else _MOVED
+        return _Found(code, "NO_MESSAGE_IN_QUEUE", 0)
+    if offset < low:
+        return _Found(_MOVED, "OFFSET_TOO_SMALL", low)
+    if offset == high:
+        return _Found(_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset)
+    if offset > high:
+        return _Found(_MOVED, "OFFSET_OVERFLOW_BADLY", high)
+    count_max = min(max(header.max_msg_nums, 1), state.options.pull_messages_max)
+    if hashes is None:
+        units = queue.units(offset, count_max)
+        next_offset = offset + len(units)
+    else:
+        units, next_offset = _matching(state, header, hashes, count_max)
+        if not units:
+            return _Found(_RETRY, "NO_MATCHED_MESSAGE", next_offset)
+    body = state.store.read_range(units, state.options.pull_bytes_max)
+    if not body:
+        return _Found(_RETRY, "MESSAGE_WAS_REMOVING", next_offset)
+    count = _count(units, len(body))
+    if count < len(units):
+        is_whole = hashes is None
+        next_offset = offset + count if is_whole else _offset_of(state, header, units[count])
+    return _Found(_FOUND, "FOUND", next_offset, body, count)
+
+
+def _count(units: list[Unit], size: int) -> int:
+    """Return how many units' records make up so many bytes."""
+    for count, unit in enumerate(units):
+        if size <= 0:
+            return count
+        size -= unit.size
+    return len(units)
+
+
+def _matching(
+    state: BrokerState, header: PullRequest, hashes: frozenset[int], count_max: int
+) -> tuple[list[Unit], int]:
+    """Return the units whose tags a filter takes, and the offset behind the last one seen."""
+    queue = state.store.queue(header.topic, header.queue_id)
+    taken: list[Unit] = []
+    offset = header.queue_offset
+    end = min(offset + _LOOK_THROUGH_MAX, queue.max_offset)
+    while offset < end:
+        for unit in queue.units(offset, min(_LOOK_THROUGH_STEP, end - offset)):
+            offset += 1
+            if unit.tag_hash in hashes:
+                taken.append(unit)
+                if len(taken) == count_max:
+                    return taken, offset
+    return taken, offset
+
+
+def _offset_of(state: BrokerState, header: PullRequest, unit: Unit) -> int:
+    """Return the queue offset of the first unit that did not fit into the answer."""
+    queue = state.store.queue(header.topic, header.queue_id)
+    return queue.find(lambda other: other.log_offset < unit.log_offset)
+
+
+def _answer(
+    state: BrokerState, header: PullRequest, topic: TopicConfig, group: GroupConfig, found: _Found
+) -> Command:
+    queue = state.store.queue(header.topic, header.queue_id)
+    if found.count:
+        state.statistics.pulled(found.count, len(found.body))
+    fields = {
+        "suggestWhichBrokerId": "0",
+        "groupSysFlag": str(group.group_sys_flag or 0),
+        "nextBeginOffset": str(found.next_offset),
+        "maxOffset": str(queue.max_offset),
+        "minOffset": str(queue.min_offset),
+        "topicSysFlag": str(topic.topic_sys_flag),
+    }
+    return Command(found.code, fields, found.body, found.status)
+
+
+# ---- those who wait ----------------------------------------------------------------------------
+
+
+def wake(state: BrokerState, record: Record, now_ms: int) -> list[Output]:
+    """Answer the pulls that wait for a queue, now that a record is in it."""
+    queue = (record.topic, record.queue_id)
+    if queue not in state.parked:
+        return []
+    units = state.store.queue(*queue).units(record.queue_offset, _LOOK_THROUGH_STEP)
+    outputs: list[Output] = []
+    for hashed in {unit.tag_hash for unit in units}:
+        for pull in state.parked.wake(queue, hashed):
+            outputs += _answer_parked(state, pull, now_ms)
+    return outputs
+
+
+def answer_parked(state: BrokerState, now_ms: int) -> list[Output]:
+    """Answer pulls whose time is over; every few seconds also those whose queue moved on."""
+    outputs: list[Output] = []
+    for pull in state.parked.expired(now_ms):
+        outputs += _answer_parked(state, pull, now_ms)
+    if now_ms - state.parked.checked_ms >= _RECHECK_MS:
+        state.parked.checked_ms = now_ms
+        for pull in state.parked.all():
+            header = pull.header
+            queue = state.store.queue(header.topic, header.queue_id)
+            if queue.max_offset == header.queue_offset and state.topics.get(header.topic):
+                state.parked.park(pull)
+            else:
+                outputs += _answer_parked(state, pull, now_ms)
+    return outputs
+
+
+def answer_everyone(state: BrokerState, now_ms: int) -> list[Output]:
+    """Answer all pulls that wait with what there is: the broker stops."""
+    outputs: list[Output] = []
+    for pull in state.parked.all():
+        outputs += _answer_parked(state, pull, now_ms)
+    return outputs
+
+
+def _answer_parked(state: BrokerState, pull: ParkedPull, now_ms: int) -> list[Output]:
+    header = pull.header
+    group = state.groups.get_or_create(header.consumer_group, state.options, now_ms)
+    topic = state.topics.get(header.topic)
+    command = _check_group(header, group) or _check_topic(header, topic, pull.peer)
+    if command is None:
+        assert group is not None
+        assert topic is not None
+        command = _answer(state, header, topic, group, _look(state, header, pull.tag_hashes))
+    return [LateReply(pull.peer.number, pull.request, command)]
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    int(RequestCode.PULL_MESSAGE): _pull,
+    int(RequestCode.LITE_PULL_MESSAGE): _pull,
+}

@@ -1,0 +1,301 @@
+"""A RocketMQ cluster inside this process, for tests, for one machine, for trying things out.
+
+    with Cluster() as cluster:
+        print(cluster.name_server)     # "127.0.0.1:40123": any client can connect here
+
+It is the real thing over real sockets: a name server, brokers, a durable store. Faults can be made
+on purpose: `intercept` treats chosen requests badly, `stop_broker`, `kill_broker` and
+`restart_broker` do what their names say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from downrange.errors import OptionError
+from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
+from downrange.server.cluster import ClusterOptions, ClusterServer
+from downrange.server.interception import (
+    Interception,
+    cut,
+    deliver,
+    drop,
+    handle_then_cut,
+    lose_reply,
+    refuse,
+)
+from downrange.server.running import ServerThread
+
+if TYPE_CHECKING:
+    import os
+    import ssl
+    from collections.abc import Callable, Coroutine
+    from types import TracebackType
+
+    from downrange.handling import Peer
+    from downrange.server.broker import BrokerServer
+    from downrange.wire.command import Command
+
+__all__ = [
+    "Cluster",
+    "Interception",
+    "cut",
+    "deliver",
+    "drop",
+    "handle_then_cut",
+    "lose_reply",
+    "refuse",
+]
+
+ResultT = TypeVar("ResultT")
+
+_EVERY_BROKER: Final = None
+
+
+class Cluster:
+    """A name server and brokers in this process.
+
+    A context manager, also an asynchronous one: `with` runs the servers in a thread beside the
+    caller, `async with` in the caller's event loop.
+
+    Args:
+        brokers: How many brokers.
+        store: Folder of the store. Without one it is a temporary folder, removed at the end.
+        host: Address to listen on.
+        nameserver_port: The name server's port; 0 picks a free one.
+        broker_port: The first broker's port; 0 picks free ones.
+        flush: "sync" acknowledges a message when it is durable, "async" before.
+        broker: All other settings of the brokers.
+        nameserver: All other settings of the name server.
+        listener: Limits of all servers.
+        tls: Certificate and key of all servers.
+
+    Raises:
+        OptionError: Arguments contradict each other.
+
+    Example:
+        ```python
+        def test_orders_are_sent() -> None:
+            with Cluster(brokers=2) as cluster:
+                send_orders(cluster.name_server)
+        ```
+    """
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        store: str | os.PathLike[str] | None = None,
+        host: str | None = None,
+        nameserver_port: int = 0,
+        broker_port: int = 0,
+        flush: str | None = None,
+        broker: BrokerOptions | None = None,
+        nameserver: NameServerOptions | None = None,
+        listener: ListenerOptions | None = None,
+        tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
+    ) -> None:
+        broker = broker or BrokerOptions()
+        listener = listener or ListenerOptions()
+        if flush is not None:
+            broker = dataclasses.replace(broker, flush=flush)  # type: ignore[arg-type]
+        if host is not None:
+            listener = dataclasses.replace(listener, host=host)
+        self._given_store = None if store is None else str(store)
+        self._make = lambda folder: ClusterServer(
+            ClusterOptions(
+                store=folder,
+                brokers=brokers,
+                nameserver_port=nameserver_port,
+                broker_port=broker_port,
+                listener=listener,
+                nameserver=nameserver or NameServerOptions(),
+                broker=broker,
+            ),
+            tls=tls,
+            client_tls=client_tls,
+        )
+        self._make("checked")  # wrong arguments show here, not at the start
+        self._server: ClusterServer | None = None
+        self._thread: ServerThread | None = None
+        self._temporary: str | None = None
+        self._rules: dict[tuple[int, int], Callable[[Command, Peer], Interception | None]] = {}
+
+    # ---- life ------------------------------------------------------------------------------
+
+    def __enter__(self) -> Cluster:
+        """Start in a thread."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    async def __aenter__(self) -> Cluster:
+        """Start in this event loop."""
+        self._open()
+        assert self._server is not None
+        try:
+            await self._server.start()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        assert self._server is not None
+        try:
+            await self._server.stop()
+        finally:
+            self._close()
+
+    def start(self) -> None:
+        """Start in a thread and wait until it serves; nothing happens when it does already.
+
+        Raises:
+            RocketMQError: It cannot start; the text says why.
+        """
+        if self._server is not None:
+            return
+        self._open()
+        assert self._server is not None
+        self._thread = ServerThread(self._server)
+        try:
+            self._thread.start()
+        except BaseException:
+            self._close()
+            raise
+
+    def stop(self) -> None:
+        """Stop everything; harmless when it is stopped."""
+        if self._thread is None:
+            return
+        try:
+            self._thread.stop()
+        finally:
+            self._close()
+
+    # ---- what it is --------------------------------------------------------------------------
+
+    @property
+    def name_server(self) -> str:
+        """Where clients connect: "host:port"."""
+        return self._running.name_server.address
+
+    @property
+    def brokers(self) -> list[str]:
+        """The brokers' addresses, "host:port" each."""
+        return [broker.address for broker in self._running.brokers]
+
+    @property
+    def store(self) -> str:
+        """The folder of the store."""
+        return self._running.options.store
+
+    @property
+    def server(self) -> ClusterServer:
+        """The servers themselves; inside `async with`, await the methods of `server.brokers`."""
+        return self._running
+
+    # ---- faults ------------------------------------------------------------------------------
+
+    def intercept(
+        self,
+        code: int,
+        rule: Interception | Callable[[Command, Peer], Interception | None] | None,
+        *,
+        broker: int | None = _EVERY_BROKER,
+    ) -> None:
+        """Treat requests to the brokers badly.
+
+        Args:
+            code: The request code.
+            rule: What to do with each such request, or a function that decides it per request;
+                None ends it.
+            broker: The number of the broker, or all of them.
+
+        Example:
+            ```python
+            cluster.intercept(RequestCode.SEND_MESSAGE_V2, lose_reply())
+            ```
+        """
+        brokers = range(len(self._running.brokers)) if broker is None else [broker]
+        for index in brokers:
+            if rule is None:
+                self._rules.pop((index, int(code)), None)
+            else:
+                decide = (lambda *_: rule) if isinstance(rule, Interception) else rule
+                self._rules[index, int(code)] = decide
+            self._broker(index).intercept = self._rule_of(index)
+
+    def stop_broker(self, index: int = 0) -> None:
+        """Stop a broker in order: it flushes and leaves the name server."""
+        self._run(self._broker(index).stop())
+
+    def kill_broker(self, index: int = 0) -> None:
+        """End a broker as a crash would: its connections are cut and nothing more is flushed."""
+        self._run(self._broker(index).kill())
+
+    def restart_broker(self, index: int = 0) -> None:
+        """Start a broker again on its store and its port; one that still serves is stopped."""
+        self._run(self._broker(index).stop())
+        self._run(self._broker(index).start())
+
+    # ---- inside ------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> ClusterServer:
+        if self._server is None:
+            raise OptionError("the cluster is not started: use it in a with statement")
+        return self._server
+
+    def _broker(self, index: int) -> BrokerServer:
+        return self._running.brokers[index]
+
+    def _rule_of(self, index: int) -> Callable[[Command, Peer], Interception | None] | None:
+        rules = {code: rule for (broker, code), rule in self._rules.items() if broker == index}
+        if not rules:
+            return None
+
+        def decide(request: Command, peer: Peer) -> Interception | None:
+            rule = rules.get(request.code)
+            return None if rule is None else rule(request, peer)
+
+        return decide
+
+    def _run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        if self._thread is None:
+            work.close()
+            raise OptionError(
+                "inside `async with`, await the broker's own method: cluster.server.brokers[0].kill()"
+            )
+        return self._thread.run(work)
+
+    def _open(self) -> None:
+        folder = self._given_store
+        if folder is None:
+            folder = self._temporary = tempfile.mkdtemp(prefix="downrange-")
+        self._server = self._make(folder)
+
+    def _close(self) -> None:
+        self._server = self._thread = None
+        self._rules.clear()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None

@@ -1,0 +1,118 @@
+"""The broker's tables on disk: which file holds which, and when they are written.
+
+Two kinds. Topics and groups are promised to whoever changed them, so the reply waits until they
+are saved, and for topics until the name servers know. Progress (offsets of groups, of delay levels,
+of timed messages) is saved every few seconds; a crash repeats a little of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from downrange.broker import delays, groups, offsets, timers, topics
+from downrange.errors import CorruptStore, MalformedBody
+
+if TYPE_CHECKING:
+    from downrange.broker.state import BrokerState
+    from downrange.store.files import Files
+
+
+class Table(Protocol):
+    """What can be saved."""
+
+    @property
+    def version(self) -> int:
+        """How many changes there were."""
+        ...
+
+    def dump(self) -> bytes:
+        """Write it."""
+        ...
+
+    def load(self, data: bytes, /) -> None:
+        """Read it."""
+        ...
+
+
+class SavedTables:
+    """Some tables of a broker, and what of them is saved.
+
+    Args:
+        files: The store's folder.
+        tables: By their paths.
+    """
+
+    def __init__(self, files: Files, tables: dict[str, Table]) -> None:
+        self._files = files
+        self._tables = tables
+        self._saved = {path: table.version for path, table in tables.items()}
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is something to save."""
+        return any(table.version != self._saved[path] for path, table in self._tables.items())
+
+    def load(self) -> None:
+        """Read all files that are there, or else their backups.
+
+        Raises:
+            CorruptStore: A file and its backup cannot be read.
+        """
+        for path, table in self._tables.items():
+            _load(self._files, path, table)
+            self._saved[path] = table.version
+
+    def changes(self) -> dict[str, bytes]:
+        """Return the new contents of the files that must be written; they count as saved."""
+        contents: dict[str, bytes] = {}
+        for path, table in self._tables.items():
+            if table.version != self._saved[path]:
+                contents[path] = table.dump()
+                self._saved[path] = table.version
+        return contents
+
+    def write(self, contents: dict[str, bytes]) -> None:
+        """Write what `changes` returned; any thread may."""
+        for path, data in contents.items():
+            self._files.replace(path, data)
+
+    def forget(self, contents: dict[str, bytes]) -> None:
+        """Count what `changes` returned as not saved: writing it failed."""
+        for path in contents:
+            self._saved[path] = -1
+
+
+def promised_tables(files: Files, state: BrokerState) -> SavedTables:
+    """Return the tables whose changes are answered when they are saved."""
+    return SavedTables(files, {topics.PATH: state.topics, groups.PATH: state.groups})
+
+
+def progress_tables(files: Files, state: BrokerState) -> SavedTables:
+    """Return the tables that are saved now and then."""
+    return SavedTables(
+        files,
+        {
+            offsets.PATH: state.offsets,
+            delays.PATH: state.delays,
+            timers.PATH: state.timers,
+        },
+    )
+
+
+_BACKUP: Final = ".bak"
+
+
+def _load(files: Files, path: str, table: Table) -> None:
+    problem: MalformedBody | None = None
+    for candidate in (path, f"{path}{_BACKUP}"):
+        data = files.read_all(candidate)
+        if not data:
+            continue
+        try:
+            table.load(data)
+        except MalformedBody as error:
+            problem = problem or error
+        else:
+            return
+    if problem is not None:
+        raise CorruptStore(path, 0, str(problem)) from problem
