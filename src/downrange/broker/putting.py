@@ -100,9 +100,8 @@ def _detour(
     state: BrokerState, record: Record, properties: dict[str, str], now_ms: int
 ) -> Command | None:
     """Let a delayed or timed message wait in the broker's own topics."""
-    if PropertyKey.DELAY in properties:
-        refused = delay_message(state, record, properties)
-    else:
+    refused = delay_message(state, record, properties)
+    if refused is None:  # a level of 0 is none, and leaves the timer properties
         refused = time_message(state, record, properties, now_ms)
     record.property_bytes = join_properties(properties)
     return refused
