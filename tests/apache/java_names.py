@@ -22,6 +22,8 @@ ONLY_5X: set[type[Header]] = {
     headers.BrokerHeartbeatRequest,
     headers.BrokerMembersRequest,
     headers.RegisterTopicRequest,
+    headers.GroupTopicsRequest,
+    headers.GroupSubscriptionRequest,
 }
 
 #: Fields that travel beside the header class, set by hand in the Java code.
@@ -50,6 +52,7 @@ HEADERS: dict[type[Header], str] = {
     headers.ViewRequest: "ViewMessageRequestHeader",
     headers.EndTransactionRequest: "EndTransactionRequestHeader",
     headers.CheckTransactionRequest: "CheckTransactionStateRequestHeader",
+    headers.ResumeCheckRequest: "ResumeCheckHalfMessageRequestHeader",
     headers.UnregisterClientRequest: "UnregisterClientRequestHeader",
     headers.GroupMembersRequest: "GetConsumerListByGroupRequestHeader",
     headers.MembersChangedRequest: "NotifyConsumerIdsChangedRequestHeader",
@@ -72,6 +75,12 @@ HEADERS: dict[type[Header], str] = {
     headers.AllGroupsReply: "GetAllSubscriptionGroupResponseHeader",
     headers.TopicConsumersRequest: "QueryTopicConsumeByWhoRequestHeader",
     headers.ConsumeTimeSpanRequest: "QueryConsumeTimeSpanRequestHeader",
+    headers.QueueUnitsRequest: "QueryConsumeQueueRequestHeader",
+    headers.CloneOffsetsRequest: "CloneGroupOffsetRequestHeader",
+    headers.GroupTopicsRequest: "QueryTopicsByConsumerRequestHeader",
+    headers.GroupSubscriptionRequest: "QuerySubscriptionByConsumerRequestHeader",
+    headers.BrokerConsumeStatsRequest: "GetConsumeStatsInBrokerHeader",
+    headers.BrokerStatsRequest: "ViewBrokerStatsDataRequestHeader",
     headers.BrokerConfigReply: "GetBrokerConfigResponseHeader",
     headers.RouteRequest: "GetRouteInfoRequestHeader",
     headers.RegisterBrokerRequest: "RegisterBrokerRequestHeader",
@@ -122,4 +131,10 @@ BODIES: dict[type[Body], str] = {
     bodies.GroupTableBody: "SubscriptionGroupWrapper",
     bodies.TopicStatsBody: "TopicStatsTable",
     bodies.ConsumeStatsBody: "ConsumeStats",
+    bodies.AllProducersBody: "ProducerTableInfo",
+    bodies.GroupNamesBody: "GroupList",
+    bodies.BrokerConsumeStatsBody: "ConsumeStatsList",
+    bodies.TimeSpansBody: "QueryConsumeTimeSpanBody",
+    bodies.QueueUnitsBody: "QueryConsumeQueueResponseBody",
+    bodies.CountsBody: "BrokerStatsData",
 }

@@ -233,6 +233,30 @@ SAMPLES: list[Body] = [
         offset_table={QUEUE: bodies.ConsumeOffset(broker_offset=4, consumer_offset=3)},
         consume_tps=1.5,
     ),
+    bodies.AllProducersBody(
+        data={
+            "g": [
+                bodies.ProducerEntry(client_id="c@1", remote_ip="h:1", language="JAVA", version=5)
+            ]
+        }
+    ),
+    bodies.GroupNamesBody(group_list=["g"]),
+    bodies.BrokerConsumeStatsBody(
+        consume_stats_list=[
+            {"g": [bodies.ConsumeStatsBody(offset_table={QUEUE: bodies.ConsumeOffset()})]}
+        ],
+        broker_addr="h:1",
+        total_diff=3,
+    ),
+    bodies.TimeSpansBody(
+        consume_time_span_set=[bodies.QueueTimeSpan(message_queue=QUEUE, min_time_stamp=1)]
+    ),
+    bodies.QueueUnitsBody(
+        queue_data=[bodies.QueueUnit(physic_offset=1, physic_size=2, tags_code=3, eval=True)],
+        max_queue_index=1,
+        subscription_data=SUBSCRIPTION,
+    ),
+    bodies.CountsBody(stats_minute=bodies.Count(sum=5, tps=0.5)),
 ]
 
 

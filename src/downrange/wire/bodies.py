@@ -175,6 +175,12 @@ class TopicTableBody(Body):
     topic_queue_mapping_detail_map: dict[str, Any] | None = None
 
 
+class TopicListBody(Body):
+    """Topics to create or change (Java: CreateTopicListRequestBody, 5.x)."""
+
+    topic_config_list: list[TopicConfig] = []
+
+
 class RegisterBrokerBody(Body):
     """What a broker tells a name server; `registration` has its compressed form."""
 
@@ -302,6 +308,22 @@ class ConsumeDirectlyBody(Body):
     auto_commit: bool = True
 
 
+class ProducerEntry(Body):
+    """One connected producer (Java: ProducerInfo)."""
+
+    client_id: str
+    remote_ip: str = field(name="remoteIP")
+    language: str | None = None
+    version: int = 0
+    last_update_timestamp: int = 0
+
+
+class AllProducersBody(Body):
+    """All connected producers by group (Java: ProducerTableInfo)."""
+
+    data: dict[str, list[ProducerEntry]] = {}
+
+
 # ---- groups and statistics ---------------------------------------------------------------------
 
 
@@ -333,6 +355,26 @@ class GroupTableBody(Body):
     forbidden_table: dict[str, dict[str, int]] | None = None
 
 
+class GroupListBody(Body):
+    """Groups to create or change (Java: SubscriptionGroupList, 5.x)."""
+
+    group_config_list: list[GroupConfig] = []
+
+
+class GroupNamesBody(Body):
+    """Names of groups (Java: GroupList)."""
+
+    group_list: list[str] = []
+
+
+class GroupSubscriptionBody(Body):
+    """What a group reads of a topic (Java: QuerySubscriptionResponseBody, 5.x)."""
+
+    group: str
+    topic: str
+    subscription_data: Subscription | None = None
+
+
 class TopicOffset(Body):
     """The ends of one queue."""
 
@@ -362,6 +404,67 @@ class ConsumeStatsBody(Body):
 
     offset_table: dict[QueueId, ConsumeOffset] = {}
     consume_tps: float = 0.0
+
+
+class BrokerConsumeStatsBody(Body):
+    """How far all groups of a broker have come (Java: ConsumeStatsList)."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStatsBody]]] = []
+    broker_addr: str | None = None
+    total_diff: int = 0
+    total_inflight_diff: int | None = None
+
+
+class QueueTimeSpan(Body):
+    """The times of a queue's messages, and how far a group has come; -1 where there is none."""
+
+    message_queue: QueueId
+    min_time_stamp: int = -1
+    max_time_stamp: int = -1
+    consume_time_stamp: int = -1
+    delay_time: int = 0
+
+
+class TimeSpansBody(Body):
+    """The times of a topic's queues (Java: QueryConsumeTimeSpanBody)."""
+
+    consume_time_span_set: list[QueueTimeSpan] = []
+
+
+class QueueUnit(Body):
+    """One unit of a queue's index (Java: ConsumeQueueData)."""
+
+    physic_offset: int = 0
+    physic_size: int = 0
+    tags_code: int = 0
+    eval: bool = False
+    msg: str | None = None
+
+
+class QueueUnitsBody(Body):
+    """A part of a queue's index (Java: QueryConsumeQueueResponseBody)."""
+
+    queue_data: list[QueueUnit] = []
+    max_queue_index: int = 0
+    min_queue_index: int = 0
+    subscription_data: Subscription | None = None
+    filter_data: str | None = None
+
+
+class Count(Body):
+    """A counter over a span of time (Java: BrokerStatsItem)."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class CountsBody(Body):
+    """A counter over the last minute, hour and day (Java: BrokerStatsData)."""
+
+    stats_minute: Count = field(default_factory=Count)
+    stats_hour: Count = field(default_factory=Count)
+    stats_day: Count = field(default_factory=Count)
 
 
 class GroupOffsetsBody(Body):

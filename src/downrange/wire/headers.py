@@ -251,6 +251,16 @@ class EarliestTimeReply(Header):
     timestamp: Int64
 
 
+@request(Code.CLONE_GROUP_OFFSET)
+class CloneOffsetsRequest(Header):
+    """Give a group the offsets of another."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
 # ---- queries -----------------------------------------------------------------------------------
 
 
@@ -284,6 +294,17 @@ class ViewRequest(Header):
     topic: str | None = None
 
 
+@request(Code.QUERY_CONSUME_QUEUE)
+class QueueUnitsRequest(Header):
+    """Ask for the units of a queue's index, and whether a group's filter takes them."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
 # ---- transactions ------------------------------------------------------------------------------
 
 
@@ -311,6 +332,15 @@ class CheckTransactionRequest(Header):
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
+    topic: str | None = None
+    broker_name: str | None = field(name="bname", default=None)
+
+
+@request(Code.RESUME_CHECK_HALF_MESSAGE)
+class ResumeCheckRequest(Header):
+    """Ask about a half message from the beginning again; the id is its offset id."""
+
+    msg_id: str
     topic: str | None = None
     broker_name: str | None = field(name="bname", default=None)
 
@@ -516,6 +546,36 @@ class ConsumeTimeSpanRequest(Header):
 
     topic: str
     group: str
+
+
+@request(Code.QUERY_TOPICS_BY_CONSUMER)
+class GroupTopicsRequest(Header):
+    """Ask which topics a group reads (5.x)."""
+
+    group: str
+
+
+@request(Code.QUERY_SUBSCRIPTION_BY_CONSUMER)
+class GroupSubscriptionRequest(Header):
+    """Ask what a group reads of a topic (5.x)."""
+
+    group: str
+    topic: str
+
+
+@request(Code.GET_BROKER_CONSUME_STATS)
+class BrokerConsumeStatsRequest(Header):
+    """Ask how far all groups of a broker have come."""
+
+    is_order: bool = False
+
+
+@request(Code.VIEW_BROKER_STATS_DATA)
+class BrokerStatsRequest(Header):
+    """Ask for one of a broker's counters, such as TOPIC_PUT_NUMS of a topic."""
+
+    stats_name: str
+    stats_key: str
 
 
 @reply(Code.GET_BROKER_CONFIG)

@@ -1,0 +1,58 @@
+"""Which member of a group may read a queue in order.
+
+A lock is free, or belongs to one client, and runs out when that client does not renew it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.model import QueueId
+
+#: How long a lock lasts (Java: `rocketmq.broker.rebalance.lockMaxLiveTime`).
+LOCK_MS: Final = 60_000
+
+
+class QueueLocks:
+    """The locks of all groups."""
+
+    def __init__(self) -> None:
+        #: Group -> queue -> who holds it, and until when.
+        self._groups: dict[str, dict[QueueId, tuple[str, int]]] = {}
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[QueueId], now_ms: int
+    ) -> list[QueueId]:
+        """Lock queues or renew their locks; return those that the client holds now."""
+        held = self._groups.setdefault(group, {})
+        locked: list[QueueId] = []
+        for queue in queues:
+            holder, until_ms = held.get(queue, (client_id, 0))
+            if holder == client_id or until_ms < now_ms:
+                held[queue] = (client_id, now_ms + LOCK_MS)
+                locked.append(queue)
+        return locked
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[QueueId]) -> None:
+        """Free those of the queues that the client holds."""
+        held = self._groups.get(group, {})
+        for queue in queues:
+            if queue in held and held[queue][0] == client_id:
+                del held[queue]
+
+    def has_locks(self, group: str, now_ms: int) -> bool:
+        """Whether a member of a group holds a queue."""
+        held = self._groups.get(group)
+        return bool(held) and any(until_ms >= now_ms for _, until_ms in held.values())
+
+    def expire(self, now_ms: int) -> None:
+        """Forget what has run out, so that the table does not grow with clients that are gone."""
+        for group, held in list(self._groups.items()):
+            living = {queue: lock for queue, lock in held.items() if lock[1] >= now_ms}
+            if living:
+                self._groups[group] = living
+            else:
+                del self._groups[group]

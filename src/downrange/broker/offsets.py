@@ -1,0 +1,112 @@
+"""How far each consumer group has come in each queue.
+
+One rule: an offset is what a group said last, be it behind what it said before. `version` counts
+the changes, so that a table nobody touched is not written again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from downrange.wire.bodies import DataVersion, GroupOffsetsBody, decode_body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+PATH: Final = "config/consumerOffset.json"
+#: Between topic and group in the file's keys; no topic's name can hold it.
+_SEPARATOR: Final = "@"
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class GroupOffsets:
+    """The offsets of all groups.
+
+    Attributes:
+        version: How many changes there were since the start.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, dict[int, int]]] = {}
+        self._loaded = DataVersion(state_version=0)
+        self.version = 0
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset of a group in a queue, or None where it never said one."""
+        topics = self._groups.get(group)
+        if topics is None:
+            return None
+        queues = topics.get(topic)
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Keep an offset."""
+        try:
+            queues = self._groups[group][topic]
+        except KeyError:
+            queues = self._groups.setdefault(group, {}).setdefault(topic, {})
+        if queues.get(queue_id) != offset:  # most pulls commit what is known
+            queues[queue_id] = offset
+            self.version += 1
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group."""
+        if self._groups.pop(group, None) is not None:
+            self.version += 1
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic in all groups."""
+        for group in self.groups_of(topic):
+            del self._groups[group][topic]
+            self.version += 1
+
+    def of_group(self, group: str) -> Mapping[str, Mapping[int, int]]:
+        """Return a group's offsets by topic and queue id."""
+        return self._groups.get(group, {})
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics in which a group has an offset."""
+        return list(self._groups.get(group, ()))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have an offset in a topic."""
+        return [group for group, topics in self._groups.items() if topic in topics]
+
+    def table(self) -> GroupOffsetsBody:
+        """Return all offsets as slaves ask for them."""
+        return GroupOffsetsBody(offset_table=dict(self._entries()), data_version=self._version())
+
+    def dump(self) -> bytes:
+        """Write consumerOffset.json."""
+        body: dict[str, Any] = {
+            "dataVersion": self._version(),
+            "offsetTable": dict(self._entries()),
+        }
+        return _encode(body)
+
+    def load(self, data: bytes) -> None:
+        """Read consumerOffset.json as we or Java wrote it.
+
+        Raises:
+            MalformedBody: It cannot be read.
+        """
+        body = decode_body(GroupOffsetsBody, data)
+        for key, queues in body.offset_table.items():
+            topic, _, group = key.partition(_SEPARATOR)
+            self._groups.setdefault(group, {})[topic] = queues
+        self._loaded = body.data_version or self._loaded
+
+    def _entries(self) -> Iterator[tuple[str, dict[int, int]]]:
+        for group, topics in self._groups.items():
+            for topic, queues in topics.items():
+                yield f"{topic}{_SEPARATOR}{group}", queues
+
+    def _version(self) -> DataVersion:
+        return DataVersion(
+            timestamp=self._loaded.timestamp,
+            counter=self._loaded.counter + self.version,
+            state_version=0,
+        )
