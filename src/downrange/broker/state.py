@@ -79,6 +79,7 @@ class BrokerState:
         intake: What is stored at the end of this turn.
         boot_ms: When it started.
         unwritable: Why nothing is stored at the moment (a full disk, a stop), or None.
+        disk_used: Which part of the disk was in use when it was last looked at, 0 to 1.
         is_checkpoint_wanted: Whether the indexes shall be made durable soon: what was deleted must
             not come back with the next recovery.
     """
@@ -98,6 +99,7 @@ class BrokerState:
         self._number = 0
         self.boot_ms = now_ms
         self.unwritable: str | None = None
+        self.disk_used = 0.0
         self.is_checkpoint_wanted = False
         self.intake = Intake()
         self.topics = TopicTable()
