@@ -12,6 +12,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from downrange.store.files import Write
+
 if TYPE_CHECKING:
     from downrange.store.files import Files
 
@@ -46,6 +48,4 @@ def load_checkpoint(files: Files) -> Checkpoint:
 
 def save_checkpoint(files: Files, checkpoint: Checkpoint) -> None:
     """Write the checkpoint and make it durable. It is small enough to be written whole or not."""
-    file = files.open(PATH, size=_FILE_BYTES)
-    file.write(0, [_FORM.pack(*checkpoint)])
-    file.sync()
+    files.write_durably([Write(PATH, _FILE_BYTES, 0, _FORM.pack(*checkpoint))])

@@ -2,10 +2,14 @@
 
 `OsFiles` is a folder on a disk. `MemoryFiles` is the same in memory for tests and simulations,
 with the bad days of a disk on request: what was not synced may be lost, torn or reordered at a
-crash, and space may run out.
+crash, power may go in the middle of anything, and space may run out.
 
 Rules both keep: a write is visible to reads at once and durable after `sync`; creating, renaming
 and removing are durable when they return; paths are relative to the store's folder, with `/`.
+
+A `File` is read and written by one thread, the store's owner. Other threads may call its `sync`,
+and of a `Files` all but `open`: these work with handles of their own, so that no thread ever uses a
+handle that another one closes.
 """
 
 from __future__ import annotations
@@ -13,23 +17,39 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections import OrderedDict
+import resource
 from pathlib import Path
-from threading import RLock
-from typing import TYPE_CHECKING, Final, Protocol
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from downrange.errors import DiskFull, StoreError, StoreLocked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from random import Random
 
-#: How many file handles an `OsFiles` keeps open; a store may have many thousand files.
-HANDLES_MAX: Final = 512
+#: How many file handles an `OsFiles` keeps open, if the process may have as many twice over; a
+#: store may have many thousand files.
+HANDLES_MAX: Final = 4096
+#: With so many files to sync, one call for the whole file system is quicker than one for each.
+_FILES_SYNCED_ALONE_MAX: Final = 32
 #: A system call takes at most so many buffers (IOV_MAX on Linux and macOS).
 _BUFFERS_MAX: Final = 1024
 #: What a disk writes whole or not at all.
 SECTOR_BYTES: Final = 512
+
+
+class PowerLost(Exception):
+    """A `MemoryFiles` was told to stop here; call its `crash` next."""
+
+
+class Write(NamedTuple):
+    """Bytes to go into a file that is created where it is missing; none only sync it."""
+
+    path: str
+    file_bytes: int
+    at: int
+    data: bytes | bytearray
 
 
 class File(Protocol):
@@ -49,7 +69,7 @@ class File(Protocol):
         """Return up to `size` bytes from a position; fewer only at the file's end."""
         ...
 
-    def write(self, at: int, parts: Sequence[bytes]) -> None:
+    def write(self, at: int, parts: Sequence[bytes | bytearray]) -> None:
         """Write parts back to back from a position, in as few system calls as possible.
 
         Raises:
@@ -81,6 +101,14 @@ class Files(Protocol):
         """Return a whole file, or None where it is missing."""
         ...
 
+    def write_durably(self, writes: Sequence[Write]) -> None:
+        """Write to many files and return when all of it is durable.
+
+        Raises:
+            DiskFull: There is no space left; any part of it may have been written.
+        """
+        ...
+
     def replace(self, path: str, data: bytes) -> None:
         """Write a whole file so that a crash leaves the old or the new one, never a part.
 
@@ -105,18 +133,21 @@ class OsFiles:
 
     Args:
         folder: Created where it is missing.
-        handles_max: How many files are held open at once.
+        handles_max: How many files are held open at once; None for what the system allows, within
+            reason.
 
     Raises:
         StoreLocked: Another process has the folder.
         StoreError: The folder cannot be created or written.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, handles_max: int = HANDLES_MAX) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, handles_max: int | None = None) -> None:
         self.folder = Path(folder)
-        self._handles: OrderedDict[str, int] = OrderedDict()
-        self._handles_max = handles_max
-        self._guard = RLock()
+        self._prefix = f"{os.fspath(folder)}/"
+        #: In the order of opening: the first one goes first, and is opened again if it is in use.
+        self._handles: dict[str, int] = {}
+        self._handles_max = allow_handles(HANDLES_MAX) if handles_max is None else handles_max
+        self._guard = Lock()  # held while a handle comes or goes
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -131,15 +162,24 @@ class OsFiles:
         os.pwrite(self._lock, b"lock", 0)
 
     def open(self, path: str, *, size: int | None = None) -> File:
-        target = self.folder / path
-        if size is not None and not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            self._create(target, size)
-        return OsFile(self, path, target.stat().st_size)
+        target = self._prefix + path
+        try:
+            found = os.stat(target).st_size  # noqa: PTH116  # often called
+        except FileNotFoundError:
+            if size is None:
+                raise
+            found = 0
+        if found or size is None:  # an empty one is just being created by another thread
+            return OsFile(self, path, found)
+        handle, changed = self._create(target, size)
+        os.close(handle)
+        for each in [target, *changed]:
+            _sync(each, os.fsync)
+        return OsFile(self, path, size)
 
     def names(self, folder: str) -> list[str]:
         try:
-            return sorted(path.name for path in (self.folder / folder).iterdir())
+            return sorted(os.listdir(self._prefix + folder))  # noqa: PTH208  # often called
         except FileNotFoundError:
             return []
 
@@ -148,6 +188,26 @@ class OsFiles:
             return (self.folder / path).read_bytes()
         except FileNotFoundError:
             return None
+
+    def write_durably(self, writes: Sequence[Write]) -> None:
+        changed: dict[str, Callable[[int], None]] = {}  # how to sync what
+        for path, file_bytes, at, data in writes:
+            target = self._prefix + path
+            changed[target] = os.fdatasync
+            try:
+                handle = os.open(target, os.O_RDWR)
+            except FileNotFoundError:
+                handle, folders = self._create(target, file_bytes)
+                changed.update(dict.fromkeys(folders, os.fsync))
+            try:
+                _write_whole(handle, path, at, [data])
+            finally:
+                os.close(handle)
+        if len(changed) > _FILES_SYNCED_ALONE_MAX:
+            _sync_file_system(self._lock)
+        else:
+            for target, sync in changed.items():
+                _sync(target, sync)
 
     def replace(self, path: str, data: bytes) -> None:
         target = self.folder / path
@@ -160,19 +220,27 @@ class OsFiles:
         if target.exists():
             target.replace(target.with_name(f"{target.name}.bak"))
         fresh.replace(target)
-        _sync_folder(target.parent)
+        _sync(target.parent, os.fsync)
 
     def remove(self, path: str) -> None:
+        try:
+            self._remove(path)
+        except FileNotFoundError:
+            return
+        _sync((self.folder / path).parent, os.fsync)
+
+    def _remove(self, path: str) -> None:
         target = self.folder / path
         if target.is_dir():
             for name in self.names(path):
-                self.remove(f"{path}/{name}")
+                self._remove(f"{path}/{name}")
             target.rmdir()
-        else:
-            if (handle := self._handles.pop(path, None)) is not None:
-                os.close(handle)
-            target.unlink(missing_ok=True)
-        _sync_folder(target.parent)
+            return
+        with self._guard:
+            handle = self._handles.pop(path, None)
+        if handle is not None:
+            os.close(handle)
+        target.unlink()
 
     def space(self) -> tuple[int, int]:
         facts = os.statvfs(self.folder)
@@ -185,32 +253,35 @@ class OsFiles:
         os.close(self._lock)
 
     def handle(self, path: str) -> int:
-        """Return an open handle of a file; the one that was unused longest is closed for it."""
-        with self._guard:
-            handle = self._handles.get(path)
-            if handle is None:
+        """Return an open handle of a file, good until the owner's thread asks for another one."""
+        handle = self._handles.get(path)
+        if handle is None:
+            handle = os.open(self._prefix + path, os.O_RDWR)
+            with self._guard:
                 if len(self._handles) >= self._handles_max:
-                    os.close(self._handles.popitem(last=False)[1])
-                handle = os.open(self.folder / path, os.O_RDWR)
+                    os.close(self._handles.pop(next(iter(self._handles))))
                 self._handles[path] = handle
-            else:
-                self._handles.move_to_end(path)
-            return handle
+        return handle
 
-    def duplicate_handle(self, path: str) -> int:
-        """Return a handle that the caller must close."""
-        with self._guard:
-            return os.dup(self.handle(path))
+    def full_path(self, path: str) -> str:
+        """Return a path that the system understands."""
+        return self._prefix + path
 
-    @staticmethod
-    def _create(target: Path, size: int) -> None:
+    def _create(self, target: str, size: int) -> tuple[int, list[str]]:
+        """Create a file; return a handle and the folders that must be synced for it to stay."""
+        folder = os.path.dirname(target)  # noqa: PTH120  # often called
+        changed = [folder]
+        while not os.path.isdir(changed[-1]):  # noqa: PTH112
+            changed.append(os.path.dirname(changed[-1]))  # noqa: PTH120
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        # Two threads may do this at once; the size is the same, so neither undoes the other.
         handle = os.open(target, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             os.ftruncate(handle, size)
-            os.fsync(handle)
-        finally:
+        except OSError:
             os.close(handle)
-        _sync_folder(target.parent)
+            raise
+        return handle, changed
 
 
 class OsFile:
@@ -226,15 +297,8 @@ class OsFile:
     def read(self, at: int, size: int) -> bytes:
         return os.pread(self._files.handle(self.path), size, at)
 
-    def write(self, at: int, parts: Sequence[bytes]) -> None:
-        handle = self._files.handle(self.path)
-        try:
-            for first in range(0, len(parts), _BUFFERS_MAX):
-                at = _write_whole(handle, at, parts[first : first + _BUFFERS_MAX])
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(self.path) from error
-            raise
+    def write(self, at: int, parts: Sequence[bytes | bytearray]) -> None:
+        _write_whole(self._files.handle(self.path), self.path, at, parts)
 
     def clear(self, at: int) -> None:
         handle = self._files.handle(self.path)
@@ -243,31 +307,59 @@ class OsFile:
         os.fsync(handle)
 
     def sync(self) -> None:
-        # A handle of its own: another thread may close the shared one to make room.
-        handle = self._files.duplicate_handle(self.path)
-        try:
-            os.fdatasync(handle)
-        finally:
-            os.close(handle)
+        _sync(self._files.full_path(self.path), os.fdatasync)
 
 
-def _write_whole(handle: int, at: int, parts: Sequence[bytes]) -> int:
-    """Write all parts and return the position behind them; a short write is gone on with."""
-    wanted = sum(map(len, parts))
-    written = os.pwritev(handle, parts, at)
-    if written < wanted:
-        rest = memoryview(b"".join(parts))
-        while written < wanted:
-            written += os.pwrite(handle, rest[written:], at + written)
-    return at + wanted
+def allow_handles(wanted: int) -> int:
+    """Raise the process's limit of open files where it may be; return how many a store may take.
+
+    That is half of the limit at most: connections need handles, too.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < 2 * wanted:
+        unlimited = hard == resource.RLIM_INFINITY
+        soft = max(soft, 2 * wanted if unlimited else min(2 * wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft // 2)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _write_whole(handle: int, path: str, at: int, parts: Sequence[bytes | bytearray]) -> None:
+    """Write all parts; a short write is gone on with."""
     try:
-        os.fsync(handle)
+        for first in range(0, len(parts), _BUFFERS_MAX):
+            together = parts if len(parts) <= _BUFFERS_MAX else parts[first : first + _BUFFERS_MAX]
+            wanted = sum(map(len, together))
+            written = os.pwritev(handle, together, at)
+            if written < wanted:
+                rest = memoryview(b"".join(together))
+                while written < wanted:
+                    written += os.pwrite(handle, rest[written:], at + written)
+            at += wanted
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(path) from error
+        raise
+
+
+def _sync(path: str | Path, sync: Callable[[int], None]) -> None:
+    """Make a file or folder durable, through a handle of its own; a folder needs `fsync`."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        sync(handle)
     finally:
         os.close(handle)
+
+
+def _sync_file_system(handle: int) -> None:
+    """Make everything durable that lies on the same file system as an open file."""
+    import ctypes  # only stores with many queues need it
+
+    system = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(system, "syncfs"):
+        os.sync()
+    elif system.syncfs(handle) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 # ---- in memory -----------------------------------------------------------------------------------
@@ -278,10 +370,14 @@ class MemoryFiles:
 
     Args:
         capacity: How many bytes may be written before the disk is full; clearing gives none back.
+
+    Attributes:
+        steps_left: After so many writes, syncs and removals, power is lost; None for never.
     """
 
     def __init__(self, *, capacity: int = 1 << 40) -> None:
         self.capacity = capacity
+        self.steps_left: int | None = None
         self._files: dict[str, MemoryFile] = {}
 
     def open(self, path: str, *, size: int | None = None) -> File:
@@ -301,6 +397,13 @@ class MemoryFiles:
         file = self._files.get(path)
         return None if file is None else file.read(0, file.size)
 
+    def write_durably(self, writes: Sequence[Write]) -> None:
+        files = [self.open(write.path, size=write.file_bytes) for write in writes]
+        for file, write in zip(files, writes, strict=True):
+            file.write(write.at, [write.data])
+        for file in files:
+            file.sync()
+
     def replace(self, path: str, data: bytes) -> None:
         if path in self._files:
             self._files[f"{path}.bak"] = self._files[path]
@@ -310,13 +413,26 @@ class MemoryFiles:
 
     def remove(self, path: str) -> None:
         for other in [name for name in self._files if name == path or name.startswith(f"{path}/")]:
+            self.step()
             del self._files[other]
 
     def space(self) -> tuple[int, int]:
         return self.capacity, max(self.capacity, 1)
 
+    def step(self) -> None:
+        """Count what is about to be done.
+
+        Raises:
+            PowerLost: It is not done, as there is no power.
+        """
+        if self.steps_left is not None:
+            if self.steps_left == 0:
+                raise PowerLost
+            self.steps_left -= 1
+
     def crash(self, random: Random) -> None:
         """Lose power: of what was not synced, the disk keeps what chance decides."""
+        self.steps_left = None
         for file in self._files.values():
             file.crash(random)
 
@@ -338,7 +454,8 @@ class MemoryFile:
         size = min(size, self.size - at)
         return bytes(self._content[at : at + size]).ljust(size, b"\x00")
 
-    def write(self, at: int, parts: Sequence[bytes]) -> None:
+    def write(self, at: int, parts: Sequence[bytes | bytearray]) -> None:
+        self._files.step()
         data = b"".join(parts)
         if len(data) > self._files.capacity:
             raise DiskFull(self.path)
@@ -347,10 +464,12 @@ class MemoryFile:
         self._unsynced.append((at, data))
 
     def clear(self, at: int) -> None:
+        self._files.step()
         del self._content[at:]
         self.sync()
 
     def sync(self) -> None:
+        self._files.step()
         self._durable = bytes(self._content)
         self._unsynced.clear()
 

@@ -9,21 +9,29 @@
 A key's slot is its hash modulo the number of slots. Entries are numbered from 1. A file that is
 full is followed by a new one, named by the time it was made.
 
-Entries only ever grow, so a crash can at most leave some behind the last that counts. Slots change
-in place: a slot on the disk that names an entry which never got there would hide all older ones.
-Therefore changed slots stay in memory until `sync`, which writes the entries, then the slots to a
-journal beside the index, and only then the slots themselves. `restore` repeats the journal after a
-crash.
+Entries only ever grow, while slots change in place: a slot on the disk that names an entry which
+never got there would hide all older ones. One rule keeps that from happening: the header on the
+disk never counts an entry that is not durable, and no slot on the disk names an entry that the
+header does not count. So a flush makes the entries durable, then the header, then the slots. After
+a crash, the entries of records behind the checkpoint are undone, newest first, which brings every
+slot that they touched back to what it was, written or not; then the slots are made durable before
+the header.
+
+The newest file has its slots in memory, and the entries that were added since the last flush.
 """
 
 from __future__ import annotations
 
-import zlib
+from array import array
 from datetime import datetime
+from functools import lru_cache
 from struct import Struct
+from sys import byteorder
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from downrange.wire.hashing import key_hash
+from downrange.errors import DiskFull
+from downrange.store.files import Write
+from downrange.wire.hashing import key_hash, key_hash_behind
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
@@ -33,18 +41,22 @@ if TYPE_CHECKING:
     from downrange.wire.records import Record
 
 FOLDER: Final = "index"
-JOURNAL: Final = "index.journal"
 SLOTS: Final = 5_000_000
 ENTRIES: Final = 20_000_000
+MEMORY_ENTRIES: Final = 8192
 #: How many messages one query finds at most.
 FOUND_MAX: Final = 64
 
 _HEADER: Final = Struct(">qqqqii")
 _ENTRY: Final = Struct(">iqii")
-_SLOT: Final = Struct(">i")
-#: A journal is a CRC and sections: the name of an index file, the length of its changes, these.
-_SECTION: Final = Struct(">17si")
-_JOURNAL_SLOT: Final = Struct(">ii")
+_ENTRY_BYTES: Final = _ENTRY.size
+_SLOT_BYTES: Final = 4
+#: Slots are written in pages of 4 KiB.
+_PAGE_SLOTS_LOG2: Final = 10
+# Plain texts: an enum's hashing costs more than a lookup.
+_UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
+_KEYS: Final = PropertyKey.KEYS.value
+_TAGS: Final = PropertyKey.TAGS.value
 
 
 class Found(NamedTuple):
@@ -55,22 +67,38 @@ class Found(NamedTuple):
     last_log_offset: int
 
 
-def keys_of(properties: Mapping[str, str]) -> list[str]:
-    """Return the keys that a record is indexed by: its unique id and the user's keys."""
-    unique = properties.get(PropertyKey.UNIQUE_KEY)
-    keys = properties.get(PropertyKey.KEYS, "").split(" ")
-    return [key for key in (unique, *keys) if key]
+class FileFlush(NamedTuple):
+    """What one file of the index needs to have written, in this order."""
+
+    file: KeyIndexFile
+    entries: Write
+    header: Write
+    slots: list[Write]
 
 
 class KeyIndexFile:
-    """One file of the index."""
+    """One file of the index.
+
+    Args:
+        files: The store's folder.
+        name: The file's name in the index folder.
+        slot_count: How many slots it has.
+        entries_max: How many entries, the unused number 0 included.
+        memory_entries: How many are kept in memory; they are written when there are more, without
+            waiting for a flush.
+    """
 
     __slots__ = (
-        "_dirty_slots",
+        "_changed_pages",
         "_entries_at",
         "_file",
-        "_flushing_slots",
-        "_pending",
+        "_flush_count",
+        "_flushing_pages",
+        "_memory",
+        "_memory_bytes",
+        "_memory_bytes_max",
+        "_memory_from",
+        "_slot_count",
         "_slots",
         "begin_ms",
         "begin_offset",
@@ -82,20 +110,20 @@ class KeyIndexFile:
         "slots_used",
     )
 
-    def __init__(self, files: Files, name: str, slots: int, entries_max: int) -> None:
-        size = _HEADER.size + slots * _SLOT.size + entries_max * _ENTRY.size
+    def __init__(
+        self, files: Files, name: str, slot_count: int, entries_max: int, memory_entries: int
+    ) -> None:
+        self._entries_at = _HEADER.size + slot_count * _SLOT_BYTES
+        size = self._entries_at + entries_max * _ENTRY_BYTES
         self._file: File = files.open(f"{FOLDER}/{name}", size=size)
-        self._slots = slots
-        self._entries_at = _HEADER.size + slots * _SLOT.size
-        self._dirty_slots: dict[int, int] = {}  # changed since the last flush began
-        self._flushing_slots: dict[int, int] = {}  # being written by a flush
-        self._pending: list[bytes] = []
+        self._slot_count = slot_count
+        self._slots: memoryview[int] | None = None  # read when the first one changes
+        self._changed_pages: set[int] = set()  # since the last flush began
+        self._flushing_pages: set[int] = set()  # being written by a flush
+        self._memory = bytearray()
+        self._memory_bytes = self._memory_bytes_max = memory_entries * _ENTRY_BYTES
         self.name = name
         self.entries_max = entries_max
-        self.load()
-
-    def load(self) -> None:
-        """Read the header."""
         (
             self.begin_ms,
             self.end_ms,
@@ -105,6 +133,7 @@ class KeyIndexFile:
             count,
         ) = _HEADER.unpack(self._file.read(0, _HEADER.size))
         self.count: int = max(count, 1)
+        self._memory_from = self._flush_count = self.count  # the first entry in memory
 
     @property
     def is_full(self) -> bool:
@@ -113,23 +142,32 @@ class KeyIndexFile:
 
     def put(self, hash_value: int, log_offset: int, store_ms: int) -> None:
         """Add an entry."""
-        if self.count == 1:
+        slots = self._slots
+        if slots is None:
+            slots = self._load_slots()
+        number = self.count
+        if number == 1:
             self.begin_ms, self.begin_offset = store_ms, log_offset
-        slot = hash_value % self._slots
-        previous = self._newest(slot)
-        if previous == 0:
+        slot = hash_value % self._slot_count
+        previous = slots[slot]
+        if not 0 < previous < number:
+            previous = 0
             self.slots_used += 1
-        seconds = min(max((store_ms - self.begin_ms) // 1000, 0), 0x7FFFFFFF)
-        self._pending.append(_ENTRY.pack(hash_value, log_offset, seconds, previous))
-        self._dirty_slots[slot] = self.count
-        self.count += 1
+        seconds = (store_ms - self.begin_ms) // 1000
+        if not 0 <= seconds <= 0x7FFFFFFF:
+            seconds = 0 if seconds < 0 else 0x7FFFFFFF
+        self._memory += _ENTRY.pack(hash_value, log_offset, seconds, previous)
+        slots[slot] = number
+        self._changed_pages.add(slot >> _PAGE_SLOTS_LOG2)
+        self.count = number + 1
         self.end_ms, self.end_offset = store_ms, log_offset
+        if len(self._memory) >= self._memory_bytes_max:
+            self._relieve()
 
     def find(self, hash_value: int, begin_ms: int, end_ms: int, found_max: int) -> list[int]:
         """Return log offsets of entries with a hash, stored within a time span, newest first."""
-        self.write()
         found: list[int] = []
-        number = self._newest(hash_value % self._slots)
+        number = self._newest(hash_value % self._slot_count)
         while number > 0 and len(found) < found_max:
             entry_hash, log_offset, seconds, previous = self._entry(number)
             stored_ms = self.begin_ms + seconds * 1000
@@ -142,95 +180,151 @@ class KeyIndexFile:
         return found
 
     def cut_from(self, log_offset: int) -> None:
-        """Undo the entries of records at a log offset or behind it, the newest first."""
-        self.write()
+        """Undo the entries of records at a log offset or behind it, and make that durable."""
+        before = self.count
         while self.count > 1:
-            hash_value, entry_offset, _, previous = self._entry(self.count - 1)
+            hash_value, entry_offset, seconds, previous = self._entry(self.count - 1)
             if entry_offset < log_offset:
+                self.end_offset = entry_offset
+                self.end_ms = self.begin_ms + seconds * 1000
                 break
-            self._dirty_slots[hash_value % self._slots] = previous
+            slot = hash_value % self._slot_count
+            self._load_slots()[slot] = previous
+            self._changed_pages.add(slot >> _PAGE_SLOTS_LOG2)
             self.slots_used -= previous == 0
             self.count -= 1
-        if self.count > 1:
-            _, self.end_offset, seconds, _ = self._entry(self.count - 1)
-            self.end_ms = self.begin_ms + seconds * 1000
-
-    def write(self) -> None:
-        """Write new entries."""
-        if self._pending:
-            parts, self._pending = self._pending, []
-            first = self.count - len(parts)
-            self._file.write(self._entries_at + first * _ENTRY.size, parts)
-
-    def begin_flush(self) -> bytes | None:
-        """Return header and changed slots as a journal holds them, or None without changes."""
-        self.write()
-        assert not self._flushing_slots, "the flush before has not finished"
-        if not self._dirty_slots:
-            return None
-        self._flushing_slots, self._dirty_slots = self._dirty_slots, {}
-        header = _HEADER.pack(
-            self.begin_ms,
-            self.end_ms,
-            self.begin_offset,
-            self.end_offset,
-            self.slots_used,
-            self.count,
-        )
-        return header + b"".join(
-            [_JOURNAL_SLOT.pack(slot, number) for slot, number in self._flushing_slots.items()]
-        )
-
-    def sync(self) -> None:
-        """Make the file's bytes durable, as they are."""
+        if self.count == before:
+            return
+        self._memory = bytearray()
+        self._memory_from = self.count
+        _, _, header, pages = self.begin_flush()
+        # New entries will take the numbers of undone ones: no slot may mean those any more.
+        for write in pages:
+            self._file.write(write.at, [write.data])
         self._file.sync()
+        self._file.write(header.at, [header.data])
+        self._file.sync()
+        self.finish_flush()
+
+    # ---- flushing ----
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is something to flush."""
+        return bool(self._changed_pages or self._flushing_pages)
+
+    def begin_flush(self) -> FileFlush:
+        """Return what must be written and made durable now, then call `finish_flush`."""
+        self._flushing_pages |= self._changed_pages  # there are some already if a flush failed
+        self._changed_pages = set()
+        self._flush_count = self.count
+        path, size = self._file.path, self._file.size
+        entries_at = self._entries_at + self._memory_from * _ENTRY_BYTES
+        return FileFlush(
+            self,
+            Write(path, size, entries_at, bytes(self._memory)),
+            Write(path, size, 0, self._header()),
+            [Write(path, size, at, data) for at, data in self._page_runs()],
+        )
 
     def finish_flush(self) -> None:
-        """Note that the flush has run."""
-        self._flushing_slots = {}
+        """Let go of what the flush has made durable."""
+        self._flushing_pages = set()
+        flushed = self._flush_count - self._memory_from
+        if flushed > 0:
+            del self._memory[: flushed * _ENTRY_BYTES]
+            self._memory_from = self._flush_count
+        if self.is_full and not self._changed_pages:
+            self._slots = None  # it is only read from now on
 
-    def apply(self, changes: bytes) -> None:
-        """Write header and slots as a journal holds them."""
-        self._file.write(0, [changes[: _HEADER.size]])
-        for slot, number in _JOURNAL_SLOT.iter_unpack(changes[_HEADER.size :]):
-            self._file.write(_HEADER.size + slot * _SLOT.size, [_SLOT.pack(number)])
-        self._file.sync()
+    def write(self) -> None:
+        """Write the entries that are in memory; they become durable by the next flush."""
+        self._file.write(self._entries_at + self._memory_from * _ENTRY_BYTES, [self._memory])
+        self._memory = bytearray()
+        self._memory_from = self.count
+
+    def _relieve(self) -> None:
+        """Write what is in memory; where that fails it stays there, for a flush to complain."""
+        try:
+            self.write()
+        except (DiskFull, OSError):
+            self._memory_bytes_max = 2 * len(self._memory)
+        else:
+            self._memory_bytes_max = self._memory_bytes
+
+    def _header(self) -> bytes:
+        times, offsets = (self.begin_ms, self.end_ms), (self.begin_offset, self.end_offset)
+        return _HEADER.pack(*times, *offsets, self.slots_used, self.count)
+
+    def _page_runs(self) -> list[tuple[int, bytes]]:
+        """Copy pages of slots that changed, neighbours in one: position in the file, bytes."""
+        runs: list[tuple[int, bytes]] = []
+        pages = sorted(self._flushing_pages)
+        first = 0
+        for index, page in enumerate(pages):
+            if index + 1 == len(pages) or pages[index + 1] != page + 1:
+                begin = pages[first] << _PAGE_SLOTS_LOG2
+                end = min((page + 1) << _PAGE_SLOTS_LOG2, self._slot_count)
+                runs.append((_HEADER.size + begin * _SLOT_BYTES, self._slot_bytes(begin, end)))
+                first = index + 1
+        return runs
+
+    # ---- entries and slots ----
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
         """Return an entry's hash, log offset, seconds, and the number of the one before it."""
-        data = self._file.read(self._entries_at + number * _ENTRY.size, _ENTRY.size)
-        hash_value, log_offset, seconds, previous = _ENTRY.unpack(data)
+        if number >= self._memory_from:
+            at = (number - self._memory_from) * _ENTRY_BYTES
+            hash_value, log_offset, seconds, previous = _ENTRY.unpack_from(self._memory, at)
+        else:
+            data = self._file.read(self._entries_at + number * _ENTRY_BYTES, _ENTRY_BYTES)
+            hash_value, log_offset, seconds, previous = _ENTRY.unpack(data)
         return hash_value, log_offset, seconds, previous
 
     def _newest(self, slot: int) -> int:
-        number = self._dirty_slots.get(slot)
-        if number is None:
-            number = self._flushing_slots.get(slot)
-        if number is None:
-            data = self._file.read(_HEADER.size + slot * _SLOT.size, _SLOT.size)
-            (number,) = _SLOT.unpack(data)
-            if not 0 < number < self.count:
-                return 0
-        return number
+        """Return the number of a slot's newest entry, or 0."""
+        if self._slots is None:
+            data = self._file.read(_HEADER.size + slot * _SLOT_BYTES, _SLOT_BYTES)
+            number = int.from_bytes(data, "big", signed=True)
+        else:
+            number = self._slots[slot]
+        return number if 0 < number < self.count else 0
+
+    def _load_slots(self) -> memoryview[int]:
+        """Return all slots, in memory."""
+        if self._slots is None:
+            size = self._slot_count * _SLOT_BYTES
+            if self.count == 1:
+                data = bytearray(size)  # takes memory only where it is touched
+            else:
+                data = bytearray(_swapped(self._file.read(_HEADER.size, size)))
+            self._slots = memoryview(data).cast("i")
+        return self._slots
+
+    def _slot_bytes(self, begin: int, end: int) -> bytes:
+        slots = self._load_slots()
+        return _swapped(slots[begin:end].tobytes())
+
+
+def _swapped(data: bytes) -> bytes:
+    """Turn slots as the file has them into numbers of this machine, or back."""
+    numbers = array("i", data)
+    if byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()
 
 
 class KeyFlush(NamedTuple):
-    """What a flush makes durable: entries first, then a journal of the slots, then the slots."""
+    """What a flush makes durable: entries, then headers, then slots."""
 
     files: Files
-    changes: list[tuple[KeyIndexFile, bytes]]
+    parts: list[FileFlush]
 
     def run(self) -> None:
-        """Return when it is durable."""
-        for file, _ in self.changes:
-            file.sync()
-        sections = b"".join(
-            _SECTION.pack(file.name.encode(), len(data)) + data for file, data in self.changes
-        )
-        if sections:
-            self.files.replace(JOURNAL, zlib.crc32(sections).to_bytes(4, "big") + sections)
-        for file, data in self.changes:
-            file.apply(data)
+        """Return when it is durable; any thread may wait for that."""
+        self.files.write_durably([part.entries for part in self.parts])
+        self.files.write_durably([part.header for part in self.parts])
+        self.files.write_durably([write for part in self.parts for write in part.slots])
 
 
 class KeyIndex:
@@ -240,12 +334,24 @@ class KeyIndex:
         files: The store's folder.
         slots: Slots per file.
         entries: Entries per file, the unused number 0 included.
+        memory_entries: How many entries are kept in memory.
+        index_tags: Whether a tag is indexed like a key, as `T#tag`.
     """
 
-    def __init__(self, files: Files, slots: int = SLOTS, entries: int = ENTRIES) -> None:
+    def __init__(
+        self,
+        files: Files,
+        slots: int = SLOTS,
+        entries: int = ENTRIES,
+        memory_entries: int = MEMORY_ENTRIES,
+        *,
+        index_tags: bool = False,
+    ) -> None:
         self._files = files
         self._slots = slots
         self._entries = entries
+        self._memory_entries = memory_entries
+        self._index_tags = index_tags
         self._chain = [self._open(name) for name in files.names(FOLDER)]
 
     @property
@@ -253,32 +359,30 @@ class KeyIndex:
         """The log offset of the newest record that is indexed, or -1."""
         return next((file.end_offset for file in reversed(self._chain) if file.count > 1), -1)
 
-    def restore(self) -> None:
-        """Repeat the last journal: the disk may have been left in the middle of it."""
-        journal = self._files.read_all(JOURNAL) or b""
-        if zlib.crc32(journal[4:]) != int.from_bytes(journal[:4], "big"):
-            return  # never: a journal is replaced whole; but a stranger may have touched it
-        by_name = {file.name: file for file in self._chain}
-        at = 4
-        while at < len(journal):
-            name, size = _SECTION.unpack_from(journal, at)
-            at += _SECTION.size
-            changes = journal[at : at + size]
-            at += size
-            file = by_name.get(name.decode())
-            # A file that counts more was written on by a broker that does not know the journal.
-            if file is not None and _HEADER.unpack_from(changes)[-1] >= file.count:
-                file.apply(changes)
-                file.load()
+    def put(self, front: int, record: Record, properties: Mapping[str, str]) -> None:
+        """Index a record by its unique id and the user's keys.
 
-    def put(self, record: Record, properties: Mapping[str, str]) -> None:
-        """Index a record by its keys."""
-        topic = record.topic
-        for key in keys_of(properties):
-            if not self._chain or self._chain[-1].is_full:
-                self._begin_file(record.store_ms)
-            hash_value = key_hash(topic, key)
-            self._chain[-1].put(hash_value, record.log_offset, record.store_ms)
+        Args:
+            front: The `key_front` of its topic.
+            record: A record that is in the log.
+            properties: Its properties.
+        """
+        unique = properties.get(_UNIQUE_KEY)
+        if unique:
+            self._put(key_hash_behind(front, unique), record)
+        keys = properties.get(_KEYS)
+        if keys:
+            for key in keys.split(" "):
+                if key:
+                    self._put(key_hash_behind(front, key), record)
+        if self._index_tags and (tag := properties.get(_TAGS)):
+            self._put(_tag_key_hash(front, tag), record)
+
+    def _put(self, hash_value: int, record: Record) -> None:
+        chain = self._chain
+        if not chain or chain[-1].is_full:
+            self._begin_file(record.store_ms)
+        chain[-1].put(hash_value, record.log_offset, record.store_ms)
 
     def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, found_max: int) -> Found:
         """Look a key up; what is found must be compared with the key, as only hashes are kept."""
@@ -295,42 +399,35 @@ class KeyIndex:
             return Found([], 0, 0)
         return Found(offsets, self._chain[-1].end_ms, self._chain[-1].end_offset)
 
-    def write(self) -> None:
-        """Write new entries."""
-        if self._chain:
-            self._chain[-1].write()
-
     def begin_flush(self) -> KeyFlush:
         """Return what must be made durable now: run it in any thread, then `finish_flush` it."""
-        changed = [(file, file.begin_flush()) for file in self._chain]
-        return KeyFlush(self._files, [(file, data) for file, data in changed if data is not None])
+        return KeyFlush(
+            self._files, [file.begin_flush() for file in self._chain if file.is_changed]
+        )
 
     def finish_flush(self, flush: KeyFlush) -> None:
         """Note that a flush has run."""
-        for file, _ in flush.changes:
-            file.finish_flush()
-
-    def forget_journal(self) -> None:
-        """Remove the journal after a clean stop, when nothing is left for it to mend."""
-        self._files.remove(JOURNAL)
+        for part in flush.parts:
+            part.file.finish_flush()
 
     def cut_from(self, log_offset: int) -> None:
         """Forget records at a log offset or behind it, and make that durable."""
-        for file in reversed(self._chain):
-            file.cut_from(log_offset)
-            if file.count > 1:
+        while self._chain:
+            self._chain[-1].cut_from(log_offset)
+            if self._chain[-1].count > 1:
                 break
-        while self._chain and self._chain[-1].count == 1:
             self._files.remove(f"{FOLDER}/{self._chain.pop().name}")
-        # New entries take the numbers of undone ones: no slot on the disk may still mean those.
-        flush = self.begin_flush()
-        flush.run()
-        self.finish_flush(flush)
 
-    def drop_before(self, log_offset: int) -> None:
-        """Remove files whose records are no longer in the log."""
+    def drop_before(self, log_offset: int) -> list[str]:
+        """Forget files whose records are no longer in the log.
+
+        Returns:
+            Their paths, to be removed when no flush is under way that may write to them.
+        """
+        dropped: list[str] = []
         while len(self._chain) > 1 and self._chain[0].end_offset < log_offset:
-            self._files.remove(f"{FOLDER}/{self._chain.pop(0).name}")
+            dropped.append(f"{FOLDER}/{self._chain.pop(0).name}")
+        return dropped
 
     def _begin_file(self, now_ms: int) -> None:
         """Begin a file, named by the local time down to the millisecond, as Java does."""
@@ -341,4 +438,9 @@ class KeyIndex:
         self._chain.append(self._open(name))
 
     def _open(self, name: str) -> KeyIndexFile:
-        return KeyIndexFile(self._files, name, self._slots, self._entries)
+        return KeyIndexFile(self._files, name, self._slots, self._entries, self._memory_entries)
+
+
+@lru_cache(maxsize=4096)
+def _tag_key_hash(front: int, tag: str) -> int:
+    return key_hash_behind(front, f"T#{tag}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import CorruptStore, MalformedRecord, StoreError
-from downrange.store.files import SECTOR_BYTES
+from downrange.store.files import SECTOR_BYTES, Write
 from downrange.store.segments import SegmentChain
 from downrange.wire.records import (
     BLANK_BYTES_MIN,
@@ -17,8 +17,7 @@ from downrange.wire.records import (
     RECORD_BYTES_MIN,
     blank_record,
     decode_record,
-    encode_record,
-    record_size,
+    encode_parts,
 )
 
 if TYPE_CHECKING:
@@ -53,10 +52,13 @@ class CommitLog:
         segment_bytes: The size of a segment; no record can be larger.
     """
 
-    __slots__ = ("_chain", "end", "flushed")
+    __slots__ = ("_chain", "_dropped", "end", "flushed", "segment_bytes")
 
     def __init__(self, files: Files, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._chain = SegmentChain(files, FOLDER, segment_bytes)
+        self._dropped: list[str] = []  # files that are still to be removed
+        #: The size of a segment.
+        self.segment_bytes = segment_bytes
         #: The position behind the last record: where the next one goes.
         self.end = self._chain.first
         #: Everything before this position is durable.
@@ -68,17 +70,12 @@ class CommitLog:
         return self._chain.first
 
     @property
-    def segment_bytes(self) -> int:
-        """The size of a segment."""
-        return self._chain.segment_bytes
-
-    @property
     def segment_starts(self) -> list[int]:
         """The first positions of all segments."""
         return list(self._chain.starts)
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write records behind the last one; each is given its log offset and size.
+        """Write records behind the last one; each is given its log offset, size and CRC.
 
         Raises:
             DiskFull: There is no space; the log is as it was.
@@ -86,34 +83,42 @@ class CommitLog:
                 is as it was.
             Unencodable: A record cannot be written; the log is as it was.
         """
+        end, runs = self._encode(records)
         try:
-            self.end = self._append_from(self.end, records)
+            for position, parts in runs:
+                if parts:
+                    self._chain.write(position, parts)
         except Exception:
             self._clear_behind(self.end)  # a part of it may have been written
             raise
+        self.end = end
 
-    def _append_from(self, position: int, records: Sequence[Record]) -> int:
-        begun, parts = position, list[bytes]()
+    def _encode(self, records: Sequence[Record]) -> tuple[int, list[tuple[int, list[bytes]]]]:
+        """Return where the log will end, and what is to be written where, a run per segment."""
+        position, parts = self.end, list[bytes]()
+        runs = [(position, parts)]
+        segment_bytes = self.segment_bytes
+        left = segment_bytes - position % segment_bytes - BLANK_BYTES_MIN
         for record in records:
-            size = record_size(record)
-            left = self.segment_bytes - position % self.segment_bytes
-            if size + BLANK_BYTES_MIN > self.segment_bytes:
-                limit = self.segment_bytes - BLANK_BYTES_MIN
-                raise StoreError(f"a record of {size} bytes is larger than a segment: {limit}")
-            if size + BLANK_BYTES_MIN > left:
-                parts.append(blank_record(left))
-                self._chain.write(begun, parts)
-                position += left
-                begun, parts = position, []
-            if b"\x00" in record.property_bytes:
+            if 0 in record.property_bytes:
                 raise StoreError("a property with a NUL byte cannot be told from a torn write")
             record.log_offset = position
-            record.size = size
-            parts.append(encode_record(record))
+            encoded = encode_parts(record)
+            size = record.size
+            if size > left:
+                if size > segment_bytes - BLANK_BYTES_MIN:
+                    limit = segment_bytes - BLANK_BYTES_MIN
+                    raise StoreError(f"a record of {size} bytes is larger than a segment: {limit}")
+                parts.append(blank_record(left + BLANK_BYTES_MIN))
+                position += left + BLANK_BYTES_MIN
+                left, parts = segment_bytes - BLANK_BYTES_MIN, []
+                runs.append((position, parts))
+                record.log_offset = position
+                encoded = encode_parts(record)
+            parts += encoded
             position += size
-        if parts:
-            self._chain.write(begun, parts)
-        return position
+            left -= size
+        return position, runs
 
     def _clear_behind(self, position: int) -> None:
         """Bring back the zeros behind a position, so that no half record is ever found there."""
@@ -214,9 +219,25 @@ class CommitLog:
         self.flushed = max(self.flushed, flush.end)
 
     def drop_first_segment(self) -> None:
-        """Remove the oldest segment; the one that is written to is never removed."""
+        """Forget the oldest segment; the one that is written to is never forgotten."""
         assert self._chain.first + self.segment_bytes <= self.end
-        self._chain.drop_first()
+        self._dropped.append(self._chain.drop_first())
+
+    def take_dropped(self) -> list[str]:
+        """Return the files of forgotten segments, to be removed when no flush holds one of them."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def next_segment(self) -> Write | None:
+        """Return what creates the next segment, once half of the last one is used.
+
+        The one who appends then finds it ready, and need not wait for the disk.
+        """
+        used = self.end % self.segment_bytes
+        if used < self.segment_bytes // 2:
+            return None
+        path = self._chain.path(self.end - used + self.segment_bytes)
+        return Write(path, self.segment_bytes, 0, b"")
 
     def corrupt(self, position: int, problem: str) -> CorruptStore:
         """Return the error that names a position by its segment file."""

@@ -6,18 +6,25 @@ what was flushed.
 
 The files are those of an Apache broker's store folder. While the store is open, a file `abort`
 says so; finding it at the next start means that there was a crash.
+
+Threads: a store belongs to one thread, its owner. Only the `run` of a flush may be called
+elsewhere, and it touches nothing that the owner changes: `begin` hands it copies, `finish` lets the
+store forget them. At most one log flush and one full flush are under way at a time, and they do not
+disturb each other. A flush that failed need not be finished: the next one of its kind does all that
+was left undone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import CorruptStore
 from downrange.store import log as commit_log
 from downrange.store import queue_index
 from downrange.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from downrange.store.key_index import ENTRIES, SLOTS, KeyIndex
+from downrange.store.key_index import ENTRIES, MEMORY_ENTRIES, SLOTS, KeyIndex
 from downrange.store.log import CommitLog
 from downrange.store.queue_index import QueueIndex, Unit
 from downrange.wire.codes import TransactionFlag
@@ -25,15 +32,20 @@ from downrange.wire.hashing import tag_hash
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from downrange.store.files import File, Files
+    from downrange.store.files import Files, Write
     from downrange.store.key_index import Found, KeyFlush
     from downrange.store.log import LogFlush
     from downrange.wire.records import Record
 
 ABORT: Final = "abort"
+# Plain values: an enum's arithmetic and hashing cost more than the rest of a lookup.
+#: Prepared and rolled-back records, which have this bit, too, are in no queue.
 _PREPARED: Final = int(TransactionFlag.PREPARED)
+_TAGS: Final = PropertyKey.TAGS.value
+#: How many queues a full flush looks through for files that are not needed any more.
+_QUEUES_SWEPT: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +57,19 @@ class StoreOptions:
         queue_segment_units: Messages per queue index file.
         key_slots: Hash slots per key index file.
         key_entries: Entries per key index file.
+        queue_memory_units: Messages per queue that wait in memory for a flush; more are written to
+            the index file at once, which does not make them durable.
+        key_memory_entries: The same for the key index.
+        index_tags: Whether messages can be found by `T#tag` like by a key, as release 5.5 does it.
     """
 
     log_segment_bytes: int = commit_log.SEGMENT_BYTES
     queue_segment_units: int = queue_index.SEGMENT_UNITS
     key_slots: int = SLOTS
     key_entries: int = ENTRIES
+    queue_memory_units: int = queue_index.MEMORY_UNITS
+    key_memory_entries: int = MEMORY_ENTRIES
+    index_tags: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +91,45 @@ class Recovery:
     cut_reason: str | None = None
 
 
-class StoreFlush(NamedTuple):
-    """What one flush makes durable: the log, then the indexes, then the checkpoint."""
+class Fetched(NamedTuple):
+    """Records that were read: how many, and their bytes, to be joined."""
+
+    record_count: int
+    parts: list[bytes]
+
+
+@dataclass(slots=True, eq=False)
+class StoreFlush:
+    """What one flush makes durable: the log, then the indexes, then the checkpoint.
+
+    Attributes:
+        files: The store's folder.
+        log: The log's part.
+        queues: Queues whose units are among the writes.
+        writes: Units of queues, and the log's next segment.
+        keys: The key index's part.
+        last_ms: The store time of the newest record.
+        removed: Files that are not needed any more; they go before anything is written.
+        dropped_topics: Topics whose queue indexes go as well.
+    """
 
     files: Files
     log: LogFlush
-    queues: list[File]
+    queues: set[QueueIndex]
+    writes: list[Write]
     keys: KeyFlush
     last_ms: int
+    removed: list[str]
+    dropped_topics: set[str]
 
     def run(self) -> None:
-        """Return when it is durable."""
+        """Return when it is durable; any thread may wait for that."""
         self.log.run()
-        for file in self.queues:
-            file.sync()
+        for topic in self.dropped_topics:
+            self.files.remove(f"{queue_index.FOLDER}/{topic}")
+        for path in self.removed:
+            self.files.remove(path)
+        self.files.write_durably(self.writes)
         self.keys.run()
         times = (self.last_ms,) * 3
         save_checkpoint(self.files, Checkpoint(*times, covered_offset=self.log.end))
@@ -115,42 +159,72 @@ class MessageStore:
         self._options = options
         self._unit_tag = unit_tag
         self._queues: dict[tuple[str, int], QueueIndex] = {}
-        self._dirty: set[tuple[str, int]] = set()
+        # The same, by the topic's bytes, as far as they follow the log's front: what `append` uses.
+        self._current: dict[tuple[bytes, int], QueueIndex] = {}
+        self._dirty: set[QueueIndex] = set()
+        self._dropped_topics: set[str] = set()
+        self._unneeded: list[str] = []  # files to be removed by the next flush
+        self._unswept: Iterator[tuple[str, int]] = iter(())
+        self._log_flush: LogFlush | None = None  # the ones that are under way
+        self._flush: StoreFlush | None = None
         self._last_ms = 0
         self.log = CommitLog(files, options.log_segment_bytes)
-        self._keys = KeyIndex(files, options.key_slots, options.key_entries)
+        self._keys = KeyIndex(
+            files,
+            options.key_slots,
+            options.key_entries,
+            options.key_memory_entries,
+            index_tags=options.index_tags,
+        )
         self.recovery = self._recover()
         files.replace(ABORT, b"")
         files.remove(f"{ABORT}.bak")
 
     # ---- writing ----
 
-    def append(self, records: Sequence[Record], now_ms: int) -> None:
+    def append(
+        self,
+        records: Sequence[Record],
+        now_ms: int,
+        properties: Sequence[Mapping[str, str]] | None = None,
+    ) -> None:
         """Store records that arrived together; each is given its offsets and store time.
+
+        Args:
+            records: What to store; `size`, `body_crc`, both offsets and `store_ms` are set.
+            now_ms: The time of the clock.
+            properties: The records' properties, if they have been parsed already.
 
         Raises:
             DiskFull: There is no space; nothing was stored.
             StoreError, Unencodable: A record cannot be stored; nothing was.
         """
-        self._last_ms = max(self._last_ms, now_ms)  # times in the log never go back
-        next_offsets: dict[tuple[str, int], int] = {}
+        if now_ms > self._last_ms:  # times in the log never go back
+            self._last_ms = now_ms
+        store_ms = self._last_ms
+        queues: list[QueueIndex | None] = []  # of each record
+        next_offsets: dict[QueueIndex, int] = {}
         for record in records:
-            record.store_ms = self._last_ms
-            if _is_queued(record):
-                key = (record.topic, record.queue_id)
-                offset = next_offsets.get(key)
-                if offset is None:
-                    offset = self.queue(*key).max_offset
-                record.queue_offset = offset
-                next_offsets[key] = offset + 1
-            else:
+            record.store_ms = store_ms
+            if record.sys_flag & _PREPARED:
                 record.queue_offset = 0
+                queues.append(None)
+                continue
+            queue = self._current.get((record.topic_bytes, record.queue_id))
+            if queue is None:
+                queue = self._queue_of(record)
+            offset = next_offsets.get(queue, queue.max_offset)
+            record.queue_offset = offset
+            next_offsets[queue] = offset + 1
+            queues.append(queue)
         self.log.append(records)
-        for record in records:
-            self._index(record)
-        for key in next_offsets:
-            self._queues[key].write()
-        self._keys.write()
+        for number, record in enumerate(records):
+            queue = queues[number]
+            if queue is not None:
+                known = record.properties() if properties is None else properties[number]
+                queue.put(record.log_offset, record.size, self._tag_code(record, known))
+                self._keys.put(queue.key_front, record, known)
+        self._dirty.update(next_offsets)
 
     def flush(self) -> None:
         """Make everything durable, and note in the checkpoint that it is."""
@@ -158,53 +232,130 @@ class MessageStore:
         flush.run()
         self.finish_flush(flush)
 
+    def begin_log_flush(self) -> LogFlush:
+        """Return the log's part of what must be made durable: run it, then `finish_log_flush` it.
+
+        This is what a synchronous acknowledgement waits for: `log.flushed` then says how far.
+        """
+        self._log_flush = self.log.begin_flush()
+        return self._log_flush
+
+    def finish_log_flush(self, flush: LogFlush) -> None:
+        """Note that a log flush has run."""
+        self.log.finish_flush(flush)
+        self._log_flush = None
+
     def begin_flush(self) -> StoreFlush:
         """Return what must be made durable now: run it in any thread, then `finish_flush` it.
 
-        Only one flush may be under way. What is appended meanwhile is for the next one.
+        What is appended meanwhile is for the next one.
         """
-        dirty, self._dirty = self._dirty, set()
-        return StoreFlush(
+        self._sweep()
+        failed = self._flush
+        if failed is not None:
+            self._dirty |= failed.queues & set(self._queues.values())
+            self._unneeded += failed.removed
+            self._dropped_topics |= failed.dropped_topics
+        queues, self._dirty = self._dirty, set()
+        if self._log_flush is None:  # it may hold a segment that is to be removed
+            self._unneeded += self.log.take_dropped()
+        removed, self._unneeded = self._unneeded, []
+        dropped_topics, self._dropped_topics = self._dropped_topics, set()
+        spare = self.log.next_segment()
+        self._flush = StoreFlush(
             files=self._files,
             log=self.log.begin_flush(),
-            queues=[file for key in dirty for file in self._queues[key].begin_flush()],
+            queues=queues,
+            writes=[write for queue in queues for write in queue.begin_flush()],
             keys=self._keys.begin_flush(),
             last_ms=self._last_ms,
+            removed=removed,
+            dropped_topics=dropped_topics,
         )
+        if spare is not None:
+            self._flush.writes.append(spare)
+        return self._flush
 
     def finish_flush(self, flush: StoreFlush) -> None:
         """Note that a flush has run."""
         self.log.finish_flush(flush.log)
         self._keys.finish_flush(flush.keys)
+        for queue in flush.queues:
+            queue.finish_flush()
+        if gone := flush.dropped_topics - self._dropped_topics:
+            for queue in self._queues.values():
+                if queue.topic in gone:
+                    queue.settle()
+        self._flush = None
 
     def close(self) -> None:
-        """Flush and mark the store as closed."""
+        """Flush and mark the store as closed; no flush may be under way."""
         self.flush()
-        self._keys.forget_journal()
         self._files.remove(ABORT)
 
     # ---- reading ----
 
     def queue(self, topic: str, queue_id: int) -> QueueIndex:
-        """Return the index of a queue, an empty one where nothing was stored yet."""
+        """Return the index of a queue, an empty one where nothing was stored yet.
+
+        Ask again each time: its front moves with the log's, and a topic may be dropped.
+        """
         key = (topic, queue_id)
         queue = self._queues.get(key)
         if queue is None:
-            units = self._options.queue_segment_units
-            queue = self._queues[key] = QueueIndex(self._files, topic, queue_id, units)
-            if self.log.first:  # its first file may reach back to messages that are gone
-                queue.drop_before(self.log.first)
+            queue = QueueIndex(
+                self._files,
+                topic,
+                queue_id,
+                self._options.queue_segment_units,
+                self._options.queue_memory_units,
+                is_fresh=self._is_dropped(topic),
+            )
+            self._queues[key] = queue
+        if queue.log_first != self.log.first:
+            self._unneeded += queue.drop_before(self.log.first)
         return queue
 
     def queue_names(self) -> Iterator[tuple[str, int]]:
-        """Name all queues that have files."""
+        """Name all queues that have messages or had some."""
+        known = dict.fromkeys(key for key, queue in self._queues.items() if queue.max_offset)
+        yield from known
         for topic in self._files.names(queue_index.FOLDER):
-            for name in self._files.names(f"{queue_index.FOLDER}/{topic}"):
-                yield topic, int(name)
+            if not self._is_dropped(topic):
+                for name in self._files.names(f"{queue_index.FOLDER}/{topic}"):
+                    if (topic, int(name)) not in known:
+                        yield topic, int(name)
 
     def read(self, unit: Unit) -> bytes:
         """Return the bytes of the record that a queue unit names."""
         return self.log.read(unit.log_offset, unit.size)
+
+    def read_range(self, units: Sequence[Unit], bytes_max: int) -> Fetched:
+        """Return the records of units, in as few reads as possible.
+
+        Args:
+            units: Of one queue, in its order.
+            bytes_max: The first record is returned whatever its size, others while all of them
+                are not larger together.
+
+        Returns:
+            The records before the first one that is gone or too much.
+        """
+        runs: list[tuple[int, int]] = []  # neighbours in the log are one
+        begin = end = count = total = 0
+        for log_offset, size, _ in units:
+            total += size
+            if not self.log.first <= log_offset < self.log.end or (count and total > bytes_max):
+                break
+            if log_offset != end:
+                if end:
+                    runs.append((begin, end - begin))
+                begin = log_offset
+            end = log_offset + size
+            count += 1
+        if end:
+            runs.append((begin, end - begin))
+        return Fetched(count, [self.log.read(begin, size) for begin, size in runs])
 
     def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, found_max: int) -> Found:
         """Look messages up by key; compare what is found, as the index knows only hashes."""
@@ -222,31 +373,47 @@ class MessageStore:
     # ---- forgetting ----
 
     def drop_first_segment(self) -> None:
-        """Remove the oldest log segment and what the indexes know of it."""
+        """Forget the oldest log segment; the next full flush removes its file.
+
+        Queue indexes follow when they are next asked for, or a few at a time with each full flush.
+        """
         self.log.drop_first_segment()
-        for topic, queue_id in list(self.queue_names()):
-            self.queue(topic, queue_id).drop_before(self.log.first)
-        self._keys.drop_before(self.log.first)
+        self._current.clear()
+        self._unneeded += self._keys.drop_before(self.log.first)
+        self._unswept = self.queue_names()
 
     def drop_topic(self, topic: str) -> None:
-        """Remove a topic's queue indexes; its records stay in the log until that is removed."""
+        """Forget a topic's queues at once; the next full flush removes their files.
+
+        The records stay in the log until their segments go. After a crash before that flush has
+        run, the queues are there again: those who must be sure wait for the flush, or drop topics
+        that they do not know when they open a store.
+        """
         for key in [key for key in self._queues if key[0] == topic]:
-            del self._queues[key]
-            self._dirty.discard(key)
-        self._files.remove(f"{queue_index.FOLDER}/{topic}")
+            self._dirty.discard(self._queues.pop(key))
+        self._current.clear()
+        self._dropped_topics.add(topic)
+
+    def _is_dropped(self, topic: str) -> bool:
+        """Whether files of a topic may still be there that belong to it no more."""
+        under_way = self._flush is not None and topic in self._flush.dropped_topics
+        return under_way or topic in self._dropped_topics
+
+    def _sweep(self) -> None:
+        """Let some queues follow the front of the log though nobody has asked for them."""
+        for topic, queue_id in islice(self._unswept, _QUEUES_SWEPT):
+            self.queue(topic, queue_id)
 
     # ---- opening ----
 
     def _recover(self) -> Recovery:
         checkpoint = load_checkpoint(self._files)
         was_clean = self._files.read_all(ABORT) is None
-        if not was_clean:
-            self._keys.restore()
         start = self._recovery_start(checkpoint)
         if not was_clean:
             # What the indexes hold behind the start is as uncertain as the log itself there.
             self._keys.cut_from(start)
-            for topic, queue_id in self.queue_names():
+            for topic, queue_id in list(self.queue_names()):
                 self.queue(topic, queue_id).cut_from(start)
         position, records = start, 0
         damage: CorruptStore | None = None
@@ -254,7 +421,7 @@ class MessageStore:
             for record in self.log.walk(start):
                 if not was_clean and self.log.is_torn(record):
                     raise self.log.corrupt(record.log_offset, "its end was not written")
-                self._index(record)
+                self._index_again(record)
                 self._last_ms = max(self._last_ms, record.store_ms)
                 position = record.log_offset + record.size
                 records += 1
@@ -263,8 +430,6 @@ class MessageStore:
                 raise  # this was durable: cutting it off would lose what was acknowledged
             damage = error
         self.log.cut(position)
-        for queue in self._queues.values():
-            queue.write()
         self._last_ms = max(self._last_ms, checkpoint.log_ms)
         if damage is None:
             return Recovery(was_clean, start, records)
@@ -287,20 +452,31 @@ class MessageStore:
     def _log_bytes(self) -> int:
         return len(self.log.segment_starts) * self.log.segment_bytes
 
-    def _index(self, record: Record) -> None:
-        if not _is_queued(record):
+    # ---- details ----
+
+    def _queue_of(self, record: Record) -> QueueIndex:
+        """Return a record's queue, to be found quickly by the next record."""
+        queue = self.queue(record.topic, record.queue_id)
+        self._current[record.topic_bytes, record.queue_id] = queue
+        return queue
+
+    def _index_again(self, record: Record) -> None:
+        """Index a record that was found in the log, if it is in a queue and not known there."""
+        if record.sys_flag & _PREPARED:
             return
         properties = record.properties()
-        tag = properties.get(PropertyKey.TAGS)
-        tag_code = tag_hash(tag) if self._unit_tag is None else self._unit_tag(record, tag)
-        key = (record.topic, record.queue_id)
-        queue = self.queue(*key)
-        queue.put(record.queue_offset, Unit(record.log_offset, record.size, tag_code))
-        self._dirty.add(key)
+        queue = self._queue_of(record)
+        self._remove_unneeded()  # a queue that begins anew may need files of the same names
+        unit = Unit(record.log_offset, record.size, self._tag_code(record, properties))
+        queue.put_again(record.queue_offset, unit)
+        self._dirty.add(queue)
         if record.log_offset > self._keys.end_offset:
-            self._keys.put(record, properties)
+            self._keys.put(queue.key_front, record, properties)
 
+    def _remove_unneeded(self) -> None:
+        while self._unneeded:
+            self._files.remove(self._unneeded.pop(0))
 
-def _is_queued(record: Record) -> bool:
-    """Whether consumers can see a record: prepared and rolled-back ones are in no queue."""
-    return not record.sys_flag & _PREPARED  # ROLLBACK has this bit, too
+    def _tag_code(self, record: Record, properties: Mapping[str, str]) -> int:
+        tag = properties.get(_TAGS)
+        return tag_hash(tag) if self._unit_tag is None else self._unit_tag(record, tag)

@@ -25,6 +25,7 @@ class SegmentChain:
         files: Where the folder is.
         folder: Its path.
         segment_bytes: The size of each file. A store is read with the size it was written with.
+        is_fresh: Whether the chain is empty, whatever files there are.
 
     Raises:
         CorruptStore: The folder has a gap, or files that are no segments or of another size.
@@ -32,12 +33,15 @@ class SegmentChain:
 
     __slots__ = ("_files", "_folder", "_open", "segment_bytes", "starts")
 
-    def __init__(self, files: Files, folder: str, segment_bytes: int) -> None:
+    def __init__(
+        self, files: Files, folder: str, segment_bytes: int, *, is_fresh: bool = False
+    ) -> None:
         self._files = files
         self._folder = folder
         self.segment_bytes = segment_bytes
+        names = [] if is_fresh else files.names(folder)
         #: First positions of the files, in order.
-        self.starts = [_start_of(folder, name) for name in files.names(folder)]
+        self.starts = [_start_of(folder, name) for name in names]
         self._open: dict[int, File] = {}
         for before, after in zip(self.starts, self.starts[1:], strict=False):
             if after - before != segment_bytes:
@@ -58,57 +62,64 @@ class SegmentChain:
         """Return the first position of the file that a position lies in."""
         return position - position % self.segment_bytes
 
+    def path(self, start: int) -> str:
+        """Return the path of the file that begins at a position."""
+        return f"{self._folder}/{start:0{_NAME_DIGITS}}"
+
+    def extend(self, start: int) -> None:
+        """Count a file as the chain's next one, or know that it is in the chain already."""
+        if not self.starts or start >= self.end:
+            self.starts.append(start)
+
     def file(self, start: int) -> File:
-        """Return the file that begins at a position, created where it is the next one.
+        """Return the file that begins at a position, created where it is missing.
 
         Raises:
             CorruptStore: The file is of another size.
         """
         file = self._open.get(start)
         if file is None:
-            path = f"{self._folder}/{start:0{_NAME_DIGITS}}"
-            is_next = not self.starts or start >= self.end
-            file = self._files.open(path, size=self.segment_bytes if is_next else None)
+            path = self.path(start)
+            file = self._files.open(path, size=self.segment_bytes)
             if file.size != self.segment_bytes:
                 problem = f"has {file.size} bytes where the store is set to {self.segment_bytes}"
                 raise CorruptStore(path, 0, problem)
-            if is_next:
-                self.starts.append(start)
+            self.extend(start)
             self._open[start] = file
         return file
 
     def read(self, position: int, size: int) -> bytes:
         """Return up to `size` bytes of one file; fewer at its end, none outside the chain."""
-        start = self.start_of(position)
+        start = position - position % self.segment_bytes
         if start < self.first or position >= self.end:
             return b""
         return self.file(start).read(position - start, size)
 
-    def write(self, position: int, parts: Sequence[bytes]) -> None:
+    def write(self, position: int, parts: Sequence[bytes | bytearray]) -> None:
         """Write within one file; the next one is created for a write at the chain's end."""
-        start = self.start_of(position)
+        start = position - position % self.segment_bytes
         self.file(start).write(position - start, parts)
 
     def cut(self, position: int) -> None:
         """End the chain at a position: later files go, later bytes of its file read as zeros."""
         while self.starts and self.starts[-1] >= position:
-            self._remove(self.starts.pop())
+            self._files.remove(self._forget(self.starts.pop()))
         if position < self.end:
             start = self.start_of(position)
             self.file(start).clear(position - start)
 
-    def drop_first(self) -> None:
-        """Remove the oldest file."""
-        self._remove(self.starts.pop(0))
+    def drop_first(self) -> str:
+        """Let the chain begin with its second file; return the path of the first, to be removed."""
+        return self._forget(self.starts.pop(0))
 
     def files_between(self, begin: int, end: int) -> list[File]:
         """Return the files that hold the bytes between two positions, as far as they are kept."""
         begin = self.start_of(max(begin, self.first))
         return [self.file(at) for at in range(begin, end, self.segment_bytes)]
 
-    def _remove(self, start: int) -> None:
+    def _forget(self, start: int) -> str:
         self._open.pop(start, None)
-        self._files.remove(f"{self._folder}/{start:0{_NAME_DIGITS}}")
+        return self.path(start)
 
 
 def _start_of(folder: str, name: str) -> int:

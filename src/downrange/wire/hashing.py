@@ -11,6 +11,11 @@ from typing import Final
 _MASK: Final = 0xFFFFFFFF
 #: 31 to the power of n, modulo 2^32; the last is 31^0, so a tail of the list fits a text.
 _POWERS: Final = [pow(31, exponent, 1 << 32) for exponent in reversed(range(256))]
+#: For keys of usual length: the tail of the list that fits, and 31 to the power of the length.
+_SHORT: Final = [(_POWERS[256 - size :], pow(31, size, 1 << 32)) for size in range(65)]
+#: Unique ids are so long, and that much of them is the same for all ids that one process makes.
+_UNIQUE_ID_SIZE: Final = 32
+_PROCESS_SIZE: Final = 20
 
 
 def java_hash(text: str) -> int:
@@ -26,15 +31,41 @@ def tag_hash(tag: str | None) -> int:
 
 def key_hash(topic: str, key: str) -> int:
     """Return what a key index holds for a key: never negative, 0 where Java's `abs` overflows."""
-    # The hash of `topic#key`, of which the front part is nearly always known.
-    units = len(key) if key.isascii() else len(key.encode("utf-16-le", "surrogatepass")) // 2
-    value = abs(_signed((_front_hash(topic) * pow(31, units, 1 << 32) + _hash(key)) & _MASK))
+    return key_hash_behind(key_front(topic), key)
+
+
+def key_front(topic: str) -> int:
+    """Return what is the same in the hashes of all keys of a topic, for `key_hash_behind`."""
+    return _hash(f"{topic}#")
+
+
+def key_hash_behind(front: int, key: str) -> int:
+    """Return the same as `key_hash`, for a topic of which `key_front` is known."""
+    size = len(key)
+    if size == _UNIQUE_ID_SIZE:
+        front = _process_front(front, key[:_PROCESS_SIZE])
+        key = key[_PROCESS_SIZE:]
+        size -= _PROCESS_SIZE
+    if size < len(_SHORT) and key.isascii():
+        powers, scale = _SHORT[size]
+        value: int = (front * scale + sum(map(mul, key.encode(), powers))) & _MASK
+    else:
+        value = _hash_behind(front, key)
+    # Java's `abs`, which overflows for the smallest number; a key index takes 0 for that.
+    if value > 0x8000_0000:
+        return 0x1_0000_0000 - value
     return 0 if value == 0x8000_0000 else value
 
 
 @lru_cache(maxsize=4096)
-def _front_hash(topic: str) -> int:
-    return _hash(f"{topic}#")
+def _process_front(front: int, key: str) -> int:
+    return _hash_behind(front, key)
+
+
+def _hash_behind(front: int, text: str) -> int:
+    """Go on with a hash that the text before led to."""
+    units = len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+    return (front * pow(31, units, 1 << 32) + _hash(text)) & _MASK
 
 
 def _hash(text: str) -> int:

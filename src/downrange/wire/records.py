@@ -76,7 +76,7 @@ _BATCH_ITEM: Final = Struct(">iiiii")
 class Record(msgspec.Struct, gc=False):
     """One stored message, field by field in the order of the bytes.
 
-    `size` and `body_crc` are what was read; `encode_record` writes them anew.
+    `size` and `body_crc` are what was read; writing the record computes them anew.
     """
 
     size: int = 0
@@ -147,46 +147,71 @@ def record_size(record: Record) -> int:
 
 
 def encode_record(record: Record) -> bytes:
-    """Write a record; its size and CRC are computed.
+    """Write a record; its size and CRC are computed, and noted in it.
 
     Raises:
         Unencodable: A part is too long for its length field, or a host does not match `sys_flag`.
     """
-    topic, properties = record.topic_bytes, record.property_bytes
-    is_v2 = record.magic == MAGIC_V2
-    if not is_v2 and record.magic != MAGIC_V1:
-        raise Unencodable("record magic", f"{record.magic & 0xFFFFFFFF:08x} is unknown")
-    if len(topic) > (0x7FFF if is_v2 else 0x7F):
-        raise Unencodable("record topic", f"{len(topic)} bytes do not fit its length field")
-    if len(properties) > 0x7FFF:
-        raise Unencodable("record properties", f"{len(properties)} bytes are more than 32767")
-    fixed = _FIXED[record.sys_flag & _V6_BITS]
-    if (len(record.born_ip), len(record.store_ip)) != _HOST_BYTES[record.sys_flag & _V6_BITS]:
+    return b"".join(encode_parts(record))
+
+
+def encode_parts(record: Record) -> tuple[bytes, bytes, bytes]:
+    """Write a record like `encode_record`, but in three parts, so that its body is not copied."""
+    tail = _encode_tail(record)
+    body, sys_flag = record.body, record.sys_flag
+    born_ip, store_ip = record.born_ip, record.store_ip
+    host_bits = sys_flag & _V6_BITS
+    if (len(born_ip), len(store_ip)) != _HOST_BYTES[host_bits]:
         raise Unencodable("record hosts", "IPv4 or IPv6 is not what sysFlag says")
-    topic_head = _I16.pack(len(topic)) if is_v2 else _I8.pack(len(topic))
+    fixed = _FIXED[host_bits]
+    body_size = len(body)
+    record.size = size = fixed.size + body_size + len(tail)
+    record.body_crc = crc = zlib.crc32(body) & 0x7FFFFFFF
     try:
         head = fixed.pack(
-            record_size(record),
+            size,
             record.magic,
-            body_crc(record.body),
+            crc,
             record.queue_id,
             record.flag,
             record.queue_offset,
             record.log_offset,
-            record.sys_flag,
+            sys_flag,
             record.born_ms,
-            record.born_ip,
+            born_ip,
             record.born_port,
             record.store_ms,
-            record.store_ip,
+            store_ip,
             record.store_port,
             record.reconsume_times,
             record.prepared_offset,
-            len(record.body),
+            body_size,
         )
     except StructError as error:
         raise Unencodable("record", str(error)) from error
-    return b"".join((head, record.body, topic_head, topic, _I16.pack(len(properties)), properties))
+    return head, body, tail
+
+
+def _encode_tail(record: Record) -> bytes:
+    """Write what follows the body: topic and properties with their lengths."""
+    topic, properties = record.topic_bytes, record.property_bytes
+    topic_size, properties_size = len(topic), len(properties)
+    if properties_size > 0x7FFF:
+        raise Unencodable("record properties", f"{properties_size} bytes are more than 32767")
+    if record.magic == MAGIC_V1:
+        topic_size_max, topic_head = 0x7F, _I8
+    elif record.magic == MAGIC_V2:
+        topic_size_max, topic_head = 0x7FFF, _I16
+    else:
+        raise Unencodable("record magic", f"{record.magic & 0xFFFFFFFF:08x} is unknown")
+    if topic_size > topic_size_max:
+        raise Unencodable("record topic", f"{topic_size} bytes do not fit its length field")
+    return b"%b%b%b%b" % (
+        topic_head.pack(topic_size),
+        topic,
+        _I16.pack(properties_size),
+        properties,
+    )
 
 
 def decode_record(data: bytes, at: int = 0) -> Record:

@@ -6,7 +6,14 @@ from downrange.store.message_store import StoreOptions
 from downrange.wire.records import Record
 
 #: Files so small that every test crosses from one to the next.
-SMALL = StoreOptions(log_segment_bytes=4096, queue_segment_units=8, key_slots=7, key_entries=20)
+SMALL = StoreOptions(
+    log_segment_bytes=4096,
+    queue_segment_units=8,
+    key_slots=7,
+    key_entries=20,
+    queue_memory_units=6,
+    key_memory_entries=9,
+)
 
 
 def record(

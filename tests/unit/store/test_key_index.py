@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import contextlib
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.store.key_index import FOUND_MAX, JOURNAL, KeyIndex, keys_of
+from downrange.store.files import MemoryFiles, PowerLost
+from downrange.store.key_index import FOUND_MAX, KeyIndex
+from downrange.wire.hashing import key_front
 from tests.unit.store.making import record
 
 if TYPE_CHECKING:
@@ -15,7 +19,7 @@ DAY_MS = 86_400_000
 
 
 def _index(files: Files) -> KeyIndex:
-    return KeyIndex(files, slots=7, entries=20)
+    return KeyIndex(files, slots=7, entries=20, memory_entries=4)
 
 
 def _stored(number: int, store_ms: int | None = None) -> Record:
@@ -26,7 +30,7 @@ def _stored(number: int, store_ms: int | None = None) -> Record:
 
 
 def _put(index: KeyIndex, made: Record) -> None:
-    index.put(made, made.properties())
+    index.put(key_front("T"), made, made.properties())
 
 
 def _fill(index: KeyIndex, numbers: range) -> None:
@@ -44,11 +48,27 @@ def _flush(index: KeyIndex) -> None:
     index.finish_flush(flush)
 
 
-def test_record_is_indexed_by_unique_id_and_keys() -> None:
-    assert keys_of(record(5).properties()) == ["u5", "k5", "common"]
-    plain = record(5)
+def test_record_is_indexed_by_unique_id_and_keys(files: Files) -> None:
+    index = _index(files)
+    made = _stored(5)
+    _put(index, made)
+    assert [_find(index, key) for key in ("u5", "k5", "common", "", "T#t")] == [[500]] * 3 + [
+        []
+    ] * 2
+    plain = _stored(6)
     plain.property_bytes = b"TAGS\x01a\x02"
-    assert keys_of(plain.properties()) == []
+    _put(index, plain)
+    assert index.end_offset == 500
+
+
+def test_tags_are_indexed_on_request(files: Files) -> None:
+    index = KeyIndex(files, slots=7, entries=20, index_tags=True)
+    _fill(index, range(2))
+    assert _find(index, "T#t") == [100, 0]
+    untagged = _stored(3)
+    untagged.property_bytes = b""
+    _put(index, untagged)
+    assert index.end_offset == 100
 
 
 def test_keys_are_found_before_and_after_a_flush_and_after_opening(files: Files) -> None:
@@ -92,10 +112,9 @@ def test_query_is_bounded_by_time_and_count(files: Files) -> None:
 def test_empty_index_finds_nothing(files: Files) -> None:
     index = _index(files)
     assert index.find("T", "k", begin_ms=0, end_ms=1, found_max=1) == ([], 0, 0)
-    index.write()
     _flush(index)
     assert index.end_offset == -1
-    assert files.read_all(JOURNAL) is None
+    assert files.names("index") == []
 
 
 def test_files_are_named_by_time_and_never_twice(files: Files) -> None:
@@ -110,10 +129,9 @@ def test_files_are_named_by_time_and_never_twice(files: Files) -> None:
 def test_old_files_go_with_the_log(files: Files) -> None:
     index = _index(files)
     _fill(index, range(30))
-    index.drop_before(1500)
-    assert len(files.names("index")) == 3
-    index.drop_before(10**9)
-    assert len(files.names("index")) == 1
+    names = files.names("index")
+    assert index.drop_before(1500) == [f"index/{name}" for name in names[:2]]
+    assert index.drop_before(10**9) == [f"index/{name}" for name in names[2:4]]
     assert _find(index, "k29") == [2900]
 
 
@@ -131,40 +149,73 @@ def test_entries_are_undone_from_a_log_offset_on(files: Files) -> None:
     assert files.names("index") == []
 
 
-def test_interrupted_flush_is_repeated_from_the_journal(files: Files) -> None:
-    index = _index(files)
-    _fill(index, range(3))
-    _flush(index)
-    (name,) = files.names("index")
-    file = files.open(f"index/{name}")
-    before = file.read(0, 40 + 7 * 4)
-    _fill(index, range(3, 6))
-    _flush(index)
-    file.write(0, [before])  # as if neither header nor slots had reached the disk
-    again = _index(files)
-    assert _find(again, "common") == [200, 100, 0]
-    again.restore()
-    assert _find(again, "common") == [500, 400, 300, 200, 100, 0]
-
-
-def test_journal_of_another_time_is_not_repeated(files: Files) -> None:
-    index = _index(files)
-    _fill(index, range(3))
-    _flush(index)
-    journal = files.read_all(JOURNAL)
-    assert journal is not None
-    _fill(index, range(3, 5))
-    _flush(index)
-    for stale in (journal, journal[:-1] + b"?", b""):
-        files.replace(JOURNAL, stale)
+@pytest.mark.parametrize("steps", range(9))
+def test_interrupted_flush_hides_nothing_older(steps: int) -> None:
+    """Whatever got to the disk, undoing what the flush was about gives what was before it."""
+    for seed in range(20):
+        files = MemoryFiles()
+        index = _index(files)
+        _fill(index, range(3))
+        _flush(index)
+        _fill(index, range(3, 9))  # into the next file
+        files.steps_left = steps
+        with contextlib.suppress(PowerLost):
+            _flush(index)
+        files.crash(Random(seed))
         again = _index(files)
-        again.restore()
-        assert _find(again, "common") == [400, 300, 200, 100, 0]
-    files.remove("index")
-    files.replace(JOURNAL, journal)
-    _index(files).restore()
-    index.forget_journal()
-    assert files.read_all(JOURNAL) is None
+        again.cut_from(300)
+        for looked_at in (again, _index(files)):
+            assert _find(looked_at, "common") == [200, 100, 0]
+            assert [_find(looked_at, f"u{number}") for number in range(3)] == [[0], [100], [200]]
+        _fill(again, range(3, 9))
+        _flush(again)
+        assert _find(_index(files), "common") == [800, 700, 600, 500, 400, 300, 200, 100, 0]
+
+
+def test_flush_that_failed_is_made_up_for_by_the_next(files: Files) -> None:
+    index = _index(files)
+    _fill(index, range(2))
+    index.begin_flush()
+    _flush(index)
+    assert _find(_index(files), "common") == [100, 0]
+
+
+def test_file_that_is_full_reads_its_slots_from_the_disk(files: Files) -> None:
+    index = _index(files)
+    _fill(index, range(10))
+    flush = index.begin_flush()
+    flush.run()
+    index.finish_flush(flush)
+    (name, *_) = files.names("index")
+    files.open(f"index/{name}").write(40, [bytes(4)] * 7)
+    assert _find(index, "k1") == []
+    assert _find(index, "k9") == [900]
+
+
+def test_entries_stay_in_memory_while_the_disk_is_full() -> None:
+    files = MemoryFiles(capacity=50)
+    index = KeyIndex(files, slots=7, entries=100, memory_entries=4)
+    _fill(index, range(4))
+    assert _find(index, "common") == [300, 200, 100, 0]
+    files.capacity = 10_000
+    _fill(index, range(4, 9))
+    assert files.capacity < 10_000
+    _flush(index)
+    assert len(_find(_reopened(files), "common")) == 9
+
+
+def _reopened(files: Files) -> KeyIndex:
+    return KeyIndex(files, slots=7, entries=100)
+
+
+@pytest.mark.parametrize(("store_ms", "found_at_ms"), [(0, 5_000), (2**62, 2**31 * 1000)])
+def test_times_that_do_not_fit_are_bent(files: Files, store_ms: int, found_at_ms: int) -> None:
+    index = _index(files)
+    _put(index, _stored(1, store_ms=5_000))
+    _put(index, _stored(2, store_ms=store_ms))
+    _put(index, _stored(3, store_ms=2**62))
+    end_ms = 5_000 if store_ms == 0 else 5_000 + found_at_ms
+    assert 200 in _find(index, "common", 0, end_ms)
 
 
 def test_broken_chain_ends_a_search(files: Files) -> None:
