@@ -1,0 +1,135 @@
+"""How half messages and the op records that end them look, and where they are read from.
+
+    half   RMQ_SYS_TRANS_HALF_TOPIC, queue 0: the message, with REAL_TOPIC and REAL_QID
+    op     RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0: tag d, body "12" or, by 5.x, "12,15,16,"
+
+A half is named by its number in its queue. TRANSACTION_CHECK_TIMES counts how often its producer
+was asked; FIRST_OFFSET, a property of ours, is the number that it had before it was first copied.
+Apache's TRAN_PREPARED_QUEUE_OFFSET would say the same, but there a copy is ended with its original.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from downrange.broker.names import HALF_DONE_TOPIC, HALF_TOPIC
+from downrange.broker.putting import CLIENT_FLAGS, join_properties
+from downrange.errors import CorruptStore
+from downrange.wire.codes import SysFlag
+from downrange.wire.properties import PropertyKey
+from downrange.wire.records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from downrange.broker.state import BrokerState
+
+CHECKS: Final = str(PropertyKey.TRANSACTION_CHECK_TIMES)
+FIRST_OFFSET: Final = "DOWNRANGE_FIRST_OFFSET"
+IMMUNITY: Final = str(PropertyKey.CHECK_IMMUNITY_TIME)
+#: Given along with each op record; nobody changes it.
+OP_PROPERTIES: Final = {str(PropertyKey.TAGS): "d"}
+
+_OP_PROPERTY_BYTES: Final = join_properties(OP_PROPERTIES)
+_OP_TOPIC: Final = HALF_DONE_TOPIC.encode()
+_BORN_HOST_V6: Final = int(SysFlag.BORN_HOST_V6)
+_KEPT_FLAGS: Final = CLIENT_FLAGS | _BORN_HOST_V6
+
+
+def queued_record_at(state: BrokerState, position: int, *topics: str) -> Record | None:
+    """Return the record at a position of the log if it is in queue 0 of one of the topics.
+
+    Bytes within a body may look like a record; only the queue says where one lies.
+    """
+    record = _intact_record_at(state, position)
+    if record is None or record.topic not in topics:
+        return None
+    is_queued = _position_of(state, record.topic, record.queue_offset) == position
+    return record if is_queued else None
+
+
+def read_half(state: BrokerState, offset: int) -> Record | None:
+    """Return the half with a number, or None where it cannot be read."""
+    return _read(state, HALF_TOPIC, offset)
+
+
+def read_op(state: BrokerState, offset: int) -> Record | None:
+    """Return the op record with a number, or None where it cannot be read."""
+    return _read(state, HALF_DONE_TOPIC, offset)
+
+
+def _read(state: BrokerState, topic: str, offset: int) -> Record | None:
+    position = _position_of(state, topic, offset)
+    return None if position is None else _intact_record_at(state, position)
+
+
+def _position_of(state: BrokerState, topic: str, offset: int) -> int | None:
+    queue = state.store.queue(topic, 0)
+    if not queue.min_offset <= offset < queue.max_offset:
+        return None
+    return queue.units(offset, 1)[0].log_offset
+
+
+def _intact_record_at(state: BrokerState, position: int) -> Record | None:
+    try:
+        record = state.store.log.record_at(position)
+    except CorruptStore:
+        return None
+    return record if record is not None and record.is_intact else None
+
+
+def copy_to(state: BrokerState, half: Record, topic: str, properties: Mapping[str, str]) -> Record:
+    """Return a half as it is stored anew in queue 0 of one of the broker's topics."""
+    return replace(
+        half,
+        topic_bytes=topic.encode(),
+        queue_id=0,
+        sys_flag=half.sys_flag & _KEPT_FLAGS | state.host.sys_flag,
+        store_ip=state.host.ip,
+        store_port=state.host.port,
+        property_bytes=join_properties(properties),
+    )
+
+
+def op_record(state: BrokerState, offset: int, now_ms: int) -> Record:
+    """Return the record that says that a half is ended."""
+    host = state.host
+    return Record(
+        sys_flag=host.sys_flag | (_BORN_HOST_V6 if host.sys_flag else 0),
+        born_ms=now_ms,
+        born_ip=host.ip,
+        born_port=host.port,
+        store_ip=host.ip,
+        store_port=host.port,
+        body=str(offset).encode(),
+        topic_bytes=_OP_TOPIC,
+        property_bytes=_OP_PROPERTY_BYTES,
+    )
+
+
+def named_by(op_body: bytes) -> list[int]:
+    """Return the numbers of the halves that an op record ends."""
+    return [int(word) for word in op_body.split(b",") if word.isdigit() and len(word) < 20]
+
+
+def first_offset(half: Record, properties: Mapping[str, str]) -> int:
+    """Return the number that a half had before it was first copied."""
+    text = properties.get(FIRST_OFFSET, "")
+    return int(text) if text.isdecimal() and len(text) < 20 else half.queue_offset
+
+
+def checks_of(properties: Mapping[str, str]) -> int:
+    """Return how often a half's producer was asked."""
+    return _number(properties.get(CHECKS))
+
+
+def immunity_ms(state: BrokerState, properties: Mapping[str, str]) -> float:
+    """Return how old a half gets before its producer is asked."""
+    own = _number(properties.get(IMMUNITY))
+    return max(own, state.options.transaction_timeout) * 1000
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else 0
