@@ -9,6 +9,10 @@ program can act on them, and says in its text what was wrong and where.
     ├── LinkError                      a connection cannot take the call
     │   ├── LinkClosed
     │   └── TooManyInFlight
+    ├── TransportError                 a peer did not answer
+    │   ├── ConnectFailed              it cannot be reached; nothing was asked
+    │   ├── ConnectionLost             it may have done what was asked, or not
+    │   └── CallTimeout (TimeoutError)  the same
     ├── CannotListen                   a server's address cannot be had
     ├── StoreError                     a store folder cannot be used
     │   ├── StoreLocked                another process has it
@@ -43,6 +47,7 @@ def _rebuild(
     kind: type[RocketMQError], args: tuple[Any, ...], facts: dict[str, Any]
 ) -> RocketMQError:
     error = kind.__new__(kind, *args)
+    error.args = args  # an OSError's __new__ leaves them to __init__
     error.__dict__.update(facts)
     return error
 
@@ -76,6 +81,38 @@ class TooManyInFlight(LinkError):
         """Name the limit that was reached."""
         super().__init__(f"{limit} requests are in flight on this connection, its limit")
         self.limit = limit
+
+
+class TransportError(RocketMQError):
+    """A peer did not answer.
+
+    Attributes:
+        address: "host:port".
+        problem: What happened.
+    """
+
+    def __init__(self, address: str, problem: str) -> None:
+        """Name the peer and what happened."""
+        super().__init__(f"{address}: {problem}")
+        self.address = address
+        self.problem = problem
+
+
+class ConnectFailed(TransportError):
+    """A peer cannot be reached; nothing was asked of it."""
+
+
+class ConnectionLost(TransportError):
+    """A connection ended before the answer came; what was asked may be done, or not."""
+
+
+class CallTimeout(TransportError, TimeoutError):
+    """An answer did not come in time; what was asked may be done, or not."""
+
+    def __init__(self, address: str, timeout: float) -> None:
+        """Name the peer and how long was waited."""
+        super().__init__(address, f"no answer within {timeout:g} s")
+        self.timeout = timeout
 
 
 class CannotListen(RocketMQError):

@@ -29,6 +29,18 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         "5 requests are in flight on this connection, its limit",
     ),
     (
+        errors.TransportError("broker:1", "odd"),
+        {"address": "broker:1", "problem": "odd"},
+        "broker:1: odd",
+    ),
+    (errors.ConnectFailed("broker:1", "refused"), {"address": "broker:1"}, "broker:1: refused"),
+    (errors.ConnectionLost("broker:1", "cut"), {"address": "broker:1"}, "broker:1: cut"),
+    (
+        errors.CallTimeout("broker:1", 0.5),
+        {"address": "broker:1", "timeout": 0.5, "problem": "no answer within 0.5 s"},
+        "broker:1: no answer within 0.5 s",
+    ),
+    (
         errors.CannotListen("127.0.0.1:9876", "taken"),
         {"address": "127.0.0.1:9876", "problem": "taken"},
         "cannot listen on 127.0.0.1:9876: taken",
@@ -136,3 +148,4 @@ def test_an_error_can_be_copied(error: RocketMQError, facts: dict[str, Any], tex
 def test_our_errors_are_caught_as_what_they_are_in_python() -> None:
     assert issubclass(errors.OptionError, ValueError)
     assert issubclass(errors.MissingExtra, ImportError)
+    assert issubclass(errors.CallTimeout, TimeoutError)
