@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
         "extras",
     },
     "embedded": {"server", "handling", "wire", "options", "errors"},
-    "cli": {"server", "options", "wire", "model", "errors", "extras"},
+    "cli": {"server", "store", "options", "wire", "model", "errors", "extras"},
     "__main__": {"cli", "errors", "extras"},
     "__init__": {"model", "errors"},
 }

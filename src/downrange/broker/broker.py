@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.broker.delays import deliver_due
-from downrange.broker.half_messages import check_half_messages
+from downrange.broker.half_checks import check_half_messages
 from downrange.broker.handlers import (
     administration,
     clients,
@@ -138,14 +138,16 @@ class Broker:
     def tick(self, now_ms: int) -> list[Output]:
         """Do what time demands."""
         state = self.state
-        deliver_due(state, now_ms)
-        fire_due(state, now_ms)
-        outputs = list(check_half_messages(state, now_ms))
+        outputs = [
+            *deliver_due(state, now_ms),
+            *fire_due(state, now_ms),
+            *check_half_messages(state, now_ms),
+        ]
         outputs += pulling.answer_parked(state, now_ms)
         outputs += clients.expire(state, now_ms)
         outputs += self.commit(now_ms)
         outputs += self._give_up_waiting(now_ms)
-        state.statistics.tick(now_ms)
+        state.statistics.sample(now_ms)
         return outputs
 
     def close(self, now_ms: int) -> list[Output]:

@@ -1,6 +1,8 @@
 """The commands and their options; what they do is in the modules beside this one."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -9,8 +11,8 @@ from typing import Annotated
 import typer
 
 from downrange.cli import decoding, serving
+from downrange.cli.assembling import CommonFlags, make_broker, make_cluster, make_name_server
 from downrange.errors import OptionError, RocketMQError, WireError
-from downrange.options import ListenerOptions, NameServerOptions
 
 app = typer.Typer(help="RocketMQ for Python and Spark.", no_args_is_help=True, add_completion=False)
 
@@ -22,6 +24,20 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class FlushChoice(StrEnum):
+    """When a message is acknowledged."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class TlsChoice(StrEnum):
+    """What a server with a certificate speaks."""
+
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
 
 
 def _print_version(wanted: bool) -> None:
@@ -75,32 +91,190 @@ def decode(
         raise typer.Exit(1) from error
 
 
+Host = Annotated[
+    str | None,
+    typer.Option(
+        help="Address to listen on; 0.0.0.0 is every address of this machine.",
+        show_default="127.0.0.1",
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="TOML file with more settings; see docs/guides/serving.md."),
+]
+Flush = Annotated[
+    FlushChoice | None,
+    typer.Option(help="Acknowledge a message when it is durable, or before.", show_default="async"),
+]
+TlsCertificate = Annotated[
+    Path | None, typer.Option(metavar="PEM", help="Certificate of the server; turns TLS on.")
+]
+TlsKey = Annotated[Path | None, typer.Option(metavar="PEM", help="Private key of the certificate.")]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(metavar="PEM", help="Authorities of clients; each must show a certificate then."),
+]
+TlsModeOption = Annotated[
+    TlsChoice | None,
+    typer.Option(
+        help="With a certificate: both TLS and plain text, or TLS alone.", show_default="permissive"
+    ),
+]
+Acl = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Accounts: plain_acl.yml or TOML; see docs/guides/access.md."
+    ),
+]
+LogLevelOption = Annotated[LogLevel, typer.Option(help="What to log.")]
+
+
+@app.command()
+def serve(
+    store: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the store; created where it is missing.")
+    ] = Path("downrange-store"),
+    host: Host = None,
+    nameserver_port: Annotated[
+        int, typer.Option(help="Port of the name server; 0 picks a free one.")
+    ] = 9876,
+    broker_port: Annotated[
+        int, typer.Option(help="Port of the first broker; 0 picks free ones.")
+    ] = 10911,
+    brokers: Annotated[int, typer.Option(help="How many brokers.")] = 1,
+    flush: Flush = None,
+    config: Config = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    tls_mode: TlsModeOption = None,
+    acl: Acl = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Run a whole cluster in the foreground: a name server and brokers with a durable store.
+
+    When it serves, one line on standard output says so: ready nameserver=HOST:PORT
+    broker=HOST:PORT store=DIR. Logs go to standard error. SIGTERM or SIGINT stops it, a second one
+    at once. Exit code 1 means that it cannot serve, 2 a wrong option.
+    """
+    serving.log_to_stderr(log_level)
+    flags = CommonFlags(
+        host=host,
+        config=config,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        tls_mode=tls_mode,
+        acl=acl,
+    )
+    with _telling_errors():
+        server = make_cluster(
+            flags,
+            store=store,
+            nameserver_port=nameserver_port,
+            broker_port=broker_port,
+            brokers=brokers,
+            flush=flush,
+        )
+        serving.run_cluster(server)
+
+
 @app.command()
 def nameserver(
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 is every address of this machine.")
-    ] = "127.0.0.1",
+    host: Host = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 9876,
     store: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder for key-value config; memory only if not given."),
     ] = None,
-    log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.INFO,
+    config: Config = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    tls_mode: TlsModeOption = None,
+    acl: Acl = None,
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Run a name server in the foreground.
 
-    When it serves, one line on standard output says so: ready nameserver=HOST:PORT. Logs go to
-    standard error. SIGTERM or SIGINT stops it, a second one at once. Exit code 1 means that it
-    cannot serve, 2 a wrong option.
+    When it serves, one line on standard output says so: ready nameserver=HOST:PORT. Logs, signals
+    and exit codes are those of `serve`.
     """
+    serving.log_to_stderr(log_level)
+    flags = CommonFlags(
+        host=host,
+        config=config,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        tls_mode=tls_mode,
+        acl=acl,
+    )
+    with _telling_errors():
+        serving.run_name_server(make_name_server(flags, port, store))
+
+
+@app.command()
+def broker(
+    nameserver: Annotated[
+        list[str],
+        typer.Option(metavar="HOST:PORT", help="Name server to register at; may be repeated."),
+    ],
+    store: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the store; created where it is missing.")
+    ] = Path("downrange-store"),
+    host: Host = None,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 10911,
+    name: Annotated[
+        str | None, typer.Option(help="The broker's name.", show_default="broker-a")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="The cluster's name.", show_default="DefaultCluster")
+    ] = None,
+    flush: Flush = None,
+    config: Config = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    tls_mode: TlsModeOption = None,
+    acl: Acl = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Run one broker in the foreground and register it at name servers, ours or Apache's.
+
+    When it serves, one line on standard output says so: ready broker=HOST:PORT store=DIR. Logs,
+    signals and exit codes are those of `serve`.
+    """
+    serving.log_to_stderr(log_level)
+    flags = CommonFlags(
+        host=host,
+        config=config,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        tls_mode=tls_mode,
+        acl=acl,
+    )
+    with _telling_errors():
+        server = make_broker(
+            flags,
+            store=store,
+            port=port,
+            name=name,
+            cluster=cluster,
+            name_servers=nameserver,
+            flush=flush,
+        )
+        serving.run_broker(server)
+
+
+@contextmanager
+def _telling_errors() -> Iterator[None]:
+    """Say on standard error what is wrong, and exit: 2 for a wrong option, 1 for the rest."""
     try:
-        options = NameServerOptions(store=None if store is None else str(store))
-        listening = ListenerOptions(host=host, port=port)
+        yield
     except OptionError as error:
         raise typer.BadParameter(str(error)) from error
-    serving.log_to_stderr(log_level)
-    try:
-        serving.serve_names(options, listening)
     except RocketMQError as error:
         typer.echo(f"downrange: {error}", err=True)
         raise typer.Exit(1) from error

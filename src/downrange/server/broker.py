@@ -34,9 +34,10 @@ from downrange.wire.ids import UniqueIdMaker
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from downrange.handling import Output, Peer
+    from downrange.server.access_file import AccessFile
     from downrange.server.interception import Rule
     from downrange.wire.command import Command
 
@@ -66,7 +67,7 @@ class BrokerServer:
         tls: Certificate and key; see `ListenerOptions.tls_mode`.
         name_server_tls: How to speak to name servers that want TLS.
         credentials: Access key and secret to sign registrations with.
-        check_access: Returns the refusal of a request that its sender may not make.
+        access: Says what a request's sender may not do; everyone may do everything without.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class BrokerServer:
         tls: ssl.SSLContext | None = None,
         name_server_tls: ssl.SSLContext | None = None,
         credentials: tuple[str, str] | None = None,
-        check_access: Callable[[Command, Peer], Command | None] | None = None,
+        access: AccessFile | None = None,
     ) -> None:
         self.folder = os.fspath(folder)
         self._options = options or BrokerOptions()
@@ -88,7 +89,7 @@ class BrokerServer:
         self._retention = retention or RetentionOptions()
         self._name_server_tls = name_server_tls
         self._credentials = credentials
-        self._check_access = check_access
+        self._access = access
         self._listener = Listener(
             self,
             listening or ListenerOptions(),
@@ -189,10 +190,10 @@ class BrokerServer:
         running = self._running
         if running is None:
             return ()
-        if self._check_access is not None:
-            refused = self._check_access(request, peer)
-            if refused is not None:
-                return [Reply(refused)]
+        if self._access is not None:
+            denial = self._access.check(request, peer)
+            if denial is not None:
+                return [Reply(denial.reply())]
         return running.handle(request, peer, now_ms)
 
     def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
@@ -249,7 +250,9 @@ class BrokerServer:
             tls=self._name_server_tls,
             credentials=self._credentials,
         )
-        return BrokerRun(state, files, self._listener, registrar, executor, self._retention)
+        return BrokerRun(
+            state, files, self._listener, registrar, executor, self._retention, self._access
+        )
 
     def _advertised(self) -> tuple[str, int]:
         """Return the numeric address that clients are told."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from downrange.broker.state import BrokerState
     from downrange.handling import Output, Peer
+    from downrange.server.access_file import AccessFile
     from downrange.server.listener import Listener
     from downrange.server.registering import Registrar
     from downrange.store.files import OsFiles
@@ -49,6 +50,7 @@ class BrokerRun:
         registrar: Tells name servers.
         executor: Runs what blocks.
         retention: How long messages are kept.
+        access: Watched for changes.
 
     Raises:
         CorruptStore: A config file cannot be read.
@@ -62,6 +64,7 @@ class BrokerRun:
         registrar: Registrar,
         executor: ThreadPoolExecutor,
         retention: RetentionOptions,
+        access: AccessFile | None,
     ) -> None:
         self.registrar = registrar
         self._state = state
@@ -69,6 +72,7 @@ class BrokerRun:
         self._listener = listener
         self._executor = executor
         self._retention = retention
+        self._access = access
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
         self._publishing: asyncio.Task[None] | None = None
@@ -101,6 +105,8 @@ class BrokerRun:
             self._loop.create_task(self._tick_again_and_again()),
             self._loop.create_task(self._clean_again_and_again()),
         ]
+        if self._access is not None:
+            self._tasks.append(self._loop.create_task(self._access.watch()))
         await self.registrar.start()
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
@@ -185,7 +191,10 @@ class BrokerRun:
             while self.broker.version != self._published:
                 version = self.broker.version
                 contents = self._promised.changes()
-                changed = self._state.topics.changed()
+                changed, data_version = (
+                    self._state.topics.changed(),
+                    self._state.topics.data_version,
+                )
                 try:
                     await self._in_thread(self._promised.write, contents)
                 except OSError as error:
@@ -194,7 +203,7 @@ class BrokerRun:
                     await asyncio.sleep(1.0)
                     continue
                 if changed:
-                    await self.registrar.announce(changed)
+                    await self.registrar.announce(changed, data_version)
                 self._published = version
                 self._listener.perform(self.broker.published(version))
         finally:

@@ -17,11 +17,11 @@ from downrange.store.retention import RetentionOptions
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
 
-    from downrange.handling import Peer
-    from downrange.wire.command import Command
+    from downrange.server.access_file import AccessFile
 
+#: Every address of this machine -> one of them.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
 #: Between the ports of two brokers, so that tools that count up from one do not meet the next.
 _PORT_STEP = 10
 
@@ -68,7 +68,7 @@ class ClusterOptions:
         return self.store if self.brokers == 1 else str(Path(self.store) / self.name_of(index))
 
     def name_of(self, index: int) -> str:
-        """Return the name of a broker: the given one, or broker-a, broker-b, …"""
+        """Return the name of a broker: the given one, or broker-a and so on."""
         if self.brokers == 1:
             return self.broker.name
         return f"broker-{chr(ord('a') + index)}" if index < 26 else f"broker-{index + 1}"
@@ -82,7 +82,7 @@ class ClusterServer:
         tls: Certificate and key of all servers.
         client_tls: How the brokers speak to the name server, when that wants TLS.
         credentials: Access key and secret that the brokers sign with.
-        check_access: Returns the refusal of a request to a broker that its sender may not make.
+        access: Says what a request's sender may not do; everyone may do everything without.
 
     Attributes:
         name_server: The name server.
@@ -96,18 +96,21 @@ class ClusterServer:
         tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
         credentials: tuple[str, str] | None = None,
-        check_access: Callable[[Command, Peer], Command | None] | None = None,
+        access: AccessFile | None = None,
     ) -> None:
         self.options = options
         listening = dataclasses.replace(options.listener, port=options.nameserver_port)
         name_server_store = options.nameserver.store or str(Path(options.store) / "namesrv")
         self.name_server = NameServer(
-            dataclasses.replace(options.nameserver, store=name_server_store), listening, tls=tls
+            dataclasses.replace(options.nameserver, store=name_server_store),
+            listening,
+            tls=tls,
+            access=access,
         )
         self._tls = tls
         self._client_tls = client_tls
         self._credentials = credentials
-        self._check_access = check_access
+        self._access = access
         self.brokers: list[BrokerServer] = []
 
     async def start(self) -> None:
@@ -133,7 +136,7 @@ class ClusterServer:
     def _make_broker(self, index: int) -> BrokerServer:
         options = self.options
         port = options.broker_port and options.broker_port + index * _PORT_STEP
-        name_servers = (self.name_server.address, *options.broker.name_servers)
+        name_servers = (_reachable(self.name_server.address), *options.broker.name_servers)
         return BrokerServer(
             options.folder_of(index),
             dataclasses.replace(
@@ -145,5 +148,11 @@ class ClusterServer:
             tls=self._tls,
             name_server_tls=self._client_tls,
             credentials=self._credentials,
-            check_access=self._check_access,
+            access=self._access,
         )
+
+
+def _reachable(address: str) -> str:
+    """Return an address of this machine in place of the one that means all of them."""
+    host, _, port = address.rpartition(":")
+    return f"{_LOOPBACK.get(host, host)}:{port}"

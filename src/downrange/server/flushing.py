@@ -122,20 +122,18 @@ class Flusher:
         due = time.monotonic() + interval
         while True:
             await asyncio.sleep(min(interval, 0.1))
-            if time.monotonic() < due and not self._is_checkpoint_wanted():
-                continue
-            due = time.monotonic() + interval
-            await self._checkpoint()
+            is_wanted = self._is_checkpoint_wanted()
+            if is_wanted or time.monotonic() >= due:
+                due = time.monotonic() + interval
+                await self._checkpoint(is_wanted)
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self, is_wanted: bool) -> None:
         contents = self._progress.changes()
         try:
-            if self._store.log.end > self._covered or self._store.is_dirty:
+            if self._store.log.end > self._covered or is_wanted:
                 flush = self._store.begin_flush()
-                try:
-                    await self._in_thread(flush.run)
-                finally:
-                    self._store.finish_flush(flush)
+                await self._in_thread(flush.run)
+                self._store.finish_flush(flush)
                 self._covered = flush.log.end
                 self._on_flushed(self._store.log.flushed)
             if contents:

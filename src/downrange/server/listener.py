@@ -79,6 +79,7 @@ class Listener:
         )
         self._socket: socket.socket | None = None
         self._address = ""
+        self._port = 0
         self._per_host: Counter[str] = Counter()
         self._places: dict[int, str] = {}  # number of a connection -> its host
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,6 +123,7 @@ class Listener:
             return
         self._socket = await self._bind()
         self._address = _text_of(self._socket.getsockname())
+        self._port = self._socket.getsockname()[1]
         if not ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback:
             _log.info("%s can be reached from other machines", self._address)
         loop = asyncio.get_running_loop()
@@ -154,6 +156,13 @@ class Listener:
                 connection.abort()
             await self._is_emptied()
 
+    def abort(self) -> None:
+        """Cut all connections, as a crash would; `stop` then has nothing to wait for."""
+        for task in self._loops:  # the loop watches the socket, so it is closed after these
+            task.cancel()
+        for connection in list(self._dispatcher.connections.values()):
+            connection.abort()
+
     async def _is_emptied(self) -> bool:
         """Wait until all connections are gone, or for `stop_timeout`; say whether they are."""
         if self._dispatcher.connections:
@@ -175,7 +184,9 @@ class Listener:
     # ---- inside ----
 
     async def _bind(self) -> socket.socket:
-        host, port = self._options.host, self._options.port
+        host = self._options.host
+        # A free port that was picked once is kept, so that clients find a server that comes back.
+        port = self._options.port or self._port
         where = _text_of((host, port))
         loop = asyncio.get_running_loop()
         try:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
 
+    from downrange.server.access_file import AccessFile
     from downrange.wire.command import Command
 
 _log: Final = logging.getLogger("downrange.nameserver")
@@ -49,6 +50,7 @@ class NameServer:
         options: How it decides.
         listening: Where it listens, and its limits.
         tls: Certificate and key; see `ListenerOptions.tls_mode`.
+        access: Says what a request's sender may not do; everyone may do everything without.
 
     Raises:
         OptionError: TLS is demanded and there is no context for it.
@@ -60,11 +62,14 @@ class NameServer:
         listening: ListenerOptions | None = None,
         *,
         tls: ssl.SSLContext | None = None,
+        access: AccessFile | None = None,
     ) -> None:
         self._options = options or NameServerOptions()
+        self._access = access
         self.state = NameServerState(self._options)
         self._listener = Listener(self, listening or ListenerOptions(), tls=tls, logger=_log)
         self._scanning: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
         self._unsaved: bytes | None = None
         self._waiting: list[LateReply] = []
@@ -96,17 +101,22 @@ class NameServer:
         await asyncio.to_thread(self._load)
         await self._listener.start()
         self.state.settings["listenPort"] = self.address.rpartition(":")[2]
-        self._scanning = asyncio.get_running_loop().create_task(self._scan())
+        loop = asyncio.get_running_loop()
+        self._scanning = loop.create_task(self._scan())
+        if self._access is not None:
+            self._watching = loop.create_task(self._access.watch())
         _log.info("name server listens on %s", self.address)
 
     async def stop(self) -> None:
         """Answer what is on its way, close all connections; harmless when it is stopped."""
         if self._scanning is None:
             return
-        self._scanning.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._scanning
-        self._scanning = None
+        for task in (self._scanning, self._watching):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self._scanning = self._watching = None
         if self._saving is not None:
             await self._saving
         await self._listener.stop()
@@ -116,6 +126,10 @@ class NameServer:
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Answer a request; one that changes the key-value file is answered when that is saved."""
+        if self._access is not None:
+            denial = self._access.check(request, peer)
+            if denial is not None:
+                return [Reply(denial.reply())]
         outputs = handle(self.state, request, peer, now_ms)
         if self._options.store is None or not any(isinstance(o, SaveKeyValues) for o in outputs):
             return _without_saves(outputs)

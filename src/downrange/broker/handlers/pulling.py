@@ -186,23 +186,14 @@ def _look(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None
         units, next_offset = _matching(state, header, hashes, count_max)
         if not units:
             return _Found(_RETRY, "NO_MATCHED_MESSAGE", next_offset)
-    body = state.store.read_range(units, state.options.pull_bytes_max)
-    if not body:
+    count, parts = state.store.read_range(units, state.options.pull_bytes_max)
+    if not count:
         return _Found(_RETRY, "MESSAGE_WAS_REMOVING", next_offset)
-    count = _count(units, len(body))
     if count < len(units):
         is_whole = hashes is None
         next_offset = offset + count if is_whole else _offset_of(state, header, units[count])
+    body = parts[0] if len(parts) == 1 else b"".join(parts)
     return _Found(_FOUND, "FOUND", next_offset, body, count)
-
-
-def _count(units: list[Unit], size: int) -> int:
-    """Return how many units' records make up so many bytes."""
-    for count, unit in enumerate(units):
-        if size <= 0:
-            return count
-        size -= unit.size
-    return len(units)
 
 
 def _matching(

@@ -1,0 +1,160 @@
+"""From flags and a config file to servers; a flag is stronger than the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from downrange.cli.settings import AccessSettings, Settings, TlsSettings, load_settings
+from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
+from downrange.server import BrokerServer, ClusterOptions, ClusterServer, NameServer
+from downrange.server.access_file import AccessFile
+from downrange.server.tls import client_context, server_context
+from downrange.store.message_store import StoreOptions
+from downrange.store.retention import RetentionOptions
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonFlags:
+    """What all server commands take."""
+
+    host: str | None
+    config: Path | None
+    tls_certificate: Path | None
+    tls_key: Path | None
+    tls_ca: Path | None
+    tls_mode: str | None
+    acl: Path | None
+
+
+class Assembly:
+    """The parts that all servers have in common.
+
+    Args:
+        flags: Of the command line.
+
+    Raises:
+        OptionError: A setting is wrong, or a file that it names.
+    """
+
+    def __init__(self, flags: CommonFlags) -> None:
+        self.settings = Settings({}, "") if flags.config is None else load_settings(flags.config)
+        self.listener = self.settings.make(
+            ListenerOptions, "listener", host=flags.host, tls_mode=flags.tls_mode
+        )
+        self.access: AccessFile | None = None
+        if flags.acl is not None or self.settings.has("access"):
+            file = self.settings.make(AccessSettings, "access", file=_text(flags.acl)).file
+            self.access = AccessFile(file)
+        self.tls: ssl.SSLContext | None = None
+        self.client_tls: ssl.SSLContext | None = None
+        if flags.tls_certificate is not None or flags.tls_key or self.settings.has("tls"):
+            self._load_tls(flags)
+
+    def _load_tls(self, flags: CommonFlags) -> None:
+        files = self.settings.make(
+            TlsSettings,
+            "tls",
+            certificate=_text(flags.tls_certificate),
+            key=_text(flags.tls_key),
+            ca=_text(flags.tls_ca),
+        )
+        own = {"certificate": files.certificate, "key": files.key}
+        self.tls = server_context(**own, ca=files.ca, key_password=files.key_password)
+        if files.nameserver_ca is not None:
+            self.client_tls = client_context(
+                **own, ca=files.nameserver_ca, key_password=files.key_password
+            )
+
+
+def make_name_server(flags: CommonFlags, port: int | None, store: Path | None) -> NameServer:
+    """Make a name server.
+
+    Raises:
+        OptionError: A setting is wrong, or a file that it names.
+    """
+    parts = Assembly(flags)
+    return NameServer(
+        parts.settings.make(NameServerOptions, "nameserver", store=_text(store)),
+        parts.settings.make(
+            ListenerOptions, "listener", host=flags.host, tls_mode=flags.tls_mode, port=port
+        ),
+        tls=parts.tls,
+        access=parts.access,
+    )
+
+
+def make_broker(
+    flags: CommonFlags,
+    *,
+    store: Path,
+    port: int | None,
+    name: str | None,
+    cluster: str | None,
+    name_servers: list[str],
+    flush: str | None,
+) -> BrokerServer:
+    """Make a broker.
+
+    Raises:
+        OptionError: A setting is wrong, or a file that it names.
+    """
+    parts = Assembly(flags)
+    settings = parts.settings
+    return BrokerServer(
+        str(store),
+        settings.make(
+            BrokerOptions,
+            "broker",
+            name=name,
+            cluster=cluster,
+            name_servers=tuple(name_servers) or None,
+            flush=flush,
+        ),
+        settings.make(
+            ListenerOptions, "listener", host=flags.host, tls_mode=flags.tls_mode, port=port
+        ),
+        store=settings.make(StoreOptions, "store"),
+        retention=settings.make(RetentionOptions, "retention"),
+        tls=parts.tls,
+        name_server_tls=parts.client_tls,
+        access=parts.access,
+    )
+
+
+def make_cluster(
+    flags: CommonFlags,
+    *,
+    store: Path,
+    nameserver_port: int,
+    broker_port: int,
+    brokers: int,
+    flush: str | None,
+) -> ClusterServer:
+    """Make a cluster.
+
+    Raises:
+        OptionError: A setting is wrong, or a file that it names.
+    """
+    parts = Assembly(flags)
+    settings = parts.settings
+    options = ClusterOptions(
+        store=str(store),
+        brokers=brokers,
+        nameserver_port=nameserver_port,
+        broker_port=broker_port,
+        listener=parts.listener,
+        nameserver=settings.make(NameServerOptions, "nameserver"),
+        broker=settings.make(BrokerOptions, "broker", flush=flush),
+        store_files=settings.make(StoreOptions, "store"),
+        retention=settings.make(RetentionOptions, "retention"),
+    )
+    return ClusterServer(options, tls=parts.tls, client_tls=parts.client_tls, access=parts.access)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
