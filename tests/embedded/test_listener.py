@@ -8,14 +8,16 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from downrange.errors import CannotListen
-from downrange.handling import Disconnect, LateReply, Note, Output, Push, Reply
+from downrange.handling import Ask, Disconnect, LateReply, Note, Output, Push, Reply
 from downrange.handling import Peer as Caller
 from downrange.options import ListenerOptions
+from downrange.server import interception
 from downrange.server.listener import Listener
 from downrange.server.running import ServerThread, run_until_signal
 from downrange.wire.codes import HeaderCodec, ResponseCode
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Generator, Iterable
 
-ANSWER, KEEP, FAIL, FAIL_LATE, PUSH, LEAVE, FLOOD = range(1, 8)
+ANSWER, KEEP, FAIL, FAIL_LATE, PUSH, LEAVE, FLOOD, ASK = range(1, 9)
 
 
 class OddService:
@@ -54,12 +56,21 @@ class OddService:
                 return [Push(peer.number, Command(40, body=bytes(1_000_000)))] * 20
             case 5:
                 return [Push(peer.number, Command(40)), Push(10**9, Command(40)), Reply(Command(0))]
+            case 8:
+                return [Ask(peer.number, Command(307), 0.2, partial(self._pass_on, peer, request))]
             case _:
                 return [Reply(Command(0)), Disconnect(peer.number), Disconnect(10**9)]
 
     def _fail_late(self) -> Iterable[Output]:
         yield Reply(Command(0))
         raise RuntimeError("odd")
+
+    def _pass_on(
+        self, peer: Caller, request: Command, answer: Command | None, now_ms: int
+    ) -> Iterable[Output]:
+        """Answer with what the peer itself answered to our question."""
+        text = "nothing" if answer is None else answer.body.decode()
+        return [LateReply(peer.number, request, Command(0, {"answer": text, "now": str(now_ms)}))]
 
     def lose(self, peer: Caller, now_ms: int) -> Iterable[Output]:
         self.lost.append(peer)
@@ -130,6 +141,52 @@ def test_a_push_reaches_its_peer_and_one_to_nobody_is_dropped() -> None:
     with _stage() as (_, _, peer, _):
         assert peer.ask(Command(PUSH)).code == 0
         assert peer.wait_request(40).is_oneway
+
+
+def test_a_peer_is_asked_and_its_answer_goes_on() -> None:
+    with _stage() as (_, _, peer, _):
+        call = peer.start(Command(ASK))
+        peer.answer(peer.wait_request(307), Command(0, body=b"here"))
+        assert peer.finish(call).fields == {"answer": "here", "now": "77"}
+
+
+def test_a_peer_that_does_not_answer_is_given_up() -> None:
+    with _stage() as (_, _, peer, _):
+        call = peer.start(Command(ASK))
+        question = peer.wait_request(307)
+        assert peer.finish(call).fields["answer"] == "nothing"
+        peer.answer(question, Command(0, body=b"too late"))
+        assert peer.ask(Command(ANSWER)).code == 0
+
+
+def test_a_rule_delays_one_request_and_loses_the_reply_to_another() -> None:
+    with _stage() as (service, listener, peer, _):
+        fates = {ANSWER: interception.deliver(after=0.05), KEEP: interception.lose_reply()}
+        listener.intercept = lambda request, caller: fates.get(request.code)
+        assert listener.intercept is not None
+        delayed = peer.start(Command(ANSWER))
+        peer.start(Command(KEEP))
+        assert peer.ask(Command(PUSH)).code == 0
+        assert peer.finish(delayed).code == 0
+        assert len(service.kept) == 1
+        listener.intercept = None
+        assert peer.ask(Command(ANSWER)).code == 0
+
+
+def test_an_abort_cuts_all_and_lets_nobody_in() -> None:
+    with _stage() as (service, listener, peer, thread):
+        assert peer.ask(Command(ANSWER)).code == 0
+
+        async def abort() -> None:
+            listener.abort()
+
+        thread.run(abort())
+        with pytest.raises((EOFError, ConnectionError)):
+            peer.ask(Command(ANSWER))
+        wait_until(lambda: len(service.lost) == 1)
+        thread.run(listener.stop())
+        with pytest.raises(ConnectionError):
+            SocketChannel(listener.address)
 
 
 def test_a_peer_is_disconnected_after_its_reply_and_lost_once(

@@ -237,3 +237,11 @@ def test_requests_are_traced_only_when_somebody_reads_that(
     with caplog.at_level("DEBUG", "downrange.server"):
         stage.receive(18)
     assert "< 18 0 10.0.0.7:4242" in caplog.text
+
+
+def test_what_was_not_written_when_the_connection_ended_is_dropped() -> None:
+    stage = Stage()
+    with pytest.raises(AssertionError):
+        stage.dispatcher.perform([Push(1, Command(40)), Reply(Command(0))])
+    stage.connection.connection_lost(None)
+    assert stage.transport.writes == []
