@@ -283,7 +283,8 @@ class Cluster:
         if self._thread is None:
             work.close()
             raise OptionError(
-                "inside `async with`, await the broker's own method: cluster.server.brokers[0].kill()"
+                "inside `async with`, await the broker's own methods, "
+                "such as cluster.server.brokers[0].kill()"
             )
         return self._thread.run(work)
 

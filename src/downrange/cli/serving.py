@@ -1,4 +1,4 @@
-"""`downrange serve`, `nameserver` and `broker`: servers in the foreground, until a signal ends them.
+"""`serve`, `nameserver` and `broker`: servers in the foreground, until a signal ends them.
 
 When a server serves, it prints exactly one line that begins with `ready`.
 """

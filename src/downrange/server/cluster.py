@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from downrange.server.access_file import AccessFile
 
 #: Every address of this machine -> one of them.
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 #: Between the ports of two brokers, so that tools that count up from one do not meet the next.
 _PORT_STEP = 10
 
