@@ -22,6 +22,7 @@ $(READY): pyproject.toml uv.lock
 
 demo: $(READY)  ## Run what exists, end to end, with output to look at
 	@$(BIN)/python examples/wire_tour.py
+	@$(BIN)/python examples/embedded_cluster.py
 
 test: lint  ## Check format, lint, types, and run all tests; ends with what was skipped and why
 	@mkdir -p build && rm -f build/skipped.txt
