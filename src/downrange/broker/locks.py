@@ -46,7 +46,7 @@ class QueueLocks:
     def has_locks(self, group: str, now_ms: int) -> bool:
         """Whether a member of a group holds a queue."""
         held = self._groups.get(group)
-        return bool(held) and any(until_ms >= now_ms for _, until_ms in held.values())
+        return held is not None and any(until_ms >= now_ms for _, until_ms in held.values())
 
     def expire(self, now_ms: int) -> None:
         """Forget what has run out, so that the table does not grow with clients that are gone."""

@@ -75,8 +75,8 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Ite
             )
             return refuse(ResponseCode.SYSTEM_ERROR, remark)
         body.offset_table[QueueId(header.topic, state.options.name, queue_id)] = offset
-    for queue, offset in body.offset_table.items():
-        state.offsets.commit(header.group, header.topic, queue.number, offset)
+    for name, offset in body.offset_table.items():
+        state.offsets.commit(header.group, header.topic, name.number, offset)
     text = f"group {header.group} was reset in topic {header.topic} by {peer.address}"
     return [Note(text), *_tell_reset(state, header, body), *succeed(body=body.encode())]
 
