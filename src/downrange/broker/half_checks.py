@@ -9,8 +9,8 @@ offset from where the queue must be read at the next start moves on.
 A half that was asked about often enough, or is older than the log is kept, goes to
 TRANS_CHECK_MAX_TIME_TOPIC, where a tool finds it and can bring it back (request 323).
 
-Apache counts a check that nobody could be asked about, and so do we. Unlike Apache, age is told by
-our own clock where a producer's is ahead, and a copy keeps the message's `flag`.
+Apache counts a check that nobody could be asked about, and so do we. Unlike Apache, a half whose
+producer's clock is ahead gets no younger by that, and a copy keeps the message's `flag`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from downrange.broker.detours import TICK_BYTES_MAX, TICK_RECORDS_MAX, bring_back
+from downrange.broker.detours import TICK_BYTES_MAX, bring_back
 from downrange.broker.half_records import (
     CHECKS,
     FIRST_OFFSET,
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 #: A half older than this is given up (Java: fileReservedTime).
 RETENTION_MS: Final = 72 * 3_600_000
+#: How many open halves are looked at per tick: some 20 ms of work, and the loop goes on.
+HALVES_PER_TICK_MAX: Final = 200
 
 
 def check_half_messages(state: BrokerState, now_ms: int) -> Iterable[Output]:
@@ -67,8 +69,9 @@ def check_half_messages(state: BrokerState, now_ms: int) -> Iterable[Output]:
     if halves.cursor is None:
         if not halves.is_due(now_ms, state.options.transaction_check_interval):
             return ()
-        halves.ended.drop_before(state.store.queue(HALF_TOPIC, 0).min_offset)
-        halves.cursor = halves.ended.first
+        queue = state.store.queue(HALF_TOPIC, 0)
+        halves.ended.drop_before(queue.min_offset)
+        halves.cursor, halves.stop = halves.ended.first, queue.max_offset
     if state.unwritable is not None:
         return ()
     outputs = _check_some(state, halves.cursor, now_ms)
@@ -79,15 +82,16 @@ def check_half_messages(state: BrokerState, now_ms: int) -> Iterable[Output]:
 def _check_some(state: BrokerState, cursor: int, now_ms: int) -> list[Output]:
     """Settle the next open halves that are old enough, and note where to go on."""
     halves = state.halves
-    end = state.store.queue(HALF_TOPIC, 0).max_offset
-    youngest_ms = now_ms - state.options.transaction_timeout * 1000
+    timeout_ms = state.options.transaction_timeout * 1000
     outputs: list[Output] = []
     size = 0
-    for _ in range(TICK_RECORDS_MAX):
+    for _ in range(HALVES_PER_TICK_MAX):
         offset = halves.ended.next_open(cursor)
-        half = read_half(state, offset) if offset < end else None
-        if offset >= end or (half is not None and half.store_ms > youngest_ms):
-            halves.cursor = None  # those behind a young one are young, too
+        half = read_half(state, offset) if offset < halves.stop else None
+        # Those behind a young one are young, too. With a clock that was set back, none is young.
+        is_young = half is not None and 0 <= now_ms - half.store_ms < timeout_ms
+        if is_young or offset >= halves.stop:
+            halves.cursor = None
             return outputs
         cursor = offset + 1
         if half is None:
@@ -108,7 +112,7 @@ def _settle(state: BrokerState, half: Record, now_ms: int) -> None:
     properties = half.properties()
     checks = checks_of(properties)
     age_ms = now_ms - min(half.born_ms, half.store_ms)
-    is_asked = age_ms >= immunity_ms(state, properties)
+    is_asked = age_ms < 0 or age_ms >= immunity_ms(state, properties)
     if is_asked:
         properties[CHECKS] = str(checks + 1)
     properties[FIRST_OFFSET] = str(first_offset(half, properties))

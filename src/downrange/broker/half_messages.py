@@ -82,11 +82,13 @@ class HalfMessages:
     Attributes:
         ended: Which are ended.
         cursor: The next half of the round of checks that is under way, or None.
+        stop: Where that round ends: copies that it makes are for the next one.
     """
 
     def __init__(self) -> None:
         self.ended = EndedHalves()
         self.cursor: int | None = None
+        self.stop = 0
         self._copies: dict[int, int] = {}  # the first number of a half -> that of its newest copy
         self._checked_ms: int | None = None
         self._progress: _Progress | None = None
