@@ -139,13 +139,16 @@ class DelayLevel:
         return min(unit.tag_hash, caps[0][1]) if caps else unit.tag_hash
 
     def _cap(self, queue: QueueIndex, now_ms: int) -> None:
-        """See whether the clock was set back since the last message was stored."""
-        end, latest_ms = queue.max_offset, now_ms + self.delay_ms
-        if self._caps and self._caps[-1][0] == end:
-            return
-        (last,) = queue.units(end - 1, 1)
-        if last.tag_hash > latest_ms:
-            self._caps.append((end, latest_ms))
+        """See whether the clock was set back since the last message was stored, or capped."""
+        caps, end = self._caps, queue.max_offset
+        latest_ms = now_ms + self.delay_ms
+        last_ms = (
+            caps[-1][1] if caps and caps[-1][0] == end else queue.units(end - 1, 1)[0].tag_hash
+        )
+        if last_ms > latest_ms:
+            while caps and caps[-1][1] > latest_ms:
+                caps.pop()
+            caps.append((end, latest_ms))
 
 
 class DelayedMessages:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from downrange.wire.records import Record
 
 #: How much the deliveries of one tick may store: the event loop must not stall, nor memory fill.
-TICK_RECORDS_MAX: Final = 500
+TICK_RECORDS_MAX: Final = 200
 TICK_BYTES_MAX: Final = 4 * 1024 * 1024
 #: How long storing is left alone after it failed.
 RETRY_MS: Final = 1_000

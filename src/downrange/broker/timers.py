@@ -49,8 +49,10 @@ if TYPE_CHECKING:
 
 PATH: Final = "config/timerProgress.json"
 
+#: How long Apache's wheel stays at one place.
+SLOT_MS: Final = 1_000
 #: How many records of the queue are read per tick.
-TICK_READS_MAX: Final = 2_000
+TICK_READS_MAX: Final = 1_000
 
 _TOPIC: Final = TIMER_TOPIC.encode()
 _OUT_MS: Final = str(PropertyKey.TIMER_OUT_MS)
@@ -66,7 +68,6 @@ _TIMES: Final = (
     (str(PropertyKey.TIMER_DELIVER_MS), 1, False),
 )
 _PROPERTY_BYTES_MAX: Final = 0x7FFF
-_SLOT_MS: Final = 1_000
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -182,19 +183,28 @@ class TimedMessages:
 
     # ---- progress ----
 
-    def dump(self) -> bytes:
-        """Write the progress. What it counts as delivered must be durable before it is."""
+    def progress(self) -> TimerProgressBody:
+        """Return what is delivered."""
         # Something may wait although it is due: a tick is bounded, and clocks are set back.
         first_ms = min((due_ms for due_ms, _ in (*self._waiting[:1], *self._under_way)), default=0)
         until_ms = self._delivered_until_ms
-        body = TimerProgressBody(
+        return TimerProgressBody(
             delivered_until_ms=min(first_ms - 1, until_ms) if first_ms else until_ms,
             read=max(self._read, self._before.read),
             low=min(
                 (offset for _, offset in (*self._waiting, *self._under_way)), default=self._read
             ),
         )
-        return _encode(body)
+
+    def begin_after(self, progress: TimerProgressBody) -> None:
+        """Go on, before anything was read, where somebody has come to."""
+        self._before = progress
+        self._delivered_until_ms = progress.delivered_until_ms
+        self._read = progress.low
+
+    def dump(self) -> bytes:
+        """Write the progress. What it counts as delivered must be durable before it is."""
+        return _encode(self.progress())
 
     def load(self, data: bytes) -> None:
         """Read the progress.
@@ -202,9 +212,7 @@ class TimedMessages:
         Raises:
             MalformedBody: It cannot be read.
         """
-        self._before = decode_body(TimerProgressBody, data)
-        self._delivered_until_ms = self._before.delivered_until_ms
-        self._read = self._before.low
+        self.begin_after(decode_body(TimerProgressBody, data))
 
 
 def time_message(
@@ -229,7 +237,7 @@ def time_message(
         remark = f"timer message is under flow control: {limit} messages wait for their time"
         return refusal(ResponseCode.SYSTEM_ERROR, remark)
     properties.pop(_ROLLS, None)  # only Apache's timer may say so
-    properties[_OUT_MS] = str((asked_ms - 1) // _SLOT_MS * _SLOT_MS)
+    properties[_OUT_MS] = str((asked_ms - 1) // SLOT_MS * SLOT_MS)
     divert(record, properties, _TOPIC, 0)
     return None
 
@@ -289,7 +297,7 @@ def _fire(state: BrokerState, taken: tuple[int, int], now_ms: int) -> int:
         state.timers.finish(taken, None if is_hopeless else error, now_ms)
         return [_lost(offset, error)] if is_hopeless and error is not None else ()
 
-    enqueued_ms = record.store_ms // _SLOT_MS * _SLOT_MS
+    enqueued_ms = record.store_ms // SLOT_MS * SLOT_MS
     _add_properties(record, TIMER_ENQUEUE_MS=enqueued_ms, TIMER_DEQUEUE_MS=now_ms)
     bring_back(state, record, properties)
     state.intake.add([record], [properties], finish)
@@ -327,8 +335,8 @@ def _due_ms(record: Record, properties: Mapping[str, str]) -> int:
     except ValueError:
         asked_ms = None
     if asked_ms is None or _TAKEN_BACK in properties:
-        return out_ms + _SLOT_MS
-    return min(max(asked_ms, out_ms + 1), out_ms + _SLOT_MS)
+        return out_ms + SLOT_MS
+    return min(max(asked_ms, out_ms + 1), out_ms + SLOT_MS)
 
 
 def _name_of(properties: Mapping[str, str]) -> _Name:

@@ -7,6 +7,7 @@ import pytest
 from downrange.broker.delays import DelayedMessages, deliver_due, unit_tag_of
 from downrange.broker.detours import TICK_RECORDS_MAX
 from downrange.broker.names import SCHEDULE_TOPIC
+from downrange.broker.state import StoreHost
 from downrange.errors import DiskFull, MalformedBody, Unencodable
 from downrange.handling import Note
 from downrange.wire.codes import SysFlag
@@ -111,6 +112,16 @@ def test_message_of_a_long_retry_topic_is_delivered() -> None:
     world.tick(1_000)
     (record,) = world.records(topic)
     assert record.magic == MAGIC_V2
+
+
+def test_delivered_message_says_where_the_broker_is_now() -> None:
+    world = World()
+    world.put("later", DELAY="1")
+    world.state.host = StoreHost.of("::1", 10912)
+    world.tick(1_000)
+    (record,) = world.records()
+    assert record.store_host == "::1:10912"
+    assert record.sys_flag == int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
 def test_levels_do_not_wait_for_each_other() -> None:
@@ -326,6 +337,25 @@ def test_messages_sent_after_the_clock_was_set_back_are_neither_early_nor_late()
     world.put("right again", DELAY="1")
     world.tick(1_000)
     assert world.bodies() == ["before", "after", "right again"]
+
+
+def test_clock_that_is_set_back_twice_makes_nobody_wait_longer() -> None:
+    world = World()
+    world.put("later", DELAY="1")
+    world.tick(-3_600_000)
+    world.tick(-3_600_000)
+    world.tick(1_000)
+    assert world.bodies() == ["later"]
+
+
+def test_clock_that_is_set_back_a_little_makes_nobody_wait_longer() -> None:
+    world = World()
+    world.put("later", DELAY="1")
+    world.tick(-10)
+    world.tick(999)
+    assert world.bodies() == []
+    world.tick(1)
+    assert world.bodies() == ["later"]
 
 
 # ---- the file ----

@@ -249,6 +249,15 @@ def test_message_that_was_taken_back_is_not_delivered() -> None:
     assert next_due_ms(world) is None
 
 
+def test_message_that_was_sent_twice_is_taken_back_with_one_mark() -> None:
+    world = World()
+    for _ in range(2):
+        world.put("taken back", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
+    take_back(world, "u1", START_MS + 2_000)
+    world.tick(5_000)
+    assert world.bodies() == []
+
+
 def test_message_is_not_delivered_when_it_is_taken_back_in_the_same_turn() -> None:
     world = World()
     world.put("taken back", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
@@ -529,3 +538,15 @@ def test_message_sent_after_the_clock_was_set_back_is_not_lost_by_a_restart() ->
     assert world.bodies() == ["before"]
     world.tick(1)
     assert world.bodies() == ["before", "after"]
+
+
+def test_clock_that_is_set_back_repeats_nothing_after_a_restart() -> None:
+    world = World()
+    world.put("long", TIMER_DELAY_SEC="7200")
+    world.put("short", TIMER_DELAY_SEC="1")
+    world.tick(1_000)
+    world.tick(-3_600_000)
+    world.restart(timers=world.state.timers.dump())
+    world.tick()
+    world.tick(3_700_000)
+    assert world.bodies() == ["short"]
