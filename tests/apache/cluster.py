@@ -76,6 +76,7 @@ class ApacheCluster:
         commit_log_bytes: int = settings.COMMIT_LOG_BYTES,
         start_timeout: float = 90.0,
         artifacts: Artifacts | None = None,
+        purpose: settings.Purpose = "test",
     ) -> None:
         """Describe a cluster; `start` or `with` starts it.
 
@@ -89,11 +90,14 @@ class ApacheCluster:
             commit_log_bytes: Size of a commit log file; no message can be larger.
             start_timeout: Seconds until the cluster must be ready.
             artifacts: The jars, when they are known already.
+            purpose: "benchmark" runs the servers as they are shipped: full JVM, default options,
+                default file sizes.
 
         Raises:
             ApacheUnavailable: The release cannot be run on this machine.
         """
         self.version = version
+        self._purpose: settings.Purpose = purpose
         self.artifacts = artifacts if artifacts is not None else resolve(version)
         self.acl = acl
         self.folder = Path(tempfile.mkdtemp(prefix=f"downrange-apache-{version}-"))
@@ -288,7 +292,9 @@ class ApacheCluster:
 
     def _write_broker_files(self, broker: BrokerProcess) -> None:
         broker.folder.mkdir(parents=True, exist_ok=True)
-        options = settings.broker_options(self.version, self._commit_log_bytes)
+        options = settings.common_options()
+        if self._purpose == "test":
+            options |= settings.brisk_options(self.version, self._commit_log_bytes)
         if self.acl is not None and self.version.startswith("4."):
             options["aclEnable"] = "true"
         elif self.acl is not None:
@@ -391,6 +397,7 @@ class ApacheCluster:
             home=home or self._home,
             heap_mib=heap_mib,
             properties=properties,
+            purpose=self._purpose,
         )
 
     def _server_properties(self) -> dict[str, str]:
@@ -398,7 +405,7 @@ class ApacheCluster:
             return self.tls.server_properties()
         # The default mode, "permissive", first makes a throw-away certificate, which takes up to
         # six seconds per server.
-        return {"tls.server.mode": "disabled"}
+        return {"tls.server.mode": "disabled"} if self._purpose == "test" else {}
 
     def _client_properties(self) -> dict[str, str]:
         return self.tls.client_properties() if self.tls is not None else {}

@@ -89,6 +89,7 @@ class JavaClient:
         tls: TlsFiles | None = None,
         properties: Mapping[str, str] | None = None,
         call_timeout: float = 30.0,
+        purpose: settings.Purpose = "test",
     ) -> None:
         """Describe a JVM; `start` or `with` starts it.
 
@@ -98,6 +99,7 @@ class JavaClient:
             tls: Speak TLS on every connection, trusting this authority only.
             properties: System properties, for example {"rocketmq.serialize.type": "ROCKETMQ"}.
             call_timeout: Seconds for a call that names no other deadline.
+            purpose: "benchmark" runs a JVM that starts slowly and becomes fast.
 
         Raises:
             ApacheUnavailable: The release cannot be run on this machine.
@@ -105,6 +107,7 @@ class JavaClient:
         self.version = version
         self.artifacts = artifacts if artifacts is not None else resolve(version)
         self.call_timeout = call_timeout
+        self._purpose: settings.Purpose = purpose
         secured = tls.client_properties() if tls else {}
         self._properties = {**_IMPATIENT, **secured, **(properties or {})}
         self._folder: Path | None = None
@@ -152,6 +155,7 @@ class JavaClient:
             heap_mib=512,
             properties={"file.encoding": "UTF-8", **self._properties},
             first_on_classpath=classes,
+            purpose=self._purpose,
         )
         kept = ("PATH", "LANG", "LC_ALL", "TZ")
         self._child = ChildProcess(

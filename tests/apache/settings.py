@@ -1,14 +1,15 @@
 """Configuration of the test bed's servers: JVM flags, server options, logging files.
 
-Everything here trades realism that no test looks at for speed: small files, serial garbage
-collection, no just-in-time optimiser, short background intervals. What a client can observe on the
-wire stays at the server's defaults, unless a line below says why not.
+For tests, everything here trades realism that no test looks at for speed: small files, serial
+garbage collection, no just-in-time optimiser, short background intervals. What a client can observe
+on the wire stays at the server's defaults, unless a line below says why not. For benchmarks, all of
+this is undone: what is measured is the server as it is shipped, but for the size of its heap.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
     from tests.apache.artifacts import Artifacts
 
+Purpose: TypeAlias = Literal["test", "benchmark"]
+"""What a JVM is started for."""
+
 COMMIT_LOG_BYTES = 16 * 1024 * 1024
+
+_TEST_FLAGS = ("-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 # Both releases reach into JDK internals to unmap files.
 _OPENED = ("java.nio", "sun.nio.ch", "java.lang", "java.util", "jdk.internal.ref")
@@ -48,6 +54,7 @@ def java_command(
     heap_mib: int,
     properties: Mapping[str, str],
     first_on_classpath: Path | None = None,
+    purpose: Purpose = "test",
 ) -> list[str]:
     """Return the command line up to and including the main class.
 
@@ -59,6 +66,8 @@ def java_command(
         heap_mib: Largest heap.
         properties: More system properties.
         first_on_classpath: Folder of classes.
+        purpose: "benchmark" gives the whole just-in-time compiler, G1, and the heap at once, as the
+            start scripts of a release do.
     """
     scratch = folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
@@ -73,13 +82,12 @@ def java_command(
         "tls.config.file": str(home / "conf" / "no-tls.properties"),
         **properties,
     }
+    flags = _TEST_FLAGS if purpose == "test" else (f"-Xms{heap_mib}m", "-XX:+UseG1GC")
     classes = [] if first_on_classpath is None else [first_on_classpath]
     return [
         str(artifacts.java),
         f"-Xmx{heap_mib}m",
-        "-Xms64m",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
+        *flags,
         "-XX:-UsePerfData",
         "-Xshare:auto",
         *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
@@ -104,19 +112,27 @@ def write_home(home: Path, *, level: str = "INFO") -> None:
     (conf / "rmq.logback.xml").write_text(text, encoding="utf-8")
 
 
-def broker_options(version: str, commit_log_bytes: int) -> dict[str, str]:
-    """Return the options that every broker of a release gets."""
-    options = {
+def common_options() -> dict[str, str]:
+    """Return the options that every broker gets, whatever it is started for."""
+    return {
         "brokerClusterName": "DefaultCluster",
         "brokerId": "0",
         "brokerIP1": "127.0.0.1",
         "brokerIP2": "127.0.0.1",
+        "diskMaxUsedSpaceRatio": "95",
+        # The default of 200 ms refuses sends when the machine is busy.
+        "waitTimeMillsInSendQueue": "5000",
+    }
+
+
+def brisk_options(version: str, commit_log_bytes: int) -> dict[str, str]:
+    """Return the options that every broker of a release gets in a test."""
+    options = {
         # Small files: a fresh store costs a few kilobytes, and rolling over is easy to reach.
         "mappedFileSizeCommitLog": str(commit_log_bytes),
         "mappedFileSizeConsumeQueue": str(20 * 3000),
         "maxHashSlotNum": "5000",
         "maxIndexNum": "20000",
-        "diskMaxUsedSpaceRatio": "95",
         "enablePropertyFilter": "true",
         "traceTopicEnable": "true",
         "transactionTimeOut": "3000",
@@ -124,8 +140,6 @@ def broker_options(version: str, commit_log_bytes: int) -> dict[str, str]:
         "registerNameServerPeriod": "10000",
         "flushConsumerOffsetInterval": "1000",
         "flushDelayOffsetInterval": "1000",
-        # The default of 200 ms refuses sends when tests keep the machine busy.
-        "waitTimeMillsInSendQueue": "5000",
     }
     if version.startswith("5."):
         options |= {

@@ -40,6 +40,7 @@ final class Producers {
         ops.put("producer.checks",
             args -> SCRIPTS.get(args.text("name")).checks(args.integer("count", 0),
                 args.number("timeoutMs", 0)));
+        ops.put("producer.bench", Loads::run);
         ops.put("topic.create", Producers::createTopic);
         ops.put("admin.start", Producers::startAdmin);
     }
