@@ -45,9 +45,10 @@ fix: $(READY)  ## Format, and mend what ruff can mend
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(READY)  ## Measure wire layer and store against their floors
+bench: $(READY)  ## Measure wire layer and store against their floors, the server against Apache's
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python -m benchmarks.server
 
 SECONDS ?= 60
 SEED ?= random

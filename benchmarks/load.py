@@ -1,0 +1,322 @@
+"""A load generator that costs little, so that a rate is the server's and not its client's.
+
+Plain blocking sockets and frames that were built once: per message only a unique key and the
+request id are filled in, both of fixed width, and of a reply only its length and the beginning of
+its header are looked at. It runs in a process of its own, takes one `Work` as JSON, and prints one
+`Measured`. Every reply but "stored" ends the run: a rate with losses means nothing.
+
+    python -m benchmarks.load '{"mode": "window", "address": "127.0.0.1:10911", "topic": "bench",
+        "seconds": 3}'
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from struct import Struct
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from benchmarks.sends import BATCH, Batches, Sends
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import decode, encode
+from downrange.wire.fields import request_command
+from downrange.wire.frames import FrameSplitter
+from downrange.wire.headers import PullReply, PullRequest
+
+Mode: TypeAlias = Literal["single", "window", "batch", "senders", "pull"]
+Drive: TypeAlias = Callable[[float, list[float]], int]
+"""Loads the server until a time, notes latencies, and returns how many messages it answered."""
+
+WINDOW: Final = 256
+BATCHES_IN_FLIGHT: Final = 8
+SENDERS: Final = 64
+
+_GOOD: Final = b'{"code":0,'
+_RECEIVE_BYTES: Final = 1 << 18
+_LENGTH: Final = Struct(">i").unpack_from
+_LENGTH_AND_WORD: Final = 8  # what lies before a frame's header
+_TIMEOUT: Final = 30.0
+_HAS_SUBSCRIPTION: Final = 4  # of a pull's system flags
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do.
+
+    Attributes:
+        mode: "single": one message in flight; "window": 256 on one connection; "batch": batches of
+            100, eight in flight; "senders": 64 connections with one in flight each; "pull": read
+            all that is stored, again and again.
+        address: The broker.
+        topic: An existing topic.
+        queue_count: Its queues.
+        seconds: How long to measure.
+        lead_in: How long to do the same before.
+        pids: The server's processes, whose CPU time is taken.
+    """
+
+    mode: Mode
+    address: str
+    topic: str
+    queue_count: int = 4
+    seconds: float
+    lead_in: float = 0.0
+    pids: tuple[int, ...] = ()
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it.
+
+    Attributes:
+        messages: Acknowledged, or read, in the measured time.
+        messages_before: The same in the lead-in.
+        seconds: The measured time.
+        server_cpu: CPU seconds of the server in it.
+        load_cpu: CPU seconds of this process in it.
+        latencies_us: Median and 99th percentile of a round trip, where one is in flight.
+    """
+
+    messages: int
+    messages_before: int
+    seconds: float
+    server_cpu: float
+    load_cpu: float
+    latencies_us: tuple[float, float] | None = None
+
+
+class Refused(Exception):
+    """The server said something else than "stored"."""
+
+
+class Connection:
+    """One blocking connection that counts replies."""
+
+    def __init__(self, address: str) -> None:
+        """Connect."""
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), _TIMEOUT)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.send = self.socket.sendall
+        self._rest = b""
+
+    def replies(self) -> int:
+        """Wait for more bytes and return how many replies they completed.
+
+        Raises:
+            Refused: A reply is not a success.
+        """
+        data = self.socket.recv(_RECEIVE_BYTES)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        if self._rest:
+            data = self._rest + data
+        at, count, end = 0, 0, len(data)
+        while end - at >= _LENGTH_AND_WORD:
+            after = at + 4 + _LENGTH(data, at)[0]
+            if after > end:
+                break
+            if not data.startswith(_GOOD, at + _LENGTH_AND_WORD):
+                raise Refused(data[at + _LENGTH_AND_WORD : after].decode(errors="replace"))
+            at = after
+            count += 1
+        self._rest = data[at:]
+        return count
+
+
+def _single(work: Work) -> Drive:
+    sends, connection = Sends(work.topic, work.queue_count), Connection(work.address)
+
+    def drive(end: float, latencies: list[float]) -> int:
+        count = 0
+        now = time.perf_counter()
+        while now < end:
+            connection.send(sends.take(1))
+            while not connection.replies():
+                pass
+            begun, now = now, time.perf_counter()
+            latencies.append(now - begun)
+            count += 1
+        return count
+
+    return drive
+
+
+def _window(work: Work) -> Drive:
+    return _in_flight(Connection(work.address), Sends(work.topic, work.queue_count).take, WINDOW)
+
+
+def _batch(work: Work) -> Drive:
+    batches = Batches(work.topic, work.queue_count)
+    drive = _in_flight(Connection(work.address), batches.take, BATCHES_IN_FLIGHT)
+    return lambda end, latencies: BATCH * drive(end, latencies)
+
+
+def _in_flight(connection: Connection, take: Callable[[int], bytes], width: int) -> Drive:
+    """Keep so many requests under way: as many new ones as replies came, in one write."""
+
+    def drive(end: float, _latencies: list[float]) -> int:
+        connection.send(take(width))
+        count = 0
+        while time.perf_counter() < end:
+            came = connection.replies()
+            if came:
+                connection.send(take(came))
+                count += came
+        last = count + width
+        while count < last:
+            count += connection.replies()
+        return count
+
+    return drive
+
+
+def _senders(work: Work) -> Drive:
+    sends = Sends(work.topic, work.queue_count)
+    connections = [Connection(work.address) for _ in range(SENDERS)]
+    selector = selectors.DefaultSelector()
+    for connection in connections:
+        selector.register(connection.socket, selectors.EVENT_READ, connection)
+
+    def drive(end: float, _latencies: list[float]) -> int:
+        for connection in connections:
+            connection.send(sends.take(1))
+        count, busy = 0, SENDERS
+        while busy:
+            is_over = time.perf_counter() >= end
+            for key, _ in selector.select(_TIMEOUT):
+                connection = key.data
+                if not connection.replies():
+                    continue
+                count += 1
+                if is_over:
+                    busy -= 1
+                else:
+                    connection.send(sends.take(1))
+        return count
+
+    return drive
+
+
+def _pull(work: Work) -> Drive:
+    connection = Connection(work.address)
+
+    def drive(end: float, _latencies: list[float]) -> int:
+        count = 0
+        while time.perf_counter() < end:
+            count += _pull_all(connection.socket, work, end)
+        return count
+
+    return drive
+
+
+def _pull_all(connection: socket.socket, work: Work, end: float) -> int:
+    """Read the whole topic, or until a time, with one request under way for each queue."""
+    splitter = FrameSplitter()
+    for queue in range(work.queue_count):
+        connection.sendall(_pull_frame(work.topic, queue, 0))
+    count, left = 0, work.queue_count
+    while left:
+        splitter.receive(connection.recv(_RECEIVE_BYTES))
+        while (frame := splitter.next_frame()) is not None:
+            reply = decode(frame)
+            if reply.code == ResponseCode.PULL_NOT_FOUND:
+                left -= 1
+                continue
+            if reply.code != ResponseCode.SUCCESS:
+                raise Refused(str(reply))
+            count += _count_records(reply.body)
+            if time.perf_counter() >= end:
+                left -= 1
+                continue
+            after = PullReply.from_fields(reply.fields).next_begin_offset
+            connection.sendall(_pull_frame(work.topic, reply.request_id, after))
+    return count
+
+
+def _pull_frame(topic: str, queue: int, offset: int) -> bytes:
+    header = PullRequest(
+        consumer_group="bench",
+        topic=topic,
+        queue_id=queue,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=_HAS_SUBSCRIPTION,
+        subscription="*",
+        expression_type="TAG",
+    )
+    command = request_command(header, code=RequestCode.PULL_MESSAGE)
+    command.request_id = queue
+    return encode(command)
+
+
+def _count_records(body: bytes) -> int:
+    at = count = 0
+    while at < len(body):
+        at += _LENGTH(body, at)[0]
+        count += 1
+    return count
+
+
+_DRIVES: Final[dict[Mode, Callable[[Work], Drive]]] = {
+    "single": _single,
+    "window": _window,
+    "batch": _batch,
+    "senders": _senders,
+    "pull": _pull,
+}
+
+
+def run(work: Work) -> Measured:
+    """Do the work in this process.
+
+    Raises:
+        Refused: A reply was not a success.
+        OSError: The server cannot be reached, or was silent for too long.
+    """
+    drive = _DRIVES[work.mode](work)
+    before = drive(time.perf_counter() + work.lead_in, []) if work.lead_in else 0
+    latencies: list[float] = []
+    server_cpu, load_cpu = cpu_seconds(work.pids), time.process_time()
+    begun = time.perf_counter()
+    messages = drive(begun + work.seconds, latencies)
+    ended = time.perf_counter()
+    load_cpu = time.process_time() - load_cpu
+    return Measured(
+        messages=messages,
+        messages_before=before,
+        seconds=ended - begun,
+        server_cpu=cpu_seconds(work.pids) - server_cpu,
+        load_cpu=load_cpu,
+        latencies_us=_percentiles_us(latencies) if latencies else None,
+    )
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the CPU time that processes have taken so far, user and system."""
+    ticks = 0
+    for pid in pids:
+        # The second field is the program's name in brackets, and may contain anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS
+
+
+def _percentiles_us(latencies: list[float]) -> tuple[float, float]:
+    ordered = sorted(latencies)
+    return ordered[len(ordered) // 2] * 1e6, ordered[int(len(ordered) * 0.99)] * 1e6
+
+
+def main() -> None:
+    work = msgspec.json.decode(sys.argv[1], type=Work)
+    print(msgspec.json.encode(run(work)).decode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""The two servers of a comparison: ours and Apache's, each as it is shipped, in its own processes.
+
+A `Peer` is a running server, name server and broker, with a temporary store and free ports. Both
+are started by the same rules and answer the same questions. While one is measured the other is
+paused, so that it takes no CPU: each has the machine to itself, and yet they take turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from benchmarks.load import Connection, Refused, cpu_seconds
+from benchmarks.sends import Sends
+from downrange.wire.codes import RequestCode
+from tests.apache import probe
+from tests.apache.cluster import ApacheCluster
+from tests.apache.processes import ChildProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+Flush: TypeAlias = Literal["async", "sync"]
+Name: TypeAlias = Literal["downrange", "apache"]
+
+APACHE_VERSION = "5.5.0"
+QUEUES = 4
+
+_START_TIMEOUT = 120.0
+_STOP_TIMEOUT = 5.0
+_COUNT_TIMEOUT = 30.0
+_POLL_INTERVAL = 0.02
+
+
+@dataclass(slots=True, kw_only=True)
+class Peer:
+    """A running server.
+
+    Attributes:
+        name: Whose it is.
+        name_server: Address of the name server.
+        broker: Address of the broker.
+        pids: Its processes.
+        started_in: Seconds from the start of the first process until a send was acknowledged.
+        companions: Processes that are paused with the server, such as a client of it.
+        acknowledged: How many messages the server said it stored, by topic.
+    """
+
+    name: Name
+    name_server: str
+    broker: str
+    pids: list[int]
+    started_in: float = 0.0
+    companions: list[int] = field(default_factory=list[int])
+    acknowledged: dict[str, int] = field(default_factory=dict[str, int])
+
+    def make_topic(self, topic: str) -> None:
+        """Create a topic with `QUEUES` queues.
+
+        Raises:
+            RuntimeError: The server refused.
+        """
+        fields = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(QUEUES),
+            "writeQueueNums": str(QUEUES),
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        answer = probe.call(self.broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        if answer.code != 0:
+            raise RuntimeError(f"{self.name} made no topic {topic}: {answer.code} {answer.remark}")
+        self.acknowledged[topic] = 0
+
+    def check_counts(self) -> None:
+        """Compare what was acknowledged with what the queues say they hold.
+
+        Raises:
+            RuntimeError: A message is missing, or there is one too many.
+        """
+        deadline = time.monotonic() + _COUNT_TIMEOUT
+        for topic, expected in self.acknowledged.items():
+            # A store may index behind the acknowledgement.
+            while (stored := self._stored(topic)) < expected and time.monotonic() < deadline:
+                time.sleep(_POLL_INTERVAL)
+            if stored != expected:
+                raise RuntimeError(f"{self.name} stored {stored} of {expected} in {topic}")
+
+    def memory_bytes(self) -> int:
+        """Return the memory of all processes, each shared page counted once among its users."""
+        return sum(_memory_bytes(pid) for pid in self.pids)
+
+    def cpu_percent(self, seconds: float) -> float:
+        """Watch for a while and return the share of one core that the server takes."""
+        before, begun = cpu_seconds(self.pids), time.monotonic()
+        time.sleep(seconds)
+        return (cpu_seconds(self.pids) - before) / (time.monotonic() - begun) * 100
+
+    def pause(self) -> None:
+        """Take all CPU from the server."""
+        _signal(self.pids + self.companions, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the server go on."""
+        _signal(self.pids + self.companions, signal.SIGCONT)
+
+    def _stored(self, topic: str) -> int:
+        total = 0
+        for queue in range(QUEUES):
+            fields = {"topic": topic, "queueId": str(queue)}
+            answer = probe.call(self.broker, RequestCode.GET_MAX_OFFSET, fields)
+            total += int(answer.fields["offset"])
+        return total
+
+
+class Pair:
+    """Both servers, of which only one runs at a time."""
+
+    def __init__(self, ours: Peer, apache: Peer) -> None:
+        """Take two servers that are paused."""
+        self.ours = ours
+        self.apache = apache
+
+    def __iter__(self) -> Iterator[Peer]:
+        """Give ours, then Apache's."""
+        return iter((self.ours, self.apache))
+
+    @contextlib.contextmanager
+    def turn(self, peer: Peer) -> Generator[None]:
+        """Let one of them run."""
+        # What the other left to be written to disk must not be written in this one's time.
+        os.sync()
+        peer.resume()
+        try:
+            yield
+        finally:
+            peer.pause()
+
+    def both(self, act: Callable[[Peer], object]) -> None:
+        """Do something with each, in its turn."""
+        for peer in self:
+            with self.turn(peer):
+                act(peer)
+
+
+@contextlib.contextmanager
+def start_both(flush: Flush) -> Generator[Pair]:
+    """Start both servers, one after the other, and pause them."""
+    with start("downrange", flush) as ours:
+        ours.pause()
+        with start("apache", flush) as apache:
+            apache.pause()
+            yield Pair(ours, apache)
+
+
+@contextlib.contextmanager
+def start(name: Name, flush: Flush = "async") -> Generator[Peer]:
+    """Start a server, wait until it has stored a message, and end it at the end."""
+    begun = time.monotonic()
+    with (_start_apache if name == "apache" else _start_ours)(flush) as peer:
+        _send_first(peer.broker)
+        peer.started_in = time.monotonic() - begun
+        try:
+            yield peer
+        finally:
+            peer.resume()
+
+
+@contextlib.contextmanager
+def _start_apache(flush: Flush) -> Generator[Peer]:
+    options = {"flushDiskType": f"{flush.upper()}_FLUSH"}
+    with ApacheCluster(APACHE_VERSION, purpose="benchmark", broker_options=options) as cluster:
+        yield Peer(
+            name="apache",
+            name_server=cluster.name_server,
+            broker=cluster.brokers[0].address,
+            pids=[child.pid for child in cluster.processes()],
+        )
+
+
+@contextlib.contextmanager
+def _start_ours(flush: Flush) -> Generator[Peer]:
+    with tempfile.TemporaryDirectory(prefix="downrange-bench-") as name:
+        folder = Path(name)
+        ports = ["--nameserver-port", "0", "--broker-port", "0", "--flush", flush]
+        command = [sys.executable, "-m", "downrange", "serve", "--host", "127.0.0.1", *ports]
+        child = ChildProcess(
+            "downrange",
+            [*command, "--store", str(folder / "store")],
+            output=folder / "log",
+            directory=folder,
+            piped=True,
+        )
+        try:
+            said = child.stdout.readline().decode()
+            if not said.startswith("ready "):
+                raise RuntimeError(f"downrange did not start: {said!r}\n{child.tail(4000)}")
+            parts = dict(part.split("=", 1) for part in said.split()[1:])
+            yield Peer(
+                name="downrange",
+                name_server=parts["nameserver"],
+                broker=parts["broker"],
+                pids=[child.pid],
+            )
+        finally:
+            child.stop(_STOP_TIMEOUT)
+
+
+def _send_first(broker: str) -> None:
+    """Send until a message is stored, in a topic that is made by it."""
+    sends = Sends("bench-first", QUEUES)
+    deadline = time.monotonic() + _START_TIMEOUT
+    while True:
+        try:
+            connection = Connection(broker)
+            connection.send(sends.take(1))
+            while not connection.replies():
+                pass
+            return
+        except (OSError, Refused):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_INTERVAL)
+
+
+def _memory_bytes(pid: int) -> int:
+    """Return the proportional set size, or the resident one where the kernel hides the former."""
+    try:
+        text, label = Path(f"/proc/{pid}/smaps_rollup").read_text(), "Pss:"
+    except OSError:
+        text, label = Path(f"/proc/{pid}/status").read_text(), "VmRSS:"
+    line = next(line for line in text.splitlines() if line.startswith(label))
+    return int(line.split()[1]) * 1024
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

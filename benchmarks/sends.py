@@ -1,0 +1,119 @@
+"""Send requests by the hundred thousand, for less than a microsecond or two each.
+
+A frame is built once by the wire layer, with stand-ins where the unique key and the request id go.
+Both have a fixed width, so that a new frame is the old one with other digits.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from downrange.wire.codes import RequestCode
+from downrange.wire.command import encode
+from downrange.wire.fields import request_command
+from downrange.wire.headers import SendRequestV2
+from downrange.wire.records import BatchItem, encode_batch
+
+if TYPE_CHECKING:
+    from downrange.wire.command import Command
+
+BODY: Final = b"0123456789abcdef" * 64
+BATCH: Final = 100
+
+# Request ids have ten digits from the first one that is used to the largest there is.
+_FIRST_ID: Final = 1_000_000_000
+_ID: Final = 1_999_999_999
+_KEY: Final = "K" * 16
+
+
+class Sends:
+    """Makes send requests without end, round the queues, no two with the same key."""
+
+    def __init__(self, topic: str, queue_count: int) -> None:
+        """Build one header per queue."""
+        prefix = _key_prefix()
+        self._heads = [_send_head(topic, queue, prefix) for queue in range(queue_count)]
+        self._sent = 0
+
+    def take(self, count: int) -> bytes:
+        """Return the next requests as one piece of bytes."""
+        heads, queue_count = self._heads, len(self._heads)
+        first = self._sent
+        self._sent = first + count
+        parts: list[bytes] = []
+        for number in range(first, first + count):
+            parts += (heads[number % queue_count] % (number, _FIRST_ID + number), BODY)
+        return b"".join(parts)
+
+
+class Batches:
+    """Makes batches without end, round the queues, no two messages with the same key."""
+
+    def __init__(self, topic: str, queue_count: int) -> None:
+        """Build one header per queue, and the bytes between two keys of a batch."""
+        prefix = _key_prefix()
+        made = [_batch_parts(topic, queue, prefix) for queue in range(queue_count)]
+        self._heads = [head for head, _, _ in made]
+        _, self._between, self._end = made[0]
+        self._sent = 0
+
+    def take(self, count: int) -> bytes:
+        """Return the next requests as one piece of bytes."""
+        parts: list[bytes] = []
+        for number in range(self._sent, self._sent + count):
+            key = number * (BATCH + 1)  # the batch itself has one, too
+            parts.append(self._heads[number % len(self._heads)] % (key, _FIRST_ID + number))
+            keys = [b"%016X" % each for each in range(key + 1, key + 1 + BATCH)]
+            parts += (self._between.join(keys), self._end)
+        self._sent += count
+        return b"".join(parts)
+
+
+def _key_prefix() -> str:
+    return os.urandom(8).hex().upper()
+
+
+def _send_head(topic: str, queue: int, prefix: str) -> bytes:
+    command = request_command(_send_header(topic, queue, prefix), BODY)
+    return _fillable(command).removesuffix(BODY)
+
+
+def _batch_parts(topic: str, queue: int, prefix: str) -> tuple[bytes, bytes, bytes]:
+    """Return what comes before the first key of the messages, between two, and after the last."""
+    header = _send_header(topic, queue, prefix)
+    header.batch = True
+    items = encode_batch([BatchItem(0, BODY, _properties(prefix).encode())] * BATCH)
+    command = request_command(header, items, code=RequestCode.SEND_BATCH_MESSAGE)
+    head, between, *_, end = _fillable(command).split(_KEY.encode())
+    return head, between, end
+
+
+def _send_header(topic: str, queue: int, prefix: str) -> SendRequestV2:
+    return SendRequestV2(
+        producer_group="bench",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=queue,
+        sys_flag=0,
+        born_timestamp=int(time.time() * 1000),
+        flag=0,
+        properties=_properties(prefix),
+        reconsume_times=0,
+        unit_mode=False,
+        batch=False,
+    )
+
+
+def _properties(prefix: str) -> str:
+    return f"UNIQ_KEY\x01{prefix}{_KEY}\x02WAIT\x01true\x02"
+
+
+def _fillable(command: Command) -> bytes:
+    """Return a frame in which the first key and the request id are places to fill by `%`."""
+    command.request_id = _ID
+    frame = encode(command)
+    assert b"%" not in frame
+    return frame.replace(_KEY.encode(), b"%016X", 1).replace(b"%d" % _ID, b"%d")
