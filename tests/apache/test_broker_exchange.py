@@ -1,0 +1,140 @@
+"""A stopped Apache broker's place, folder and port taken by ours, and given back."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.options import BrokerOptions, ListenerOptions
+from downrange.server import BrokerServer
+from downrange.server.running import ServerThread
+from downrange.wire.bodies import GroupConfig, TopicTableBody
+from downrange.wire.codes import RequestCode
+from downrange.wire.fields import request_command
+from downrange.wire.headers import CommitOffsetRequest, GroupOffsetRequest, OffsetReply
+from tests.apache.artifacts import VERSIONS, ApacheUnavailable
+from tests.apache.cluster import ApacheCluster
+from tests.apache.fixtures import give_up
+from tests.apache.test_store_exchange import SIZES
+from tests.conversations.reading import query_by_key
+from tests.conversations.recording import Facts
+from tests.conversations.scene import (
+    Scene,
+    bare_request,
+    live_scene,
+    read_body,
+    read_header,
+    succeed,
+)
+from tests.conversations.sending import pull
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from tests.apache.brokers import BrokerProcess
+    from tests.conversations.peers import Peer
+
+GROUP = "exchange_readers"
+
+
+@pytest.fixture(params=VERSIONS)
+def cluster(request: pytest.FixtureRequest) -> Generator[ApacheCluster]:
+    try:
+        with ApacheCluster(request.param) as running:
+            yield running
+    except ApacheUnavailable as error:
+        give_up(error)
+
+
+def _our_broker(broker: BrokerProcess, name_server: str) -> ServerThread:
+    host, _, port = broker.address.rpartition(":")
+    server = BrokerServer(
+        broker.store,
+        BrokerOptions(name=broker.name, name_servers=(name_server,)),
+        ListenerOptions(host=host, port=int(port)),
+        store=SIZES,
+    )
+    return ServerThread(server)
+
+
+def _send(scene: Scene, broker: Peer, topic: str, word: str, count: int) -> list[bytes]:
+    bodies = [f"{word} {number}".encode() for number in range(count)]
+    for number, body in enumerate(bodies):
+        properties = {"KEYS": f"{word}-{number}", "TAGS": word, "UNIQ_KEY": f"{word}{number:028}"}
+        scene.send(broker, topic, body, properties)
+    return bodies
+
+
+def _commit(broker: Peer, topic: str, offset: int) -> None:
+    group = GroupConfig(group_name=GROUP)
+    succeed(
+        broker.ask(bare_request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group.encode()))
+    )
+    commit = CommitOffsetRequest(
+        consumer_group=GROUP, topic=topic, queue_id=0, commit_offset=offset
+    )
+    succeed(broker.ask(request_command(commit)))
+
+
+def _committed(broker: Peer, topic: str) -> int:
+    request = GroupOffsetRequest(consumer_group=GROUP, topic=topic, queue_id=0)
+    return read_header(OffsetReply, broker.ask(request_command(request))).offset
+
+
+def _topics(broker: Peer) -> set[str]:
+    table = read_body(TopicTableBody, broker.ask(bare_request(RequestCode.GET_ALL_TOPIC_CONFIG)))
+    return set(table.topic_config_table)
+
+
+def test_broker_is_replaced_by_ours_and_comes_back(cluster: ApacheCluster) -> None:
+    (process,) = cluster.brokers
+    facts = Facts(cluster.version, "x", int(time.time() * 1000), process.name, process.address)
+    addresses = {"name server": cluster.name_server, "broker": process.address}
+
+    with live_scene(facts, addresses) as scene:
+        broker = scene.broker()
+        topic = scene.create_topic(broker, "exchanged")
+        theirs = _send(scene, broker, topic, "apache", 5)
+        pull(scene, broker, topic, count=5)
+        _commit(broker, topic, 3)
+        later = {"DELAY": "3", "UNIQ_KEY": scene.unique_id(1)}  # 10 s: due when ours serves
+        scene.send(broker, topic, b"apache later", later)
+    cluster.stop_broker(0)
+
+    with _our_broker(process, cluster.name_server), live_scene(facts, addresses) as scene:
+        broker = scene.broker()
+        assert topic in _topics(broker)
+        assert _committed(broker, topic) == 3
+        (found,) = query_by_key(scene, broker, topic, "apache-2")
+        assert found.body == theirs[2]
+        ours = _send(scene, broker, topic, "downrange", 3)
+        new_topic = scene.create_topic(broker, "made_by_ours")
+        _commit(broker, topic, 7)
+        later = {"DELAY": "3", "UNIQ_KEY": scene.unique_id(2)}  # 10 s: due when Apache is back
+        scene.send(broker, topic, b"downrange later", later)
+        records = pull(scene, broker, topic, count=9)
+        assert [record.body for record in records] == [*theirs, *ours, b"apache later"]
+
+    cluster.start_broker(0)
+    with live_scene(facts, addresses) as scene:
+        broker = scene.broker()
+        assert {topic, new_topic} <= _topics(broker)
+        assert _committed(broker, topic) == 7
+        (found,) = query_by_key(scene, broker, topic, "downrange-1")
+        assert found.body == ours[1]
+        reply = scene.send(broker, topic, b"apache again", {"UNIQ_KEY": scene.unique_id(3)})
+        assert reply.queue_offset == 9
+        # Apache looks at a delay level every 100 ms, and every 10 s after a mishap.
+        deadline = time.monotonic() + 45
+        while len(records := pull(scene, broker, topic, count=10)) < 11:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        bodies = [record.body for record in records]
+        assert bodies == [
+            *theirs,
+            *ours,
+            b"apache later",
+            *(b"apache again", b"downrange later"),
+        ]
