@@ -18,6 +18,7 @@ from downrange.wire.records import Record, decode_record
 if TYPE_CHECKING:
     from downrange.errors import RocketMQError
     from downrange.handling import Output
+    from downrange.store.files import Files
     from downrange.wire.command import Command
 
 #: A full second, so that tests can tell what is rounded.
@@ -31,14 +32,25 @@ OPTIONS = BrokerOptions(delay_levels="1s 5s 2m")
 class World:
     """A broker without handlers.
 
+    Args:
+        options: How it decides.
+        files: Its store's folder; one in memory unless given.
+        sizes: Sizes of the store's files.
+
     Attributes:
         now_ms: The time, which the test moves on.
         outputs: What deliveries and finished stores wanted done.
         error: What storing shall fail with.
     """
 
-    def __init__(self, options: BrokerOptions = OPTIONS) -> None:
-        self.files = MemoryFiles()
+    def __init__(
+        self,
+        options: BrokerOptions = OPTIONS,
+        files: Files | None = None,
+        sizes: StoreOptions = SIZES,
+    ) -> None:
+        self.files = files or MemoryFiles()
+        self._sizes = sizes
         self.options = options
         self.now_ms = START_MS
         self.outputs: list[Output] = []
@@ -47,7 +59,7 @@ class World:
 
     def _open(self) -> BrokerState:
         unit_tag = unit_tag_of(self.options.delay_levels)
-        store = MessageStore(self.files, SIZES, unit_tag=unit_tag)
+        store = MessageStore(self.files, self._sizes, unit_tag=unit_tag)
         host = StoreHost.of("10.0.0.2", 10911)
         return BrokerState(self.options, host, store, lambda now_ms: f"id{now_ms}", self.now_ms)
 

@@ -1,0 +1,116 @@
+"""Timed messages in a store folder that the Apache broker and ours have in turn."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from struct import unpack_from
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.broker.timer_handover import PATH, STALE_PATHS, TimerHandover
+from downrange.options import BrokerOptions
+from downrange.store.files import OsFiles
+from downrange.wire.properties import encode_properties
+from downrange.wire.records import decode_records
+from tests.apache import probe
+from tests.apache.artifacts import ApacheUnavailable
+from tests.apache.cluster import ApacheCluster
+from tests.apache.fixtures import give_up
+from tests.apache.test_store_exchange import SIZES
+from tests.unit.broker.waiting import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+SEND, PULL = 10, 11
+TIMEOUT = 20.0
+
+
+@pytest.fixture
+def cluster() -> Generator[ApacheCluster]:
+    try:
+        with ApacheCluster("5.5.0", broker_options={"timerFlushIntervalMs": "100"}) as running:
+            yield running
+    except ApacheUnavailable as error:
+        give_up(error)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _send(cluster: ApacheCluster, body: str, **properties: str) -> None:
+    fields = {"producerGroup": "g", "topic": "T", "defaultTopic": "TBW102", "queueId": "0"}
+    fields |= {"defaultTopicQueueNums": "1", "sysFlag": "0", "flag": "0"}
+    fields |= {"bornTimestamp": str(_now_ms()), "properties": encode_properties(properties)}
+    answer = probe.call(cluster.brokers[0].address, SEND, fields, body=body.encode())
+    assert answer.code == 0, answer.remark
+
+
+def _bodies(cluster: ApacheCluster) -> list[str]:
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "0"}
+    fields |= {"maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "subVersion": "0"}
+    fields |= {"suspendTimeoutMillis": "0", "subscription": "*"}
+    answer = probe.call(cluster.brokers[0].address, PULL, fields)
+    return [record.body.decode() for record in decode_records(answer.body)]
+
+
+def _wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _is_noted(cluster: ApacheCluster, sent_ms: int) -> bool:
+    """Whether Apache has saved that it delivered what was due two seconds after a time."""
+    check = cluster.brokers[0].store / PATH
+    return check.exists() and unpack_from(">q", check.read_bytes())[0] > sent_ms + 2_000
+
+
+def test_timed_messages_go_from_apache_to_ours_and_back(cluster: ApacheCluster) -> None:
+    sent_ms = _now_ms()
+    _send(cluster, "theirs, delivered by them", TIMER_DELAY_MS="200", UNIQ_KEY="u0")
+    _send(cluster, "theirs, delivered by them at last", TIMER_DELAY_SEC="12", UNIQ_KEY="last")
+    _wait_until(lambda: _is_noted(cluster, sent_ms))
+    assert _bodies(cluster) == ["theirs, delivered by them"]
+    cluster.kill_broker(0)
+
+    _deliver_and_go_on(cluster)
+
+    cluster.start_broker(0)
+    _wait_until(lambda: "theirs, delivered by them at last" in _bodies(cluster))
+    counts = Counter(_bodies(cluster))
+    # It lies behind one that waits, so Apache reads it again, and cannot know.
+    assert counts.pop("ours, delivered by us") in (1, 2)
+    assert counts == {
+        "ours, delivered by them": 1,
+        "theirs, delivered by them": 1,
+        "theirs, delivered by them at last": 1,
+    }
+
+
+def _deliver_and_go_on(cluster: ApacheCluster) -> None:
+    """Open the stopped broker's folder, and let time pass there."""
+    files = OsFiles(cluster.brokers[0].store)
+    world = World(BrokerOptions(), files, SIZES)
+    world.now_ms = _now_ms()
+    handover = TimerHandover(world.state.timers)
+    handover.load(files.read_all(PATH) or b"")
+    world.tick()
+    assert world.bodies() == ["theirs, delivered by them"]
+    assert len(world.state.timers) == 1
+    world.put("ours, delivered by us", UNIQ_KEY="u1", TIMER_DELAY_MS="1")
+    taken_back_ms = _now_ms() // 1_000 * 1_000 + 3_000
+    world.put("taken back", UNIQ_KEY="u", TIMER_DELIVER_MS=str(taken_back_ms))
+    mark = {"UNIQ_KEY": "u", "TIMER_DEL_UNIQKEY": "u"}
+    world.put("mark", TIMER_DELIVER_MS=str(taken_back_ms - 999), **mark)
+    world.put("ours, delivered by them", TIMER_DELAY_SEC="5", UNIQ_KEY="u2")
+    world.tick(1)
+    files.replace(PATH, handover.dump())
+    for path in STALE_PATHS:
+        files.remove(path)
+    world.state.store.close()
+    files.close()
