@@ -104,7 +104,8 @@ class DelayLevel:
             return []
         if self.failed:
             offsets, self.failed = self.failed, []
-            taken = [(offset, unit) for offset in offsets for unit in queue.units(offset, 1)]
+            kept = [offset for offset in offsets if offset >= queue.min_offset]
+            taken = [(offset, queue.units(offset, 1)[0]) for offset in kept]
         else:
             taken = self._take_from_queue(queue, now_ms)
         self.under_way.update(offset for offset, _ in taken)

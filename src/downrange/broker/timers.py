@@ -18,6 +18,7 @@ saved in a file of ours, which Apache leaves alone.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -192,7 +193,7 @@ class TimedMessages:
             delivered_until_ms=min(first_ms - 1, until_ms) if first_ms else until_ms,
             read=max(self._read, self._before.read),
             low=min(
-                (offset for _, offset in (*self._waiting, *self._under_way)), default=self._read
+                (offset for _, offset in chain(self._waiting, self._under_way)), default=self._read
             ),
         )
 
@@ -284,8 +285,10 @@ def fire_due(state: BrokerState, now_ms: int) -> list[Output]:
 
 def _fire(state: BrokerState, taken: tuple[int, int], now_ms: int) -> int:
     """Store one message where it belongs, and return its size; 0 if it was taken back."""
-    offset = taken[1]
-    (unit,) = _queue(state).units(offset, 1)
+    offset, queue = taken[1], _queue(state)
+    if offset < queue.min_offset:
+        raise StoreError("retention has removed it")
+    (unit,) = queue.units(offset, 1)
     record = read_diverted(state, unit)
     properties = record.properties()
     if state.timers.is_taken_back(offset, properties):

@@ -195,6 +195,18 @@ def test_delivery_is_tried_again_after_a_pause_when_storing_failed() -> None:
     assert offsets_of(world.state.delays.dump()) == {"1": 2}
 
 
+def test_message_that_retention_has_removed_is_not_tried_again() -> None:
+    world = World()
+    world.put("removed", DELAY="1")
+    world.put("kept", DELAY="1")
+    world.error = DiskFull("commitlog")
+    world.tick(1_000)
+    world.error = None
+    world.state.store.queue(SCHEDULE_TOPIC, 0).min_offset = 1
+    world.tick(1_000)
+    assert world.bodies() == ["kept"]
+
+
 def test_nothing_is_delivered_while_nothing_can_be_stored() -> None:
     world = World()
     world.put("later", DELAY="1")

@@ -377,6 +377,19 @@ def test_message_that_can_never_be_stored_is_reported_and_left_behind() -> None:
     assert len(world.state.timers) == 0
 
 
+def test_message_that_retention_has_removed_is_reported() -> None:
+    world = World()
+    world.put("removed", TIMER_DELAY_SEC="1")
+    world.put("kept", TIMER_DELAY_SEC="1")
+    world.tick()
+    world.state.store.queue(TIMER_TOPIC, 0).min_offset = 1
+    world.tick(1_000)
+    assert world.bodies() == ["kept"]
+    assert world.outputs == [
+        Note("timed message 0 is not delivered: retention has removed it", is_warning=True)
+    ]
+
+
 @pytest.mark.parametrize("damaged_after_ms", [0, 500])
 def test_damaged_message_is_reported_and_holds_up_no_other(damaged_after_ms: int) -> None:
     world = World()
