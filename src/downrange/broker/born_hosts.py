@@ -21,7 +21,8 @@ class BornHost(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def born_host(address: str) -> BornHost:
-    """Read "host:port", an IPv6 host in brackets."""
+    """Read "host:port", an IPv6 host in brackets; IPv4 in the clothes of IPv6 counts as IPv4."""
     host, _, port = address.rpartition(":")
-    packed = ip_address(host.strip("[]").partition("%")[0]).packed
+    ip = ip_address(host.strip("[]").partition("%")[0])
+    packed = (getattr(ip, "ipv4_mapped", None) or ip).packed
     return BornHost(packed, int(port), _BORN_HOST_V6 if len(packed) == 16 else 0)

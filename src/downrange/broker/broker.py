@@ -2,8 +2,9 @@
 
 One rule: a reply that promises something leaves only when it holds. A message is in the log and
 both indexes before its acknowledgement, and durable under "sync"; a new topic or group is saved
-and announced. Replies that must wait are kept here, in order, until `log_flushed` or `published`
-says that their time has come.
+and announced. Replies that must wait are kept here until `log_flushed` or `published` says that
+their time has come, and no longer than `flush_timeout`: then they say what does not hold. Nobody
+waits for what he did not ask for: not for a flush, and not for the change of somebody else.
 
 The driver in `server` calls, in one thread: `handle` per request, `commit` at the end of a turn,
 `tick` a few times per second, and the two above after work it did elsewhere.
@@ -31,13 +32,14 @@ from downrange.broker.handlers import (
     topics,
     transactions,
 )
+from downrange.broker.state import DISK_FULL
 from downrange.broker.timers import fire_due
-from downrange.errors import RocketMQError, WireError
-from downrange.handling import LateReply, Output, Peer, Reply, refusal
+from downrange.errors import DiskFull, RocketMQError
+from downrange.handling import LateReply, Note, Output, Peer, Reply, refusal
 from downrange.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from downrange.broker.handlers.answers import Handler
     from downrange.broker.intake import Arrival
@@ -63,6 +65,17 @@ HANDLERS: Final[dict[int, Handler]] = {
 #: Requests whose records are gathered; every other one sees what arrived before it as stored.
 _GATHERED: Final = frozenset(map(int, sending.HANDLERS))
 _ROUNDS_MAX: Final = 100
+#: What time demands, in this order.
+_DUTIES: Final[tuple[Callable[[BrokerState, int], Iterable[Output]], ...]] = (
+    deliver_due,
+    fire_due,
+    check_half_messages,
+    pulling.answer_parked,
+    clients.expire,
+)
+#: How often the operator is told that a duty fails.
+_COMPLAINT_INTERVAL_MS: Final = 10_000
+_UNSAVED: Final = "the change is in force, but it could not be saved"
 
 
 class _Held(NamedTuple):
@@ -83,24 +96,29 @@ class Broker:
 
     def __init__(self, state: BrokerState) -> None:
         self.state = state
-        self._held: deque[_Held] = deque()
+        # In the order of waiting, which is that of release, or nearly so: only the front is looked
+        # at, and those behind it wait for a moment longer at worst.
+        self._unflushed: deque[_Held] = deque()
+        self._unpublished: deque[_Held] = deque()
         self._flushed = state.store.log.end
-        self._published = self._version()
+        self._published = self.version
+        self._ready: list[Output] = []  # for the end of this turn
+        self._complained_ms: dict[str, int] = {}
 
     @property
     def has_arrivals(self) -> bool:
         """Whether `commit` has something to do."""
-        return bool(self.state.intake)
+        return bool(self.state.intake or self._ready)
 
     @property
     def awaits_flush(self) -> bool:
         """Whether somebody waits for the log to be durable."""
-        return any(held.log_position > self._flushed for held in self._held)
+        return bool(self._unflushed)
 
     @property
     def version(self) -> int:
         """How many changes of topics and groups there were; `published` says which are saved."""
-        return self._version()
+        return self.state.topics.version + self.state.groups.version
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Answer a request, or take it in for the end of this turn."""
@@ -108,17 +126,20 @@ class Broker:
         if handler is None:
             remark = f" request type {request.code} not supported"  # the leading blank is Apache's
             return [Reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))]
-        outputs: list[Output] = []
-        if self.state.intake and request.code not in _GATHERED:
-            outputs = self.commit(now_ms)
-        version = self._version()
+        state = self.state
+        is_gathered = request.code in _GATHERED
+        if state.intake and not is_gathered:
+            self._store_all(now_ms)
+        version = self.version
         try:
-            answer = handler(self.state, request, peer, now_ms)
-        except WireError as error:
-            return [*outputs, Reply(refusal(ResponseCode.SYSTEM_ERROR, str(error)))]
-        if self._version() != version:
-            answer = self._until_published(request, peer, answer, now_ms)
-        return [*outputs, *answer] if outputs else answer
+            answer = handler(state, request, peer, now_ms)
+        except RocketMQError as error:
+            return [Reply(refusal(ResponseCode.SYSTEM_ERROR, str(error)))]
+        if self.version != version:
+            if not (is_gathered and answer):  # else it refused, and the last one is somebody else's
+                state.intake.hold_last(self.version)
+            return self._until_published(request, peer, answer, now_ms)
+        return answer
 
     def lose(self, peer: Peer, now_ms: int) -> list[Output]:
         """Hear that a connection ended."""
@@ -127,27 +148,21 @@ class Broker:
 
     def commit(self, now_ms: int) -> list[Output]:
         """Store what arrived in this turn, answer those who sent it, wake those who wait for it."""
-        outputs: list[Output] = []
-        for _ in range(_ROUNDS_MAX):  # finishing may bring new records, such as a half's end
-            arrivals = self.state.intake.take()
-            if not arrivals:
-                break
-            self._store(arrivals, now_ms, outputs)
+        self._store_all(now_ms)
+        outputs, self._ready = self._ready, []
         return outputs
 
     def tick(self, now_ms: int) -> list[Output]:
         """Do what time demands."""
-        state = self.state
-        outputs = [
-            *deliver_due(state, now_ms),
-            *fire_due(state, now_ms),
-            *check_half_messages(state, now_ms),
-        ]
-        outputs += pulling.answer_parked(state, now_ms)
-        outputs += clients.expire(state, now_ms)
+        outputs: list[Output] = []
+        for duty in _DUTIES:
+            try:
+                outputs += duty(self.state, now_ms)
+            except Exception as error:  # a fault in one duty must not end the others
+                outputs += self._complain(duty.__name__, error, now_ms)
         outputs += self.commit(now_ms)
         outputs += self._give_up_waiting(now_ms)
-        state.statistics.sample(now_ms)
+        self.state.statistics.sample(now_ms)
         return outputs
 
     def close(self, now_ms: int) -> list[Output]:
@@ -159,53 +174,81 @@ class Broker:
     def log_flushed(self, position: int) -> list[Output]:
         """Hear that the log is durable up to a position; return what waited for it."""
         self._flushed = max(self._flushed, position)
-        return self._release()
+        outputs: list[Output] = []
+        unflushed = self._unflushed
+        while unflushed and unflushed[0].log_position <= self._flushed:
+            held = unflushed.popleft()
+            if held.version > self._published:  # its topic is not known everywhere yet
+                self._unpublished.append(held)
+            else:
+                outputs += held.outputs
+        return outputs
 
     def published(self, version: int) -> list[Output]:
         """Hear that tables are saved and announced; return what waited for it."""
         self._published = max(self._published, version)
-        return self._release()
+        outputs: list[Output] = []
+        unpublished = self._unpublished
+        while unpublished and unpublished[0].version <= self._published:
+            outputs += unpublished.popleft().outputs
+        return outputs
 
-    # ---- inside ----
+    # ---- storing ----
 
-    def _store(self, arrivals: list[Arrival], now_ms: int, outputs: list[Output]) -> None:
-        store = self.state.store
+    def _store_all(self, now_ms: int) -> None:
+        for _ in range(_ROUNDS_MAX):  # finishing may bring new records, such as a half's end
+            arrivals = self.state.intake.take()
+            if not arrivals:
+                break
+            self._store(arrivals, now_ms)
+
+    def _store(self, arrivals: list[Arrival], now_ms: int) -> None:
         if len(arrivals) == 1:
             records, properties = arrivals[0].records, arrivals[0].properties
         else:
             records = [record for arrival in arrivals for record in arrival.records]
             properties = [parsed for arrival in arrivals for parsed in arrival.properties]
         try:
-            store.append(records, now_ms, properties)
-        except RocketMQError as error:
-            if len(arrivals) == 1:
-                outputs += arrivals[0].finish(error, now_ms)
-                return
-            for arrival in arrivals:  # find the one that cannot be stored; the others can
-                self._store([arrival], now_ms, outputs)
+            self.state.store.append(records, now_ms, properties)
+        except (RocketMQError, OSError) as error:
+            self._store_apart(arrivals, error, now_ms)
             return
         is_sync = self.state.options.flush == "sync"
-        end, version = store.log.end, self._version()
-        is_published = version <= self._published
+        end, ready = self.state.store.log.end, self._ready
         for arrival in arrivals:
-            finished = arrival.finish(None, now_ms)
-            is_awaited = is_sync and arrival.is_flush_awaited
-            if is_published and not is_awaited and not self._held:
-                outputs += finished
+            outputs = arrival.finish(None, now_ms)
+            position = end if is_sync and arrival.is_flush_awaited else 0
+            if position or arrival.version > self._published:
+                self._hold(_Held(position, arrival.version, now_ms, list(outputs)))
             else:
-                position = end if is_awaited else 0
-                self._held.append(_Held(position, version, now_ms, list(finished)))
-        self._wake(records, outputs, now_ms)
+                ready += outputs
+        if len(self.state.parked):
+            self._wake(records, now_ms)
 
-    def _wake(self, records: list[Record], outputs: list[Output], now_ms: int) -> None:
-        if not len(self.state.parked):
+    def _store_apart(
+        self, arrivals: list[Arrival], error: RocketMQError | OSError, now_ms: int
+    ) -> None:
+        """Store those that can be, when together they cannot."""
+        if isinstance(error, DiskFull):
+            self.state.unwritable = DISK_FULL  # until there is space again, nobody need try
+        if len(arrivals) > 1 and not isinstance(error, DiskFull):
+            for arrival in arrivals:
+                self._store([arrival], now_ms)
             return
+        if isinstance(error, OSError):
+            error = RocketMQError(f"the log cannot be written: {error}")
+        for arrival in arrivals:
+            self._ready += arrival.finish(error, now_ms)
+
+    def _wake(self, records: list[Record], now_ms: int) -> None:
         seen: set[tuple[bytes, int]] = set()
         for record in records:
             queue = (record.topic_bytes, record.queue_id)
             if queue not in seen:
                 seen.add(queue)
-                outputs += pulling.wake(self.state, record, now_ms)
+                self._ready += pulling.wake(self.state, record, now_ms)
+
+    # ---- waiting ----
 
     def _until_published(
         self, request: Command, peer: Peer, answer: Iterable[Output], now_ms: int
@@ -215,36 +258,46 @@ class Broker:
         for output in answer:
             if isinstance(output, Reply):
                 late = LateReply(peer.number, request, output.command)
-                self._held.append(_Held(0, self._version(), now_ms, [late]))
+                self._hold(_Held(0, self.version, now_ms, [late]))
             else:
                 now.append(output)
         return now
 
-    def _release(self) -> list[Output]:
-        outputs: list[Output] = []
-        while self._held:
-            held = self._held[0]
-            if held.log_position > self._flushed or held.version > self._published:
-                break
-            outputs += held.outputs
-            self._held.popleft()
-        return outputs
+    def _hold(self, held: _Held) -> None:
+        """Keep outputs until what they promise holds; those of a one-way request are none."""
+        if not held.outputs:
+            return
+        if held.log_position > self._flushed:
+            self._unflushed.append(held)
+        elif held.version > self._published:
+            self._unpublished.append(held)
+        else:
+            self._ready += held.outputs
 
     def _give_up_waiting(self, now_ms: int) -> list[Output]:
-        """Answer sends whose flush takes too long: they are stored, but not known to be durable."""
-        limit_ms = self.state.options.flush_timeout * 1000
-        late: list[Output] = []
-        while self._held:
-            held = self._held[0]
-            is_flush_awaited = held.log_position > self._flushed
-            if not is_flush_awaited or now_ms - held.since_ms < limit_ms:
-                break
-            for output in held.outputs:
-                if isinstance(output, LateReply) and output.command.code == ResponseCode.SUCCESS:
-                    output.command.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
-            late += held.outputs
-            self._held.popleft()
-        return late
+        """Answer those who waited too long, and say what does not hold."""
+        begun_ms = now_ms - self.state.options.flush_timeout * 1000
+        outputs: list[Output] = []
+        for waiting in (self._unflushed, self._unpublished):
+            while waiting and waiting[0].since_ms <= begun_ms:
+                for output in waiting.popleft().outputs:
+                    if isinstance(output, LateReply):
+                        _take_back(output)
+                    outputs.append(output)
+        return outputs
 
-    def _version(self) -> int:
-        return self.state.topics.version + self.state.groups.version
+    def _complain(self, duty: str, error: Exception, now_ms: int) -> list[Output]:
+        if now_ms - self._complained_ms.get(duty, 0) < _COMPLAINT_INTERVAL_MS:
+            return []
+        self._complained_ms[duty] = now_ms
+        return [Note(f"{duty} failed: {type(error).__name__}: {error}", is_warning=True)]
+
+
+def _take_back(late: LateReply) -> None:
+    """Turn a promise into what is true: stored but not known to be durable, changed but unsaved."""
+    if late.command.code != ResponseCode.SUCCESS:
+        return
+    if late.request.code in _GATHERED:
+        late.command.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+    else:
+        late.command = refusal(ResponseCode.SYSTEM_ERROR, _UNSAVED)

@@ -37,9 +37,13 @@ def nothing_more(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
 
 
 class Arrival:
-    """Records that are stored together or not at all: one message, or a batch."""
+    """Records that are stored together or not at all: one message, or a batch.
 
-    __slots__ = ("finish", "is_flush_awaited", "properties", "records")
+    Attributes:
+        version: What `finish` returns waits until the tables of this version are saved.
+    """
+
+    __slots__ = ("finish", "is_flush_awaited", "properties", "records", "version")
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class Arrival:
         self.properties = properties
         self.finish = finish
         self.is_flush_awaited = is_flush_awaited
+        self.version = 0
 
 
 class Intake:
@@ -83,6 +88,11 @@ class Intake:
             is_flush_awaited: Whether what `finish` returns waits for the flush (sync mode only).
         """
         self._arrivals.append(Arrival(records, properties, finish, is_flush_awaited))
+
+    def hold_last(self, version: int) -> None:
+        """Let the one who added last wait for tables to be saved: he changed them."""
+        if self._arrivals:
+            self._arrivals[-1].version = version
 
     def take(self) -> list[Arrival]:
         """Return all of it, in order, and begin anew."""

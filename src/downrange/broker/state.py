@@ -12,22 +12,27 @@ from downrange.broker.groups import GroupTable
 from downrange.broker.half_messages import HalfMessages
 from downrange.broker.intake import Intake
 from downrange.broker.locks import QueueLocks
+from downrange.broker.names import is_system_topic
 from downrange.broker.offsets import GroupOffsets
 from downrange.broker.parked import ParkedPulls
 from downrange.broker.statistics import Statistics
 from downrange.broker.timers import TimedMessages
-from downrange.broker.topics import TopicTable, create_system_topics
+from downrange.broker.topics import READ_WRITE, TopicTable, create_system_topics
+from downrange.handling import Note
 from downrange.wire.codes import SysFlag
 from downrange.wire.ids import offset_id
 from downrange.wire.properties import PropertyKey, encode_properties
-
-_STORE_HOST_V6: Final = int(SysFlag.STORE_HOST_V6)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from downrange.options import BrokerOptions
     from downrange.store.message_store import MessageStore
+
+#: Why nothing is stored when an append found no space: whoever looks after the disk takes it back.
+DISK_FULL: Final = "the disk is full"
+
+_STORE_HOST_V6: Final = int(SysFlag.STORE_HOST_V6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,6 @@ class BrokerState:
         make_unique_id: Callable[[int], str],
         now_ms: int,
     ) -> None:
-        self.change_options(options)
         self.host = host
         self.store = store
         self.make_unique_id = make_unique_id
@@ -112,10 +116,12 @@ class BrokerState:
         self.timers = TimedMessages()
         self.halves = HalfMessages()
         self.statistics = Statistics(now_ms)
+        self.change_options(options)
 
     def change_options(self, options: BrokerOptions) -> None:
-        """Go on with other options."""
+        """Go on with other options; delay levels, names and addresses stay as they are."""
         self.options = options
+        self.parked.pulls_max = options.parked_pulls_max
         self.marks = {
             str(PropertyKey.REGION): options.region,
             str(PropertyKey.TRACE_ON): "true" if options.is_trace_on else "false",
@@ -128,7 +134,28 @@ class BrokerState:
         self._number += 1
         return self._number
 
-    def prepare(self, now_ms: int) -> None:
+    def prepare(self, now_ms: int) -> list[Note]:
         """Create what a broker has from the start; call it when all files are loaded."""
+        notes = self._find_lost_topics(now_ms)
         create_system_topics(self.topics, self.options, now_ms)
         self.groups.create_system_groups(now_ms)
+        return notes
+
+    def _find_lost_topics(self, now_ms: int) -> list[Note]:
+        """Create the topics of messages that are in the store but in no topic.
+
+        A power failure between a message and the file of topics leaves them so, or somebody who
+        deletes that file. A topic that was deleted is not found again: its queues go first.
+        """
+        if self.store.recovery.was_clean and len(self.topics):
+            return []
+        queues: dict[str, int] = {}
+        for topic, queue_id in self.store.queue_names():
+            if self.topics.get(topic) is None and not is_system_topic(topic):
+                queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+        notes: list[Note] = []
+        for topic, count in queues.items():
+            self.topics.ensure(topic, count, READ_WRITE, now_ms)
+            text = f"topic {topic} has messages but was not saved: created with {count} queue(s)"
+            notes.append(Note(text, is_warning=True))
+        return notes

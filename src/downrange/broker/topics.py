@@ -107,7 +107,7 @@ class TopicTable:
             return None
         if model.topic_name == DEFAULT_TOPIC and not options.is_topic_created:
             return None
-        if len(self._topics) >= options.topics_max or not self._may_create(options, now_ms):
+        if not self.has_room(options, now_ms):
             return None
         queues = max(min(queues, model.write_queue_nums), 0)
         config = TopicConfig(
@@ -121,7 +121,10 @@ class TopicTable:
         self.put(config, now_ms)
         return config
 
-    def _may_create(self, options: BrokerOptions, now_ms: int) -> bool:
+    def has_room(self, options: BrokerOptions, now_ms: int) -> bool:
+        """Whether a client may have one more topic created now; each question counts as one."""
+        if len(self._topics) >= options.topics_max:
+            return False
         minute = now_ms // 60_000
         if minute != self._minute:
             self._minute, self._created_in_minute = minute, 0

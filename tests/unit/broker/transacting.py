@@ -206,6 +206,7 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.state.store, "append", _refuse)
             yield
+        self.state.unwritable = None  # somebody saw that there is space again
 
     def damage(self, record: Record) -> None:
         """Turn a bit of a stored body."""

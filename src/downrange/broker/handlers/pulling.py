@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from downrange.broker.names import FAQ
 from downrange.broker.parked import ParkedPull
 from downrange.broker.topics import READ
+from downrange.errors import RocketMQError
 from downrange.handling import LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -62,7 +63,7 @@ class _Found(NamedTuple):
     status: str
     next_offset: int
     body: bytes = b""
-    count: int = 0
+    message_count: int = 0
 
 
 def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
@@ -82,12 +83,31 @@ def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iter
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
     found = _look(state, header, hashes)
-    may_wait = header.sys_flag & _SUSPEND and header.suspend_timeout_millis > 0
-    if found.code == _NOT_FOUND and may_wait and not request.is_oneway:
-        until_ms = now_ms + header.suspend_timeout_millis
-        if state.parked.park(ParkedPull(request, header, peer, hashes, until_ms)):
-            return ()
+    may_wait = (
+        found.code == _NOT_FOUND
+        and header.sys_flag & _SUSPEND
+        and header.suspend_timeout_millis > 0
+        and not request.is_oneway
+    )
+    if may_wait and _park(state, request, header, peer, hashes, now_ms):
+        return ()
     return [Reply(_answer(state, header, topic, group, found))]
+
+
+def _park(
+    state: BrokerState,
+    request: Command,
+    header: PullRequest,
+    peer: Peer,
+    hashes: frozenset[int] | None,
+    now_ms: int,
+) -> bool:
+    """Let a pull wait; keep nothing of it that its answer does not need."""
+    until_ms = now_ms + header.suspend_timeout_millis
+    if not state.parked.park(ParkedPull(request, header, peer, hashes, until_ms)):
+        return False
+    request.fields, request.body, header.subscription = {}, b"", None
+    return True
 
 
 # ---- checks ------------------------------------------------------------------------------------
@@ -224,8 +244,8 @@ def _answer(
     state: BrokerState, header: PullRequest, topic: TopicConfig, group: GroupConfig, found: _Found
 ) -> Command:
     queue = state.store.queue(header.topic, header.queue_id)
-    if found.count:
-        state.statistics.pulled(found.count, len(found.body))
+    if found.message_count:
+        state.statistics.pulled(found.message_count, len(found.body))
     fields = {
         "suggestWhichBrokerId": "0",
         "groupSysFlag": str(group.group_sys_flag or 0),
@@ -241,53 +261,59 @@ def _answer(
 
 
 def wake(state: BrokerState, record: Record, now_ms: int) -> list[Output]:
-    """Answer the pulls that wait for a queue, now that a record is in it."""
+    """Answer the pulls that wait for a queue, now that a record, and maybe more, is in it."""
     queue = (record.topic, record.queue_id)
     if queue not in state.parked:
         return []
-    units = state.store.queue(*queue).units(record.queue_offset, _LOOK_THROUGH_STEP)
-    outputs: list[Output] = []
-    for hashed in {unit.tag_hash for unit in units}:
-        for pull in state.parked.wake(queue, hashed):
-            outputs += _answer_parked(state, pull, now_ms)
-    return outputs
+    units = state.store.queue(*queue).walk(record.queue_offset)
+    hashes = {unit.tag_hash for unit in units}
+    return _answer_all(state, state.parked.wake(queue, hashes), now_ms)
 
 
 def answer_parked(state: BrokerState, now_ms: int) -> list[Output]:
     """Answer pulls whose time is over; every few seconds also those whose queue moved on."""
-    outputs: list[Output] = []
-    for pull in state.parked.expired(now_ms):
-        outputs += _answer_parked(state, pull, now_ms)
+    outputs = _answer_all(state, state.parked.expired(now_ms), now_ms)
     if now_ms - state.parked.checked_ms >= _RECHECK_MS:
         state.parked.checked_ms = now_ms
-        for pull in state.parked.all():
-            header = pull.header
-            queue = state.store.queue(header.topic, header.queue_id)
-            if queue.max_offset == header.queue_offset and state.topics.get(header.topic):
-                state.parked.park(pull)
-            else:
-                outputs += _answer_parked(state, pull, now_ms)
+        moved = state.parked.take_if(lambda pull: _is_moved(state, pull.header))
+        outputs += _answer_all(state, moved, now_ms)
     return outputs
+
+
+def _is_moved(state: BrokerState, header: PullRequest) -> bool:
+    """Whether a queue does not end any more where a pull waits, or is gone altogether."""
+    if state.topics.get(header.topic) is None:
+        return True
+    return state.store.queue(header.topic, header.queue_id).max_offset != header.queue_offset
 
 
 def answer_everyone(state: BrokerState, now_ms: int) -> list[Output]:
     """Answer all pulls that wait with what there is: the broker stops."""
+    return _answer_all(state, state.parked.all(), now_ms)
+
+
+def _answer_all(state: BrokerState, pulls: list[ParkedPull], now_ms: int) -> list[Output]:
     outputs: list[Output] = []
-    for pull in state.parked.all():
-        outputs += _answer_parked(state, pull, now_ms)
+    for pull in pulls:
+        try:
+            command = _look_again(state, pull, now_ms)
+        except RocketMQError as error:  # its answer only; the others have theirs
+            command = refusal(ResponseCode.SYSTEM_ERROR, str(error))
+        outputs.append(LateReply(pull.peer.number, pull.request, command))
     return outputs
 
 
-def _answer_parked(state: BrokerState, pull: ParkedPull, now_ms: int) -> list[Output]:
+def _look_again(state: BrokerState, pull: ParkedPull, now_ms: int) -> Command:
+    """Answer a pull that waited: all checks anew, but neither its offset nor its filter."""
     header = pull.header
     group = state.groups.get_or_create(header.consumer_group, state.options, now_ms)
     topic = state.topics.get(header.topic)
-    command = _check_group(header, group) or _check_topic(header, topic, pull.peer)
-    if command is None:
-        assert group is not None
-        assert topic is not None
-        command = _answer(state, header, topic, group, _look(state, header, pull.tag_hashes))
-    return [LateReply(pull.peer.number, pull.request, command)]
+    refused = _check_group(header, group) or _check_topic(header, topic, pull.peer)
+    if refused is not None:
+        return refused
+    assert group is not None
+    assert topic is not None
+    return _answer(state, header, topic, group, _look(state, header, pull.tag_hashes))
 
 
 HANDLERS: Final[dict[int, Handler]] = {

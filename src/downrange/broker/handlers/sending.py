@@ -83,12 +83,13 @@ def _send_v1(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> I
 def _send(
     state: BrokerState, request: Command, header: SendHeader, peer: Peer, now_ms: int
 ) -> Iterable[Output]:
+    if not request.body:
+        return _refused(state, refusal(ResponseCode.SYSTEM_ERROR, "the message has no body"))
     config = state.topics.get(header.topic)
-    refused = _check_topic(header.topic) if config is None or header.topic in _CLOSED else None
-    if refused is None and not request.body:
-        refused = refusal(ResponseCode.SYSTEM_ERROR, "the message has no body")
-    if refused is not None:
-        return _refused(state, refused)
+    if config is None or header.topic in _CLOSED:
+        refused = _check_topic(header.topic)
+        if refused is not None:
+            return _refused(state, refused)
     if config is None:
         config = _create_topic(state, header, now_ms)
         if config is None:
@@ -120,7 +121,8 @@ def _create_topic(state: BrokerState, header: SendHeader, now_ms: int) -> TopicC
     config = state.topics.create_like(
         header.topic, header.default_topic, header.default_topic_queue_nums, state.options, now_ms
     )
-    if config is None and header.topic.startswith(RETRY_PREFIX):
+    is_of_group = header.topic.startswith(RETRY_PREFIX)
+    if config is None and is_of_group and state.topics.has_room(state.options, now_ms):
         return state.topics.ensure(header.topic, 1, READ_WRITE, now_ms)
     return config
 
