@@ -69,7 +69,18 @@ class DelayLevel:
         retry_ms: When to try these again.
     """
 
-    __slots__ = ("_caps", "delay_ms", "failed", "queue_id", "retry_ms", "taken", "under_way")
+    __slots__ = (
+        "_caps",
+        "_head_ms",
+        "_seen",
+        "_seen_ms",
+        "delay_ms",
+        "failed",
+        "queue_id",
+        "retry_ms",
+        "taken",
+        "under_way",
+    )
 
     def __init__(self, queue_id: int, delay_ms: int) -> None:
         self.queue_id = queue_id
@@ -78,6 +89,10 @@ class DelayLevel:
         self.under_way: set[int] = set()
         self.failed: list[int] = []
         self.retry_ms = 0
+        #: When the first one that waits is due, as of which place, end and time we looked.
+        self._head_ms = 0
+        self._seen = (0, 0)
+        self._seen_ms = 0
         #: (number behind the last message it holds for, when these are due at the latest)
         self._caps: deque[tuple[int, int]] = deque()
 
@@ -93,9 +108,13 @@ class DelayLevel:
         self._find_start(queue)
         if self.taken >= queue.max_offset:
             return None
-        self._cap(queue, now_ms)
-        (head,) = queue.units(self.taken, 1)
-        return self._due_ms(self.taken, head)
+        seen = (self.taken, queue.max_offset)
+        if seen != self._seen or now_ms < self._seen_ms:  # nothing else can change the answer
+            self._cap(queue, now_ms)
+            (head,) = queue.units(self.taken, 1)
+            self._seen, self._head_ms = seen, self._due_ms(self.taken, head)
+        self._seen_ms = now_ms
+        return self._head_ms
 
     def take_due(self, queue: QueueIndex, now_ms: int) -> list[tuple[int, Unit]]:
         """Return the next messages to deliver, with their numbers, and count them as under way."""
