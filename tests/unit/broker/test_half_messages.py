@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from downrange.broker import half_messages
-from downrange.broker.half_messages import end_half
+from downrange.broker.half_messages import end_half, prepare_half
 from downrange.broker.half_records import op_record
 from downrange.broker.intake import nothing_more
 from downrange.broker.names import (
@@ -55,6 +55,12 @@ def test_what_only_the_broker_may_say_of_a_half_is_taken_out() -> None:
     assert "TRANSACTION_CHECK_TIMES" not in properties
     assert "DOWNRANGE_FIRST_OFFSET" not in properties
     assert properties["REAL_TOPIC"] == "T"
+
+
+def test_a_half_without_a_unique_id_has_no_transaction_id() -> None:
+    record, properties = Record(topic_bytes=b"T", queue_id=1), dict[str, str]()
+    prepare_half(World().state, record, properties)
+    assert properties == record.properties() == {"REAL_TOPIC": "T", "REAL_QID": "1"}
 
 
 # ---- ending ------------------------------------------------------------------------------------
@@ -283,7 +289,7 @@ def test_progress_is_kept_only_when_the_log_is_durable() -> None:
     world.state.store.append([op_record(world.state, 9, world.now_ms)], world.now_ms, [{}])
     world.now_ms += 30_000
     list(world.broker.tick(world.now_ms))
-    list(world.broker.tick(world.now_ms))
+    list(world.broker.tick(world.now_ms + 30_000))
     assert world.state.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
     world.state.store.flush()
     list(world.broker.tick(world.now_ms))
