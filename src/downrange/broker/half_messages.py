@@ -33,11 +33,10 @@ from downrange.broker.half_records import (
     OP_PROPERTIES,
     first_offset,
     immunity_ms,
-    named_by,
     op_record,
     queued_record_at,
     read_half,
-    read_op,
+    read_ops,
 )
 from downrange.broker.names import HALF_DONE_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
 from downrange.broker.putting import join_properties, put
@@ -105,9 +104,7 @@ class HalfMessages:
         first = min(max(first, halves.min_offset), halves.max_offset)
         first_op = min(max(first_op, ops.min_offset), ops.max_offset)
         self.ended = EndedHalves(first, first_op)
-        for number in range(first_op, ops.max_offset):
-            op = read_op(state, number)
-            named = [] if op is None else named_by(op.body)
+        for named in read_ops(state, first_op):
             self.ended.end([offset for offset in named if offset < halves.max_offset])
         offset = self.ended.next_open(first)
         while offset < halves.max_offset:

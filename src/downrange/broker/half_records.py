@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from downrange.broker.detours import read_diverted
 from downrange.broker.names import HALF_DONE_TOPIC, HALF_TOPIC
 from downrange.broker.putting import CLIENT_FLAGS, join_properties
-from downrange.errors import CorruptStore
+from downrange.errors import CorruptStore, MalformedRecord, StoreError
 from downrange.wire.codes import SysFlag
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from downrange.broker.state import BrokerState
+    from downrange.store.queue_index import Unit
 
 CHECKS: Final = str(PropertyKey.TRANSACTION_CHECK_TIMES)
 FIRST_OFFSET: Final = "DOWNRANGE_FIRST_OFFSET"
@@ -43,41 +45,40 @@ def queued_record_at(state: BrokerState, position: int, *topics: str) -> Record 
 
     Bytes within a body may look like a record; only the queue says where one lies.
     """
-    record = _intact_record_at(state, position)
-    if record is None or record.topic not in topics:
-        return None
-    is_queued = _position_of(state, record.topic, record.queue_offset) == position
-    return record if is_queued else None
-
-
-def read_half(state: BrokerState, offset: int) -> Record | None:
-    """Return the half with a number, or None where it cannot be read."""
-    return _read(state, HALF_TOPIC, offset)
-
-
-def read_op(state: BrokerState, offset: int) -> Record | None:
-    """Return the op record with a number, or None where it cannot be read."""
-    return _read(state, HALF_DONE_TOPIC, offset)
-
-
-def _read(state: BrokerState, topic: str, offset: int) -> Record | None:
-    position = _position_of(state, topic, offset)
-    return None if position is None else _intact_record_at(state, position)
-
-
-def _position_of(state: BrokerState, topic: str, offset: int) -> int | None:
-    queue = state.store.queue(topic, 0)
-    if not queue.min_offset <= offset < queue.max_offset:
-        return None
-    return queue.units(offset, 1)[0].log_offset
-
-
-def _intact_record_at(state: BrokerState, position: int) -> Record | None:
     try:
         record = state.store.log.record_at(position)
     except CorruptStore:
         return None
-    return record if record is not None and record.is_intact else None
+    if record is None or not record.is_intact or record.topic not in topics:
+        return None
+    unit = _unit_of(state, record.topic, record.queue_offset)
+    return record if unit is not None and unit.log_offset == position else None
+
+
+def read_half(state: BrokerState, offset: int) -> Record | None:
+    """Return the half with a number, or None where it cannot be read."""
+    unit = _unit_of(state, HALF_TOPIC, offset)
+    return None if unit is None else _record_of(state, unit)
+
+
+def read_ops(state: BrokerState, offset: int) -> Iterator[list[int]]:
+    """Go over the op records from a number on: the halves that each names."""
+    for unit in state.store.queue(HALF_DONE_TOPIC, 0).walk(offset):
+        op = _record_of(state, unit)
+        yield [] if op is None else _named_by(op.body)
+
+
+def _record_of(state: BrokerState, unit: Unit) -> Record | None:
+    try:
+        return read_diverted(state, unit)
+    except (StoreError, MalformedRecord):
+        return None
+
+
+def _unit_of(state: BrokerState, topic: str, offset: int) -> Unit | None:
+    queue = state.store.queue(topic, 0)
+    is_there = queue.min_offset <= offset < queue.max_offset
+    return queue.units(offset, 1)[0] if is_there else None
 
 
 def copy_to(state: BrokerState, half: Record, topic: str, properties: Mapping[str, str]) -> Record:
@@ -109,11 +110,6 @@ def op_record(state: BrokerState, offset: int, now_ms: int) -> Record:
     )
 
 
-def named_by(op_body: bytes) -> list[int]:
-    """Return the numbers of the halves that an op record ends."""
-    return [int(word) for word in op_body.split(b",") if word.isdigit() and len(word) < 20]
-
-
 def first_offset(half: Record, properties: Mapping[str, str]) -> int:
     """Return the number that a half had before it was first copied."""
     text = properties.get(FIRST_OFFSET, "")
@@ -133,3 +129,7 @@ def immunity_ms(state: BrokerState, properties: Mapping[str, str]) -> float:
 
 def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() and len(text) < 10 else 0
+
+
+def _named_by(op_body: bytes) -> list[int]:
+    return [int(word) for word in op_body.split(b",") if word.isdigit() and len(word) < 20]
