@@ -72,6 +72,7 @@ class Cluster:
         nameserver: All other settings of the name server.
         listener: Limits of all servers.
         tls: Certificate and key of all servers.
+        client_tls: How the brokers speak to the name server, when that wants TLS.
 
     Raises:
         OptionError: Arguments contradict each other.
@@ -105,21 +106,19 @@ class Cluster:
             broker = dataclasses.replace(broker, flush=flush)  # type: ignore[arg-type]
         if host is not None:
             listener = dataclasses.replace(listener, host=host)
-        self._given_store = None if store is None else str(store)
-        self._make = lambda folder: ClusterServer(
-            ClusterOptions(
-                store=folder,
-                brokers=brokers,
-                nameserver_port=nameserver_port,
-                broker_port=broker_port,
-                listener=listener,
-                nameserver=nameserver or NameServerOptions(),
-                broker=broker,
-            ),
-            tls=tls,
-            client_tls=client_tls,
+        self._options = ClusterOptions(
+            store="to be replaced" if store is None else str(store),
+            brokers=brokers,
+            nameserver_port=nameserver_port,
+            broker_port=broker_port,
+            listener=listener,
+            nameserver=nameserver or NameServerOptions(),
+            broker=broker,
         )
-        self._make("checked")  # wrong arguments show here, not at the start
+        self._tls = tls
+        self._client_tls = client_tls
+        self._is_temporary = store is None
+        self._make()  # wrong arguments show here, not at the start
         self._server: ClusterServer | None = None
         self._thread: ServerThread | None = None
         self._temporary: str | None = None
@@ -143,10 +142,9 @@ class Cluster:
 
     async def __aenter__(self) -> Cluster:
         """Start in this event loop."""
-        self._open()
-        assert self._server is not None
+        server = self._open()
         try:
-            await self._server.start()
+            await server.start()
         except BaseException:
             self._close()
             raise
@@ -173,9 +171,7 @@ class Cluster:
         """
         if self._server is not None:
             return
-        self._open()
-        assert self._server is not None
-        self._thread = ServerThread(self._server)
+        self._thread = ServerThread(self._open())
         try:
             self._thread.start()
         except BaseException:
@@ -237,12 +233,14 @@ class Cluster:
         """
         brokers = range(len(self._running.brokers)) if broker is None else [broker]
         for index in brokers:
+            server = self._broker(index)
             if rule is None:
                 self._rules.pop((index, int(code)), None)
+            elif isinstance(rule, Interception):
+                self._rules[index, int(code)] = lambda *_, always=rule: always
             else:
-                decide = (lambda *_: rule) if isinstance(rule, Interception) else rule
-                self._rules[index, int(code)] = decide
-            self._broker(index).intercept = self._rule_of(index)
+                self._rules[index, int(code)] = rule
+            server.intercept = self._rule_of(index)
 
     def stop_broker(self, index: int = 0) -> None:
         """Stop a broker in order: it flushes and leaves the name server."""
@@ -266,7 +264,10 @@ class Cluster:
         return self._server
 
     def _broker(self, index: int) -> BrokerServer:
-        return self._running.brokers[index]
+        brokers = self._running.brokers
+        if not 0 <= index < len(brokers):
+            raise OptionError(f"broker {index} is none of the {len(brokers)}, counted from 0")
+        return brokers[index]
 
     def _rule_of(self, index: int) -> Callable[[Command, Peer], Interception | None] | None:
         rules = {code: rule for (broker, code), rule in self._rules.items() if broker == index}
@@ -288,11 +289,15 @@ class Cluster:
             )
         return self._thread.run(work)
 
-    def _open(self) -> None:
-        folder = self._given_store
-        if folder is None:
-            folder = self._temporary = tempfile.mkdtemp(prefix="downrange-")
-        self._server = self._make(folder)
+    def _make(self) -> ClusterServer:
+        return ClusterServer(self._options, tls=self._tls, client_tls=self._client_tls)
+
+    def _open(self) -> ClusterServer:
+        if self._is_temporary:
+            self._temporary = tempfile.mkdtemp(prefix="downrange-")
+            self._options = dataclasses.replace(self._options, store=self._temporary)
+        self._server = self._make()
+        return self._server
 
     def _close(self) -> None:
         self._server = self._thread = None

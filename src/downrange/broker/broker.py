@@ -106,11 +106,6 @@ class Broker:
         self._complained_ms: dict[str, int] = {}
 
     @property
-    def has_arrivals(self) -> bool:
-        """Whether `commit` has something to do."""
-        return bool(self.state.intake or self._ready)
-
-    @property
     def awaits_flush(self) -> bool:
         """Whether somebody waits for the log to be durable."""
         return bool(self._unflushed)
@@ -191,6 +186,14 @@ class Broker:
         unpublished = self._unpublished
         while unpublished and unpublished[0].version <= self._published:
             outputs += unpublished.popleft().outputs
+        return outputs
+
+    def give_up(self) -> list[Output]:
+        """Answer everyone who still waits, and say what does not hold."""
+        outputs: list[Output] = []
+        for waiting in (self._unflushed, self._unpublished):
+            while waiting:
+                outputs += _taken_back(waiting.popleft())
         return outputs
 
     # ---- storing ----
@@ -280,10 +283,7 @@ class Broker:
         outputs: list[Output] = []
         for waiting in (self._unflushed, self._unpublished):
             while waiting and waiting[0].since_ms <= begun_ms:
-                for output in waiting.popleft().outputs:
-                    if isinstance(output, LateReply):
-                        _take_back(output)
-                    outputs.append(output)
+                outputs += _taken_back(waiting.popleft())
         return outputs
 
     def _complain(self, duty: str, error: Exception, now_ms: int) -> list[Output]:
@@ -293,11 +293,12 @@ class Broker:
         return [Note(f"{duty} failed: {type(error).__name__}: {error}", is_warning=True)]
 
 
-def _take_back(late: LateReply) -> None:
-    """Turn a promise into what is true: stored but not known to be durable, changed but unsaved."""
-    if late.command.code != ResponseCode.SUCCESS:
-        return
-    if late.request.code in _GATHERED:
-        late.command.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
-    else:
-        late.command = refusal(ResponseCode.SYSTEM_ERROR, _UNSAVED)
+def _taken_back(held: _Held) -> list[Output]:
+    """Turn promises into what is true: stored, maybe not durably; changed, but not saved."""
+    for late in held.outputs:
+        if isinstance(late, LateReply) and late.command.code == ResponseCode.SUCCESS:
+            if late.request.code in _GATHERED:
+                late.command.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+            else:
+                late.command = refusal(ResponseCode.SYSTEM_ERROR, _UNSAVED)
+    return held.outputs

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from downrange.errors import RocketMQError
     from downrange.handling import Output
@@ -60,12 +60,17 @@ class Arrival:
 
 
 class Intake:
-    """What was added since the last commit."""
+    """What was added since the last commit.
 
-    __slots__ = ("_arrivals",)
+    Attributes:
+        on_first: Hears that there is something to store now; the driver sees to a commit then.
+    """
+
+    __slots__ = ("_arrivals", "on_first")
 
     def __init__(self) -> None:
         self._arrivals: list[Arrival] = []
+        self.on_first: Callable[[], None] | None = None
 
     def __bool__(self) -> bool:
         """Whether there is anything to store."""
@@ -87,7 +92,10 @@ class Intake:
             finish: Told how it went.
             is_flush_awaited: Whether what `finish` returns waits for the flush (sync mode only).
         """
-        self._arrivals.append(Arrival(records, properties, finish, is_flush_awaited))
+        arrivals = self._arrivals
+        if not arrivals and self.on_first is not None:
+            self.on_first()
+        arrivals.append(Arrival(records, properties, finish, is_flush_awaited))
 
     def hold_last(self, version: int) -> None:
         """Let the one who added last wait for tables to be saved: he changed them."""

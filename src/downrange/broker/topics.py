@@ -136,6 +136,10 @@ class TopicTable:
         names, self._changed = self._changed, {}
         return [config for name in names if (config := self._topics.get(name)) is not None]
 
+    def change_again(self, topics: list[TopicConfig]) -> None:
+        """Count topics that `changed` returned as changed once more: nobody was told."""
+        self._changed = {**dict.fromkeys([topic.topic_name for topic in topics]), **self._changed}
+
     def table(self) -> TopicTableBody:
         """Return the whole table as a broker registers it."""
         return TopicTableBody(

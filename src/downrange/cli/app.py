@@ -1,7 +1,7 @@
 """The commands and their options; what they do is in the modules beside this one."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from enum import StrEnum
 from importlib.metadata import version as installed_version
@@ -269,7 +269,7 @@ def broker(
 
 
 @contextmanager
-def _telling_errors() -> Iterator[None]:
+def _telling_errors() -> Generator[None]:
     """Say on standard error what is wrong, and exit: 2 for a wrong option, 1 for the rest."""
     try:
         yield

@@ -42,7 +42,8 @@ class Assembly:
     """
 
     def __init__(self, flags: CommonFlags) -> None:
-        self.settings = Settings({}, "") if flags.config is None else load_settings(flags.config)
+        no_file = Settings({}, "the command line")
+        self.settings = no_file if flags.config is None else load_settings(flags.config)
         self.listener = self.settings.make(
             ListenerOptions, "listener", host=flags.host, tls_mode=flags.tls_mode
         )
@@ -52,7 +53,7 @@ class Assembly:
             self.access = AccessFile(file)
         self.tls: ssl.SSLContext | None = None
         self.client_tls: ssl.SSLContext | None = None
-        if flags.tls_certificate is not None or flags.tls_key or self.settings.has("tls"):
+        if flags.tls_certificate or flags.tls_key or flags.tls_ca or self.settings.has("tls"):
             self._load_tls(flags)
 
     def _load_tls(self, flags: CommonFlags) -> None:
@@ -63,11 +64,18 @@ class Assembly:
             key=_text(flags.tls_key),
             ca=_text(flags.tls_ca),
         )
-        own = {"certificate": files.certificate, "key": files.key}
-        self.tls = server_context(**own, ca=files.ca, key_password=files.key_password)
+        self.tls = server_context(
+            certificate=files.certificate,
+            key=files.key,
+            ca=files.ca,
+            key_password=files.key_password,
+        )
         if files.nameserver_ca is not None:
             self.client_tls = client_context(
-                **own, ca=files.nameserver_ca, key_password=files.key_password
+                ca=files.nameserver_ca,
+                certificate=files.certificate,
+                key=files.key,
+                key_password=files.key_password,
             )
 
 

@@ -111,7 +111,7 @@ class Settings:
             for key, value in self._tables.get(name, {}).items()
         }
 
-    def make(self, cls: type[OptionsT], name: str, **given: Any) -> OptionsT:
+    def make(self, cls: type[OptionsT], name: str, /, **given: Any) -> OptionsT:
         """Build the options of a table; what is `given` and not None is stronger than the file.
 
         Raises:

@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.broker.delays import unit_tag_of
 from downrange.broker.state import BrokerState, StoreHost
+from downrange.errors import OptionError
 from downrange.handling import BrokerIdentity, Reply
 from downrange.options import BrokerOptions, ListenerOptions
 from downrange.server.broker_run import BrokerRun, wall_clock_ms
+from downrange.server.flushing import finish_in_thread
 from downrange.server.listener import Listener
 from downrange.server.registering import Registrar
 from downrange.store.files import OsFiles
@@ -98,6 +100,7 @@ class BrokerServer:
             logger=_log,
         )
         self._running: BrokerRun | None = None
+        self._turn = asyncio.Lock()  # starting, stopping and killing exclude each other
         self._address = ""
 
     @property
@@ -138,45 +141,63 @@ class BrokerServer:
             StoreError: The folder cannot be used, or the store is damaged.
             CannotListen: The address cannot be had.
         """
-        if self._running is not None:
-            return
+        async with self._turn:
+            if self._running is None:
+                await self._start()
+
+    async def stop(self) -> None:
+        """Answer what is on its way, flush, leave the name servers; harmless when it is stopped.
+
+        Raises:
+            StoreError: The store cannot be closed in order; the next start recovers it.
+        """
+        async with self._turn:
+            if self._running is not None:
+                await self._stop(self._running)
+
+    async def kill(self) -> None:
+        """End at once, as a crash would: nothing is flushed, nobody is told."""
+        async with self._turn:
+            if self._running is not None:
+                await self._drop(self._running)
+
+    async def _start(self) -> None:
         executor = ThreadPoolExecutor(2, thread_name_prefix="downrange-broker")
-        loop = asyncio.get_running_loop()
         files: OsFiles | None = None
         try:
-            files, store = await loop.run_in_executor(executor, self._open)
+            files = await finish_in_thread(executor, OsFiles, self.folder)
+            store = await finish_in_thread(executor, self._open, files)
             await self._listener.start()
             # Nothing is read from any connection before this coroutine waits again.
-            self._running = running = self._assemble(files, store, executor)
+            self._running = self._assemble(files, store, executor)
         except BaseException:
             await self._listener.stop()
             if files is not None:
                 files.close()
             executor.shutdown()
             raise
-        await running.start()
+        try:
+            await self._running.start()
+        except BaseException:
+            await self._drop(self._running)
+            raise
         _log.info("broker %s listens on %s", self._options.name, self._address)
 
-    async def stop(self) -> None:
-        """Answer what is on its way, flush, leave the name servers; harmless when it is stopped."""
-        running = self._running
-        if running is None:
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LEAVE_TIMEOUT):
-                await running.registrar.stop()
-        await running.end()
-        await running.drain()
-        await self._listener.stop()
-        self._running = None
-        await running.close()
+    async def _stop(self, running: BrokerRun) -> None:
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVE_TIMEOUT):
+                    await running.registrar.stop()
+            await running.end()
+            await running.drain()
+            await self._listener.stop()
+        finally:
+            self._running = None
+            await running.close()
         _log.info("broker %s on %s stopped", self._options.name, self._address)
 
-    async def kill(self) -> None:
-        """End at once, as a crash would: nothing is flushed, nobody is told."""
-        running, self._running = self._running, None
-        if running is None:
-            return
+    async def _drop(self, running: BrokerRun) -> None:
+        self._running = None
         self._listener.abort()
         await running.registrar.abandon()
         await running.end()
@@ -202,15 +223,10 @@ class BrokerServer:
 
     # ---- inside ----
 
-    def _open(self) -> tuple[OsFiles, MessageStore]:
-        files = OsFiles(self.folder)
-        try:
-            begun = time.monotonic()
-            unit_tag = unit_tag_of(self._options.delay_levels)
-            store = MessageStore(files, self._store_options, unit_tag=unit_tag)
-        except BaseException:
-            files.close()
-            raise
+    def _open(self, files: OsFiles) -> MessageStore:
+        begun = time.monotonic()
+        unit_tag = unit_tag_of(self._options.delay_levels)
+        store = MessageStore(files, self._store_options, unit_tag=unit_tag)
         found = store.recovery
         if not found.was_clean:
             _log.warning(
@@ -222,7 +238,7 @@ class BrokerServer:
             )
         if found.cut_at is not None:
             _log.warning("the log was cut at %d: %s", found.cut_at, found.cut_reason)
-        return files, store
+        return store
 
     def _assemble(
         self, files: OsFiles, store: MessageStore, executor: ThreadPoolExecutor
@@ -258,11 +274,15 @@ class BrokerServer:
         """Return the numeric address that clients are told."""
         host, _, port = self._listener.address.rpartition(":")
         host = host.strip("[]")
-        if self._options.advertised_host is not None:
-            host = socket.getaddrinfo(self._options.advertised_host, None)[0][4][0]
+        wanted = self._options.advertised_host
+        if wanted is not None:
+            try:
+                host = str(socket.getaddrinfo(wanted, None)[0][4][0])
+            except OSError as error:
+                raise OptionError(f"advertised_host={wanted!r} has no address: {error}") from error
         elif host in ("0.0.0.0", "::"):
             host = _own_address()
-        return str(host), int(port)
+        return host, int(port)
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:

@@ -6,18 +6,19 @@ Everything here happens in the event loop's thread, except for what `_in_thread`
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from downrange.broker.broker import Broker
-from downrange.server.flushing import Flusher
+from downrange.broker.state import DISK_FULL
+from downrange.errors import StoreError
+from downrange.server.flushing import Flusher, finish_in_thread
 from downrange.server.tables import progress_tables, promised_tables
 from downrange.store.retention import disk_used, drop_old_segments, is_disk_full
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import ThreadPoolExecutor
 
     from downrange.broker.state import BrokerState
@@ -33,6 +34,8 @@ _log: Final = logging.getLogger("downrange.broker")
 
 #: How often the broker is told the time: delays and waiting pulls are at most so much late.
 _TICK: Final = 0.05
+#: How long to wait after something failed before it is tried again.
+_RETRY_INTERVAL: Final = 1.0
 
 
 def wall_clock_ms() -> int:
@@ -83,23 +86,31 @@ class BrokerRun:
         self.broker = Broker(state)
         self._published = -1
         self._is_commit_due = False
+        self._is_ended = False
+        state.intake.on_first = self._commit_soon
         self._flusher = Flusher(
-            state.store,
+            state,
             self._progress,
-            state.options,
             executor,
             on_flushed=self._log_flushed,
             is_awaited=lambda: self.broker.awaits_flush,
-            is_checkpoint_wanted=self._take_checkpoint_wish,
         )
 
     async def start(self) -> None:
-        """Create what is missing, register, and begin to work."""
-        self._state.prepare(wall_clock_ms())
-        await self._in_thread(self._promised.write, self._promised.changes())
-        self._published = self.broker.version
-        self.broker.published(self._published)
-        self._state.topics.changed()
+        """Create what is missing, register, and begin to work.
+
+        Raises:
+            StoreError: The tables cannot be saved.
+        """
+        self._listener.perform(self._state.prepare(wall_clock_ms()))
+        version = self.broker.version
+        try:
+            await self._in_thread(self._promised.write, self._promised.changes())
+        except OSError as error:
+            raise StoreError(f"the broker's tables cannot be saved: {error}") from error
+        self._state.topics.changed()  # the first registration names all topics
+        self._published = version
+        self._listener.perform(self.broker.published(version))
         self._flusher.start()
         self._tasks = [
             self._loop.create_task(self._tick_again_and_again()),
@@ -113,47 +124,52 @@ class BrokerRun:
         """Answer a request, or take it in for the end of this turn."""
         broker = self.broker
         outputs = broker.handle(request, peer, now_ms)
-        if broker.has_arrivals and not self._is_commit_due:
-            self._is_commit_due = True
-            self._loop.call_soon(self._commit)
         if broker.version != self._published:
             self._publish()
         return outputs
 
     async def end(self) -> None:
         """Stop all work but that of the listener."""
-        for task in self._tasks:
+        self._is_ended = True
+        tasks = [*self._tasks, *([] if self._publishing is None else [self._publishing])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._publishing is not None:
-            self._publishing.cancel()
-            await asyncio.gather(self._publishing, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._flusher.stop()
 
     async def drain(self) -> None:
         """Take no more messages, make durable what came, and answer everyone who waits."""
         self._state.unwritable = "the broker stops"
         self._listener.perform(self.broker.close(wall_clock_ms()))
-        flush = self._state.store.begin_log_flush()
-        await self._in_thread(flush.run)
-        self._state.store.finish_log_flush(flush)
-        await self._in_thread(self._promised.write, self._promised.changes())
-        self._listener.perform(self.broker.log_flushed(flush.end))
-        self._listener.perform(self.broker.published(self.broker.version))
+        try:
+            flush = self._state.store.begin_log_flush()
+            await self._in_thread(flush.run)
+            self._state.store.finish_log_flush(flush)
+            self._listener.perform(self.broker.log_flushed(flush.end))
+            version = self.broker.version
+            await self._in_thread(self._promised.write, self._promised.changes())
+            self._listener.perform(self.broker.published(version))
+        except (OSError, StoreError) as error:
+            _log.error("not all is durable at the end: %s", error)
+        self._listener.perform(self.broker.give_up())
 
     async def close(self) -> None:
-        """Save everything and close the store."""
-        store = self._state.store
+        """Save everything and close the store.
 
-        def close_store() -> None:
-            store.close()
-            self._promised.write(self._promised.changes())
-            self._progress.write(self._progress.changes())
-
+        Raises:
+            StoreError: That cannot be done; the next start recovers what can be.
+        """
         try:
-            await self._loop.run_in_executor(self._executor, close_store)
+            await self._in_thread(self._save_all)
+        except OSError as error:
+            raise StoreError(f"the store cannot be closed: {error}") from error
         finally:
             self.drop()
+
+    def _save_all(self) -> None:
+        self._promised.write(self._promised.everything())
+        self._progress.write(self._progress.changes())
+        self._state.store.close()
 
     def drop(self) -> None:
         """Let go of the files as they are."""
@@ -161,6 +177,11 @@ class BrokerRun:
         self._files.close()
 
     # ---- turns -----------------------------------------------------------------------------
+
+    def _commit_soon(self) -> None:
+        if not self._is_commit_due:
+            self._is_commit_due = True
+            self._loop.call_soon(self._commit)
 
     def _commit(self) -> None:
         self._is_commit_due = False
@@ -175,39 +196,37 @@ class BrokerRun:
         if self.broker.version != self._published:
             self._publish()
 
-    def _take_checkpoint_wish(self) -> bool:
-        is_wanted, self._state.is_checkpoint_wanted = self._state.is_checkpoint_wanted, False
-        return is_wanted
-
     # ---- tables ----------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        if self._publishing is None:
+        if self._publishing is None and not self._is_ended:
             self._publishing = self._loop.create_task(self._publish_all())
 
     async def _publish_all(self) -> None:
         """Save and announce until nothing is new; one round serves all who changed something."""
         try:
             while self.broker.version != self._published:
-                version = self.broker.version
-                contents = self._promised.changes()
-                changed, data_version = (
-                    self._state.topics.changed(),
-                    self._state.topics.data_version,
-                )
-                try:
-                    await self._in_thread(self._promised.write, contents)
-                except OSError as error:
-                    self._promised.forget(contents)
-                    _log.error("the broker's tables cannot be saved: %s", error)
-                    await asyncio.sleep(1.0)
-                    continue
-                if changed:
-                    await self.registrar.announce(changed, data_version)
-                self._published = version
-                self._listener.perform(self.broker.published(version))
+                await self._publish_once()
         finally:
             self._publishing = None
+
+    async def _publish_once(self) -> None:
+        topics, version = self._state.topics, self.broker.version
+        contents, data_version = self._promised.changes(), topics.data_version
+        changed = topics.changed()
+        try:
+            await self._flusher.forget()  # a topic's queues go before the topic does
+            await self._in_thread(self._promised.write, contents)
+        except (OSError, StoreError) as error:
+            self._promised.forget(contents)
+            topics.change_again(changed)
+            _log.error("the broker's tables cannot be saved: %s; trying again", error)
+            await asyncio.sleep(_RETRY_INTERVAL)
+            return
+        if changed:
+            await self.registrar.announce(changed, data_version)
+        self._published = version
+        self._listener.perform(self.broker.published(version))
 
     # ---- time ------------------------------------------------------------------------------
 
@@ -217,13 +236,16 @@ class BrokerRun:
             try:
                 self._perform(self.broker.tick(wall_clock_ms()))
                 self._flusher.appended()
-            except Exception:  # a fault in one duty must not end the others for good
+            except Exception:  # the next one may go well
                 _log.exception("a tick failed")
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(_RETRY_INTERVAL)
 
     async def _clean_again_and_again(self) -> None:
         while True:
-            self._clean()
+            try:
+                self._clean()
+            except (OSError, StoreError) as error:
+                _log.error("old messages cannot be looked for: %s", error)
             await asyncio.sleep(self._state.options.retention_interval)
 
     def _clean(self) -> None:
@@ -236,19 +258,14 @@ class BrokerRun:
                 dropped,
                 state.store.log.segment_bytes,
             )
+        state.disk_used = disk_used(files)
         is_full = is_disk_full(files, self._retention)
         if is_full and state.unwritable is None:
-            state.unwritable = f"the disk is full: {disk_used(files):.0%} are in use"
+            state.unwritable = f"{DISK_FULL}: {state.disk_used:.0%} are in use"
             _log.warning("sends are refused: %s", state.unwritable)
-        elif not is_full and state.unwritable is not None:
+        elif not is_full and (state.unwritable or "").startswith(DISK_FULL):
             state.unwritable = None
             _log.warning("sends are taken again: the disk has space")
 
-    async def _in_thread(self, work: object, *arguments: object) -> None:
-        future = self._loop.run_in_executor(self._executor, work, *arguments)  # type: ignore[arg-type]
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                await future
-            raise
+    async def _in_thread(self, work: Callable[..., None], *arguments: Any) -> None:
+        await finish_in_thread(self._executor, work, *arguments)

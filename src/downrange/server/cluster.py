@@ -129,9 +129,17 @@ class ClusterServer:
             raise
 
     async def stop(self) -> None:
-        """Stop all brokers, then the name server; harmless when they are stopped."""
-        await asyncio.gather(*(broker.stop() for broker in self.brokers))
+        """Stop all brokers, then the name server; harmless when they are stopped.
+
+        Raises:
+            StoreError: A store cannot be closed in order; everything is stopped even so.
+        """
+        stopping = [broker.stop() for broker in self.brokers]
+        ends = await asyncio.gather(*stopping, return_exceptions=True)
         await self.name_server.stop()
+        for end in ends:
+            if end is not None:
+                raise end
 
     def _make_broker(self, index: int) -> BrokerServer:
         options = self.options

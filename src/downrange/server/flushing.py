@@ -5,65 +5,87 @@ somebody waits for it; while one flush runs, the next ones to wait gather, and a
 them all. Otherwise it is flushed every interval, or when enough of it is new. The indexes, the
 checkpoint and the broker's progress are made durable every few seconds: recovery after a crash
 begins there.
+
+A log flush that fails because the disk does (EIO) is not tried again, and no message is taken any
+more: the system has then forgotten what it could not write, and the next flush would succeed
+without it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from downrange.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor
 
-    from downrange.options import BrokerOptions
+    from downrange.broker.state import BrokerState
     from downrange.server.tables import SavedTables
-    from downrange.store.message_store import MessageStore
+
+ResultT = TypeVar("ResultT")
 
 _log: Final = logging.getLogger("downrange.broker")
 
 #: How long to wait after a failed flush before it is tried again.
 _RETRY_INTERVAL: Final = 1.0
+#: How often the loop of checkpoints looks whether one is due.
+_LOOK_INTERVAL: Final = 0.1
+
+
+async def finish_in_thread(
+    executor: Executor, work: Callable[..., ResultT], *arguments: object
+) -> ResultT:
+    """Run what blocks; being cancelled waits for its end, as its files must not be closed."""
+    future = asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            await future
+        raise
 
 
 class Flusher:
     """The flushing of one store.
 
     Args:
-        store: The store; its owner is the event loop's thread.
+        state: The broker; its owner is the event loop's thread.
         progress: Saved with every checkpoint.
-        options: Intervals.
         executor: Runs what blocks.
         on_flushed: Told, in the loop, up to which position the log is durable.
         is_awaited: Says whether somebody waits for a flush of the log.
-        is_checkpoint_wanted: Says, and forgets, whether a checkpoint shall come soon.
+
+    Attributes:
+        longest_flush: The longest flush of the log so far, in seconds.
     """
 
     def __init__(
         self,
-        store: MessageStore,
+        state: BrokerState,
         progress: SavedTables,
-        options: BrokerOptions,
         executor: Executor,
         *,
         on_flushed: Callable[[int], None],
         is_awaited: Callable[[], bool],
-        is_checkpoint_wanted: Callable[[], bool],
     ) -> None:
-        self._store = store
+        self._state = state
+        self._store = state.store
         self._progress = progress
-        self._options = options
         self._executor = executor
         self._on_flushed = on_flushed
         self._is_awaited = is_awaited
-        self._is_checkpoint_wanted = is_checkpoint_wanted
         self._wanted = asyncio.Event()
+        self._turn = asyncio.Lock()  # one checkpoint at a time
+        self._is_forgetting = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._covered = store.log.end
-        #: The longest flush of the log so far, in seconds.
+        self._covered = state.store.log.end
         self.longest_flush = 0.0
 
     def start(self) -> None:
@@ -78,15 +100,13 @@ class Flusher:
         """End both loops, after what is under way."""
         for task in self._tasks:
             task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
     def appended(self) -> None:
         """Hear that the log grew: flush it now, if somebody waits or much is new."""
         log = self._store.log
-        if self._is_awaited() or log.end - log.flushed >= self._options.flush_bytes:
+        if self._is_awaited() or log.end - log.flushed >= self._state.options.flush_bytes:
             self._wanted.set()
 
     # ---- the log ----
@@ -94,60 +114,83 @@ class Flusher:
     async def _flush_log_again_and_again(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.flush_interval):
+                async with asyncio.timeout(self._state.options.flush_interval):
                     await self._wanted.wait()
             self._wanted.clear()
             if self._store.log.end > self._store.log.flushed:
-                await self._flush_log()
+                try:
+                    await self._flush_log()
+                except (OSError, StoreError) as error:
+                    if self._is_hopeless(error):
+                        return
+                    _log.error("the log cannot be made durable: %s; trying again", error)
+                    self._wanted.set()
+                    await asyncio.sleep(_RETRY_INTERVAL)
 
     async def _flush_log(self) -> None:
         flush = self._store.begin_log_flush()
         begun = time.monotonic()
-        try:
-            await self._in_thread(flush.run)
-        except OSError as error:
-            _log.error("the log cannot be made durable: %s; trying again", error)
-            self._wanted.set()
-            await asyncio.sleep(_RETRY_INTERVAL)
-            return
+        await finish_in_thread(self._executor, flush.run)
         self.longest_flush = max(self.longest_flush, time.monotonic() - begun)
         self._store.finish_log_flush(flush)
         self._on_flushed(self._store.log.flushed)
         self.appended()
 
+    def _is_hopeless(self, error: Exception) -> bool:
+        """Whether the disk lost what it was to keep; then no message is taken any more."""
+        if not isinstance(error, OSError) or error.errno != errno.EIO:
+            return False
+        self._state.unwritable = f"the disk fails: {error}"
+        _log.critical("sends are refused until the broker is started anew: the disk fails")
+        return True
+
     # ---- everything else ----
 
-    async def _checkpoint_again_and_again(self) -> None:
-        interval = self._options.checkpoint_interval
-        due = time.monotonic() + interval
-        while True:
-            await asyncio.sleep(min(interval, 0.1))
-            is_wanted = self._is_checkpoint_wanted()
-            if is_wanted or time.monotonic() >= due:
-                due = time.monotonic() + interval
-                await self._checkpoint(is_wanted)
+    async def forget(self) -> None:
+        """Return when what was deleted from the store cannot come back with a recovery.
 
-    async def _checkpoint(self, is_wanted: bool) -> None:
+        Raises:
+            OSError, StoreError: It cannot be made so.
+        """
+        if self._state.is_checkpoint_wanted or self._is_forgetting:
+            async with self._turn:
+                if self._state.is_checkpoint_wanted:
+                    await self._checkpoint()
+
+    async def _checkpoint_again_and_again(self) -> None:
+        due = time.monotonic() + self._state.options.checkpoint_interval
+        while True:
+            await asyncio.sleep(min(self._state.options.checkpoint_interval, _LOOK_INTERVAL))
+            if self._state.is_checkpoint_wanted or time.monotonic() >= due:
+                try:
+                    async with self._turn:
+                        await self._checkpoint()
+                except (OSError, StoreError) as error:
+                    if self._is_hopeless(error):
+                        return
+                    _log.error("the checkpoint cannot be written: %s; trying again", error)
+                    await asyncio.sleep(_RETRY_INTERVAL)
+                due = time.monotonic() + self._state.options.checkpoint_interval
+
+    async def _checkpoint(self) -> None:
+        """Make everything durable that is new since the last time."""
         contents = self._progress.changes()
+        self._is_forgetting, self._state.is_checkpoint_wanted = (
+            self._state.is_checkpoint_wanted,
+            False,
+        )
         try:
-            if self._store.log.end > self._covered or is_wanted:
+            if self._store.log.end > self._covered or self._is_forgetting:
                 flush = self._store.begin_flush()
-                await self._in_thread(flush.run)
+                await finish_in_thread(self._executor, flush.run)
                 self._store.finish_flush(flush)
                 self._covered = flush.log.end
                 self._on_flushed(self._store.log.flushed)
             if contents:
-                await self._in_thread(self._progress.write, contents)
-        except OSError as error:
+                await finish_in_thread(self._executor, self._progress.write, contents)
+        except BaseException:
             self._progress.forget(contents)
-            _log.error("the checkpoint cannot be written: %s; trying again", error)
-
-    async def _in_thread(self, work: Callable[..., None], *arguments: object) -> None:
-        """Run what blocks; being cancelled waits for its end, as the files must not be closed."""
-        future = asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                await future
+            self._state.is_checkpoint_wanted |= self._is_forgetting
             raise
+        finally:
+            self._is_forgetting = False

@@ -13,6 +13,8 @@ from downrange.broker import delays, groups, offsets, timers, topics
 from downrange.errors import CorruptStore, MalformedBody
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from downrange.broker.state import BrokerState
     from downrange.store.files import Files
 
@@ -71,12 +73,17 @@ class SavedTables:
                 self._saved[path] = table.version
         return contents
 
+    def everything(self) -> dict[str, bytes]:
+        """Return the contents of all files, changed or not; they count as saved."""
+        self.forget(self._tables)
+        return self.changes()
+
     def write(self, contents: dict[str, bytes]) -> None:
         """Write what `changes` returned; any thread may."""
         for path, data in contents.items():
             self._files.replace(path, data)
 
-    def forget(self, contents: dict[str, bytes]) -> None:
+    def forget(self, contents: Iterable[str]) -> None:
         """Count what `changes` returned as not saved: writing it failed."""
         for path in contents:
             self._saved[path] = -1
@@ -103,7 +110,7 @@ _BACKUP: Final = ".bak"
 
 
 def _load(files: Files, path: str, table: Table) -> None:
-    problem: MalformedBody | None = None
+    problems: list[MalformedBody] = []
     for candidate in (path, f"{path}{_BACKUP}"):
         data = files.read_all(candidate)
         if not data:
@@ -111,8 +118,8 @@ def _load(files: Files, path: str, table: Table) -> None:
         try:
             table.load(data)
         except MalformedBody as error:
-            problem = problem or error
+            problems.append(error)
         else:
             return
-    if problem is not None:
-        raise CorruptStore(path, 0, str(problem)) from problem
+    if problems:
+        raise CorruptStore(path, 0, str(problems[0])) from problems[0]
