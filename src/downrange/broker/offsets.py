@@ -75,10 +75,6 @@ class GroupOffsets:
         """Return the groups that have an offset in a topic."""
         return [group for group, topics in self._groups.items() if topic in topics]
 
-    def table(self) -> GroupOffsetsBody:
-        """Return all offsets as slaves ask for them."""
-        return GroupOffsetsBody(offset_table=dict(self._entries()), data_version=self._version())
-
     def dump(self) -> bytes:
         """Write consumerOffset.json."""
         body: dict[str, Any] = {

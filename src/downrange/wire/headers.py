@@ -342,7 +342,6 @@ class ResumeCheckRequest(Header):
 
     msg_id: str
     topic: str | None = None
-    broker_name: str | None = field(name="bname", default=None)
 
 
 # ---- clients -----------------------------------------------------------------------------------

@@ -96,8 +96,12 @@ def _switch(option: str) -> Setting:
     return Setting(option, _read_switch, _write_switch)
 
 
+def _write_number(value: float) -> str:
+    return str(round(value))
+
+
 def _number(option: str) -> Setting:
-    return Setting(option, _read_number, str)
+    return Setting(option, _read_number, _write_number)
 
 
 #: Java's name -> what it changes here.

@@ -10,7 +10,8 @@ Served, with the fields that are read (behaviour of 5.5.0 where releases differ)
     314  give a group the offsets of another: srcGroup, destGroup, topic, offline
 
 An unknown topic or queue is empty, not an error, but for 15: there the group and the topic must
-exist (26, 17), and the queue must be one of the topic's (29; Apache keeps any number).
+exist (26, 17), and the queue must be one of the topic's (29; Apache keeps any number). For a 4.9
+client a missing group is created where that is allowed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.broker.handlers.answers import refuse, succeed
 from downrange.broker.queues import find_queue, is_new, queue_count, stored_ms
-from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.codes import ReleaseVersion, RequestCode, ResponseCode
 from downrange.wire.headers import (
     CloneOffsetsRequest,
     CommitOffsetRequest,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
 
 _UPPER: Final = "upper"
+_VERSION_5: Final = int(ReleaseVersion.V5_0_0)
 
 
 def _show(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
@@ -61,6 +63,8 @@ def _show(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iter
 def _commit(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
     header = CommitOffsetRequest.from_fields(request.fields)
     group, topic = header.consumer_group, header.topic
+    if request.version < _VERSION_5:  # 4.9 keeps offsets of groups that it never met
+        state.groups.get_or_create(group, state.options, now_ms)
     if state.groups.get(group) is None:
         return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
     config = state.topics.get(topic)

@@ -35,6 +35,7 @@ def test_settings_are_shown_under_javas_names() -> None:
     assert settings["brokerName"] == "b"
     assert (settings["brokerIP1"], settings["listenPort"]) == ("10.0.0.2", "10911")
     assert settings["namesrvAddr"] == "h:1;h:2"
+    assert settings["timerMaxDelaySec"] == "259200"
     assert (settings["flushDiskType"], settings["transactionTimeOut"]) == ("ASYNC_FLUSH", "1500")
     assert (settings["autoCreateTopicEnable"], settings["brokerRole"]) == ("true", "ASYNC_MASTER")
     assert settings_of(Asked(broker_id=1))["brokerRole"] == "SLAVE"

@@ -182,6 +182,8 @@ def test_who_was_never_there_may_unregister_and_creates_the_group() -> None:
     broker.beat(ONE, "a")
     outputs = broker.outputs(request_command(leave), ONE)
     assert pushes_of(outputs, CHANGED) == []
+    leave_consumers = UnregisterClientRequest(client_id="a", consumer_group="odd")
+    assert reply_of(broker.outputs(request_command(leave_consumers), ONE)).code == 0
     leave_producers = UnregisterClientRequest(client_id="a", producer_group="P")
     assert reply_of(broker.outputs(request_command(leave_producers), ONE)).code == 0
     assert members(broker) == ["a"]

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from downrange.errors import MissingField
-from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.codes import ReleaseVersion, RequestCode, ResponseCode
+from downrange.wire.fields import request_command
 from downrange.wire.headers import (
     CloneOffsetsRequest,
     CommitOffsetRequest,
@@ -19,7 +20,7 @@ from downrange.wire.headers import (
     OffsetByTimeRequest,
     OffsetReply,
 )
-from tests.unit.broker.handlers.asking import NOW_MS, Asked
+from tests.unit.broker.handlers.asking import NOW_MS, Asked, reply_of
 
 
 def commit(
@@ -54,6 +55,16 @@ def test_commits_for_what_does_not_exist_are_refused() -> None:
     assert commit(broker, queue=2) == ResponseCode.INVALID_PARAMETER
     assert commit(broker, queue=-1) == ResponseCode.INVALID_PARAMETER
     assert broker.state.offsets.version == 0
+
+
+def test_a_commit_of_an_old_client_creates_its_group() -> None:
+    broker = Asked()
+    header = CommitOffsetRequest(consumer_group="new", topic="T", queue_id=0, commit_offset=3)
+    request = request_command(header)
+    request.version = int(ReleaseVersion.V4_9_4)
+    assert reply_of(broker.outputs(request)).code == ResponseCode.SUCCESS
+    assert broker.state.groups.get("new") is not None
+    assert offset_of(broker, consumer_group="new") == 3
 
 
 def test_a_request_that_lacks_a_field_raises() -> None:
