@@ -97,6 +97,10 @@ class Files(Protocol):
         """Return the sorted names in a folder; none where the folder is missing."""
         ...
 
+    def is_folder(self, path: str) -> bool:
+        """Whether there is a folder; it stays when all that was in it is removed."""
+        ...
+
     def read_all(self, path: str) -> bytes | None:
         """Return a whole file, or None where it is missing."""
         ...
@@ -182,6 +186,9 @@ class OsFiles:
             return sorted(os.listdir(self._prefix + folder))  # noqa: PTH208  # often called
         except FileNotFoundError:
             return []
+
+    def is_folder(self, path: str) -> bool:
+        return (self.folder / path).is_dir()
 
     def read_all(self, path: str) -> bytes | None:
         try:
@@ -379,6 +386,7 @@ class MemoryFiles:
         self.capacity = capacity
         self.steps_left: int | None = None
         self._files: dict[str, MemoryFile] = {}
+        self._folders: set[str] = set()
 
     def open(self, path: str, *, size: int | None = None) -> File:
         file = self._files.get(path)
@@ -386,12 +394,17 @@ class MemoryFiles:
             if size is None:
                 raise FileNotFoundError(path)
             file = self._files[path] = MemoryFile(self, path, size)
+            parts = path.split("/")
+            self._folders |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
         return file
 
     def names(self, folder: str) -> list[str]:
         prefix = f"{folder}/"
         inside = [path.removeprefix(prefix) for path in self._files if path.startswith(prefix)]
         return sorted({name.split("/")[0] for name in inside})
+
+    def is_folder(self, path: str) -> bool:
+        return path in self._folders
 
     def read_all(self, path: str) -> bytes | None:
         file = self._files.get(path)
@@ -415,6 +428,9 @@ class MemoryFiles:
         for other in [name for name in self._files if name == path or name.startswith(f"{path}/")]:
             self.step()
             del self._files[other]
+        self._folders = {
+            name for name in self._folders if name != path and not name.startswith(f"{path}/")
+        }
 
     def space(self) -> tuple[int, int]:
         return self.capacity, max(self.capacity, 1)

@@ -35,10 +35,9 @@ from downrange.wire.hashing import key_hash, key_hash_behind
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from downrange.store.files import File, Files
-    from downrange.wire.records import Record
 
 FOLDER: Final = "index"
 SLOTS: Final = 5_000_000
@@ -136,32 +135,33 @@ class KeyIndexFile:
         self._memory_from = self._flush_count = self.count  # the first entry in memory
 
     @property
-    def is_full(self) -> bool:
-        """Whether no entry fits any more."""
-        return self.count >= self.entries_max
+    def room(self) -> int:
+        """How many entries still fit."""
+        return max(self.entries_max - self.count, 0)
 
-    def put(self, hash_value: int, log_offset: int, store_ms: int) -> None:
-        """Add an entry."""
+    def put(self, entries: Sequence[tuple[int, int]], store_ms: int) -> None:
+        """Add entries, key hashes with log offsets; they must fit."""
         slots = self._slots
         if slots is None:
             slots = self._load_slots()
         number = self.count
         if number == 1:
-            self.begin_ms, self.begin_offset = store_ms, log_offset
-        slot = hash_value % self._slot_count
-        previous = slots[slot]
-        if not 0 < previous < number:
-            previous = 0
-            self.slots_used += 1
-        seconds = (store_ms - self.begin_ms) // 1000
-        if not 0 <= seconds <= 0x7FFFFFFF:
-            seconds = 0 if seconds < 0 else 0x7FFFFFFF
-        self._memory += _ENTRY.pack(hash_value, log_offset, seconds, previous)
-        slots[slot] = number
-        self._changed_pages.add(slot >> _PAGE_SLOTS_LOG2)
-        self.count = number + 1
-        self.end_ms, self.end_offset = store_ms, log_offset
-        if len(self._memory) >= self._memory_bytes_max:
+            self.begin_ms, self.begin_offset = store_ms, entries[0][1]
+        seconds = min(max((store_ms - self.begin_ms) // 1000, 0), 0x7FFFFFFF)
+        memory, slot_count, note_page = self._memory, self._slot_count, self._changed_pages.add
+        for hash_value, log_offset in entries:
+            slot = hash_value % slot_count
+            previous = slots[slot]
+            if not 0 < previous < number:
+                previous = 0
+                self.slots_used += 1
+            memory += _ENTRY.pack(hash_value, log_offset, seconds, previous)
+            slots[slot] = number
+            note_page(slot >> _PAGE_SLOTS_LOG2)
+            number += 1
+        self.count = number
+        self.end_ms, self.end_offset = store_ms, entries[-1][1]
+        if len(memory) >= self._memory_bytes_max:
             self._relieve()
 
     def find(self, hash_value: int, begin_ms: int, end_ms: int, found_max: int) -> list[int]:
@@ -234,7 +234,7 @@ class KeyIndexFile:
         if flushed > 0:
             del self._memory[: flushed * _ENTRY_BYTES]
             self._memory_from = self._flush_count
-        if self.is_full and not self._changed_pages:
+        if not self.room and not self._changed_pages:
             self._slots = None  # it is only read from now on
 
     def write(self) -> None:
@@ -359,30 +359,33 @@ class KeyIndex:
         """The log offset of the newest record that is indexed, or -1."""
         return next((file.end_offset for file in reversed(self._chain) if file.count > 1), -1)
 
-    def put(self, front: int, record: Record, properties: Mapping[str, str]) -> None:
-        """Index a record by its unique id and the user's keys.
+    def hashes_of(self, front: int, properties: Mapping[str, str]) -> list[int]:
+        """Return what a record is found by: the hashes of its unique id and the user's keys.
 
         Args:
             front: The `key_front` of its topic.
-            record: A record that is in the log.
             properties: Its properties.
         """
+        hashes: list[int] = []
         unique = properties.get(_UNIQUE_KEY)
         if unique:
-            self._put(key_hash_behind(front, unique), record)
+            hashes.append(key_hash_behind(front, unique))
         keys = properties.get(_KEYS)
         if keys:
-            for key in keys.split(" "):
-                if key:
-                    self._put(key_hash_behind(front, key), record)
+            hashes += [key_hash_behind(front, key) for key in keys.split(" ") if key]
         if self._index_tags and (tag := properties.get(_TAGS)):
-            self._put(_tag_key_hash(front, tag), record)
+            hashes.append(_tag_key_hash(front, tag))
+        return hashes
 
-    def _put(self, hash_value: int, record: Record) -> None:
+    def put(self, entries: Sequence[tuple[int, int]], store_ms: int) -> None:
+        """Index records that were stored at a time: hashes of keys with log offsets."""
         chain = self._chain
-        if not chain or chain[-1].is_full:
-            self._begin_file(record.store_ms)
-        chain[-1].put(hash_value, record.log_offset, record.store_ms)
+        while entries:
+            if not chain or not chain[-1].room:
+                self._begin_file(store_ms)
+            room = chain[-1].room
+            chain[-1].put(entries[:room], store_ms)
+            entries = entries[room:]
 
     def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, found_max: int) -> Found:
         """Look a key up; what is found must be compared with the key, as only hashes are kept."""

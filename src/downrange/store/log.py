@@ -204,10 +204,15 @@ class CommitLog:
             for at in range(first, end, SECTOR_BYTES)
         )
 
-    def cut(self, position: int) -> None:
-        """End the log at a position; what lies behind it is gone."""
+    def cut(self, position: int, *, durable_to: int) -> None:
+        """End the log at a position; what lies behind it is gone.
+
+        What is between there and `durable_to` was read, but maybe only from the memory of the
+        system, which keeps what a killed process wrote: it still has to be flushed.
+        """
         self._chain.cut(position)
-        self.end = self.flushed = position
+        self.end = position
+        self.flushed = min(durable_to, position)
 
     def begin_flush(self) -> LogFlush:
         """Return what must be made durable now: run it in any thread, then `finish_flush` it."""
@@ -218,10 +223,25 @@ class CommitLog:
         """Note that a flush has run."""
         self.flushed = max(self.flushed, flush.end)
 
+    @property
+    def can_drop_first(self) -> bool:
+        """Whether the oldest segment may be forgotten."""
+        following = self._chain.first + self.segment_bytes
+        return following < self.end and following <= self.flushed
+
     def drop_first_segment(self) -> None:
-        """Forget the oldest segment; the one that is written to is never forgotten."""
-        assert self._chain.first + self.segment_bytes <= self.end
+        """Forget the oldest segment, which must be durable and not the one that is written to.
+
+        Its file is still there for a while, and a crash may bring it back: were it torn, all that
+        lies behind it would be lost.
+        """
+        assert self.can_drop_first
         self._dropped.append(self._chain.drop_first())
+
+    @property
+    def dropped_count(self) -> int:
+        """How many files of forgotten segments nobody has taken yet."""
+        return len(self._dropped)
 
     def take_dropped(self) -> list[str]:
         """Return the files of forgotten segments, to be removed when no flush holds one of them."""

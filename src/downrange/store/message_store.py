@@ -109,8 +109,9 @@ class StoreFlush:
         writes: Units of queues, and the log's next segment.
         keys: The key index's part.
         last_ms: The store time of the newest record.
-        removed: Files that are not needed any more; they go before anything is written.
-        dropped_topics: Topics whose queue indexes go as well.
+        dropped_topics: Topics whose queue indexes go before anything is written.
+        unneeded: Index files that go as well.
+        segments: Files of the log that go when the checkpoint says that they are not needed.
     """
 
     files: Files
@@ -119,20 +120,23 @@ class StoreFlush:
     writes: list[Write]
     keys: KeyFlush
     last_ms: int
-    removed: list[str]
     dropped_topics: set[str]
+    unneeded: list[str]
+    segments: list[str]
 
     def run(self) -> None:
         """Return when it is durable; any thread may wait for that."""
         self.log.run()
         for topic in self.dropped_topics:
             self.files.remove(f"{queue_index.FOLDER}/{topic}")
-        for path in self.removed:
+        for path in self.unneeded:
             self.files.remove(path)
         self.files.write_durably(self.writes)
         self.keys.run()
         times = (self.last_ms,) * 3
         save_checkpoint(self.files, Checkpoint(*times, covered_offset=self.log.end))
+        for path in self.segments:
+            self.files.remove(path)
 
 
 class MessageStore:
@@ -218,12 +222,18 @@ class MessageStore:
             next_offsets[queue] = offset + 1
             queues.append(queue)
         self.log.append(records)
-        for number, record in enumerate(records):
-            queue = queues[number]
-            if queue is not None:
-                known = record.properties() if properties is None else properties[number]
-                queue.put(record.log_offset, record.size, self._tag_code(record, known))
-                self._keys.put(queue.key_front, record, known)
+        keyed: list[tuple[int, int]] = []
+        for number, (record, queue) in enumerate(zip(records, queues, strict=True)):
+            if queue is None:
+                continue
+            known = record.properties() if properties is None else properties[number]
+            tag = known.get(_TAGS)
+            tag_code = tag_hash(tag) if self._unit_tag is None else self._unit_tag(record, tag)
+            log_offset = record.log_offset
+            queue.put(log_offset, record.size, tag_code)
+            hashes = self._keys.hashes_of(queue.key_front, known)
+            keyed += [(key_hash, log_offset) for key_hash in hashes]
+        self._keys.put(keyed, store_ms)
         self._dirty.update(next_offsets)
 
     def flush(self) -> None:
@@ -251,29 +261,32 @@ class MessageStore:
         What is appended meanwhile is for the next one.
         """
         self._sweep()
-        failed = self._flush
-        if failed is not None:
+        segments: list[str] = []
+        if (failed := self._flush) is not None:
             self._dirty |= failed.queues & set(self._queues.values())
-            self._unneeded += failed.removed
             self._dropped_topics |= failed.dropped_topics
-        queues, self._dirty = self._dirty, set()
+            self._unneeded += failed.unneeded
+            segments += failed.segments
         if self._log_flush is None:  # it may hold a segment that is to be removed
-            self._unneeded += self.log.take_dropped()
-        removed, self._unneeded = self._unneeded, []
+            segments += self.log.take_dropped()
+        queues, self._dirty = self._dirty, set()
         dropped_topics, self._dropped_topics = self._dropped_topics, set()
-        spare = self.log.next_segment()
+        unneeded, self._unneeded = self._unneeded, []
+        next_segment = self.log.next_segment()
+        writes = [] if next_segment is None else [next_segment]
+        for queue in queues:
+            writes += queue.begin_flush()
         self._flush = StoreFlush(
             files=self._files,
             log=self.log.begin_flush(),
             queues=queues,
-            writes=[write for queue in queues for write in queue.begin_flush()],
+            writes=writes,
             keys=self._keys.begin_flush(),
             last_ms=self._last_ms,
-            removed=removed,
             dropped_topics=dropped_topics,
+            unneeded=unneeded,
+            segments=segments,
         )
-        if spare is not None:
-            self._flush.writes.append(spare)
         return self._flush
 
     def finish_flush(self, flush: StoreFlush) -> None:
@@ -300,18 +313,9 @@ class MessageStore:
 
         Ask again each time: its front moves with the log's, and a topic may be dropped.
         """
-        key = (topic, queue_id)
-        queue = self._queues.get(key)
+        queue = self._queues.get((topic, queue_id))
         if queue is None:
-            queue = QueueIndex(
-                self._files,
-                topic,
-                queue_id,
-                self._options.queue_segment_units,
-                self._options.queue_memory_units,
-                is_fresh=self._is_dropped(topic),
-            )
-            self._queues[key] = queue
+            queue = self._open_queue(topic, queue_id)
         if queue.log_first != self.log.first:
             self._unneeded += queue.drop_before(self.log.first)
         return queue
@@ -373,7 +377,7 @@ class MessageStore:
     # ---- forgetting ----
 
     def drop_first_segment(self) -> None:
-        """Forget the oldest log segment; the next full flush removes its file.
+        """Forget the oldest log segment, if `log.can_drop_first`; a full flush removes its file.
 
         Queue indexes follow when they are next asked for, or a few at a time with each full flush.
         """
@@ -381,6 +385,12 @@ class MessageStore:
         self._current.clear()
         self._unneeded += self._keys.drop_before(self.log.first)
         self._unswept = self.queue_names()
+
+    @property
+    def bytes_to_go(self) -> int:
+        """How much space on the disk the next full flushes will set free."""
+        under_way = 0 if self._flush is None else len(self._flush.segments)
+        return (self.log.dropped_count + under_way) * self.log.segment_bytes
 
     def drop_topic(self, topic: str) -> None:
         """Forget a topic's queues at once; the next full flush removes their files.
@@ -414,7 +424,7 @@ class MessageStore:
             # What the indexes hold behind the start is as uncertain as the log itself there.
             self._keys.cut_from(start)
             for topic, queue_id in list(self.queue_names()):
-                self.queue(topic, queue_id).cut_from(start)
+                self._open_queue(topic, queue_id).cut_from(start)
         position, records = start, 0
         damage: CorruptStore | None = None
         try:
@@ -429,7 +439,7 @@ class MessageStore:
             if was_clean or position < checkpoint.covered_offset:
                 raise  # this was durable: cutting it off would lose what was acknowledged
             damage = error
-        self.log.cut(position)
+        self.log.cut(position, durable_to=start)
         self._last_ms = max(self._last_ms, checkpoint.log_ms)
         if damage is None:
             return Recovery(was_clean, start, records)
@@ -438,7 +448,7 @@ class MessageStore:
     def _recovery_start(self, checkpoint: Checkpoint) -> int:
         """Return a position before which log and indexes are durable and whole."""
         first = self.log.first
-        if not self._files.names(queue_index.FOLDER):
+        if not self._files.is_folder(queue_index.FOLDER):
             return first  # the indexes are gone: everything is read again
         covered = checkpoint.covered_offset
         if covered and first <= covered <= first + self._log_bytes():
@@ -454,6 +464,18 @@ class MessageStore:
 
     # ---- details ----
 
+    def _open_queue(self, topic: str, queue_id: int) -> QueueIndex:
+        queue = QueueIndex(
+            self._files,
+            topic,
+            queue_id,
+            self._options.queue_segment_units,
+            self._options.queue_memory_units,
+            is_fresh=self._is_dropped(topic),
+        )
+        self._queues[topic, queue_id] = queue
+        return queue
+
     def _queue_of(self, record: Record) -> QueueIndex:
         """Return a record's queue, to be found quickly by the next record."""
         queue = self.queue(record.topic, record.queue_id)
@@ -467,16 +489,15 @@ class MessageStore:
         properties = record.properties()
         queue = self._queue_of(record)
         self._remove_unneeded()  # a queue that begins anew may need files of the same names
-        unit = Unit(record.log_offset, record.size, self._tag_code(record, properties))
-        queue.put_again(record.queue_offset, unit)
+        tag = properties.get(_TAGS)
+        tag_code = tag_hash(tag) if self._unit_tag is None else self._unit_tag(record, tag)
+        log_offset = record.log_offset
+        queue.put_again(record.queue_offset, Unit(log_offset, record.size, tag_code))
         self._dirty.add(queue)
-        if record.log_offset > self._keys.end_offset:
-            self._keys.put(queue.key_front, record, properties)
+        if log_offset > self._keys.end_offset:
+            hashes = self._keys.hashes_of(queue.key_front, properties)
+            self._keys.put([(key_hash, log_offset) for key_hash in hashes], record.store_ms)
 
     def _remove_unneeded(self) -> None:
         while self._unneeded:
             self._files.remove(self._unneeded.pop(0))
-
-    def _tag_code(self, record: Record, properties: Mapping[str, str]) -> int:
-        tag = properties.get(_TAGS)
-        return tag_hash(tag) if self._unit_tag is None else self._unit_tag(record, tag)

@@ -202,7 +202,7 @@ class QueueIndex:
 
         After a crash there may be gaps among them; what lies before the offset must be whole.
         """
-        self.cut(self.find(lambda unit: unit.size > 0 and unit.log_offset < log_offset))
+        self.cut(self.find(lambda unit: 0 < unit.size < _PADDING_SIZE and unit[0] < log_offset))
 
     def cut(self, offset: int) -> None:
         """Forget messages from a number on."""

@@ -39,10 +39,10 @@ class RetentionOptions:
             )
 
 
-def disk_used(files: Files) -> float:
-    """Return which part of the disk is in use."""
+def disk_used(files: Files, bytes_to_go: int = 0) -> float:
+    """Return which part of the disk is in use, without what will go soon."""
     free, total = files.space()
-    return 1 - free / total
+    return 1 - (free + bytes_to_go) / total
 
 
 def is_disk_full(files: Files, options: RetentionOptions) -> bool:
@@ -55,14 +55,16 @@ def drop_old_segments(
 ) -> int:
     """Remove segments that are too old or in the way; return how many.
 
-    The segment that is written to always stays.
+    The segment that is written to always stays, and so do those that are not durable yet. The disk
+    has the space when the next full flush has run; until then, what is about to go counts as free.
     """
     dropped = 0
-    while len(store.log.segment_starts) > 1 and store.log.segment_starts[1] < store.log.end:
+    while store.log.can_drop_first:
         # The next segment's first record is no older than anything in this one.
         following = store.log.first_record_of(store.log.segment_starts[1])
         age_ms = 0 if following is None else now_ms - following.store_ms
-        if age_ms <= options.keep_hours * 3_600_000 and disk_used(files) <= options.disk_used_max:
+        is_old = age_ms > options.keep_hours * 3_600_000
+        if not is_old and disk_used(files, store.bytes_to_go) <= options.disk_used_max:
             break
         store.drop_first_segment()
         dropped += 1

@@ -12,10 +12,13 @@ _MASK: Final = 0xFFFFFFFF
 #: 31 to the power of n, modulo 2^32; the last is 31^0, so a tail of the list fits a text.
 _POWERS: Final = [pow(31, exponent, 1 << 32) for exponent in reversed(range(256))]
 #: For keys of usual length: the tail of the list that fits, and 31 to the power of the length.
-_SHORT: Final = [(_POWERS[256 - size :], pow(31, size, 1 << 32)) for size in range(65)]
-#: Unique ids are so long, and that much of them is the same for all ids that one process makes.
+_SHORT_SIZE_MAX: Final = 64
+_SHORT: Final[list[tuple[list[int], int]]] = [
+    (_POWERS[256 - size :], pow(31, size, 1 << 32)) for size in range(_SHORT_SIZE_MAX + 1)
+]
+#: Unique ids are so long; so much of them stays the same for all that a process makes in a minute.
 _UNIQUE_ID_SIZE: Final = 32
-_PROCESS_SIZE: Final = 20
+_PROCESS_SIZE: Final = 24
 
 
 def java_hash(text: str) -> int:
@@ -42,15 +45,17 @@ def key_front(topic: str) -> int:
 def key_hash_behind(front: int, key: str) -> int:
     """Return the same as `key_hash`, for a topic of which `key_front` is known."""
     size = len(key)
-    if size == _UNIQUE_ID_SIZE:
-        front = _process_front(front, key[:_PROCESS_SIZE])
-        key = key[_PROCESS_SIZE:]
-        size -= _PROCESS_SIZE
-    if size < len(_SHORT) and key.isascii():
-        powers, scale = _SHORT[size]
-        value: int = (front * scale + sum(map(mul, key.encode(), powers))) & _MASK
+    if size > _SHORT_SIZE_MAX or not key.isascii():
+        units = size if key.isascii() else len(key.encode("utf-16-le", "surrogatepass")) // 2
+        value = front * pow(31, units, 1 << 32) + _hash(key)
+    elif size == _UNIQUE_ID_SIZE:
+        known = front * _SHORT[_PROCESS_SIZE][1] + _process_hash(key[:_PROCESS_SIZE])
+        powers, scale = _SHORT[_UNIQUE_ID_SIZE - _PROCESS_SIZE]
+        value = known * scale + sum(map(mul, key[_PROCESS_SIZE:].encode(), powers))
     else:
-        value = _hash_behind(front, key)
+        powers, scale = _SHORT[size]
+        value = front * scale + sum(map(mul, key.encode(), powers))
+    value &= _MASK
     # Java's `abs`, which overflows for the smallest number; a key index takes 0 for that.
     if value > 0x8000_0000:
         return 0x1_0000_0000 - value
@@ -58,14 +63,8 @@ def key_hash_behind(front: int, key: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _process_front(front: int, key: str) -> int:
-    return _hash_behind(front, key)
-
-
-def _hash_behind(front: int, text: str) -> int:
-    """Go on with a hash that the text before led to."""
-    units = len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
-    return (front * pow(31, units, 1 << 32) + _hash(text)) & _MASK
+def _process_hash(front_of_unique_id: str) -> int:
+    return _hash(front_of_unique_id)
 
 
 def _hash(text: str) -> int:

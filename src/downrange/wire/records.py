@@ -57,12 +57,12 @@ _FIXED: Final = {
     int(SysFlag.STORE_HOST_V6): Struct(">iiiiiqqiq4siq16siiqi"),
     _V6_BITS: Struct(">iiiiiqqiq16siq16siiqi"),
 }
-#: The same bits -> how long the two hosts are.
-_HOST_BYTES: Final = {
-    0: (4, 4),
-    int(SysFlag.BORN_HOST_V6): (16, 4),
-    int(SysFlag.STORE_HOST_V6): (4, 16),
-    int(_V6_BITS): (16, 16),
+#: The same bits -> the fixed part, and how long the two hosts are.
+_FORMS: Final = {
+    0: (_FIXED[0], 4, 4),
+    int(SysFlag.BORN_HOST_V6): (_FIXED[int(SysFlag.BORN_HOST_V6)], 16, 4),
+    int(SysFlag.STORE_HOST_V6): (_FIXED[int(SysFlag.STORE_HOST_V6)], 4, 16),
+    _V6_BITS: (_FIXED[_V6_BITS], 16, 16),
 }
 _FIXED_BYTES_MIN: Final = _FIXED[0].size
 #: An empty body, a topic and a property length follow the fixed part even in the smallest record.
@@ -157,20 +157,21 @@ def encode_record(record: Record) -> bytes:
 
 def encode_parts(record: Record) -> tuple[bytes, bytes, bytes]:
     """Write a record like `encode_record`, but in three parts, so that its body is not copied."""
-    tail = _encode_tail(record)
-    body, sys_flag = record.body, record.sys_flag
+    body, topic, properties = record.body, record.topic_bytes, record.property_bytes
+    magic, sys_flag = record.magic, record.sys_flag
     born_ip, store_ip = record.born_ip, record.store_ip
-    host_bits = sys_flag & _V6_BITS
-    if (len(born_ip), len(store_ip)) != _HOST_BYTES[host_bits]:
+    fixed, born_size, store_size = _FORMS[sys_flag & _V6_BITS]
+    if len(born_ip) != born_size or len(store_ip) != store_size:
         raise Unencodable("record hosts", "IPv4 or IPv6 is not what sysFlag says")
-    fixed = _FIXED[host_bits]
     body_size = len(body)
-    record.size = size = fixed.size + body_size + len(tail)
-    record.body_crc = crc = zlib.crc32(body) & 0x7FFFFFFF
     try:
+        topic_head = (_I8 if magic == MAGIC_V1 else _I16).pack(len(topic))
+        tail = b"".join((topic_head, topic, _I16.pack(len(properties)), properties))
+        record.size = size = fixed.size + body_size + len(tail)
+        record.body_crc = crc = zlib.crc32(body) & 0x7FFFFFFF
         head = fixed.pack(
             size,
-            record.magic,
+            magic,
             crc,
             record.queue_id,
             record.flag,
@@ -188,30 +189,20 @@ def encode_parts(record: Record) -> tuple[bytes, bytes, bytes]:
             body_size,
         )
     except StructError as error:
-        raise Unencodable("record", str(error)) from error
+        raise _unencodable(record, error) from error
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        raise Unencodable("record magic", f"{magic & 0xFFFFFFFF:08x} is unknown")
     return head, body, tail
 
 
-def _encode_tail(record: Record) -> bytes:
-    """Write what follows the body: topic and properties with their lengths."""
-    topic, properties = record.topic_bytes, record.property_bytes
-    topic_size, properties_size = len(topic), len(properties)
+def _unencodable(record: Record, error: StructError) -> Unencodable:
+    """Return the error that names what does not fit."""
+    topic_size, properties_size = len(record.topic_bytes), len(record.property_bytes)
+    if topic_size > (0x7F if record.magic == MAGIC_V1 else 0x7FFF):
+        return Unencodable("record topic", f"{topic_size} bytes do not fit its length field")
     if properties_size > 0x7FFF:
-        raise Unencodable("record properties", f"{properties_size} bytes are more than 32767")
-    if record.magic == MAGIC_V1:
-        topic_size_max, topic_head = 0x7F, _I8
-    elif record.magic == MAGIC_V2:
-        topic_size_max, topic_head = 0x7FFF, _I16
-    else:
-        raise Unencodable("record magic", f"{record.magic & 0xFFFFFFFF:08x} is unknown")
-    if topic_size > topic_size_max:
-        raise Unencodable("record topic", f"{topic_size} bytes do not fit its length field")
-    return b"%b%b%b%b" % (
-        topic_head.pack(topic_size),
-        topic,
-        _I16.pack(properties_size),
-        properties,
-    )
+        return Unencodable("record properties", f"{properties_size} bytes are more than 32767")
+    return Unencodable("record", str(error))
 
 
 def decode_record(data: bytes, at: int = 0) -> Record:

@@ -11,9 +11,9 @@ from random import Random, randrange
 
 import pytest
 
-from downrange.store.files import MemoryFiles
+from downrange.store.files import MemoryFiles, PowerLost
 from downrange.store.message_store import MessageStore
-from downrange.wire.records import Record, decode_record
+from downrange.wire.records import Record, decode_records
 from tests.unit.store.making import SMALL, record
 
 STEPS = 40
@@ -31,20 +31,31 @@ class Story:
         self.flushed = 0
         self.now_ms = 1000
         self.made = 0
+        self.forgotten_to = 0  # segments before this were dropped, but a crash may bring them back
+        self.born = {"A": 0, "B": 0}  # of each topic, how much was appended when it was dropped
+        self.unsure: set[str] = set()  # dropped topics that a crash may bring back
 
     def step(self) -> None:
-        """Do one thing, chosen by chance."""
+        """Do one thing, chosen by chance; power may go in the middle of it."""
         self.now_ms += self.random.randrange(5000)
-        chance = self.random.random()
-        if chance < 0.6:
-            self.append()
-        elif chance < 0.8:
-            self.store.flush()
-            self.flushed = len(self.appended)
-        elif chance < 0.85:
-            self.close_and_open()
-        else:
+        things = {
+            self.append: 12,
+            self.flush: 4,
+            self.flush_log: 2,
+            self.drop_segment: 1,
+            self.drop_topic: 1,
+            self.close_and_open: 1,
+            self.kill: 1,
+        }
+        (thing,) = self.random.choices(list(things), weights=list(things.values()))
+        if self.random.random() < 0.2:
+            self.files.steps_left = self.random.randrange(30)
+        try:
+            thing()
+        except PowerLost:
             self.crash()
+        else:
+            self.files.steps_left = None
 
     def append(self) -> None:
         records: list[Record] = []
@@ -53,43 +64,116 @@ class Story:
             topic, queue_id = self.random.choice(["A", "B"]), self.random.randrange(2)
             size = self.random.randrange(900)
             records.append(record(self.made, topic=topic, queue_id=queue_id, size=size))
-        self.store.append(records, self.now_ms)
         self.appended += records
+        self.store.append(records, self.now_ms)
+
+    def flush(self) -> None:
+        """Flush all, while messages arrive and the log is flushed by itself."""
+        count, dropped = len(self.appended), self.unsure
+        self.unsure = set()
+        flush = self.store.begin_flush()
+        try:
+            self.meanwhile()
+            flush.run()
+        except PowerLost:
+            self.unsure |= dropped
+            raise
+        self.meanwhile()
+        self.store.finish_flush(flush)
+        self.flushed = max(self.flushed, count)
+
+    def meanwhile(self) -> None:
+        while self.random.random() < 0.4:
+            things = [self.append, self.append, self.flush_log, self.drop_segment, self.drop_topic]
+            self.random.choice(things)()
+
+    def flush_log(self) -> None:
+        count = len(self.appended)
+        flush = self.store.begin_log_flush()
+        if self.random.random() < 0.5:
+            self.append()
+        flush.run()
+        self.store.finish_log_flush(flush)
+        self.flushed = max(self.flushed, count)
+
+    def drop_segment(self) -> None:
+        if self.store.log.can_drop_first:
+            self.store.drop_first_segment()
+            self.forgotten_to = self.store.log.first
+
+    def drop_topic(self) -> None:
+        topic = self.random.choice(["A", "B"])
+        self.store.drop_topic(topic)
+        self.born[topic] = len(self.appended)
+        self.unsure.add(topic)
+
+    def drop_again(self) -> None:
+        """Drop the topics that may be back, as one does who knows what topics there are."""
+        for topic in self.unsure:
+            self.store.drop_topic(topic)
+            self.born[topic] = len(self.appended)
 
     def close_and_open(self) -> None:
+        count = len(self.appended)
         self.store.close()
+        self.flushed = count
+        self.unsure.clear()
         self.store = MessageStore(self.files, SMALL)
-        self.flushed = len(self.appended)
         assert self.store.recovery.was_clean
         assert self.store.recovery.scanned_records == 0
 
-    def crash(self) -> None:
-        self.files.crash(self.random)
+    def kill(self) -> None:
+        """End the process; the disk keeps all that was written."""
         self.store = MessageStore(self.files, SMALL)
-        survivors = list(self.store.log.walk(0))
-        assert len(survivors) >= self.flushed
-        assert list(map(_facts, survivors)) == list(map(_facts, self.appended[: len(survivors)]))
-        self.appended = self.appended[: len(survivors)]
+        assert list(self.store.log.walk(self.store.log.first)) == self.kept()
+        self.drop_again()
+
+    def crash(self) -> None:
+        """Lose power, and sometimes again while the store is opened."""
+        self.files.crash(self.random)
+        while True:
+            if self.random.random() < 0.3:
+                self.files.steps_left = self.random.randrange(20)
+            try:
+                self.store = MessageStore(self.files, SMALL)
+                break
+            except PowerLost:
+                self.files.crash(self.random)
+        self.files.steps_left = None
+        survivors = list(self.store.log.walk(self.store.log.first))
+        gone = len(self.appended) - len(self.kept())
+        assert gone + len(survivors) >= self.flushed
+        assert survivors == self.kept()[: len(survivors)]
+        del self.appended[gone + len(survivors) :]
+        self.drop_again()
+
+    def kept(self) -> list[Record]:
+        """Return what was appended, but for what lay in segments that are gone."""
+        return [made for made in self.appended if made.log_offset >= self.store.log.first]
 
     def check(self) -> None:
         """Find everything that was appended, in its queue and by its key."""
-        for key in {(made.topic, made.queue_id) for made in self.appended}:
-            mine = [made for made in self.appended if (made.topic, made.queue_id) == key]
-            queue = self.store.queue(*key)
-            assert (queue.min_offset, queue.max_offset) == (0, len(mine))
-            found = [decode_record(self.store.read(unit)) for unit in queue.units(0, len(mine))]
-            assert [one.body for one in found] == [one.body for one in mine]
-        for made in self.appended[-20:]:
+        for topic, queue_id in ("A", 0), ("A", 1), ("B", 0), ("B", 1):
+            mine = [
+                made
+                for made in self.appended[self.born[topic] :]
+                if (made.topic, made.queue_id) == (topic, queue_id)
+            ]
+            queue = self.store.queue(topic, queue_id)
+            first_min = sum(made.log_offset < self.store.log.first for made in mine)
+            first_max = sum(made.log_offset < self.forgotten_to for made in mine)
+            assert first_min <= queue.min_offset <= first_max
+            assert queue.max_offset == len(mine)
+            units = queue.units(queue.min_offset, len(mine))
+            count, parts = self.store.read_range(units, 1 << 30)
+            assert count == len(units) == queue.max_offset - queue.min_offset
+            assert decode_records(b"".join(parts)) == mine[queue.min_offset :]
+        for made in [made for made in self.kept() if made.log_offset >= self.forgotten_to][-20:]:
             unique_id = made.properties()["UNIQ_KEY"]
             found_at = self.store.find(
                 made.topic, unique_id, begin_ms=0, end_ms=2**62, found_max=64
             ).log_offsets
             assert made.log_offset in found_at
-
-
-def _facts(made: Record) -> tuple[object, ...]:
-    """Return all of a record but its CRC, which only one that was read knows."""
-    return tuple(getattr(made, name) for name in made.__struct_fields__ if name != "body_crc")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

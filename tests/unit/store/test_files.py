@@ -62,8 +62,10 @@ def test_removed_things_are_gone(files: Files) -> None:
     files.remove("a/d")
     files.remove("a/d")
     assert files.names("a") == ["b"]
+    files.remove("a/b")
+    assert (files.names("a"), files.is_folder("a"), files.is_folder("a/b")) == ([], True, False)
     files.remove("a")
-    assert files.names("a") == []
+    assert (files.names("a"), files.is_folder("a")) == ([], False)
 
 
 def test_more_files_than_handles_can_be_used(files: Files) -> None:

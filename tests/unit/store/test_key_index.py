@@ -30,7 +30,8 @@ def _stored(number: int, store_ms: int | None = None) -> Record:
 
 
 def _put(index: KeyIndex, made: Record) -> None:
-    index.put(key_front("T"), made, made.properties())
+    hashes = index.hashes_of(key_front("T"), made.properties())
+    index.put([(key_hash, made.log_offset) for key_hash in hashes], made.store_ms)
 
 
 def _fill(index: KeyIndex, numbers: range) -> None:

@@ -63,7 +63,8 @@ def test_log_knows_what_is_durable(files: Files) -> None:
 def test_log_is_cut_behind_a_record(files: Files) -> None:
     log = _log(files, 12)
     position = [found.log_offset for found in log.walk(0)][4]
-    log.cut(position)
+    log.cut(position, durable_to=SEGMENT)
+    assert (log.end, log.flushed) == (position, min(position, SEGMENT))
     assert _bodies(log) == [f"body {number}".encode() for number in range(4)]
     log.append([record(77)])
     assert _bodies(log)[-1] == b"body 77"
@@ -80,8 +81,14 @@ def test_nothing_is_found_where_no_record_begins(files: Files) -> None:
 
 def test_oldest_segment_can_go(files: Files) -> None:
     log = _log(files, 12)
+    assert not log.can_drop_first  # not durable yet
+    flush = log.begin_flush()
+    flush.run()
+    log.finish_flush(flush)
     log.drop_first_segment()
     assert log.first == SEGMENT
+    assert log.take_dropped() == ["commitlog/" + "0" * 20]
+    assert log.take_dropped() == []
     assert log.record_at(0) is None
     assert len(_bodies(log, SEGMENT)) < 12
 
