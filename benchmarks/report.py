@@ -114,7 +114,7 @@ def latency_rows(row: Row) -> list[Row]:
             ours=samples(row.ours, index),
             apache=samples(row.apache, index),
         )
-        for index, name, what in ((0, "p50", "median latency"), (1, "p99", "99 % latency"))
+        for index, name, what in ((0, "p50", "median"), (1, "p99", "99th percentile"))
     ]
 
 

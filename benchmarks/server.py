@@ -29,7 +29,7 @@ from tests.apache.artifacts import resolve
 from tests.apache.java_client import JavaClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
     from benchmarks.peers import Flush, Pair, Peer
 
@@ -38,8 +38,8 @@ RESULTS: Final = _ROOT / "benchmarks" / "results" / "server.json"
 PAGE: Final = _ROOT / "docs" / "benchmarks.md"
 
 _JAVA_TOPIC: Final = "bench-java"
-_IDLE_SECONDS: Final = 5.0
 _FILLING_SECONDS: Final = 1.0
+_WIDTH: Final = 100  # of the table, where it goes to a file
 _JAVA_GRACE: Final = 60.0
 
 
@@ -51,9 +51,10 @@ class Plan:
         rounds: Rounds per row.
         seconds: Length of a round.
         lead_in: Load before each round, after a server was paused.
-        warm_up: Load before the first round of all; Java compiles what it runs often.
+        warm_up: Load before the first row, for a JVM to compile what it runs often.
         row_warm_up: Load before the first round of each row.
         settling: Seconds from start until a server counts as idle.
+        idle_seconds: How long to watch it then.
         more_starts: Starts that serve only to be timed.
     """
 
@@ -63,6 +64,7 @@ class Plan:
     warm_up: float
     row_warm_up: float
     settling: float
+    idle_seconds: float
     more_starts: int
 
 
@@ -73,15 +75,17 @@ FULL: Final = Plan(
     warm_up=15.0,
     row_warm_up=5.0,
     settling=20.0,
+    idle_seconds=5.0,
     more_starts=3,
 )
 QUICK: Final = Plan(
     rounds=2,
-    seconds=1.0,
+    seconds=0.7,
     lead_in=0.2,
     warm_up=10.0,
     row_warm_up=1.0,
-    settling=5.0,
+    settling=2.0,
+    idle_seconds=3.0,
     more_starts=0,
 )
 
@@ -136,7 +140,6 @@ class Comparison:
         self._plan = plan
         self._wanted = wanted
         self._say = say
-        self._warm_up = plan.warm_up
         self._starts: list[tuple[float, float]] = []
 
     def run(self) -> None:
@@ -167,7 +170,6 @@ class Comparison:
         self._say(f"start, {flush} flush")
         with peers.start_both(flush) as pair:
             self._starts.append((pair.ours.started_in, pair.apache.started_in))
-            self._warm_up = self._plan.warm_up
             yield pair
 
     def _time_starts(self) -> None:
@@ -176,7 +178,7 @@ class Comparison:
                 pass
         ours = [Sample(value=seconds) for seconds, _ in self._starts]
         apache = [Sample(value=seconds) for _, seconds in self._starts]
-        title = "start until a send succeeds"
+        title = "start to first send"
         self.rows.append(
             Row(name=START, title=title, unit="s", target=20.0, ours=ours, apache=apache)
         )
@@ -193,24 +195,29 @@ class Comparison:
         for peer in pair if rows else ():
             with pair.turn(peer):
                 time.sleep(self._plan.settling)
-                found = {CPU: peer.cpu_percent(_IDLE_SECONDS), MEMORY: peer.memory_bytes() / 1e6}
+                found = {CPU: peer.cpu_percent(self._plan.idle_seconds)}
+                found[MEMORY] = peer.memory_bytes() / 1e6
             for row in rows:
                 side = row.ours if peer is pair.ours else row.apache
                 side.append(Sample(value=found[row.name]))
         return rows
 
-    def _compare_loads(self, pair: Pair, loads: Iterable[Load]) -> None:
+    def _compare_loads(self, pair: Pair, loads: Sequence[Load]) -> None:
         for load in loads:
             topic = f"bench-{load.mode}"
             pair.both(_topic_maker(topic))
             if load.mode == "pull":
-                pair.both(_filler(topic))
+                _exercise(pair, _load_client("batch", topic), _FILLING_SECONDS)
             client = _load_client(load.mode, topic)
+            if load is loads[0]:
+                self._say("warm-up")
+                with pair.turn(pair.apache):
+                    client(pair.apache, self._plan.warm_up, 0.0)
             row = self._compare(pair, load.mode, load.title, load.target, client)
             if load.mode == "single":
                 self.rows += report.latency_rows(row)
 
-    def _compare_java(self, pair: Pair, loads: Iterable[JavaLoad]) -> None:
+    def _compare_java(self, pair: Pair, loads: Sequence[JavaLoad]) -> None:
         with contextlib.ExitStack() as stack:
             clients: dict[peers.Name, tuple[JavaClient, str]] = {}
             for peer in pair if loads else ():
@@ -220,9 +227,11 @@ class Comparison:
                     clients[peer.name] = java, java.start_producer(peer.name_server, "bench-java")
                     # While its server is paused, a client would only complain.
                     peer.companions.append(java.pid)
-            self._warm_up = self._plan.warm_up
             for load in loads:
                 client = _java_client(clients, load)
+                if load is loads[0]:
+                    self._say("warm-up of the Java clients")
+                    _exercise(pair, client, self._plan.warm_up / 2)
                 self._compare(pair, load.name, load.title, load.target, client)
             for peer in pair:
                 with pair.turn(peer):  # whatever is paused cannot be ended in order
@@ -232,8 +241,7 @@ class Comparison:
         self, pair: Pair, name: str, title: str, target: float | None, client: Client
     ) -> Row:
         self._say(title)
-        warm_up, self._warm_up = self._warm_up, self._plan.row_warm_up
-        pair.both(lambda peer: client(peer, warm_up, 0.0))
+        _exercise(pair, client, self._plan.row_warm_up)
         ours: list[Sample] = []
         apache: list[Sample] = []
         for _ in range(self._plan.rounds):
@@ -252,9 +260,9 @@ def _topic_maker(topic: str) -> Callable[[Peer], None]:
     return lambda peer: peer.make_topic(topic)
 
 
-def _filler(topic: str) -> Callable[[Peer], Sample]:
-    client = _load_client("batch", topic)
-    return lambda peer: client(peer, _FILLING_SECONDS, 0.0)
+def _exercise(pair: Pair, client: Client, seconds: float) -> None:
+    """Load both, and look at no figure."""
+    pair.both(lambda peer: client(peer, seconds, 0.0))
 
 
 def _load_client(mode: Mode, topic: str) -> Client:
@@ -332,7 +340,7 @@ def main() -> None:
         "--store", action="store_true", help="make this run the one that the docs show"
     )
     asked = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     with console.status("") as status:
         plan = QUICK if asked.quick else FULL
         comparison = Comparison(plan, asked.only or NAMES, status.update)
