@@ -24,6 +24,7 @@ from downrange.store.key_index import FOUND_MAX
 from downrange.wire.bodies import QueueUnit, QueueUnitsBody
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
+from downrange.wire.frames import FRAME_BYTES_MAX
 from downrange.wire.headers import (
     QueryByKeyRequest,
     QueryReply,
@@ -31,6 +32,7 @@ from downrange.wire.headers import (
     ViewRequest,
 )
 from downrange.wire.properties import PropertyKey
+from downrange.wire.records import LOG_OFFSET_AT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,14 +98,23 @@ def _view(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iter
 
 
 def record_at(state: BrokerState, log_offset: int) -> Record | None:
-    """Return the record that begins at a position somebody named, or None where none does."""
-    try:
-        record = state.store.log.record_at(log_offset)
-    except CorruptStore:
-        return None  # the store is whole: the position is not the beginning of a record
-    if record is None or record.log_offset != log_offset:
+    """Return the record that begins at a position somebody named, or None where none does.
+
+    Amid a record, any bytes can stand where a size is looked for, up to gigabytes. A record knows
+    its own position, so that is compared before it is read; and what does not fit a reply is none.
+    """
+    log = state.store.log
+    if not log.first <= log_offset < log.end:
         return None
-    return record
+    head = log.read(log_offset, LOG_OFFSET_AT + 8)
+    if int.from_bytes(head[LOG_OFFSET_AT:], "big") != log_offset:
+        return None
+    if int.from_bytes(head[:4], "big") > FRAME_BYTES_MAX:
+        return None
+    try:
+        return log.record_at(log_offset)
+    except CorruptStore:
+        return None  # bytes of a body that only begin like a record
 
 
 def _show_units(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:

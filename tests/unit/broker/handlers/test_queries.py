@@ -110,6 +110,19 @@ def test_bytes_in_a_body_that_look_like_a_record_cannot_be_viewed() -> None:
     assert reply.code == ResponseCode.SYSTEM_ERROR
 
 
+@pytest.mark.parametrize("size", [2**30, 2**31 - 1, 200, 3])
+def test_a_forged_size_is_never_read(size: int) -> None:
+    broker = Asked()
+    body_at = broker.store(b"x" * 500).size - 500 - len("T") - 3
+    end = broker.state.store.log.end
+    position = end + body_at
+    forged = size.to_bytes(4, "big") + bytes(24) + position.to_bytes(8, "big") + b"x" * 400
+    broker.store(forged)
+    found = broker.state.store.log.read(position, len(forged))
+    assert found == forged
+    assert broker.tell(ViewRequest(offset=position)).code == ResponseCode.SYSTEM_ERROR
+
+
 def test_a_queues_units_are_shown_with_what_the_group_takes() -> None:
     broker = Asked()
     for tag in ("a", "b", "a"):
