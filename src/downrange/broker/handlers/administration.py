@@ -104,6 +104,10 @@ def _number(option: str) -> Setting:
     return Setting(option, _read_number, _write_number)
 
 
+def _duration(option: str) -> Setting:
+    return Setting(option, _read_ms, _write_ms)
+
+
 #: Java's name -> what it changes here.
 SETTINGS: Final = {
     "flushDiskType": Setting("flush", _read_flush, _write_flush),
@@ -118,8 +122,11 @@ SETTINGS: Final = {
     "maxTransferBytesOnMessageInMemory": _number("pull_bytes_max"),
     "timerMaxDelaySec": _number("timer_delay_max"),
     "transactionCheckMax": _number("transaction_checks_max"),
-    "transactionCheckInterval": Setting("transaction_check_interval", _read_ms, _write_ms),
-    "transactionTimeOut": Setting("transaction_timeout", _read_ms, _write_ms),
+    "channelExpiredTimeout": _duration("client_timeout"),
+    "flushIntervalCommitLog": _duration("flush_interval"),
+    "syncFlushTimeout": _duration("flush_timeout"),
+    "transactionCheckInterval": _duration("transaction_check_interval"),
+    "transactionTimeOut": _duration("transaction_timeout"),
 }
 
 

@@ -46,6 +46,7 @@ def test_changed_settings_hold_and_are_shown() -> None:
     text = (
         b"# changed\n\nflushDiskType=SYNC_FLUSH\nautoCreateTopicEnable = false\n"
         b"maxMessageSize=1000\ntransactionTimeOut=2500\ntraceOn=FALSE\nregionId=here\n"
+        b"flushIntervalCommitLog=50\n"
     )
     assert broker.ask(CHANGE, text).code == ResponseCode.SUCCESS
     options = broker.state.options
@@ -53,6 +54,7 @@ def test_changed_settings_hold_and_are_shown() -> None:
         *("sync", False, 1000),
     )
     assert (options.transaction_timeout, options.is_trace_on) == (2.5, False)
+    assert options.flush_interval == 0.05
     assert broker.state.marks["MSG_REGION"] == "here"
     shown = settings_of(broker)
     assert (shown["flushDiskType"], shown["maxMessageSize"]) == ("SYNC_FLUSH", "1000")
