@@ -198,7 +198,7 @@ def _ask_producer(state: BrokerState, half: Record, copy: Record) -> Iterable[Ou
         msg_id=unique_key,
         transaction_id=properties.get(PropertyKey.TRANSACTION_ID, unique_key),
         offset_msg_id=state.host.id_of(copy.log_offset),
-        topic=HALF_TOPIC,
+        topic=shown.topic,  # Java names the half topic, but a producer may end only its own topics
         broker_name=state.options.name,
     )
     connection = connections[state.next_number() % len(connections)]

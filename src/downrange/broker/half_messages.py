@@ -188,6 +188,10 @@ def end_half(
     properties = half.properties()
     if properties.get(PropertyKey.PRODUCER_GROUP) != header.producer_group:
         return refusal(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    # Access is granted by the topic that the request names, so it must be the message's own. A
+    # producer that an Apache broker asked names the half topic, which is granted to nobody.
+    if header.topic and header.topic not in (properties.get(PropertyKey.REAL_TOPIC), HALF_TOPIC):
+        return refusal(ResponseCode.SYSTEM_ERROR, "The topic wrong")
     if half.queue_offset != header.tran_state_table_offset:
         return refusal(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
     if not header.from_transaction_check and _is_too_late(state, half, properties, now_ms):

@@ -58,7 +58,11 @@ def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
         remark = f"the topic[{topic}] sending message is forbidden"
         return refuse(ResponseCode.NO_PERMISSION, remark)
     message = _message_at(state, header.offset)
-    if message is None:
+    # Access is granted by the topic that the request names, so it must be the message's own; one
+    # that was given back before lies in the group's retry topic.
+    if message is None or (
+        header.origin_topic and message.topic not in (header.origin_topic, topic)
+    ):
         remark = f"look message by offset failed, {header.offset}"
         return refuse(ResponseCode.SYSTEM_ERROR, remark)
     properties = message.properties()

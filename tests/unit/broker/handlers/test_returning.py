@@ -39,9 +39,14 @@ def send_back(
     level: int = 0,
     group: str = "readers",
     times_max: int | None = None,
+    origin_topic: str | None = None,
 ) -> Command:
     header = SendBackRequest(
-        offset=offset, group=group, delay_level=level, max_reconsume_times=times_max
+        offset=offset,
+        group=group,
+        delay_level=level,
+        max_reconsume_times=times_max,
+        origin_topic=origin_topic,
     )
     reply = world.call(request_command(header))
     assert reply is not None
@@ -50,6 +55,15 @@ def send_back(
 
 def scheduled(world: World, level: int) -> list[Record]:
     return world.records(SCHEDULE_TOPIC, level - 1)
+
+
+def test_only_a_message_of_the_named_topic_is_taken_back(world: World, message: Record) -> None:
+    assert send_back(world, message.log_offset, origin_topic="U").code == FAILED
+    assert send_back(world, message.log_offset, origin_topic="T", level=1).code == 0
+    world.tick(1000)
+    world.tick(1000)
+    (retry,) = world.records("%RETRY%readers")  # the client shows it under its first topic
+    assert send_back(world, retry.log_offset, origin_topic="T").code == 0
 
 
 def test_a_message_comes_again_in_the_retry_topic_after_its_delay(

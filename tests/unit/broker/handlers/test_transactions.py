@@ -52,6 +52,19 @@ def test_a_decision_that_is_none_is_refused(world: World, state: int) -> None:
     assert (reply.code, reply.remark) == (1, "commitOrRollback field wrong")
 
 
+@pytest.mark.parametrize(
+    ("topic", "code"), [("T", 0), (HALF_TOPIC, 0), ("U", ResponseCode.SYSTEM_ERROR)]
+)
+def test_a_producer_ends_only_messages_of_the_topic_that_it_names(
+    world: World, topic: str, code: int
+) -> None:
+    header = end_header(world.half())
+    header.topic = topic
+    reply = world.call(request_command(header))
+    assert reply is not None
+    assert reply.code == code
+
+
 def test_an_end_with_a_missing_field_is_refused(world: World) -> None:
     command = request_command(end_header(world.half()))
     del command.fields["commitLogOffset"]
