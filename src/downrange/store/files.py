@@ -101,6 +101,10 @@ class Files(Protocol):
         """Whether there is a folder; it stays when all that was in it is removed."""
         ...
 
+    def make_folder(self, path: str) -> None:
+        """Make a folder in the store's folder, if it is missing."""
+        ...
+
     def read_all(self, path: str) -> bytes | None:
         """Return a whole file, or None where it is missing."""
         ...
@@ -189,6 +193,10 @@ class OsFiles:
 
     def is_folder(self, path: str) -> bool:
         return (self.folder / path).is_dir()
+
+    def make_folder(self, path: str) -> None:
+        (self.folder / path).mkdir(exist_ok=True)
+        _sync(self.folder, os.fsync)
 
     def read_all(self, path: str) -> bytes | None:
         try:
@@ -405,6 +413,9 @@ class MemoryFiles:
 
     def is_folder(self, path: str) -> bool:
         return path in self._folders
+
+    def make_folder(self, path: str) -> None:
+        self._folders.add(path)
 
     def read_all(self, path: str) -> bytes | None:
         file = self._files.get(path)

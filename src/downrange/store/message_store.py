@@ -181,6 +181,7 @@ class MessageStore:
             index_tags=options.index_tags,
         )
         self.recovery = self._recover()
+        files.make_folder(queue_index.FOLDER)  # were it missing, all indexes would be built anew
         files.replace(ABORT, b"")
         files.remove(f"{ABORT}.bak")
 
