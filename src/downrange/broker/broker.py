@@ -149,7 +149,8 @@ class Broker:
 
     def tick(self, now_ms: int) -> list[Output]:
         """Do what time demands."""
-        outputs: list[Output] = []
+        # What was answered for must be stored before time goes on: a recall, for example.
+        outputs = self.commit(now_ms)
         for duty in _DUTIES:
             try:
                 outputs += duty(self.state, now_ms)
@@ -159,6 +160,15 @@ class Broker:
         outputs += self._give_up_waiting(now_ms)
         self.state.statistics.sample(now_ms)
         return outputs
+
+    def is_behind(self, now_ms: int) -> bool:
+        """Whether messages are due that the last tick did not get to."""
+        state = self.state
+        due = (
+            state.delays.next_due_ms(state, now_ms),
+            state.timers.next_due_ms(state, now_ms),
+        )
+        return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
 
     def close(self, now_ms: int) -> list[Output]:
         """Store what is left of this turn and answer the pulls that wait."""

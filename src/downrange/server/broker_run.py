@@ -10,8 +10,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from downrange.broker import timer_handover
 from downrange.broker.broker import Broker
 from downrange.broker.state import DISK_FULL
+from downrange.broker.timer_handover import TimerHandover
 from downrange.errors import StoreError
 from downrange.server.flushing import Flusher, finish_in_thread
 from downrange.server.tables import progress_tables, promised_tables
@@ -34,6 +36,7 @@ _log: Final = logging.getLogger("downrange.broker")
 
 #: How often the broker is told the time: delays and waiting pulls are at most so much late.
 _TICK: Final = 0.05
+_SHORT_TICK: Final = 0.001
 #: How long to wait after something failed before it is tried again.
 _RETRY_INTERVAL: Final = 1.0
 
@@ -106,6 +109,7 @@ class BrokerRun:
         version = self.broker.version
         try:
             await self._in_thread(self._promised.write, self._promised.changes())
+            await self._in_thread(self._take_over_timers)
         except OSError as error:
             raise StoreError(f"the broker's tables cannot be saved: {error}") from error
         self._state.topics.changed()  # the first registration names all topics
@@ -119,6 +123,14 @@ class BrokerRun:
         if self._access is not None:
             self._tasks.append(self._loop.create_task(self._access.watch()))
         await self.registrar.start()
+
+    def _take_over_timers(self) -> None:
+        """Make what an Apache broker left of its timer useless, once our own view is saved."""
+        stale = [path for path in timer_handover.STALE_PATHS if path in self._files.names(".")]
+        if stale:
+            self._files.replace(timer_handover.PATH, TimerHandover(self._state.timers).dump())
+        for path in stale:
+            self._files.remove(path)
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Answer a request, or take it in for the end of this turn."""
@@ -232,7 +244,9 @@ class BrokerRun:
 
     async def _tick_again_and_again(self) -> None:
         while True:
-            await asyncio.sleep(_TICK)
+            # A tick does only so much, lest it hold up the others; what is left must not wait long.
+            is_behind = self.broker.is_behind(wall_clock_ms())
+            await asyncio.sleep(_SHORT_TICK if is_behind else _TICK)
             try:
                 self._perform(self.broker.tick(wall_clock_ms()))
                 self._flusher.appended()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from downrange.broker import delays, groups, offsets, timers, topics
+from downrange.broker import delays, groups, offsets, timer_handover, timers, topics
+from downrange.broker.timer_handover import TimerHandover
 from downrange.errors import CorruptStore, MalformedBody
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def progress_tables(files: Files, state: BrokerState) -> SavedTables:
             offsets.PATH: state.offsets,
             delays.PATH: state.delays,
             timers.PATH: state.timers,
+            timer_handover.PATH: TimerHandover(state.timers),  # after those, whom it is about
         },
     )
 

@@ -89,9 +89,11 @@ def _has_key(record: Record, topic: str, key: str, *, is_tag: bool) -> bool:
 
 
 def _view(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
-    offset = ViewRequest.from_fields(request.fields).offset
+    header = ViewRequest.from_fields(request.fields)
+    offset = header.offset
     record = record_at(state, offset)
-    if record is None:
+    # Access is granted by the topic that the request names, so it must be the message's own.
+    if record is None or (header.topic and record.topic != header.topic):
         remark = f"can not find message by the offset, {offset}"
         return refuse(ResponseCode.SYSTEM_ERROR, remark)
     return succeed(body=state.store.log.read(offset, record.size))

@@ -94,6 +94,9 @@ def test_a_message_is_viewed_by_its_position_only() -> None:
     record = broker.store(b"second")
     reply = broker.tell(ViewRequest(offset=record.log_offset))
     assert [found.body for found in decode_records(reply.body)] == [b"second"]
+    assert broker.tell(ViewRequest(offset=record.log_offset, topic=record.topic)).code == 0
+    reply = broker.tell(ViewRequest(offset=record.log_offset, topic="another"))
+    assert reply.code == ResponseCode.SYSTEM_ERROR
     for offset in (-1, 1, 10, 30, record.log_offset + 1, record.log_offset + record.size, 10**15):
         reply = broker.tell(ViewRequest(offset=offset))
         assert reply.code == ResponseCode.SYSTEM_ERROR
