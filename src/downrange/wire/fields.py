@@ -96,15 +96,11 @@ _DECIMAL: Final = re.compile(r"[+-]?\d+")
 
 def int32(text: str) -> int:
     """Read a number as Java's `Integer.parseInt` does; raise `ValueError` with the reason."""
-    if len(text) < 10 and text.isdecimal():
-        return int(text)
     return _ranged(text, 31)
 
 
 def int64(text: str) -> int:
     """Read a number as Java's `Long.parseLong` does; raise `ValueError` with the reason."""
-    if len(text) < 19 and text.isdecimal():
-        return int(text)
     return _ranged(text, 63)
 
 
@@ -117,17 +113,14 @@ def _ranged(text: str, bits: int) -> int:
     return value
 
 
-def _boolean(text: str) -> bool:
-    return text == "true" or text.lower() == "true"
-
-
 # ---- compiling ---------------------------------------------------------------------------------
 
+# The usual form of a number or truth value is read in place; a call costs as much as the reading.
 _READERS: Final = {
     "str": "{0}",
-    "bool": "boolean({0})",
-    "int32": "int32({0})",
-    "int64": "int64({0})",
+    "bool": "((t := {0}) == 'true' or t.lower() == 'true')",
+    "int32": "(int(t) if (t := {0}).isdecimal() and len(t) < 10 else int32(t))",
+    "int64": "(int(t) if (t := {0}).isdecimal() and len(t) < 19 else int64(t))",
 }
 _WRITERS: Final = {
     "str": "{0}",
@@ -142,7 +135,6 @@ def _compile(cls: type[HeaderT]) -> type[HeaderT]:
     members = struct_fields(cls)
     names: dict[str, Any] = {
         "cls": cls,
-        "boolean": _boolean,
         "int32": int32,
         "int64": int64,
         "missing": lambda error: MissingField(cls.__name__, error.args[0]),
