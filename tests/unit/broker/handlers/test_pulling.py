@@ -298,7 +298,8 @@ def test_a_pull_may_bring_an_offset_along(stage: Stage) -> None:
 
 
 def wait(stage: Stage, offset: int = 0, **changes: Any) -> Command:
-    request = stage.hand_in(pull_request(offset, **({"suspend_ms": 15_000} | changes)))
+    settings: dict[str, Any] = {"suspend_ms": 15_000} | changes
+    request = stage.hand_in(pull_request(offset, **settings))
     assert stage.answer_to(request) is None
     return request
 
