@@ -23,7 +23,7 @@ from tests.apache.processes import ChildProcess, tail_of
 from tests.apache.security import Accounts, TlsFiles, make_tls_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 _NAME_SERVER_CLASS = "org.apache.rocketmq.namesrv.NamesrvStartup"
@@ -73,6 +73,7 @@ class ApacheCluster:
         tls: TlsFiles | Literal["test"] | None = None,
         broker_options: Mapping[str, str] | None = None,
         name_server_options: Mapping[str, str] | None = None,
+        more_name_servers: Sequence[str] = (),
         commit_log_bytes: int = settings.COMMIT_LOG_BYTES,
         start_timeout: float = 90.0,
         artifacts: Artifacts | None = None,
@@ -87,6 +88,7 @@ class ApacheCluster:
             tls: Insist on TLS; "test" makes certificates for this cluster.
             broker_options: Lines for every broker's properties file, stronger than the test bed's.
             name_server_options: The same for the name server.
+            more_name_servers: "host:port" of others that the brokers register at as well.
             commit_log_bytes: Size of a commit log file; no message can be larger.
             start_timeout: Seconds until the cluster must be ready.
             artifacts: The jars, when they are known already.
@@ -111,6 +113,7 @@ class ApacheCluster:
         self._broker_count = brokers
         self._broker_options = dict(broker_options or {})
         self._name_server_options = dict(name_server_options or {})
+        self._more_name_servers = tuple(more_name_servers)
         self._commit_log_bytes = commit_log_bytes
         self._start_timeout = start_timeout
         self._home = self.folder / "home"
@@ -302,7 +305,7 @@ class ApacheCluster:
             options["authConfigPath"] = str(broker.store / "config" / "auth")
         options |= {
             "brokerName": broker.name,
-            "namesrvAddr": self.name_server,
+            "namesrvAddr": ";".join([self.name_server, *self._more_name_servers]),
             "listenPort": str(broker.ports.listen),
             "haListenPort": str(broker.ports.replication),
             "storePathRootDir": str(broker.store),

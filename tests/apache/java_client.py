@@ -368,6 +368,23 @@ class JavaClient:
         """
         return self.call("call", name=name, method=method, arguments=list(arguments))
 
+    def mqadmin(self, name_servers: str, *arguments: str, account: Account | None = None) -> str:
+        """Run a command of Apache's administration tool in this JVM and return what it printed.
+
+        Args:
+            name_servers: "host:port;host:port".
+            *arguments: For example "topicRoute", "-t", "orders". Without one that the command
+                demands, the tool ends its process, which is this JVM.
+            account: Sign requests for this account.
+        """
+        keys = {}
+        if account is not None:
+            keys = {"accessKey": account.access_key, "secretKey": account.secret_key}
+        printed: str = self.call(
+            "mqadmin", nameServers=name_servers, arguments=list(arguments), timeout=60.0, **keys
+        )
+        return printed
+
     def stop(self, name: str) -> None:
         """Shut one client down in order."""
         self.call("stop", name=name, timeout=60.0)

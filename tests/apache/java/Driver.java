@@ -51,6 +51,7 @@ public final class Driver {
         Producers.register(OPS);
         Consumers.register(OPS);
         Codecs.register(OPS);
+        Tools.register(OPS);
 
         ExecutorService pool = Executors.newCachedThreadPool(work -> {
             Thread thread = new Thread(work, "driver-op");
