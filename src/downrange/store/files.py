@@ -429,11 +429,13 @@ class MemoryFiles:
             file.sync()
 
     def replace(self, path: str, data: bytes) -> None:
+        fresh = MemoryFile(self, path, len(data))
+        fresh.write(0, [data])
+        fresh.sync()
         if path in self._files:
-            self._files[f"{path}.bak"] = self._files[path]
-        file = self._files[path] = MemoryFile(self, path, len(data))
-        file.write(0, [data])
-        file.sync()
+            self._files[f"{path}.bak"] = self._files.pop(path)
+        self.step()  # between the two renamings
+        self._files[path] = fresh
 
     def remove(self, path: str) -> None:
         for other in [name for name in self._files if name == path or name.startswith(f"{path}/")]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.errors import DiskFull, StoreError, StoreLocked
-from downrange.store.files import SECTOR_BYTES, MemoryFiles, OsFiles
+from downrange.store.files import SECTOR_BYTES, MemoryFiles, OsFiles, PowerLost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,3 +193,21 @@ def test_memory_runs_full() -> None:
         file.write(8, [b"abc"])
     assert file.read(0, 12) == b"12345678" + bytes(4)
     assert files.space()[0] == 2
+
+
+def test_a_replacement_that_fails_leaves_the_old_file_or_its_backup() -> None:
+    """However often it fails: neither power nor space may take both."""
+    for steps in range(3):
+        files = MemoryFiles()
+        files.replace("x", b"old")
+        for _ in range(2):
+            files.steps_left = steps
+            with pytest.raises(PowerLost):
+                files.replace("x", b"new")
+            files.crash(Random(0))
+            assert b"old" in (files.read_all("x"), files.read_all("x.bak"))
+    files = MemoryFiles(capacity=5)
+    files.replace("x", b"old")
+    with pytest.raises(DiskFull):
+        files.replace("x", b"new")
+    assert files.read_all("x") == b"old"
