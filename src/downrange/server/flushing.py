@@ -85,7 +85,7 @@ class Flusher:
         self._turn = asyncio.Lock()  # one checkpoint at a time
         self._is_forgetting = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._covered = state.store.log.end
+        self._covered = state.store.log.flushed  # less than its end after a crash
         self.longest_flush = 0.0
 
     def start(self) -> None:

@@ -230,6 +230,25 @@ def test_indexes_and_progress_are_saved_now_and_then() -> None:
     run(play)
 
 
+def test_progress_is_not_saved_before_what_a_killed_process_left_is_durable() -> None:
+    """What it wrote is there for all who read, but maybe only in the memory of the system."""
+
+    async def play() -> None:
+        disk = Disk()
+        killed = a_state(disk)
+        killed.store.append([Record(topic_bytes=b"T", body=b"x", store_ip=killed.host.ip)], NOW_MS)
+        with ThreadPoolExecutor(2) as executor:
+            world = World(disk, executor, flush_interval=3600.0, checkpoint_interval=0.01)
+            assert world.store.log.flushed < world.store.log.end
+            world.state.offsets.commit("G", "T", 0, 1)
+            world.flusher.start()
+            await world.until(lambda: disk.read_all("config/consumerOffset.json") is not None)
+            await world.flusher.stop()
+        assert world.store.log.flushed == world.store.log.end
+
+    run(play)
+
+
 def test_a_full_disk_does_not_end_the_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flushing, "_RETRY_INTERVAL", 0.001)
 
