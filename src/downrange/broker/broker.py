@@ -36,7 +36,7 @@ from downrange.broker.state import DISK_FULL
 from downrange.broker.timers import fire_due
 from downrange.errors import DiskFull, RocketMQError
 from downrange.handling import LateReply, Note, Output, Peer, Reply, refusal
-from downrange.wire.codes import ResponseCode
+from downrange.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -64,6 +64,18 @@ HANDLERS: Final[dict[int, Handler]] = {
 }
 #: Requests whose records are gathered; every other one sees what arrived before it as stored.
 _GATHERED: Final = frozenset(map(int, sending.HANDLERS))
+#: Requests that promise what the tables say. Who repeats one, as its first answer was lost, waits
+#: like the first time: what he wants is in force then, but maybe not saved.
+_PROMISING: Final = frozenset(
+    {
+        int(RequestCode.UPDATE_AND_CREATE_TOPIC),
+        int(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST),
+        int(RequestCode.DELETE_TOPIC_IN_BROKER),
+        int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP),
+        int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST),
+        int(RequestCode.DELETE_SUBSCRIPTIONGROUP),
+    }
+)
 _ROUNDS_MAX: Final = 100
 #: What time demands, in this order.
 _DUTIES: Final[tuple[Callable[[BrokerState, int], Iterable[Output]], ...]] = (
@@ -133,6 +145,8 @@ class Broker:
         if self.version != version:
             if not (is_gathered and answer):  # else it refused, and the last one is somebody else's
                 state.intake.hold_last(self.version)
+            return self._until_published(request, peer, answer, now_ms)
+        if request.code in _PROMISING and version > self._published:
             return self._until_published(request, peer, answer, now_ms)
         return answer
 

@@ -286,6 +286,16 @@ def test_who_creates_a_topic_is_answered_when_it_is_saved() -> None:
     assert code_of(stage, request) == ResponseCode.SUCCESS
 
 
+def test_who_asks_again_for_a_topic_that_is_not_saved_yet_waits_as_well() -> None:
+    """The answer to the first request may be lost, and power before the table is saved."""
+    stage = a_stage()
+    first, again = stage.hand_in(create_request()), stage.hand_in(create_request(), OTHER)
+    assert [code_of(stage, request) for request in (first, again)] == [None, None]
+    stage.publish()
+    assert [code_of(stage, request) for request in (first, again)] == [0, 0]
+    assert code_of(stage, stage.hand_in(create_request())) == ResponseCode.SUCCESS
+
+
 def test_an_older_version_that_is_published_releases_only_what_belongs_to_it() -> None:
     stage = a_stage()
     first = stage.hand_in(create_request("A"))
