@@ -1,0 +1,436 @@
+"""A broker over real sockets: its lives, what survives them, and a disk that has bad days."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downrange.broker.state import DISK_FULL
+from downrange.errors import CorruptStore, OptionError, StoreError, StoreLocked
+from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
+from downrange.server import BrokerServer, NameServer
+from downrange.server.interception import drop
+from downrange.server.running import ServerThread
+from downrange.store.files import OsFiles
+from downrange.store.log import LogFlush
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.fields import request_command
+from downrange.wire.headers import CommitOffsetRequest
+from tests.embedded.brokers import (
+    bodies,
+    connection,
+    create_request,
+    pull_request,
+    route,
+    send,
+    send_request,
+)
+from tests.embedded.servers import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+#: How long a stop may last.
+STOP_SECONDS = 2.0
+
+
+@contextmanager
+def serving(folder: Path, **options: Any) -> Generator[tuple[BrokerServer, ServerThread]]:
+    """Run a broker on a free port of this machine."""
+    server = BrokerServer(folder, BrokerOptions(**options))
+    thread = ServerThread(server)
+    with thread:
+        yield server, thread
+
+
+@contextmanager
+def name_server() -> Generator[tuple[NameServer, ServerThread]]:
+    server = NameServer(NameServerOptions(), ListenerOptions())
+    thread = ServerThread(server)
+    with thread:
+        yield server, thread
+
+
+class SlowDisk:
+    """Holds up flushes of the log, or lets them fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.error: OSError | None = None
+        run = LogFlush.run
+
+        def run_slowly(flush: LogFlush) -> None:
+            assert self.is_open.wait(10.0)
+            if self.error is not None:
+                raise self.error
+            run(flush)
+
+        monkeypatch.setattr(LogFlush, "run", run_slowly)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+    return SlowDisk(monkeypatch)
+
+
+def read_state(thread: ServerThread, server: BrokerServer, name: str) -> Any:
+    async def read() -> Any:
+        return getattr(server.state, name)
+
+    return thread.run(read())
+
+
+def set_state(thread: ServerThread, server: BrokerServer, name: str, value: Any) -> None:
+    async def write() -> None:
+        setattr(server.state, name, value)
+
+    thread.run(write())
+
+
+# ---- lives ----
+
+
+def test_a_broker_keeps_port_and_data_over_stop_and_start(tmp_path: Path) -> None:
+    with serving(tmp_path) as (server, thread):
+        address = server.address
+        assert server.is_serving
+        assert send(address, b"one") == 0
+        thread.run(server.stop())
+        thread.run(server.stop())
+        assert not server.is_serving
+        thread.run(server.start())
+        thread.run(server.start())
+        assert server.address == address
+        assert send(address, b"two") == 0
+        assert bodies(address) == [b"one", b"two"]
+
+
+def test_a_broker_that_was_killed_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+    with serving(tmp_path, flush="sync") as (server, thread):
+        address = server.address
+        for number in range(20):
+            assert send(address, b"%d" % number) == 0
+        thread.run(server.kill())
+        thread.run(server.start())
+        assert bodies(address) == [b"%d" % number for number in range(20)]
+
+
+def test_topics_groups_and_offsets_survive(tmp_path: Path) -> None:
+    offset = CommitOffsetRequest(consumer_group="G", topic="T", queue_id=0, commit_offset=3)
+    with serving(tmp_path) as (server, thread):
+        with connection(server.address) as peer:
+            assert peer.ask(create_request("Made")).code == 0
+            for number in range(5):
+                assert peer.ask(send_request(b"%d" % number)).code == 0
+            peer.ask(pull_request(0))
+            assert peer.ask(request_command(offset)).code == 0
+        thread.run(server.stop())
+        assert (tmp_path / "config/topics.json").is_file()
+        thread.run(server.start())
+        state = server.state
+        assert state.topics.get("Made") is not None
+        assert state.groups.get("G") is not None
+        assert state.offsets.get("G", "T", 0) == 3
+        assert state.store.recovery.was_clean
+
+
+def test_a_topic_whose_table_was_lost_comes_back_with_its_messages(tmp_path: Path) -> None:
+    with serving(tmp_path) as (server, thread):
+        assert send(server.address, b"kept", "Lost") == 0
+        thread.run(server.kill())
+        for name in ("topics.json", "topics.json.bak"):
+            (tmp_path / "config" / name).unlink(missing_ok=True)
+        thread.run(server.start())
+        assert bodies(server.address, "Lost") == [b"kept"]
+
+
+def test_a_deleted_topic_stays_deleted_after_a_crash(tmp_path: Path) -> None:
+    with serving(tmp_path) as (server, thread):
+        assert send(server.address, b"gone", "Deleted") == 0
+        with connection(server.address) as peer:
+            delete = Command(int(RequestCode.DELETE_TOPIC_IN_BROKER), {"topic": "Deleted"})
+            assert peer.ask(delete).code == 0
+        thread.run(server.kill())
+        thread.run(server.start())
+        assert server.state.topics.get("Deleted") is None
+        assert not (tmp_path / "consumequeue" / "Deleted").exists()
+
+
+def test_start_stop_and_kill_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    with serving(tmp_path) as (server, thread):
+
+        async def play() -> None:
+            await asyncio.gather(
+                server.stop(), server.start(), server.kill(), server.start(), server.stop()
+            )
+            await server.start()
+
+        thread.run(play())
+        assert send(server.address, b"x") == 0
+
+
+def test_a_taken_folder_is_an_error_in_this_process_too(tmp_path: Path) -> None:
+    with serving(tmp_path), pytest.raises(StoreLocked), serving(tmp_path):
+        pass
+
+
+def test_a_damaged_table_is_an_error_that_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    for name in ("topics.json", "topics.json.bak"):
+        (tmp_path / "config" / name).write_text("{")
+    threads = threading.active_count()
+    with pytest.raises(CorruptStore, match=r"topics\.json"), serving(tmp_path):
+        pass
+    assert threading.active_count() == threads
+    OsFiles(tmp_path).close()  # the folder is free
+
+
+def test_tables_that_cannot_be_saved_end_the_start_and_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = OsFiles.replace
+
+    def fail(self: OsFiles, path: str, data: bytes) -> None:
+        if path.startswith("config/"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(self, path, data)
+
+    monkeypatch.setattr(OsFiles, "replace", fail)
+    threads = threading.active_count()
+    with pytest.raises(StoreError, match="No space left"), serving(tmp_path):
+        pass
+    assert threading.active_count() == threads
+    monkeypatch.undo()
+    with serving(tmp_path):
+        pass
+
+
+def test_a_host_that_has_no_address_cannot_be_advertised(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OptionError, match=r"advertised_host='no.such.host.invalid'"),
+        serving(tmp_path, advertised_host="no.such.host.invalid"),
+    ):
+        pass
+
+
+def test_a_broker_that_listens_everywhere_advertises_one_address(tmp_path: Path) -> None:
+    server = BrokerServer(tmp_path, BrokerOptions(), ListenerOptions(host="0.0.0.0"))
+    with ServerThread(server):
+        host, _, _port = server.address.rpartition(":")
+        assert host != "0.0.0.0"
+
+
+def test_a_broker_on_ipv6_says_so_in_its_records(tmp_path: Path) -> None:
+    server = BrokerServer(tmp_path, BrokerOptions(), ListenerOptions(host="::1"))
+    with ServerThread(server):
+        assert server.address.startswith("[::1]:")
+        port = server.address.rpartition(":")[2]
+        with connection(f"::1:{port}") as peer:
+            answer = peer.ask(send_request(b"x"))
+        assert answer.code == 0
+        assert len(answer.fields["msgId"]) == 56
+
+
+# ---- answers ----
+
+
+def test_a_pull_that_waits_is_answered_within_milliseconds_of_the_message(tmp_path: Path) -> None:
+    with serving(tmp_path) as (server, _), connection(server.address) as consumer:
+        send(server.address, b"first")
+        consumer.ask(pull_request(0))  # the group is there now
+        with connection(server.address) as producer:
+            fastest = 1.0
+            for number in range(1, 11):
+                waiting = consumer.start(pull_request(number, suspend_ms=15_000))
+                wait_until(lambda: len(server.state.parked) == 1)
+                begun = time.monotonic()
+                producer.ask(send_request(b"next"))
+                assert consumer.finish(waiting).code == 0
+                fastest = min(fastest, time.monotonic() - begun)
+            assert fastest < 0.02
+
+
+def test_a_send_under_sync_waits_for_the_flush(tmp_path: Path, disk: SlowDisk) -> None:
+    with serving(tmp_path, flush="sync") as (server, _), connection(server.address) as peer:
+        assert peer.ask(send_request(b"creates the topic")).code == 0
+        disk.is_open.clear()
+        waiting = peer.start(send_request(b"slow"))
+        with pytest.raises(TimeoutError):
+            peer.finish(waiting, seconds=0.2)
+        assert len(bodies(server.address)) == 2  # readers do not wait
+        disk.is_open.set()
+        assert peer.finish(waiting).code == 0
+
+
+def test_a_flush_that_takes_too_long_is_answered_with_10(tmp_path: Path, disk: SlowDisk) -> None:
+    with (
+        serving(tmp_path, flush="sync", flush_timeout=0.1) as (server, _),
+        connection(server.address) as peer,
+    ):
+        assert peer.ask(send_request(b"creates the topic")).code == 0
+        disk.is_open.clear()
+        answer = peer.ask(send_request(b"slow"))
+        assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert answer.fields["queueOffset"] == "1"
+        disk.is_open.set()
+        assert peer.ask(send_request(b"fast again")).code == 0
+
+
+def test_a_disk_that_fails_ends_all_sends_and_reads_go_on(tmp_path: Path, disk: SlowDisk) -> None:
+    options: dict[str, Any] = {"flush": "sync", "flush_timeout": 0.2}
+    with serving(tmp_path, **options) as (server, thread), connection(server.address) as peer:
+        assert peer.ask(send_request(b"kept")).code == 0
+        disk.error = OSError(errno.EIO, "Input/output error")
+        answer = peer.ask(send_request(b"uncertain"))
+        assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert "the disk fails" in read_state(thread, server, "unwritable")
+        assert peer.ask(send_request(b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert bodies(server.address)[0] == b"kept"
+        disk.error = None
+
+
+def test_reads_go_on_while_sends_are_refused_and_sends_when_there_is_space(tmp_path: Path) -> None:
+    with serving(tmp_path, retention_interval=0.05) as (server, thread):
+        assert send(server.address, b"kept") == 0
+        set_state(thread, server, "unwritable", DISK_FULL)
+        assert bodies(server.address) == [b"kept"]
+        wait_until(lambda: send(server.address, b"more") == 0)
+
+
+def test_what_else_ends_sends_is_not_taken_back_by_a_look_at_the_disk(tmp_path: Path) -> None:
+    with serving(tmp_path, retention_interval=0.01) as (server, thread):
+        assert send(server.address, b"kept") == 0
+        set_state(thread, server, "unwritable", "the disk fails")
+        time.sleep(0.1)
+        assert send(server.address, b"no") == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_a_table_that_cannot_be_saved_is_answered_and_saved_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        serving(tmp_path, flush_timeout=0.1) as (server, _),
+        connection(server.address) as peer,
+    ):
+        replace = OsFiles.replace
+
+        def fail(self: OsFiles, path: str, data: bytes) -> None:
+            if path.startswith("config/topics"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            replace(self, path, data)
+
+        assert peer.ask(send_request(b"x")).code == 0
+        monkeypatch.setattr(OsFiles, "replace", fail)
+        answer = peer.ask(create_request("Unsaved"))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "could not be saved" in (answer.remark or "")
+        assert peer.ask(send_request(b"others go on")).code == 0
+        monkeypatch.undo()
+        wait_until(lambda: b"Unsaved" in (tmp_path / "config/topics.json").read_bytes())
+
+
+# ---- name servers ----
+
+
+def test_a_broker_announces_topics_before_it_answers(tmp_path: Path) -> None:
+    with (
+        name_server() as (names, _),
+        serving(tmp_path, name_servers=(names.address,)) as (server, thread),
+    ):
+        assert send(server.address, b"x", "New") == 0
+        assert route(names.address, "New") == ["broker-a"]
+        thread.run(server.stop())
+        assert route(names.address, "New") is None
+        thread.run(server.start())
+        assert route(names.address, "New") == ["broker-a"]
+
+
+def test_a_broker_registers_again_after_its_name_server_came_back(tmp_path: Path) -> None:
+    with (
+        name_server() as (names, names_thread),
+        serving(tmp_path, name_servers=(names.address,)) as (server, _),
+    ):
+        send(server.address, b"x")
+        names_thread.run(names.stop())
+        assert send(server.address, b"y", "Meanwhile") == 0
+        names_thread.run(names.start())
+        wait_until(lambda: route(names.address, "Meanwhile") == ["broker-a"])
+
+
+def test_a_new_topic_holds_up_nobody_else_though_a_name_server_is_silent(tmp_path: Path) -> None:
+    with (
+        name_server() as (names, _),
+        serving(tmp_path, name_servers=(names.address,)) as (server, _thread),
+        connection(server.address) as creating,
+        connection(server.address) as other,
+    ):
+        other.ask(send_request(b"x"))
+        names._listener.intercept = lambda request, peer: drop()
+        waiting = creating.start(send_request(b"x", "New"))
+        begun = time.monotonic()
+        assert other.ask(send_request(b"y")).code == 0
+        assert time.monotonic() - begun < 0.5
+        assert creating.finish(waiting).code == 0
+        names._listener.intercept = None
+
+
+# ---- stopping ----
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_stop_is_quick_though_the_name_server_is_gone(tmp_path: Path, is_silent: bool) -> None:
+    with (
+        name_server() as (names, names_thread),
+        serving(tmp_path, name_servers=(names.address,)) as (server, thread),
+        connection(server.address) as peer,
+    ):
+        peer.ask(send_request(b"x"))
+        waiting = peer.start(pull_request(1, suspend_ms=15_000))
+        wait_until(lambda: len(server.state.parked) == 1)
+        if is_silent:
+            names._listener.intercept = lambda request, peer: drop()
+        else:
+            names_thread.run(names.stop())
+        begun = time.monotonic()
+        thread.run(server.stop())
+        assert time.monotonic() - begun < STOP_SECONDS
+        assert peer.finish(waiting).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_a_stop_answers_those_who_wait_for_the_flush(tmp_path: Path, disk: SlowDisk) -> None:
+    with serving(tmp_path, flush="sync") as (server, thread), connection(server.address) as peer:
+        peer.ask(send_request(b"creates the topic"))
+        disk.is_open.clear()
+        waiting = peer.start(send_request(b"slow"))
+        wait_until(lambda: server.state.store.queue("T", 0).max_offset == 2)
+        opener = threading.Timer(0.2, disk.is_open.set)
+        opener.start()
+        begun = time.monotonic()
+        thread.run(server.stop())
+        assert time.monotonic() - begun < STOP_SECONDS
+        assert peer.finish(waiting).code == 0
+        opener.join()
+
+
+def test_a_stop_on_a_disk_that_fails_ends_with_an_error_and_a_free_folder(
+    tmp_path: Path, disk: SlowDisk
+) -> None:
+    with serving(tmp_path) as (server, thread):
+        assert send(server.address, b"x") == 0
+        disk.error = OSError(errno.EROFS, "Read-only file system")
+        send(server.address, b"y")
+        with pytest.raises(StoreError, match="Read-only"):
+            thread.run(server.stop())
+        assert not server.is_serving
+        disk.error = None
+        thread.run(server.start())
+        assert bodies(server.address) == [b"x", b"y"]
