@@ -35,7 +35,7 @@ from downrange.wire.hashing import key_hash, key_hash_behind
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from downrange.store.files import File, Files
 
@@ -72,7 +72,7 @@ class FileFlush(NamedTuple):
     file: KeyIndexFile
     entries: Write
     header: Write
-    slots: list[Write]
+    slots: list[Write]  # numbers of this machine still, since turning them takes time
 
 
 class KeyIndexFile:
@@ -200,7 +200,7 @@ class KeyIndexFile:
         _, _, header, pages = self.begin_flush()
         # New entries will take the numbers of undone ones: no slot may mean those any more.
         for write in pages:
-            self._file.write(write.at, [write.data])
+            self._file.write(write.at, [_swapped(write.data)])
         self._file.sync()
         self._file.write(header.at, [header.data])
         self._file.sync()
@@ -259,13 +259,14 @@ class KeyIndexFile:
     def _page_runs(self) -> list[tuple[int, bytes]]:
         """Copy pages of slots that changed, neighbours in one: position in the file, bytes."""
         runs: list[tuple[int, bytes]] = []
+        slots = self._load_slots()
         pages = sorted(self._flushing_pages)
         first = 0
         for index, page in enumerate(pages):
             if index + 1 == len(pages) or pages[index + 1] != page + 1:
                 begin = pages[first] << _PAGE_SLOTS_LOG2
                 end = min((page + 1) << _PAGE_SLOTS_LOG2, self._slot_count)
-                runs.append((_HEADER.size + begin * _SLOT_BYTES, self._slot_bytes(begin, end)))
+                runs.append((_HEADER.size + begin * _SLOT_BYTES, slots[begin:end].tobytes()))
                 first = index + 1
         return runs
 
@@ -301,16 +302,14 @@ class KeyIndexFile:
             self._slots = memoryview(data).cast("i")
         return self._slots
 
-    def _slot_bytes(self, begin: int, end: int) -> bytes:
-        slots = self._load_slots()
-        return _swapped(slots[begin:end].tobytes())
+
+_swap: Callable[[array[int]], object] = array.byteswap if byteorder == "little" else len
 
 
-def _swapped(data: bytes) -> bytes:
+def _swapped(data: bytes | bytearray) -> bytes:
     """Turn slots as the file has them into numbers of this machine, or back."""
     numbers = array("i", data)
-    if byteorder == "little":
-        numbers.byteswap()
+    _swap(numbers)
     return numbers.tobytes()
 
 
@@ -324,7 +323,13 @@ class KeyFlush(NamedTuple):
         """Return when it is durable; any thread may wait for that."""
         self.files.write_durably([part.entries for part in self.parts])
         self.files.write_durably([part.header for part in self.parts])
-        self.files.write_durably([write for part in self.parts for write in part.slots])
+        self.files.write_durably(
+            [
+                write._replace(data=_swapped(write.data))
+                for part in self.parts
+                for write in part.slots
+            ]
+        )
 
 
 class KeyIndex:
@@ -359,32 +364,40 @@ class KeyIndex:
         """The log offset of the newest record that is indexed, or -1."""
         return next((file.end_offset for file in reversed(self._chain) if file.count > 1), -1)
 
-    def hashes_of(self, front: int, properties: Mapping[str, str]) -> list[int]:
-        """Return what a record is found by: the hashes of its unique id and the user's keys.
+    def collect(
+        self,
+        entries: list[tuple[int, int]],
+        front: int,
+        properties: Mapping[str, str],
+        log_offset: int,
+    ) -> None:
+        """Add to entries what a record is found by: its unique id and the user's keys.
 
         Args:
-            front: The `key_front` of its topic.
+            entries: Hashes of keys with log offsets, for `put`.
+            front: The `key_front` of the record's topic.
             properties: Its properties.
+            log_offset: Where it lies.
         """
-        hashes: list[int] = []
         unique = properties.get(_UNIQUE_KEY)
         if unique:
-            hashes.append(key_hash_behind(front, unique))
+            entries.append((key_hash_behind(front, unique), log_offset))
         keys = properties.get(_KEYS)
         if keys:
-            hashes += [key_hash_behind(front, key) for key in keys.split(" ") if key]
+            for key in keys.split(" "):
+                if key:
+                    entries.append((key_hash_behind(front, key), log_offset))  # noqa: PERF401
         if self._index_tags and (tag := properties.get(_TAGS)):
-            hashes.append(_tag_key_hash(front, tag))
-        return hashes
+            entries.append((_tag_key_hash(front, tag), log_offset))
 
     def put(self, entries: Sequence[tuple[int, int]], store_ms: int) -> None:
         """Index records that were stored at a time: hashes of keys with log offsets."""
-        chain = self._chain
         while entries:
-            if not chain or not chain[-1].room:
+            if not self._chain or not self._chain[-1].room:
                 self._begin_file(store_ms)
-            room = chain[-1].room
-            chain[-1].put(entries[:room], store_ms)
+            newest = self._chain[-1]
+            room = newest.room
+            newest.put(entries if len(entries) <= room else entries[:room], store_ms)
             entries = entries[room:]
 
     def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, found_max: int) -> Found:

@@ -232,8 +232,7 @@ class MessageStore:
             tag_code = tag_hash(tag) if self._unit_tag is None else self._unit_tag(record, tag)
             log_offset = record.log_offset
             queue.put(log_offset, record.size, tag_code)
-            hashes = self._keys.hashes_of(queue.key_front, known)
-            keyed += [(key_hash, log_offset) for key_hash in hashes]
+            self._keys.collect(keyed, queue.key_front, known, log_offset)
         self._keys.put(keyed, store_ms)
         self._dirty.update(next_offsets)
 
@@ -496,8 +495,9 @@ class MessageStore:
         queue.put_again(record.queue_offset, Unit(log_offset, record.size, tag_code))
         self._dirty.add(queue)
         if log_offset > self._keys.end_offset:
-            hashes = self._keys.hashes_of(queue.key_front, properties)
-            self._keys.put([(key_hash, log_offset) for key_hash in hashes], record.store_ms)
+            keyed: list[tuple[int, int]] = []
+            self._keys.collect(keyed, queue.key_front, properties, log_offset)
+            self._keys.put(keyed, record.store_ms)
 
     def _remove_unneeded(self) -> None:
         while self._unneeded:

@@ -233,17 +233,16 @@ class QueueIndex:
     def begin_flush(self) -> list[Write]:
         """Return what must be written and made durable now, then call `finish_flush`."""
         self._flush_to = self.max_offset
-        size = self._chain.segment_bytes
-        # Files that were written without a flush come first; they only need to be synced.
-        starts = range(
-            self._chain.start_of(max(self._durable_to * _UNIT_BYTES, self._chain.first)),
-            self._memory_from * _UNIT_BYTES if self._durable_to < self._memory_from else 0,
-            size,
-        )
-        writes = [Write(self._chain.path(start), size, 0, b"") for start in starts]
+        chain, size = self._chain, self._chain.segment_bytes
+        writes: list[Write] = []
+        if self._durable_to < self._memory_from:
+            # These files were written without waiting for a flush; they only need to be synced.
+            begin = chain.start_of(max(self._durable_to * _UNIT_BYTES, chain.first))
+            for start in range(begin, self._memory_from * _UNIT_BYTES, size):
+                writes.append(Write(chain.path(start), size, 0, b""))  # noqa: PERF401
         for start, at, data in self._pieces():
-            self._chain.extend(start)
-            writes.append(Write(self._chain.path(start), size, at, data))
+            chain.extend(start)
+            writes.append(Write(chain.path(start), size, at, data))
         return writes
 
     def finish_flush(self) -> None:
@@ -278,12 +277,15 @@ class QueueIndex:
         self._memory = bytearray(_PADDING * (offset - start))
         self.min_offset = self.max_offset = offset
 
-    def _pieces(self) -> Iterator[tuple[int, int, bytes]]:
+    def _pieces(self) -> list[tuple[int, int, bytes]]:
         """Copy what is in memory, by file: its first position, the position in it, the bytes."""
+        data, position = bytes(self._memory), self._memory_from * _UNIT_BYTES
         segment_bytes = self._chain.segment_bytes
-        position, done, end = self._memory_from * _UNIT_BYTES, 0, len(self._memory)
-        while done < end:
-            at = (position + done) % segment_bytes
-            data = bytes(self._memory[done : done + segment_bytes - at])
-            yield position + done - at, at, data
-            done += len(data)
+        pieces: list[tuple[int, int, bytes]] = []
+        while data:
+            at = position % segment_bytes
+            room = segment_bytes - at
+            pieces.append((position - at, at, data[:room]))
+            position += room
+            data = data[room:]
+        return pieces

@@ -64,11 +64,11 @@ class SegmentChain:
 
     def path(self, start: int) -> str:
         """Return the path of the file that begins at a position."""
-        return f"{self._folder}/{start:0{_NAME_DIGITS}}"
+        return f"{self._folder}/{start:020}"
 
     def extend(self, start: int) -> None:
         """Count a file as the chain's next one, or know that it is in the chain already."""
-        if not self.starts or start >= self.end:
+        if not self.starts or start > self.starts[-1]:
             self.starts.append(start)
 
     def file(self, start: int) -> File:
@@ -98,7 +98,8 @@ class SegmentChain:
     def write(self, position: int, parts: Sequence[bytes | bytearray]) -> None:
         """Write within one file; the next one is created for a write at the chain's end."""
         start = position - position % self.segment_bytes
-        self.file(start).write(position - start, parts)
+        file = self._open.get(start) or self.file(start)
+        file.write(position - start, parts)
 
     def cut(self, position: int) -> None:
         """End the chain at a position: later files go, later bytes of its file read as zeros."""

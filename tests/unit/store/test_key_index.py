@@ -30,8 +30,9 @@ def _stored(number: int, store_ms: int | None = None) -> Record:
 
 
 def _put(index: KeyIndex, made: Record) -> None:
-    hashes = index.hashes_of(key_front("T"), made.properties())
-    index.put([(key_hash, made.log_offset) for key_hash in hashes], made.store_ms)
+    entries: list[tuple[int, int]] = []
+    index.collect(entries, key_front("T"), made.properties(), made.log_offset)
+    index.put(entries, made.store_ms)
 
 
 def _fill(index: KeyIndex, numbers: range) -> None:
