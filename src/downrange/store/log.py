@@ -89,7 +89,7 @@ class CommitLog:
                 if parts:
                     self._chain.write(position, parts)
         except Exception:
-            self._clear_behind(self.end)  # a part of it may have been written
+            self._chain.cut(self.end)  # so that no half record is ever found there
             raise
         self.end = end
 
@@ -119,11 +119,6 @@ class CommitLog:
             position += size
             left -= size
         return position, runs
-
-    def _clear_behind(self, position: int) -> None:
-        """Bring back the zeros behind a position, so that no half record is ever found there."""
-        if position < self._chain.end:
-            self._chain.cut(position)
 
     def read(self, position: int, size: int) -> bytes:
         """Return the bytes of a record whose size is known from an index."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 from random import Random
@@ -10,7 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.errors import DiskFull, StoreError, StoreLocked
-from downrange.store.files import SECTOR_BYTES, MemoryFiles, OsFiles, PowerLost
+from downrange.store.files import (
+    SECTOR_BYTES,
+    MemoryFiles,
+    OsFiles,
+    PowerLost,
+    Write,
+    allow_handles,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,6 +149,76 @@ def test_full_disk_is_told_from_other_trouble(
     files.close()
 
 
+def test_file_that_cannot_get_its_size_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = OsFiles(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EFBIG, "too large")
+
+    monkeypatch.setattr(os, "ftruncate", fail)
+    with pytest.raises(OSError, match="too large"):
+        files.open("f", size=10)
+    files.close()
+
+
+def test_many_files_are_synced_by_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = OsFiles(tmp_path)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    writes = [Write(f"many/{number}", 10, 0, b"x") for number in range(40)]
+    files.write_durably(writes[:3])
+    assert len(synced) == 3
+    files.write_durably(writes)
+    assert len(synced) == 3
+    assert files.read_all("many/39") == b"x" + bytes(9)
+    files.close()
+
+
+class _System:
+    """A C library of another system, or one whose disk is broken."""
+
+    def __init__(self, answer: int | None) -> None:
+        if answer is not None:
+            self.syncfs = lambda _: answer
+
+
+def test_failed_sync_of_many_files_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = OsFiles(tmp_path)
+    writes = [Write(f"{number}", 10, 0, b"x") for number in range(40)]
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: _System(-1))
+    monkeypatch.setattr("ctypes.get_errno", lambda: errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        files.write_durably(writes)
+    synced: list[bool] = []
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: _System(None))
+    monkeypatch.setattr(os, "sync", lambda: synced.append(True))
+    files.write_durably(writes)
+    assert synced == [True]
+    files.close()
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "allowed", "raised_to"),
+    [
+        (1024, 1 << 20, 4096, 8192),
+        (1024, resource.RLIM_INFINITY, 4096, 8192),
+        (1024, 2000, 1000, 2000),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 4096, None),
+        (20_000, 20_000, 4096, None),
+    ],
+)
+def test_limit_of_handles_is_raised_as_far_as_it_may_be(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, allowed: int, raised_to: int | None
+) -> None:
+    raised: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda *wanted: raised.append(wanted))
+    assert allow_handles(4096) == allowed
+    assert [limits[0] for _, limits in raised] == ([] if raised_to is None else [raised_to])
+
+
 def test_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = OsFiles(tmp_path)
     file = files.open("f", size=10)
@@ -183,6 +261,20 @@ def test_same_seed_crashes_the_same_way() -> None:
 
     assert story(7) == story(7)
     assert len({story(seed) for seed in range(20)}) > 5
+
+
+def test_power_goes_when_it_was_told_to() -> None:
+    files = MemoryFiles()
+    file = files.open("f", size=10)
+    files.steps_left = 2
+    file.write(0, [b"a"])
+    file.sync()
+    with pytest.raises(PowerLost):
+        file.write(1, [b"b"])
+    with pytest.raises(PowerLost):
+        files.remove("f")
+    files.crash(Random(1))
+    assert file.read(0, 2) == b"a\x00"
 
 
 def test_memory_runs_full() -> None:

@@ -53,6 +53,7 @@ def _flush(index: KeyIndex) -> None:
 def test_record_is_indexed_by_unique_id_and_keys(files: Files) -> None:
     index = _index(files)
     made = _stored(5)
+    made.property_bytes = made.property_bytes.replace(b"k5 ", b"k5  ")
     _put(index, made)
     assert [_find(index, key) for key in ("u5", "k5", "common", "", "T#t")] == [[500]] * 3 + [
         []
@@ -180,6 +181,22 @@ def test_flush_that_failed_is_made_up_for_by_the_next(files: Files) -> None:
     index.begin_flush()
     _flush(index)
     assert _find(_index(files), "common") == [100, 0]
+
+
+def test_pages_of_slots_are_written_together_where_they_are_neighbours(files: Files) -> None:
+    index = KeyIndex(files, slots=5000, entries=100)
+    slots = [0, 1500, 1024, 4500, 4999]
+    index.put([(slot, 7) for slot in slots], 1000)
+    flush = index.begin_flush()
+    assert [(write.at, len(write.data)) for write in flush.parts[0].slots] == [
+        (40, 2 * 4096),
+        (40 + 4 * 4096, (5000 - 4096) * 4),
+    ]
+    flush.run()
+    index.finish_flush(flush)
+    (name,) = files.names("index")
+    numbers = [files.open(f"index/{name}").read(40 + slot * 4, 4)[3] for slot in slots]
+    assert numbers == [1, 2, 3, 4, 5]
 
 
 def test_file_that_is_full_reads_its_slots_from_the_disk(files: Files) -> None:

@@ -370,6 +370,27 @@ def test_next_segment_is_ready_before_it_is_needed(files: Files) -> None:
     assert _bodies(_open(files)) == _expected(1, 2)
 
 
+def test_half_messages_are_in_no_queue_after_a_crash(files: Files) -> None:
+    store = _open(files)
+    store.append([record(1, sys_flag=int(TransactionFlag.PREPARED)), record(2)], 1000)
+    again = _open(files)
+    assert again.recovery.scanned_records == 2
+    assert _bodies(again) == _expected(2)
+
+
+def test_files_of_messages_that_are_gone_go_when_the_store_is_opened(files: Files) -> None:
+    store = _open(files)
+    _fill(store, 60)
+    store.flush()
+    for name in files.names("commitlog")[:2]:
+        files.remove(f"commitlog/{name}")
+    _fill(store, 1, first=60)
+    before = len(files.names("consumequeue/T/0"))
+    again = _open(files)
+    assert len(files.names("consumequeue/T/0")) < before
+    assert _bodies(again) == _expected(*range(again.queue("T", 0).min_offset, 61))
+
+
 def test_properties_that_are_known_are_not_parsed_again(files: Files) -> None:
     store = _open(files)
     store.append([record(1), record(2)], 1000, [{"KEYS": "x"}, {"KEYS": "y", "TAGS": "a"}])

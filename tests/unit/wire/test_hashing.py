@@ -36,7 +36,17 @@ def test_a_key_is_hashed_with_its_topic() -> None:
     assert key_hash("T", "key") == vectors.JAVA_HASHES["T#key"]
 
 
-@given(st.text(max_size=5), st.text(max_size=5))
+#: Short and long ones, and such as unique ids are.
+KEYS = st.text(max_size=5) | st.text("0123456789ABCDEF", min_size=30, max_size=70)
+
+
+@given(st.text(max_size=5), KEYS | st.text(min_size=32, max_size=32))
+def test_the_hash_of_a_key_is_that_of_topic_and_key(topic: str, key: str) -> None:
+    value = abs(java_hash(f"{topic}#{key}"))
+    assert key_hash(topic, key) == (0 if value == 2**31 else value)
+
+
+@given(st.text(max_size=5), KEYS)
 def test_the_hash_of_a_key_is_never_negative(topic: str, key: str) -> None:
     assert 0 <= key_hash(topic, key) < 2**31
 
