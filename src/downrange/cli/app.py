@@ -4,13 +4,12 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from enum import StrEnum
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from downrange.cli import decoding, serving
+from downrange.cli import serving
 from downrange.cli.assembling import CommonFlags, make_broker, make_cluster, make_name_server
 from downrange.errors import OptionError, RocketMQError, WireError
 
@@ -42,6 +41,8 @@ class TlsChoice(StrEnum):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version as installed_version  # slow, and seldom needed
+
         typer.echo(f"downrange {installed_version('downrange')}")
         raise typer.Exit
 
@@ -77,6 +78,8 @@ def decode(
 
     Exit code 1 means that the bytes break the protocol; what came before the damage is shown.
     """
+    from downrange.cli import decoding  # brings rich along, which no server needs
+
     if text is not None and file is not None:
         raise typer.BadParameter("give either HEX or --file, not both")
     try:

@@ -14,7 +14,8 @@ A missing required field or a number that is none raises; Java leaves a null the
 and answers SYSTEM_ERROR.
 
 The functions that convert are compiled once per class, as `dataclasses` does it: a loop over field
-descriptions costs three times as much per message (`benchmarks/wire.py`, docs/decisions/0003).
+descriptions costs three times as much per message (`benchmarks/wire.py`, docs/decisions/0003). That
+happens when a class is first used, since nobody uses all of them.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ HeaderT = TypeVar("HeaderT", bound="Header")
 
 
 class Header(msgspec.Struct, rename="camel"):
-    """Base of all typed headers; `request` and `reply` compile what is declared here."""
+    """Base of all typed headers; their own conversions take the place of those declared here."""
 
     def to_fields(self) -> dict[str, str]:
         """Return the fields as they travel; those that are None are left out."""
-        raise AssertionError(f"{type(self).__name__} is not decorated with request or reply")
+        _compile(type(self))
+        return self.to_fields()
 
     @classmethod
     def from_fields(cls, fields: dict[str, str]) -> Self:
@@ -53,7 +55,8 @@ class Header(msgspec.Struct, rename="camel"):
             MissingField: A required field is absent.
             InvalidField: A number cannot be read, or passes the range of its Java type.
         """
-        raise AssertionError(f"{cls.__name__} is not decorated with request or reply")
+        _compile(cls)
+        return cls.from_fields(fields)
 
 
 #: Request code -> the header of its request, and of its reply.
@@ -69,7 +72,7 @@ def request(*codes: int) -> Callable[[type[HeaderT]], type[HeaderT]]:
     def declare(cls: type[HeaderT]) -> type[HeaderT]:
         REQUEST_HEADERS.update(dict.fromkeys(codes, cls))
         _CODES[cls] = int(codes[0])  # the enum member takes longer to write
-        return _compile(cls)
+        return cls
 
     return declare
 
@@ -79,7 +82,7 @@ def reply(*codes: int) -> Callable[[type[HeaderT]], type[HeaderT]]:
 
     def declare(cls: type[HeaderT]) -> type[HeaderT]:
         REPLY_HEADERS.update(dict.fromkeys(codes, cls))
-        return _compile(cls)
+        return cls
 
     return declare
 
@@ -131,7 +134,8 @@ _WRITERS: Final = {
 _PARSERS: Final = {"int32": int32, "int64": int64}
 
 
-def _compile(cls: type[HeaderT]) -> type[HeaderT]:
+def _compile(cls: type[Header]) -> None:
+    """Give a class its own `to_fields` and `from_fields`."""
     members = struct_fields(cls)
     names: dict[str, Any] = {
         "cls": cls,
@@ -143,7 +147,6 @@ def _compile(cls: type[HeaderT]) -> type[HeaderT]:
     exec(_writer_source(members) + _reader_source(members), names)
     type.__setattr__(cls, "to_fields", names["to_fields"])
     type.__setattr__(cls, "from_fields", staticmethod(names["from_fields"]))
-    return cls
 
 
 def _writer_source(members: tuple[FieldInfo, ...]) -> str:
