@@ -318,11 +318,14 @@ class Broker:
 
 
 def _taken_back(held: _Held) -> list[Output]:
-    """Turn promises into what is true: stored, maybe not durably; changed, but not saved."""
+    """Turn promises into what is true: stored, maybe not durably; changed, but not saved.
+
+    Others promise nothing, such as the first pull of a group, and are answered as they are.
+    """
     for late in held.outputs:
         if isinstance(late, LateReply) and late.command.code == ResponseCode.SUCCESS:
             if late.request.code in _GATHERED:
                 late.command.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
-            else:
+            elif held.log_position or late.request.code in _PROMISING:
                 late.command = refusal(ResponseCode.SYSTEM_ERROR, _UNSAVED)
     return held.outputs

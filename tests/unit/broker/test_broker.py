@@ -320,6 +320,15 @@ def test_a_table_that_cannot_be_saved_leaves_nobody_without_an_answer() -> None:
     assert stage.answer_to(creating) is answer
 
 
+def test_a_group_that_cannot_be_saved_is_served_all_the_same() -> None:
+    stage = a_stage()
+    stage.ask(send_request())
+    pull = stage.hand_in(pull_request(consumer_group="New"))
+    assert stage.answer_to(pull) is None
+    stage.tick(TIMEOUT_MS)
+    assert code_of(stage, pull) == ResponseCode.SUCCESS
+
+
 def test_a_refusal_stays_a_refusal_when_the_wait_is_over() -> None:
     stage = a_stage()
     refused = stage.hand_in(send_request(topic="New", queue_id=99))
