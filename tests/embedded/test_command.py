@@ -1,4 +1,4 @@
-"""`downrange nameserver` as a process: its one line, its logs, signals, exit codes."""
+"""The server commands as processes: their one line, their logs, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -11,33 +11,59 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.wire.codes import HeaderCodec, ResponseCode
+from downrange.server.tls import client_context
+from downrange.wire.codes import HeaderCodec, RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
-from downrange.wire.headers import PutKeyValueRequest
+from downrange.wire.headers import PutKeyValueRequest, RouteRequest
+from downrange.wire.signing import sign
 from tests.conversations.peers import Peer, SocketChannel
+from tests.embedded.brokers import bodies, connection, route, send, send_request
+from tests.unit.server.certificates import make_authority
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
 DEADLINE = 20.0
-COMMAND = [sys.executable, "-m", "downrange", "nameserver"]
+PYTHON = [sys.executable, "-m", "downrange"]
+ANY_PORTS = ("--nameserver-port", "0", "--broker-port", "0")
 
 
 @contextmanager
-def _running(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
-    """Run the command until it is ready; give the process and the address it names."""
+def _started(*arguments: str) -> Generator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """Run a command until it is ready; give the process and what its line says."""
     with subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*PYTHON, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line.startswith("ready nameserver=127.0.0.1:"), line
-            yield process, line.strip().partition("=")[2]
+            assert line.startswith("ready "), f"{line} {process.stderr and process.stderr.read()}"
+            words = line.removesuffix("\n").split(" ")[1:]
+            yield process, dict(word.split("=", 1) for word in words)
         finally:
             process.kill()
+
+
+@contextmanager
+def _running(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+    """Run a name server until it is ready; give the process and the address it names."""
+    with _started("nameserver", *arguments) as (process, said):
+        yield process, said["nameserver"]
+
+
+def _stop(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Ask a process to stop, and return what else it said; it must be quick."""
+    begun = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=DEADLINE)
+    assert time.monotonic() - begun < 2.0
+    assert process.returncode == 0, said
+    return said
+
+
+# ---- nameserver ----
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -101,7 +127,153 @@ def test_values_are_kept_in_the_folder(tmp_path: Path) -> None:
     assert '"k":"v"' in (tmp_path / "kvConfig.json").read_text()
 
 
+# ---- serve ----
+
+
+def test_serve_says_exactly_one_line_and_logs_elsewhere(tmp_path: Path) -> None:
+    store = str(tmp_path / "new" / "store")
+    with _started("serve", "--store", store, *ANY_PORTS) as (process, said):
+        assert list(said) == ["nameserver", "broker", "store"]
+        assert said["store"] == store
+        assert said["nameserver"].startswith("127.0.0.1:")
+        assert said["broker"].startswith("127.0.0.1:")
+        assert send(said["broker"], b"hello") == 0
+        assert route(said["nameserver"], "T") == ["broker-a"]
+        output, log = _stop(process)
+    assert output == ""
+    assert f"broker broker-a listens on {said['broker']}" in log
+    assert f"broker broker-a on {said['broker']} stopped" in log
+
+
+def test_serve_keeps_what_it_acknowledged_though_it_is_killed(tmp_path: Path) -> None:
+    arguments = ("serve", "--store", str(tmp_path), *ANY_PORTS, "--flush", "sync")
+    with _started(*arguments) as (process, said):
+        assert send(said["broker"], b"kept") == 0
+        process.kill()
+    with _started(*arguments) as (process, said):
+        assert bodies(said["broker"]) == [b"kept"]
+        _, log = _stop(process)
+    assert "was not closed" in log
+
+
+def test_serve_runs_several_brokers(tmp_path: Path) -> None:
+    arguments = ("serve", "--store", str(tmp_path), *ANY_PORTS, "--brokers", "2")
+    with _started(*arguments) as (process, said):
+        brokers = said["broker"].split(",")
+        assert len(brokers) == 2
+        assert [send(broker, b"x") for broker in brokers] == [0, 0]
+        assert route(said["nameserver"], "T") == ["broker-a", "broker-b"]
+        _stop(process)
+
+
+def test_serve_reads_a_config_file_and_flags_are_stronger(tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text(
+        '[broker]\nname = "mine"\nflush = "async"\nmessage_bytes_max = 100\n'
+        '[listener]\nhost = "127.0.0.1"\n[store]\nlog_segment_bytes = 1048576\n'
+    )
+    arguments = ("--store", str(tmp_path / "s"), *ANY_PORTS, "--config", str(config))
+    with _started("serve", *arguments, "--flush", "sync") as (process, said):
+        assert send(said["broker"], bytes(101)) == ResponseCode.MESSAGE_ILLEGAL
+        assert send(said["broker"], bytes(100)) == 0
+        assert route(said["nameserver"], "T") == ["mine"]
+        with connection(said["broker"]) as peer:
+            shown = peer.ask(Command(int(RequestCode.GET_BROKER_CONFIG))).body
+        assert b"flushDiskType=SYNC_FLUSH" in shown
+        _stop(process)
+    assert (tmp_path / "s/commitlog/00000000000000000000").stat().st_size == 1048576
+
+
+def test_serve_with_tls_registers_with_itself_and_takes_tls_alone_when_told(
+    tmp_path: Path,
+) -> None:
+    authority = make_authority(tmp_path, "authority")
+    certificate, key = authority.issue("server")
+    arguments = ("--tls-certificate", str(certificate), "--tls-key", str(key))
+    with _started(
+        "serve", "--store", str(tmp_path / "s"), *ANY_PORTS, *arguments, "--tls-mode", "enforcing"
+    ) as (process, said):
+        tls = client_context(ca=authority.certificate)
+        with connection(said["broker"], tls) as peer:
+            assert peer.ask(send_request(b"x")).code == 0
+        with connection(said["nameserver"], tls) as peer:
+            assert peer.ask(request_command(RouteRequest(topic="T"))).code == 0
+        with pytest.raises((EOFError, ConnectionError)):
+            send(said["broker"], b"plain")
+        _stop(process)
+
+
+def test_serve_with_accounts_refuses_strangers(tmp_path: Path) -> None:
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text('[accounts.administrator]\nsecret_key = "a long secret"\nadmin = true\n')
+    arguments = ("--store", str(tmp_path / "s"), *ANY_PORTS, "--acl", str(accounts))
+    with _started("serve", *arguments) as (process, said):
+        assert send(said["broker"], b"x") == ResponseCode.NO_PERMISSION
+        with connection(said["broker"]) as peer:
+            request = send_request(b"x")
+            sign(request, "administrator", "a long secret")
+            assert peer.ask(request).code == 0
+        _, log = _stop(process)
+    assert "a long secret" not in log
+
+
+# ---- broker ----
+
+
+def test_a_broker_joins_a_name_server_and_leaves_it(tmp_path: Path) -> None:
+    with _running("--port", "0") as (_, name_server):
+        arguments = ("--nameserver", name_server, "--store", str(tmp_path), "--port", "0")
+        with _started("broker", *arguments, "--name", "mine") as (process, said):
+            assert list(said) == ["broker", "store"]
+            assert send(said["broker"], b"x") == 0
+            assert route(name_server, "T") == ["mine"]
+            assert _stop(process)[0] == ""
+        assert route(name_server, "T") is None
+
+
+def test_a_broker_serves_though_its_name_server_is_not_there(tmp_path: Path) -> None:
+    arguments = ("--nameserver", "127.0.0.1:1", "--store", str(tmp_path), "--port", "0")
+    with _started("broker", *arguments, "--log-level", "warning") as (process, said):
+        assert send(said["broker"], b"x") == 0
+        _, log = _stop(process)
+    assert "127.0.0.1:1" in log
+
+
+# ---- exit codes ----
+
+
+def test_a_store_in_use_ends_it_with_1(tmp_path: Path) -> None:
+    arguments = ("serve", "--store", str(tmp_path), *ANY_PORTS)
+    with _started(*arguments):
+        second = _end(*arguments)
+    assert second.returncode == 1
+    assert second.stdout == ""
+    assert "is in use by another process" in second.stderr
+
+
+def test_a_taken_broker_port_ends_it_with_1_and_nothing_is_left(tmp_path: Path) -> None:
+    with _running("--port", "0") as (_, address):
+        port = address.rpartition(":")[2]
+        arguments = ("--store", str(tmp_path), "--nameserver-port", "0", "--broker-port", port)
+        ended = _end("serve", *arguments)
+    assert ended.returncode == 1
+    assert "another process has the port" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_name_server_that_is_no_address_ends_it_with_2(tmp_path: Path) -> None:
+    arguments = ("--nameserver", "no port", "--store", str(tmp_path), "--port", "0")
+    ended = _end("broker", *arguments)
+    assert ended.returncode == 2, ended.stderr
+    assert "no port" in ended.stderr
+    assert ended.stdout == ""
+
+
 def _end_of(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return _end("nameserver", *arguments)
+
+
+def _end(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False
+        [*PYTHON, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from downrange.store.message_store import StoreOptions
 from downrange.store.retention import RetentionOptions
 
 if TYPE_CHECKING:
-    import ssl
     from pathlib import Path
 
 
@@ -52,7 +52,9 @@ class Assembly:
             file = self.settings.make(AccessSettings, "access", file=_text(flags.acl)).file
             self.access = AccessFile(file)
         self.tls: ssl.SSLContext | None = None
+        #: How to speak to name servers, and to the one of this very process.
         self.client_tls: ssl.SSLContext | None = None
+        self.inner_tls: ssl.SSLContext | None = None
         if flags.tls_certificate or flags.tls_key or flags.tls_ca or self.settings.has("tls"):
             self._load_tls(flags)
 
@@ -77,6 +79,20 @@ class Assembly:
                 key=files.key,
                 key_password=files.key_password,
             )
+        self.inner_tls = self.client_tls or _trusting_itself(files)
+
+
+def _trusting_itself(files: TlsSettings) -> ssl.SSLContext:
+    """Return a context that takes the own certificate for good, whoever signed it."""
+    context = client_context(
+        ca=files.certificate,
+        certificate=files.certificate,
+        key=files.key,
+        key_password=files.key_password,
+        is_name_checked=False,
+    )
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 def make_name_server(flags: CommonFlags, port: int | None, store: Path | None) -> NameServer:
@@ -161,7 +177,9 @@ def make_cluster(
         store_files=settings.make(StoreOptions, "store"),
         retention=settings.make(RetentionOptions, "retention"),
     )
-    return ClusterServer(options, tls=parts.tls, client_tls=parts.client_tls, access=parts.access)
+    is_enforced = parts.listener.tls_mode == "enforcing"
+    client_tls = parts.inner_tls if is_enforced else parts.client_tls
+    return ClusterServer(options, tls=parts.tls, client_tls=client_tls, access=parts.access)
 
 
 def _text(path: Path | None) -> str | None:

@@ -62,6 +62,12 @@ class ClusterOptions:
             raise OptionError(f"brokers={self.brokers} makes no cluster")
         if not self.store:
             raise OptionError("store='' names no folder")
+        for port in (self.nameserver_port, *map(self.port_of, range(self.brokers))):
+            dataclasses.replace(self.listener, port=port)
+
+    def port_of(self, index: int) -> int:
+        """Return the port of a broker; 0 picks a free one."""
+        return self.broker_port and self.broker_port + index * _PORT_STEP
 
     def folder_of(self, index: int) -> str:
         """Return the store folder of a broker."""
@@ -120,9 +126,9 @@ class ClusterServer:
             RocketMQError: A part cannot start; the others are stopped then.
         """
         await self.name_server.start()
-        if not self.brokers:
-            self.brokers = [self._make_broker(index) for index in range(self.options.brokers)]
         try:
+            if not self.brokers:
+                self.brokers = [self._make_broker(index) for index in range(self.options.brokers)]
             await asyncio.gather(*(broker.start() for broker in self.brokers))
         except BaseException:
             await self.stop()
@@ -143,14 +149,13 @@ class ClusterServer:
 
     def _make_broker(self, index: int) -> BrokerServer:
         options = self.options
-        port = options.broker_port and options.broker_port + index * _PORT_STEP
         name_servers = (_reachable(self.name_server.address), *options.broker.name_servers)
         return BrokerServer(
             options.folder_of(index),
             dataclasses.replace(
                 options.broker, name=options.name_of(index), name_servers=name_servers
             ),
-            dataclasses.replace(options.listener, port=port),
+            dataclasses.replace(options.listener, port=options.port_of(index)),
             store=options.store_files,
             retention=options.retention,
             tls=self._tls,

@@ -1,0 +1,112 @@
+"""What the server commands refuse before anything starts, and what their help tells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from downrange.cli import app
+from downrange.cli.assembling import CommonFlags, make_broker, make_cluster, make_name_server
+from downrange.errors import OptionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NO_FLAGS = CommonFlags(
+    host=None, config=None, tls_certificate=None, tls_key=None, tls_ca=None, tls_mode=None, acl=None
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("serve", "--brokers", "0"), "brokers=0"),
+        (("serve", "--flush", "never"), "never"),
+        (("serve", "--nameserver-port", "70000"), "port=70000"),
+        (("serve", "--broker-port", "70000"), "port=70000"),
+        (("serve", "--broker-port", "65530", "--brokers", "2"), "port=65540"),
+        (("serve", "--config", "no-such-file.toml"), "no-such-file.toml"),
+        (("serve", "--tls-mode", "enforcing"), "certificate"),
+        (("serve", "--tls-ca", "ca.pem"), "certificate"),
+        (("serve", "--tls-certificate", "no-such.pem", "--tls-key", "no.key"), "no-such.pem"),
+        (("serve", "--acl", "no-such-file.toml"), "no-such-file.toml"),
+        (("serve", "--log-level", "loud"), "loud"),
+        (("nameserver", "--host", ""), "host="),
+        (("broker",), "nameserver"),
+        (("broker", "--nameserver", "127.0.0.1:1", "--name", "a b"), "name="),
+        (("broker", "--nameserver", "127.0.0.1:1", "--port", "-1"), "port=-1"),
+    ],
+)
+def test_a_wrong_option_ends_a_server_with_2_and_names_itself(
+    arguments: tuple[str, ...], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, list(arguments))
+    assert ended.exit_code == 2, ended.output
+    assert text in ended.output.replace("\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["serve", "nameserver", "broker"])
+def test_help_tells_the_line_and_the_options(command: str) -> None:
+    ended = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert ended.exit_code == 0
+    for text in ("ready", "--host", "--config", "--log-level", "--tls-certificate", "--acl"):
+        assert text in ended.output
+
+
+def test_flags_are_stronger_than_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text('[broker]\nname = "filed"\nflush = "async"\n[listener]\nport = 7\n')
+    flags = CommonFlags(
+        host="127.0.0.2",
+        config=config,
+        tls_certificate=None,
+        tls_key=None,
+        tls_ca=None,
+        tls_mode=None,
+        acl=None,
+    )
+    broker = make_broker(
+        flags, store=tmp_path, port=8, name=None, cluster="mine", name_servers=["h:1"], flush="sync"
+    )
+    options = broker._options
+    assert (options.name, options.cluster, options.flush) == ("filed", "mine", "sync")
+    assert options.name_servers == ("h:1",)
+    listening = broker._listener._options
+    assert (listening.host, listening.port) == ("127.0.0.2", 8)
+
+
+def test_a_cluster_without_a_file_has_the_defaults(tmp_path: Path) -> None:
+    cluster = make_cluster(
+        NO_FLAGS, store=tmp_path, nameserver_port=1, broker_port=2, brokers=3, flush=None
+    )
+    assert cluster.options.broker.flush == "async"
+    assert [cluster.options.name_of(index) for index in range(3)] == [
+        "broker-a",
+        "broker-b",
+        "broker-c",
+    ]
+    assert cluster.options.folder_of(1) == str(tmp_path / "broker-b")
+
+
+def test_a_name_server_may_do_without_a_folder() -> None:
+    assert make_name_server(NO_FLAGS, 0, None)._options.store is None
+
+
+def test_a_setting_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("[broker]\nflush_intervall = 1\n")
+    flags = CommonFlags(
+        host=None,
+        config=config,
+        tls_certificate=None,
+        tls_key=None,
+        tls_ca=None,
+        tls_mode=None,
+        acl=None,
+    )
+    with pytest.raises(OptionError, match="did you mean 'flush_interval'"):
+        make_cluster(flags, store=tmp_path, nameserver_port=0, broker_port=0, brokers=1, flush=None)
