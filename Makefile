@@ -56,8 +56,9 @@ fuzz: $(READY)  ## Feed the wire layer hostile bytes; SECONDS=60 SEED=random
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 campaign: $(READY)  ## Run the long tests; SECONDS=60
-	$(BIN)/python -m tests.fuzz --seconds $$(($(SECONDS) / 2)) --seed random
-	$(BIN)/python -m tests.unit.store.test_crashes --seconds $$(($(SECONDS) / 2))
+	$(BIN)/python -m tests.fuzz --seconds $$(($(SECONDS) / 3)) --seed random
+	$(BIN)/python -m tests.unit.store.test_crashes --seconds $$(($(SECONDS) / 3))
+	$(BIN)/python -m tests.simulation --seconds $$(($(SECONDS) / 3))
 
 golden: $(READY)  ## Capture tests/golden anew from the Apache servers
 	$(BIN)/python -m tests.golden.capture

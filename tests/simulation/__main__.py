@@ -1,0 +1,51 @@
+"""The command line of the simulation: tell stories for a time, or one of them again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: How much of a story that ends badly is printed.
+_LINES_SHOWN = 60
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tell stories; return 1 when one ended badly."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to go on")
+    parser.add_argument("--seed", type=int, help="of the first story; any, unless given")
+    parser.add_argument("--whole", action="store_true", help="print every line of each story")
+    options = parser.parse_args(arguments)
+    first = seed = SystemRandom().randrange(2**32) if options.seed is None else options.seed
+    end = time.monotonic() + options.seconds
+    while True:
+        world = World(seed)
+        try:
+            world.run()
+        except BaseException:
+            traceback.print_exc()
+            print("\n".join(world.lines[0 if options.whole else -_LINES_SHOWN :]))
+            print(f"FAILED: python -m tests.simulation --seconds 0 --whole --seed {seed}")
+            return 1
+        if options.whole:
+            print("\n".join(world.lines))
+        seed += 1
+        if time.monotonic() >= end:
+            break
+    count = seed - first
+    print(f"{count} stories of a broker, seeds {first} to {seed - 1}: all well")
+    print(f"the last one: {world.fingerprint()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

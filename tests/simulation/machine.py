@@ -1,0 +1,193 @@
+"""The machine that a broker runs on: it is started, stopped, killed, and loses power."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, cast
+
+from downrange.broker.delays import unit_tag_of
+from downrange.broker.state import BrokerState, StoreHost
+from downrange.handling import BrokerIdentity
+from downrange.options import BrokerOptions, FlushMode
+from downrange.server.broker_run import BrokerRun
+from downrange.server.dispatching import Dispatcher
+from downrange.server.registering import Registrar
+from downrange.store.files import OsFiles, PowerLost
+from downrange.store.message_store import MessageStore, StoreOptions
+from downrange.store.retention import RetentionOptions
+from tests.simulation.clock import Threads, VirtualLoop
+from tests.simulation.disk import Disk
+from tests.simulation.network import Network
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from concurrent.futures import ThreadPoolExecutor
+    from random import Random
+
+    from downrange.handling import Output, Peer
+    from downrange.server.listener import Listener
+    from downrange.wire.command import Command
+
+#: Files so small that a story crosses from one to the next.
+SIZES = StoreOptions(
+    log_segment_bytes=64 * 1024,
+    queue_segment_units=50,
+    key_slots=31,
+    key_entries=400,
+    queue_memory_units=40,
+    key_memory_entries=90,
+)
+#: Time spans so short that a story sees all of it.
+OPTIONS = BrokerOptions(
+    flush_timeout=1.0,
+    checkpoint_interval=2.0,
+    retention_interval=1.0,
+    delay_levels="1s 3s 10s",
+    transaction_timeout=2.0,
+    transaction_check_interval=3.0,
+    transaction_checks_max=1000,
+    message_bytes_max=8 * 1024,
+)
+#: Nothing goes by age: a story takes minutes.
+RETENTION = RetentionOptions(keep_hours=1.0, disk_used_max=0.8, disk_used_full=0.8)
+_HOST = StoreHost.of("10.0.0.2", 10911)
+_IDENTITY = BrokerIdentity(
+    name=OPTIONS.name,
+    cluster=OPTIONS.cluster,
+    broker_id=0,
+    address=_HOST.address,
+    ha_address=_HOST.address,
+)
+
+
+class Machine:
+    """One broker on one disk.
+
+    Args:
+        loop: Its clock.
+        random: Decides how long things take, and what a disk keeps.
+        flush: How sends are acknowledged.
+
+    Attributes:
+        disk: Survives everything.
+        network: Leads to it.
+        dispatcher: Takes connections while the broker serves, else None.
+        recovered_to: Where the log ended when it was last opened.
+        retained_from: Where the log began when the last process died.
+        died: Set when power was lost in the middle of something; `bury` it then.
+    """
+
+    def __init__(self, loop: VirtualLoop, random: Random, flush: FlushMode) -> None:
+        self.disk = Disk(self._lose_power)
+        self.network = Network(loop, random, self)
+        self.dispatcher: Dispatcher | None = None
+        self.died = asyncio.Event()
+        self.recovered_to = 0
+        self.retained_from = 0
+        self._loop = loop
+        self._random = random
+        self._flush: FlushMode = flush
+        self._threads = Threads(loop, random)
+        self._run: BrokerRun | None = None
+        self._ids = 0
+        self._was_stopped = False
+
+    @property
+    def state(self) -> BrokerState:
+        """The broker's state, while it serves."""
+        assert self._run is not None
+        return self._run.broker.state
+
+    async def start(self) -> None:
+        """Open the store and serve.
+
+        Raises:
+            PowerLost: Power went meanwhile.
+            StoreError: The disk has no space for it.
+        """
+        store = MessageStore(self.disk, SIZES, unit_tag=unit_tag_of(OPTIONS.delay_levels))
+        if self._was_stopped:
+            assert store.recovery.was_clean
+            assert store.recovery.scanned_records == 0
+        self._was_stopped = False
+        self.recovered_to = store.log.end
+        options = dataclasses.replace(OPTIONS, flush=self._flush)
+        now_ms = self._loop.wall_clock_ms()
+        state = BrokerState(options, _HOST, store, self._make_id, now_ms)
+        dispatcher = Dispatcher(
+            self,
+            clock_ms=self._loop.wall_clock_ms,
+            logger=logging.getLogger("downrange.broker"),
+            on_closed=lambda _peer: None,
+        )
+        self._run = BrokerRun(
+            state,
+            cast("OsFiles", self.disk),
+            cast("Listener", dispatcher),  # of which it needs `perform` only
+            Registrar(_IDENTITY, (), state.topics.table),
+            cast("ThreadPoolExecutor", self._threads),
+            RETENTION,
+            None,
+        )
+        await self._run.start()
+        if self.died.is_set():
+            raise PowerLost
+        self.dispatcher = dispatcher
+
+    async def stop(self) -> None:
+        """Stop in order.
+
+        Raises:
+            PowerLost: Power went meanwhile.
+            StoreError: The disk has no space for it.
+        """
+        run = self._run
+        assert run is not None
+        await run.registrar.stop()
+        await run.end()
+        await run.drain()
+        self.dispatcher = None
+        self.network.cut_all()
+        await run.close()
+        if self.died.is_set():
+            raise PowerLost
+        self._run = None
+        self._was_stopped = True
+
+    async def bury(self, *, is_power_lost: bool) -> None:
+        """End the process where it stands; without power, the disk forgets what was not synced."""
+        self.dispatcher = None
+        self.network.cut_all()
+        self.disk.steps_left = 0  # whoever still runs can change nothing
+        self._threads.die(PowerLost())
+        run, self._run = self._run, None
+        if run is not None:
+            self.retained_from = run.broker.state.store.log.first
+            await run.registrar.abandon()
+            await run.end()
+            run.drop()
+        for _ in range(3):
+            await asyncio.sleep(0)  # the last callbacks of the dead
+        self.disk.steps_left = None
+        self.died.clear()
+        if is_power_lost:
+            self.disk.crash(self._random)
+
+    def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+        """Answer a request."""
+        return () if self._run is None else self._run.handle(request, peer, now_ms)
+
+    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+        """Hear that a connection ended."""
+        return () if self._run is None else self._run.broker.lose(peer, now_ms)
+
+    def _lose_power(self) -> None:
+        self.dispatcher = None
+        self.network.cut_all()
+        self.died.set()
+
+    def _make_id(self, _now_ms: int) -> str:
+        self._ids += 1
+        return f"made-{self._ids}"

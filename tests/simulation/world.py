@@ -1,0 +1,261 @@
+"""A world made of one seed: a broker on a machine, clients, and everything that can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from contextlib import ExitStack, contextmanager, suppress
+from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from downrange.errors import DiskFull
+from downrange.server import broker_run, flushing
+from downrange.store.files import PowerLost
+from tests.simulation.clients import (
+    AUTO_TOPICS,
+    MAIN_TOPIC,
+    QUEUES,
+    Administrator,
+    Client,
+    Consumer,
+    Producer,
+    Transactor,
+    prepare,
+)
+from tests.simulation.clock import VirtualLoop
+from tests.simulation.ledger import Ledger
+from tests.simulation.machine import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from downrange.options import FlushMode
+    from tests.simulation.network import Network
+
+#: How long things go wrong, and how long it may take after that until everything is well.
+STORM_SECONDS = 15.0
+CALM_SECONDS = 120.0
+
+
+class World:
+    """One story.
+
+    Args:
+        seed: All that happens follows from it.
+
+    Attributes:
+        loop: The clock.
+        random: Where all chance comes from.
+        ledger: What was promised.
+        is_over: Whether clients shall come to an end.
+        lines: What happened.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.loop = VirtualLoop()
+        self.random = Random(seed)
+        self.flush: FlushMode = "async" if self.random.random() < 0.25 else "sync"
+        self.ledger = Ledger()
+        self.machine = Machine(self.loop, self.random, self.flush)
+        self.is_over = False
+        self.lines: list[str] = []
+        self._faults: list[BaseException] = []
+
+    @property
+    def network(self) -> Network:
+        """Leads to the broker."""
+        return self.machine.network
+
+    def note(self, text: str) -> None:
+        """Write a line of the story."""
+        self.lines.append(f"{self.loop.time():9.4f} {text}")
+
+    def fingerprint(self) -> str:
+        """Return a hash of the whole story."""
+        return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
+
+    def run(self) -> None:
+        """Tell the story to its end.
+
+        Raises:
+            AssertionError: A promise was broken.
+        """
+        with ExitStack() as stack:
+            stack.callback(self.loop.close)
+            stack.enter_context(self._clocks())
+            stack.enter_context(self._logs())
+            self.loop.set_exception_handler(self._hear_of_fault)
+            self.loop.run_until_complete(self._tell())
+
+    # ---- the story ----
+
+    async def _tell(self) -> None:
+        await self._come_up()
+        self.machine.disk.steps_left = None
+        await prepare(self)
+        transactors = [Transactor(self, "transactor")]
+        workers: list[Client] = [
+            *(Producer(self, f"producer{number}") for number in range(3)),
+            *transactors,
+            Administrator(self, "administrator"),
+        ]
+        queues = [(topic, queue) for topic in (MAIN_TOPIC, *AUTO_TOPICS) for queue in range(QUEUES)]
+        readers = [Consumer(self, "all", queue, "*") for queue in queues]
+        readers += [Consumer(self, "some", queue, "A") for queue in queues]
+        async with asyncio.TaskGroup() as group:
+            background = [
+                *(group.create_task(reader.run()) for reader in readers),
+                *(group.create_task(each.keep_in_touch()) for each in transactors),
+            ]
+            work = [group.create_task(worker.run()) for worker in workers]
+            await self._storm()
+            self.is_over = True
+            async with asyncio.timeout(CALM_SECONDS):
+                await asyncio.gather(*work)
+            await self._wait_for_delivery()
+            for task in background:
+                task.cancel()
+        await self.machine.stop()
+        await self._come_up()
+        await self.machine.stop()
+        assert not self._faults, self._faults
+
+    async def _storm(self) -> None:
+        """Let things go wrong for a while, and end well."""
+        self.network.cut_chance = self.random.choice((0.0, 0.002, 0.01))
+        until = self.loop.time() + STORM_SECONDS
+        while self.loop.time() < until:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.random.uniform(0.1, 5.0)):
+                    await self.machine.died.wait()
+            if self.machine.died.is_set():
+                await self._end_and_begin(is_power_lost=True)
+            else:
+                await self._misfortune()
+        self.network.cut_chance = 0.0
+        self.machine.disk.make_room()
+        self.machine.disk.steps_left = None
+        if self.machine.died.is_set():
+            await self._end_and_begin(is_power_lost=True)
+        self.note("calm")
+
+    async def _misfortune(self) -> None:
+        disk, random = self.machine.disk, self.random
+        match random.randrange(6):
+            case 0:
+                await self._end_and_begin(is_power_lost=False)
+            case 1:
+                await self._end_and_begin(is_power_lost=True)
+            case 2 | 3:
+                disk.steps_left = random.randrange(40)
+                self.note(f"power will be lost after {disk.steps_left} steps")
+            case 4:
+                await self._stop()
+            case _ if disk.is_full:
+                disk.make_room()
+                self.note("the disk has space")
+            case _:
+                disk.fill(random.randrange(5_000), is_honest=random.random() < 0.5)
+                self.note("the disk is full")
+
+    async def _stop(self) -> None:
+        self.note("stop")
+        try:
+            await self.machine.stop()
+        except PowerLost:
+            await self._end_and_begin(is_power_lost=True)
+        except DiskFull:
+            await self._end_and_begin(is_power_lost=False)
+        else:
+            await self._come_up()
+
+    async def _end_and_begin(self, *, is_power_lost: bool) -> None:
+        self.note("power is lost" if is_power_lost else "kill")
+        await self.machine.bury(is_power_lost=is_power_lost)
+        await asyncio.sleep(self.random.uniform(0.01, 2.0))
+        await self._come_up(was_power_lost=is_power_lost)
+
+    async def _come_up(self, *, was_power_lost: bool = False) -> None:
+        """Start the broker, whatever happens meanwhile, and see whether all promises hold."""
+        disk = self.machine.disk
+        while True:
+            if not self.is_over and self.random.random() < 0.2:
+                disk.steps_left = self.random.randrange(60)
+            try:
+                await self.machine.start()
+                break
+            except PowerLost:
+                self.note("power is lost while it starts")
+                was_power_lost = True
+                await self.machine.bury(is_power_lost=True)
+            except DiskFull as error:
+                self.note(f"cannot start: {error}")
+                await self.machine.bury(is_power_lost=False)
+                disk.make_room()
+        state = self.machine.state
+        if was_power_lost and self.flush == "async":
+            self.ledger.forget_from(self.machine.recovered_to)
+        self.ledger.forget_before(self.machine.retained_from)
+        if state.store.recovery.cut_at is not None:
+            self.note(f"the log was cut: {state.store.recovery.cut_reason}")
+        self.note(f"up, the log ends at {state.store.log.end}")
+        self.ledger.check(state)
+
+    async def _wait_for_delivery(self) -> None:
+        until = self.loop.time() + CALM_SECONDS
+        while missing := self.ledger.unseen(self.machine.state):
+            assert self.loop.time() < until, f"never seen: {missing}"
+            await asyncio.sleep(0.5)
+        self.ledger.check(self.machine.state)
+
+    # ---- what is replaced ----
+
+    @contextmanager
+    def _clocks(self) -> Generator[None]:
+        """Let the server's clocks be ours."""
+        with (
+            patch.object(broker_run, "wall_clock_ms", self.loop.wall_clock_ms),
+            patch.object(flushing, "time", SimpleNamespace(monotonic=self.loop.time)),
+        ):
+            yield
+
+    @contextmanager
+    def _logs(self) -> Generator[None]:
+        """Make the server's log a part of the story."""
+        logger, handler = logging.getLogger("downrange"), _Lines(self)
+        level, propagate = logger.level, logger.propagate
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+    def _hear_of_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.hear_of(error if error is not None else RuntimeError(context["message"]))
+
+    def hear_of(self, error: BaseException) -> None:
+        """Hear of an error that the server did not expect."""
+        if not isinstance(error, PowerLost):
+            self._faults.append(error)
+            self.note(f"fault: {error!r}")
+
+
+class _Lines(logging.Handler):
+    """Writes what the server logs into the story."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._world.note(f"log: {record.getMessage()}")
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            self._world.hear_of(record.exc_info[1])
