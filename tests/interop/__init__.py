@@ -1,0 +1,1 @@
+"""The Java client and mqadmin of both releases against our servers."""

@@ -1,0 +1,172 @@
+"""What a test of this folder works with: Java clients, and one of our clusters."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from downrange.wire.codes import RequestCode
+from tests.apache import probe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tests.apache.fixtures import UniqueName
+    from tests.apache.java_client import JavaClient, Json
+    from tests.apache.security import Account
+
+ResultT = TypeVar("ResultT")
+
+#: For what normally takes milliseconds, on a machine that does other things as well.
+PATIENCE = 60.0
+
+
+class Servers(Protocol):
+    """A cluster of ours, whatever runs it."""
+
+    @property
+    def name_server(self) -> str:
+        """Its name server."""
+        ...
+
+    @property
+    def brokers(self) -> Sequence[str]:
+        """The addresses of its brokers."""
+        ...
+
+
+class Scene:
+    """Java clients of one release on one cluster.
+
+    Args:
+        java: The JVM that they live in.
+        servers: The cluster.
+        name: Makes names that no other test uses.
+        stopper: Stops clients while the next test runs: a client of 5.5.0 takes three seconds.
+        account: Signs for all clients.
+
+    Attributes:
+        started: Names of the clients that are not stopped yet.
+    """
+
+    def __init__(
+        self,
+        java: JavaClient,
+        servers: Servers,
+        name: UniqueName,
+        stopper: ThreadPoolExecutor,
+        account: Account | None = None,
+    ) -> None:
+        self.java = java
+        self.name_server = servers.name_server
+        self.brokers = servers.brokers
+        self.name = name
+        self._stopper = stopper
+        self._account = account
+        self.started: list[str] = []
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the clients are of 4.9."""
+        return self.java.version.startswith("4.")
+
+    def topic(self, queues: int = 1, *, perm: int = 6, name: str | None = None) -> str:
+        """Create a topic on every broker, and wait for its route."""
+        topic = name or self.name("topic")
+        fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues)}
+        fields |= {
+            "writeQueueNums": str(queues),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+        }
+        fields |= {"topicSysFlag": "0", "order": "false"}
+        for broker in self.brokers:
+            answer = probe.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+            assert answer.code == 0, answer
+        wait_until(lambda: len(probe.route(self.name_server, topic)) == len(self.brokers))
+        return topic
+
+    def queue(self, topic: str, queue_id: int = 0, broker: str = "broker-a") -> dict[str, Json]:
+        """Return a queue as the driver wants it."""
+        return {"topic": topic, "brokerName": broker, "queueId": queue_id}
+
+    def producer(self, group: str | None = None, **given: Json) -> str:
+        """Start a producer; see `JavaClient.start_producer`."""
+        group = group or self.name("producers")
+        given = {"account": self._account, **given}
+        return self._keep(self.java.start_producer(self.name_server, group, **given))
+
+    def consumer(
+        self, subscriptions: str | Mapping[str, str], group: str | None = None, **given: Json
+    ) -> str:
+        """Start a push consumer of one topic or of some; see `JavaClient.start_consumer`."""
+        topics = {subscriptions: "*"} if isinstance(subscriptions, str) else subscriptions
+        group = group or self.name("group")
+        given = {"account": self._account, **given}
+        return self._keep(self.java.start_consumer(self.name_server, group, topics, **given))
+
+    def pull_consumer(self, group: str | None = None, **given: Json) -> str:
+        """Start a consumer that pulls when it is told to."""
+        name = group or self.name("group")
+        self.java.call("pull.start", name=name, group=name, nameServers=self.name_server, **given)
+        return self._keep(name)
+
+    def admin(self) -> str:
+        """Start an administration client."""
+        return self._keep(self.java.start_admin(self.name_server, account=self._account))
+
+    def send(self, producer: str, messages: Sequence[Mapping[str, Json]], **given: Json) -> Json:
+        """Send; see `JavaClient.send`."""
+        return self.java.send(producer, messages, timeout=PATIENCE, **given)
+
+    def received(self, consumer: str, count: int, *, clear: bool = False) -> list[Json]:
+        """Return what a push consumer was handed, once it is so much; fail when it never is."""
+        got = self.java.received(consumer, count, timeout=PATIENCE, clear=clear)
+        assert len(got) >= count, [one["msgId"] for one in got]
+        return got
+
+    def polled(self, consumer: str, count: int) -> list[Json]:
+        """Return so many messages that a lite pull consumer polled."""
+        got: list[Json] = []
+
+        def poll() -> bool:
+            got.extend(self.java.call("litePull.poll", name=consumer, timeoutMs=1000))
+            return len(got) >= count
+
+        wait_until(poll)
+        return got
+
+    def mqadmin(self, *arguments: str) -> str:
+        """Run one command of mqadmin and return what it printed."""
+        return self.java.mqadmin(self.name_server, *arguments, account=self._account)
+
+    def mqadmin_all(self, *commands: str) -> list[str]:
+        """Run commands, their words parted by blanks, one after the other."""
+        return [self.mqadmin(*command.split()) for command in commands]
+
+    def stop(self, *names: str) -> None:
+        """Stop clients side by side, and wait for it."""
+        for name in names:
+            self.started.remove(name)
+        for stopping in [self._stopper.submit(self.java.stop, name) for name in names]:
+            stopping.result()
+
+    def close(self) -> None:
+        """Stop all clients that are left, without waiting."""
+        for name in self.started:
+            self._stopper.submit(self.java.stop, name)
+        self.started.clear()
+
+    def _keep(self, name: str) -> str:
+        self.started.append(name)
+        return name
+
+
+def wait_until(is_so: Callable[[], ResultT], timeout: float = PATIENCE) -> ResultT:
+    """Return the first result that counts as true."""
+    deadline = time.monotonic() + timeout
+    while not (result := is_so()):
+        assert time.monotonic() < deadline, "it never became so"
+        time.sleep(0.05)
+    return result
