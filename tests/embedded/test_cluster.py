@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,14 +125,15 @@ def test_a_cluster_that_cannot_start_leaves_nothing_behind(tmp_path: Path) -> No
     with Cluster(store=tmp_path) as running:
         before = threading.active_count()
         name_server_port = int(running.name_server.rpartition(":")[2])
-        for arguments in (
+        attempts: list[dict[str, Any]] = [
             {"store": tmp_path},
             {"nameserver_port": name_server_port},
             {"broker_port": name_server_port},
             {"broker": BrokerOptions(advertised_host="no.such.host.invalid")},
-        ):
+        ]
+        for arguments in attempts:
             with pytest.raises(RocketMQError):
-                Cluster(**arguments).start()  # type: ignore[arg-type]
+                Cluster(**arguments).start()
         wait_until(lambda: threading.active_count() <= before)
         with pytest.raises(StoreLocked):
             Cluster(store=tmp_path).start()

@@ -1,0 +1,103 @@
+"""The list of request codes in `docs/compatibility.md`, made of the handler tables.
+
+`python -m tests.compatibility` writes it; a unit test says when that is due. Every code of the Java
+classes is in exactly one place: served, sent by us, skipped on purpose, or not yet.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from downrange.broker.broker import HANDLERS as BROKER_HANDLERS
+from downrange.nameserver.handlers import HANDLERS as NAME_SERVER_HANDLERS
+from downrange.wire.codes import RequestCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "compatibility.md"
+BEGIN: Final = "<!-- request codes: made by `python -m tests.compatibility` -->"
+END: Final = "<!-- end of request codes -->"
+
+#: Requests that servers send to clients; a server that gets one answers "not supported".
+TO_CLIENTS: Final = (39, 40, 220, 221, 326)
+
+#: Why we skip it -> which codes. What no server answers was asked of both releases.
+SKIPPED: Final[dict[str, tuple[int, ...]]] = {
+    "no broker of either release answers it": (
+        *(13, 22, 23, 27, 47, 209, 210, 211, 212, 213, 214, 302),
+        *(902, 903, 200072, 200073),
+    ),
+    "5.x answers it no more; accounts are in a file of the operator's": (50, 51, 52, 53, 54),
+    "filter servers are gone in 5.x": (301,),
+    "the controller is a process of its own": (
+        *(1001, 1002, 1003, 1004, 1005, 1006, 1009, 1010, 1011, 1012, 1013),
+    ),
+    "a broker here has no replicas": (60, 905, 906, 907, 908, 1007, 1008),
+    "the store has neither RocksDB, nor cold data, nor a second timer": (
+        *(354, 355, 2001, 2002, 2003, 2004, 5001),
+    ),
+}
+
+#: What is still to come -> which codes.
+NOT_YET: Final[dict[str, tuple[int, ...]]] = {
+    "pop consumption": (
+        *(200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151),
+        *(400, 401, 402),
+    ),
+    "lite topics": (200070, 200071, *range(200074, 200080)),
+    "static topics": (513,),
+    "how many timed messages wait, by topic": (61,),
+    "users and rules of the second access control": tuple(range(3001, 3011)),
+    "offsets of several groups compared, topics forbidden to groups": (308, 353),
+}
+
+
+def section() -> str:
+    """Return the part of the page, between its two marks."""
+    lines = [BEGIN, ""]
+    lines += _table("Served by our name server", NAME_SERVER_HANDLERS)
+    lines += _table("Served by our broker", BROKER_HANDLERS)
+    lines += _table("Sent to clients by our broker", TO_CLIENTS)
+    lines += _reasons("Skipped on purpose, answered with 3", SKIPPED)
+    lines += _reasons("Not yet, answered with 3", NOT_YET)
+    lines += [
+        "SQL92 filters are not there yet either: a subscription with one is answered with 23."
+    ]
+    return "\n".join([*lines, "", END])
+
+
+def unplaced() -> set[int]:
+    """Return the codes that are in no list, or in two."""
+    places = [
+        *(set(NAME_SERVER_HANDLERS) | set(BROKER_HANDLERS)),
+        *TO_CLIENTS,
+        *(code for codes in (*SKIPPED.values(), *NOT_YET.values()) for code in codes),
+    ]
+    known = {int(code) for code in RequestCode}
+    return {code for code in known | set(places) if places.count(code) != 1 or code not in known}
+
+
+def page_with_section() -> str:
+    """Return the whole page as it should be."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    return before + section() + rest.partition(END)[2]
+
+
+def _table(title: str, codes: Iterable[int]) -> list[str]:
+    rows = [f"| {int(code)} | `{RequestCode(code).name}` |" for code in sorted(map(int, codes))]
+    return [f"### {title}", "", "| Code | Java's name |", "|---|---|", *rows, ""]
+
+
+def _reasons(title: str, reasons: dict[str, tuple[int, ...]]) -> list[str]:
+    rows = [
+        f"| {code} | `{RequestCode(code).name}` | {reason} |"
+        for reason, codes in reasons.items()
+        for code in codes
+    ]
+    return [f"### {title}", "", "| Code | Java's name | Why |", "|---|---|---|", *rows, ""]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with_section(), encoding="utf-8")

@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+from tests import compatibility
+
+
+def test_every_request_code_has_exactly_one_place() -> None:
+    assert compatibility.unplaced() == set()
+
+
+def test_the_page_names_the_codes_that_are_served_now() -> None:
+    page = compatibility.PAGE.read_text(encoding="utf-8")
+    assert page == compatibility.page_with_section(), "run python -m tests.compatibility"
