@@ -1,0 +1,62 @@
+"""Killing the process in the middle of its work loses nothing that it acknowledged."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.faults.load import Acknowledged, Sender, check_found, check_kept
+from tests.faults.processes import DEADLINE, ServerProcess, served
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CYCLES = 20
+
+
+def test_a_server_that_is_killed_again_and_again_keeps_what_it_acknowledged(
+    tmp_path: Path,
+) -> None:
+    """Under either flush mode: the system keeps what a dead process wrote."""
+    random = Random(4)
+    promised: list[Acknowledged] = []
+    seconds_to_ready: list[float] = []
+    for cycle in range(CYCLES):
+        flush = ("sync", "async")[cycle % 2]
+        with served(tmp_path / "store", "--flush", flush) as server:
+            seconds_to_ready.append(server.seconds_to_ready)
+            check_kept(server.broker, promised)
+            if promised:
+                check_found(server.broker, random.sample(promised, 3))
+            promised += _kill_under_load(server, cycle, random)
+    with served(tmp_path / "store") as server:
+        check_kept(server.broker, promised)
+        assert server.stop() == 0
+        assert server.log().count("was not closed") == CYCLES
+    print(
+        f"\n{len(promised)} messages acknowledged in {CYCLES} lives; "
+        f"ready after {max(seconds_to_ready):.2f} s at most"
+    )
+
+
+def _kill_under_load(server: ServerProcess, cycle: int, random: Random) -> list[Acknowledged]:
+    """Let senders work until enough is acknowledged, and kill the server under their hands."""
+    senders = [
+        Sender(server.broker, "shared", f"{cycle}-a", Random(cycle), window=1),
+        Sender(server.broker, "shared", f"{cycle}-b", Random(cycle + 100), window=64),
+        Sender(server.broker, f"own-{cycle % 5}", f"{cycle}-c", Random(cycle + 200), window=16),
+        Sender(server.broker, "batches", f"{cycle}-d", Random(cycle), window=8, batch=7),
+    ]
+    for sender in senders:
+        sender.start()
+    wanted = random.randrange(50, 500)
+    deadline = time.monotonic() + DEADLINE
+    while sum(len(sender.acknowledged) for sender in senders) < wanted:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    server.kill()
+    for sender in senders:
+        sender.join(DEADLINE)
+        assert sender.refusal is None, sender.refusal
+    return [message for sender in senders for message in sender.acknowledged]
