@@ -123,6 +123,11 @@ class Broker:
         return bool(self._unflushed)
 
     @property
+    def awaits_publication(self) -> bool:
+        """Whether somebody waits for tables to be saved and announced."""
+        return bool(self._unpublished)
+
+    @property
     def version(self) -> int:
         """How many changes of topics and groups there were; `published` says which are saved."""
         return self.state.topics.version + self.state.groups.version
@@ -137,12 +142,13 @@ class Broker:
         is_gathered = request.code in _GATHERED
         if state.intake and not is_gathered:
             self._store_all(now_ms)
-        version = self.version
+        topics, groups = state.topics, state.groups
+        version = topics.version + groups.version
         try:
             answer = handler(state, request, peer, now_ms)
         except RocketMQError as error:
             return [Reply(refusal(ResponseCode.SYSTEM_ERROR, str(error)))]
-        if self.version != version:
+        if topics.version + groups.version != version:
             if not (is_gathered and answer):  # else it refused, and the last one is somebody else's
                 state.intake.hold_last(self.version)
             return self._until_published(request, peer, answer, now_ms)

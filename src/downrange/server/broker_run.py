@@ -134,9 +134,8 @@ class BrokerRun:
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Answer a request, or take it in for the end of this turn."""
-        broker = self.broker
-        outputs = broker.handle(request, peer, now_ms)
-        if broker.version != self._published:
+        outputs = self.broker.handle(request, peer, now_ms)
+        if self.broker.awaits_publication:  # what a send changed is seen at the end of the turn
             self._publish()
         return outputs
 
