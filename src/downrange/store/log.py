@@ -14,6 +14,7 @@ from downrange.store.segments import SegmentChain
 from downrange.wire.records import (
     BLANK_BYTES_MIN,
     BLANK_MAGIC,
+    LOG_OFFSET_AT,
     RECORD_BYTES_MIN,
     blank_record,
     decode_record,
@@ -125,16 +126,19 @@ class CommitLog:
         return self._chain.read(position, size)
 
     def record_at(self, position: int) -> Record | None:
-        """Return the record at a position, or None where none can begin.
+        """Return the record at a position, or None where none begins.
+
+        Amid a record, any bytes can stand where a size is looked for, up to gigabytes. A record
+        knows its own position, so that is compared before it is read.
 
         Raises:
             CorruptStore: Something is there, but no whole record.
         """
         if not self.first <= position <= self.end - RECORD_BYTES_MIN:
             return None
-        head = self._chain.read(position, 8)
+        head = self._chain.read(position, LOG_OFFSET_AT + 8)
         size = int.from_bytes(head[:4], "big", signed=True)
-        if head[4:] == BLANK_MAGIC.to_bytes(4, "big", signed=True) or size < RECORD_BYTES_MIN:
+        if int.from_bytes(head[LOG_OFFSET_AT:], "big") != position or size < RECORD_BYTES_MIN:
             return None
         try:
             return decode_record(self._chain.read(position, size))

@@ -16,9 +16,13 @@ _SHORT_SIZE_MAX: Final = 64
 _SHORT: Final[list[tuple[list[int], int]]] = [
     (_POWERS[256 - size :], pow(31, size, 1 << 32)) for size in range(_SHORT_SIZE_MAX + 1)
 ]
-#: Unique ids are so long; so much of them stays the same for all that a process makes in a minute.
+#: Unique ids are so long. So much of them stays the same for all that a process makes in a minute,
+#: and so much for those that it makes in a millisecond, some thousands at most.
 _UNIQUE_ID_SIZE: Final = 32
 _PROCESS_SIZE: Final = 24
+_MOMENT_SIZE: Final = 29
+_MOMENT_SCALE: Final = pow(31, _MOMENT_SIZE, 1 << 32)
+_NUMBER_SCALE: Final = pow(31, _UNIQUE_ID_SIZE - _MOMENT_SIZE, 1 << 32)
 
 
 def java_hash(text: str) -> int:
@@ -49,9 +53,8 @@ def key_hash_behind(front: int, key: str) -> int:
         units = size if key.isascii() else len(key.encode("utf-16-le", "surrogatepass")) // 2
         value = front * pow(31, units, 1 << 32) + _hash(key)
     elif size == _UNIQUE_ID_SIZE:
-        known = front * _SHORT[_PROCESS_SIZE][1] + _process_hash(key[:_PROCESS_SIZE])
-        powers, scale = _SHORT[_UNIQUE_ID_SIZE - _PROCESS_SIZE]
-        value = known * scale + sum(map(mul, key[_PROCESS_SIZE:].encode(), powers))
+        known = front * _MOMENT_SCALE + _moment_hash(key[:_MOMENT_SIZE])
+        value = known * _NUMBER_SCALE + _number_hash(key[_MOMENT_SIZE:])
     else:
         powers, scale = _SHORT[size]
         value = front * scale + sum(map(mul, key.encode(), powers))
@@ -63,8 +66,20 @@ def key_hash_behind(front: int, key: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _process_hash(front_of_unique_id: str) -> int:
-    return _hash(front_of_unique_id)
+def _process_hash(process: str) -> int:
+    return _hash(process)
+
+
+@lru_cache(maxsize=4096)
+def _moment_hash(moment: str) -> int:
+    powers, scale = _SHORT[_MOMENT_SIZE - _PROCESS_SIZE]
+    units = moment[_PROCESS_SIZE:].encode()
+    return (_process_hash(moment[:_PROCESS_SIZE]) * scale + sum(map(mul, units, powers))) & _MASK
+
+
+@lru_cache(maxsize=4096)
+def _number_hash(number: str) -> int:
+    return _hash(number)
 
 
 def _hash(text: str) -> int:
