@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from downrange.wire.records import Record
 
 #: A message with one of these is not delivered at once.
-_DETOURS: Final = frozenset(
+DETOURS: Final = frozenset(
     {
         str(PropertyKey.DELAY),
         str(PropertyKey.TIMER_DELAY_SEC),
@@ -67,28 +67,35 @@ def put(
         finish: Told how it went; `record` then says where it was stored.
         is_flush_awaited: Whether what `finish` returns waits until the record is durable.
     """
-    if state.unwritable is not None:
-        return refusal(
-            ResponseCode.SERVICE_NOT_AVAILABLE, f"no message is stored: {state.unwritable}"
-        )
-    if not _DETOURS.isdisjoint(properties):
+    if state.unwritable is None and not DETOURS.isdisjoint(properties):
         refused = _detour(state, record, properties, now_ms)
         if refused is not None:
             return refused
-    refused = too_large(state, record)
-    if refused is not None:
-        return refused
+    return put_now(state, record, properties, finish, is_flush_awaited=is_flush_awaited)
+
+
+def put_now(
+    state: BrokerState,
+    record: Record,
+    properties: dict[str, str],
+    finish: Finish = nothing_more,
+    *,
+    is_flush_awaited: bool = False,
+) -> Command | None:
+    """Do what `put` does with a message that takes no detour, whatever its properties say."""
+    limit = state.options.message_bytes_max
+    if state.unwritable is not None:
+        remark = f"no message is stored: {state.unwritable}"
+        return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+    if len(record.body) > limit or len(record.property_bytes) > PROPERTY_BYTES_MAX:
+        return _too_large(limit)
     if len(record.topic_bytes) > TOPIC_BYTES_MAX:
         record.magic = MAGIC_V2
     state.intake.add([record], [properties], finish, is_flush_awaited=is_flush_awaited)
     return None
 
 
-def too_large(state: BrokerState, record: Record) -> Command | None:
-    """Return the refusal of a record whose body or properties pass the limits."""
-    limit = state.options.message_bytes_max
-    if len(record.body) <= limit and len(record.property_bytes) <= PROPERTY_BYTES_MAX:
-        return None
+def _too_large(limit: int) -> Command:
     remark = (
         "the message is illegal, maybe msg body or properties length not matched. "
         f"msg body length limit {limit}B, msg properties length limit 32KB."

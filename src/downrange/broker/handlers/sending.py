@@ -32,7 +32,7 @@ from downrange.broker.names import (
     dead_letter_topic,
     topic_problem,
 )
-from downrange.broker.putting import CLIENT_FLAGS, join_properties, put, too_large
+from downrange.broker.putting import CLIENT_FLAGS, DETOURS, join_properties, put, put_now
 from downrange.broker.timers import recall_handle_of
 from downrange.broker.topics import READ_WRITE
 from downrange.errors import DiskFull, RocketMQError, StoreError
@@ -62,14 +62,13 @@ _UNIQUE_KEY: Final = str(PropertyKey.UNIQUE_KEY)
 _WAIT: Final = str(PropertyKey.WAIT)
 _PREPARED: Final = str(PropertyKey.TRANSACTION_PREPARED)
 #: A message that has one of these is not simply stored with what it brought.
-_UNUSUAL: Final = frozenset(
-    {
-        str(PropertyKey.CLUSTER),
-        str(PropertyKey.REGION),
-        str(PropertyKey.TRACE_ON),
-        str(PropertyKey.POP_CHECKPOINT),
-    }
-)
+_UNUSUAL: Final = DETOURS | {
+    str(PropertyKey.CLUSTER),
+    str(PropertyKey.REGION),
+    str(PropertyKey.TRACE_ON),
+    str(PropertyKey.POP_CHECKPOINT),
+    _PREPARED,
+}
 
 
 def _send_v2(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
@@ -198,24 +197,37 @@ def _put_one(
         properties[_UNIQUE_KEY] = unique_key
         text = _with(text, f"{_UNIQUE_KEY}\x01{unique_key}\x02")
     record = _record(state, request, header, peer, queue_id)
-    if _UNUSUAL.isdisjoint(properties):
-        properties.update(state.marks)
+    finish = _OneSend(state, request, peer, record, queue_id, unique_key)
+    is_awaited = properties.get(_WAIT) != "false"
+    if _UNUSUAL.isdisjoint(properties) and not header.topic.startswith(RETRY_PREFIX):
         record.property_bytes = _with(text, state.marks_text).encode(errors="replace")
+        refused = put_now(state, record, properties, finish, is_flush_awaited=is_awaited)
     else:
-        properties.pop(PropertyKey.POP_CHECKPOINT, None)
-        properties.update(state.marks)
-        record.property_bytes = join_properties(properties)
+        refused = _put_unusual(state, header, record, properties, now_ms, finish, is_awaited)
+    return () if refused is None else _refused(state, refused)
+
+
+def _put_unusual(
+    state: BrokerState,
+    header: SendHeader,
+    record: Record,
+    properties: dict[str, str],
+    now_ms: int,
+    finish: _OneSend,
+    is_awaited: bool,
+) -> Command | None:
+    """Put a message that is not simply stored with what it brought."""
+    properties.pop(PropertyKey.POP_CHECKPOINT, None)
+    properties.update(state.marks)
+    record.property_bytes = join_properties(properties)
     if header.topic.startswith(RETRY_PREFIX):
         refused = _prepare_retry(state, header, record, properties, now_ms)
         if refused is not None:
-            return _refused(state, refused)
-    finish = _OneSend(state, request, peer, record, queue_id, unique_key)
-    is_awaited = properties.get(_WAIT) != "false"
+            return refused
     if properties.get(_PREPARED) == "true":
-        refused = _put_half(state, record, properties, finish, is_awaited)
-    else:
-        refused = put(state, record, properties, now_ms, finish, is_flush_awaited=is_awaited)
-    return () if refused is None else _refused(state, refused)
+        prepare_half(state, record, properties)
+        return put_now(state, record, properties, finish, is_flush_awaited=is_awaited)
+    return put(state, record, properties, now_ms, finish, is_flush_awaited=is_awaited)
 
 
 def _with(text: str, more: str) -> str:
@@ -241,23 +253,6 @@ def _record(
         body=request.body,
         topic_bytes=header.topic.encode(),
     )
-
-
-def _put_half(
-    state: BrokerState,
-    record: Record,
-    properties: dict[str, str],
-    finish: _OneSend,
-    is_awaited: bool,
-) -> Command | None:
-    if state.unwritable is not None:
-        remark = f"no message is stored: {state.unwritable}"
-        return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
-    prepare_half(state, record, properties)
-    refused = too_large(state, record)
-    if refused is None:
-        state.intake.add([record], [properties], finish, is_flush_awaited=is_awaited)
-    return refused
 
 
 def _prepare_retry(
