@@ -264,6 +264,7 @@ class Broker:
         """Store those that can be, when together they cannot."""
         if isinstance(error, DiskFull):
             self.state.unwritable = DISK_FULL  # until there is space again, nobody need try
+            self._ready.append(Note(f"sends are refused: {DISK_FULL}", is_warning=True))
         if len(arrivals) > 1 and not isinstance(error, DiskFull):
             for arrival in arrivals:
                 self._store([arrival], now_ms)

@@ -130,6 +130,7 @@ def test_a_full_disk_refuses_sends_until_there_is_space_and_reads_go_on() -> Non
     stage.commit()
     assert [code_of(stage, send) for send in full] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
     assert stage.state.unwritable == DISK_FULL
+    assert [note.text for note in stage.notes] == ["sends are refused: the disk is full"]
     stage.files.capacity = 1 << 30
     assert stage.ask(send_request()).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert stage.ask(pull_request()).code == ResponseCode.SUCCESS
