@@ -47,7 +47,9 @@ class ServerProcess:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         self.seconds_to_ready = time.monotonic() - begun
-        assert line.startswith("ready "), self.log()
+        if not line.startswith("ready "):
+            self.kill()
+            raise AssertionError(f"not ready: {line}{self.log()}")
         words = dict(word.split("=", 1) for word in line.split()[1:])
         self.broker = words["broker"]
 
@@ -58,14 +60,15 @@ class ServerProcess:
     def kill(self) -> None:
         """End it without a word."""
         self.process.kill()
-        self._close()
+        self.wait()
 
     def stop(self) -> int:
         """Ask it to stop; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self._close()
+        return self.wait()
 
-    def _close(self) -> int:
+    def wait(self) -> int:
+        """Wait for its end; return its exit code."""
         assert self.process.stdout is not None
         with self.process.stdout as output:
             assert output.read() == "", "it says more than one line"

@@ -1,0 +1,142 @@
+"""A disk without space: sends are refused, reads go on, and sends when there is space again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.options import BrokerOptions
+from downrange.server.broker import BrokerServer
+from downrange.server.running import ServerThread
+from downrange.store.retention import RetentionOptions
+from downrange.wire.codes import ResponseCode
+from tests.embedded.brokers import bodies, send
+from tests.embedded.servers import wait_until
+from tests.faults.load import Acknowledged, Sender, check_found, check_kept
+from tests.faults.processes import DEADLINE, ServerProcess, served
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+REFUSED = int(ResponseCode.SERVICE_NOT_AVAILABLE)
+#: Nothing is done about a full disk before it is full.
+TO_THE_LAST_BYTE = """
+[retention]
+disk_used_max = 1.0
+disk_used_full = 1.0
+[broker]
+retention_interval = 0.2
+checkpoint_interval = 0.5
+"""
+DISK_BYTES = 12 * 1024 * 1024
+
+
+def _can_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    mount = ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(mount, capture_output=True, check=False).returncode == 0
+
+
+def _on_a_small_disk(folder: Path) -> list[str]:
+    """Return what runs a command with a disk of its own, a third of it taken, under a folder."""
+    mount = f"mount -t tmpfs -o size={DISK_BYTES} none {folder}"
+    fill = f"mkdir {folder}/store && head -c {DISK_BYTES // 3} /dev/zero > {folder}/ballast"
+    return ["unshare", "-Urm", "sh", "-c", f'{mount} && {fill} && exec "$@"', "-"]
+
+
+def test_a_real_disk_runs_full_and_gets_space_again(tmp_path: Path) -> None:
+    if not _can_mount():
+        pytest.skip("no user namespaces here: a small disk cannot be mounted")
+    disk, config = tmp_path / "disk", tmp_path / "config.toml"
+    disk.mkdir()
+    config.write_text(TO_THE_LAST_BYTE)
+    # The log of the process lies beside its store, and so outside of the small disk.
+    (tmp_path / "store").symlink_to(disk / "store")
+    options = ("--config", str(config), "--flush", "sync")
+    with served(tmp_path / "store", *options, prefix=_on_a_small_disk(disk)) as server:
+        promised = _send_until_refused(server)
+        check_kept(server.broker, promised)
+        assert send(server.broker, bytes(100_000), "shared") == REFUSED
+        inside = Path(f"/proc/{server.process.pid}/root")
+        (inside / str(disk / "ballast").lstrip("/")).unlink()
+        wait_until(lambda: send(server.broker, b"yes", "shared") == 0, DEADLINE)
+        promised += _send_until_refused(server)
+        check_kept(server.broker, promised)
+        check_found(server.broker, Random(1).sample(promised, 5))
+        assert "sends are refused: the disk is full" in server.log()
+        assert "sends are taken again: the disk has space" in server.log()
+
+
+def _send_until_refused(server: ServerProcess) -> list[Acknowledged]:
+    senders = [
+        Sender(server.broker, "shared", f"{number}-{os.urandom(4).hex()}", Random(number), window=8)
+        for number in range(3)
+    ]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join(DEADLINE)
+        assert sender.refusal is not None
+        assert sender.refusal.code in (REFUSED, ResponseCode.FLUSH_DISK_TIMEOUT)
+    promised = [message for sender in senders for message in sender.acknowledged]
+    assert promised
+    return promised
+
+
+class FullDisk:
+    """Lets the system calls that write say that there is no space."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = False
+        pwritev, pwrite = os.pwritev, os.pwrite
+
+        def refuse() -> None:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def pwritev_or_not(handle: int, parts: Sequence[bytes], at: int) -> int:
+            refuse()
+            return pwritev(handle, parts, at)
+
+        def pwrite_or_not(handle: int, data: bytes, at: int) -> int:
+            refuse()
+            return pwrite(handle, data, at)
+
+        monkeypatch.setattr(os, "pwritev", pwritev_or_not)
+        monkeypatch.setattr(os, "pwrite", pwrite_or_not)
+
+
+def test_a_send_is_refused_by_the_code_of_a_full_disk_until_a_look_finds_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(monkeypatch)
+    options = BrokerOptions(retention_interval=0.05, checkpoint_interval=0.05)
+    server = BrokerServer(tmp_path, options)
+    with ServerThread(server):
+        assert send(server.address, b"before") == 0
+        disk.is_full = True
+        for _ in range(20):
+            assert send(server.address, b"refused") == REFUSED
+        assert bodies(server.address) == [b"before"]
+        disk.is_full = False
+        wait_until(lambda: send(server.address, b"after") == 0)
+    server = BrokerServer(tmp_path)
+    with ServerThread(server):
+        assert bodies(server.address) == [b"before", b"after"]
+
+
+def test_a_disk_that_is_nearly_full_takes_no_message_and_says_so(tmp_path: Path) -> None:
+    """As full as this machine's disk is now shall be too full, whatever that is."""
+    retention = RetentionOptions(disk_used_max=1e-9, disk_used_full=1e-9)
+    server = BrokerServer(tmp_path, BrokerOptions(retention_interval=0.05), retention=retention)
+    with ServerThread(server):
+        wait_until(lambda: send(server.address, b"refused") == REFUSED)
+        assert bodies(server.address) == []
