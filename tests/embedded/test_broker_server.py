@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from downrange.broker.broker import Broker
 from downrange.broker.state import DISK_FULL
 from downrange.errors import CorruptStore, OptionError, StoreError, StoreLocked
 from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
-from downrange.server import BrokerServer, NameServer
+from downrange.server import BrokerServer, NameServer, broker_run
 from downrange.server.interception import drop
 from downrange.server.running import ServerThread
 from downrange.store.files import OsFiles
 from downrange.store.log import LogFlush
+from downrange.store.message_store import StoreOptions
+from downrange.store.retention import RetentionOptions, drop_old_segments
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
@@ -335,7 +338,80 @@ def test_a_table_that_cannot_be_saved_is_answered_and_saved_when_it_can(
         assert "could not be saved" in (answer.remark or "")
         assert peer.ask(send_request(b"others go on")).code == 0
         monkeypatch.undo()
-        wait_until(lambda: b"Unsaved" in (tmp_path / "config/topics.json").read_bytes())
+        wait_until(lambda: peer.ask(create_request("Unsaved")).code == 0)
+        assert b"Unsaved" in (tmp_path / "config/topics.json").read_bytes()
+
+
+# ---- the disk, over time ----
+
+
+def test_old_messages_go_and_the_queue_begins_later(tmp_path: Path) -> None:
+    server = BrokerServer(
+        tmp_path,
+        BrokerOptions(retention_interval=0.05, checkpoint_interval=0.05),
+        store=StoreOptions(log_segment_bytes=65_536),
+        retention=RetentionOptions(keep_hours=1e-9),
+    )
+    with ServerThread(server), connection(server.address) as peer:
+        for _ in range(20):
+            assert peer.ask(send_request(bytes(10_000))).code == 0
+        first = tmp_path / "commitlog" / f"{0:020}"
+        wait_until(lambda: not first.exists())
+        answer = peer.ask(pull_request(0))
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert int(answer.fields["minOffset"]) > 0
+        assert peer.ask(pull_request(int(answer.fields["nextBeginOffset"]))).code == 0
+
+
+def test_a_disk_above_its_limit_refuses_sends_until_it_is_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = [0.1]
+    monkeypatch.setattr(
+        OsFiles, "space", lambda _files: (round((1 - used[0]) * 1_000_000), 1_000_000)
+    )
+    with serving(tmp_path, retention_interval=0.02) as (server, thread):
+        assert send(server.address, b"kept") == 0
+        used[0] = 0.95
+        wait_until(lambda: read_state(thread, server, "unwritable") is not None)
+        with connection(server.address) as peer:
+            answer = peer.ask(send_request(b"no"))
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert answer.remark == "no message is stored: the disk is full: 95% are in use"
+        assert bodies(server.address) == [b"kept"]
+        used[0] = 0.1
+        wait_until(lambda: send(server.address, b"more") == 0)
+
+
+def test_a_look_or_a_tick_that_fails_is_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_run, "_RETRY_INTERVAL", 0.01)
+    failed: list[str] = []
+    tick = Broker.tick
+
+    def fail_to_drop(*arguments: Any) -> int:
+        if failed.count("drop") < 2:
+            failed.append("drop")
+            raise OSError(errno.EACCES, "Permission denied")
+        return drop_old_segments(*arguments)
+
+    def fail_to_tick(self: Broker, now_ms: int) -> Any:
+        if failed.count("tick") < 2:
+            failed.append("tick")
+            raise ZeroDivisionError
+        return tick(self, now_ms)
+
+    monkeypatch.setattr(broker_run, "drop_old_segments", fail_to_drop)
+    monkeypatch.setattr(Broker, "tick", fail_to_tick)
+    with serving(tmp_path, retention_interval=0.01) as (server, thread):
+        send(server.address, b"x")
+        with connection(server.address) as peer:
+            answer = peer.ask(pull_request(1, suspend_ms=50))
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        set_state(thread, server, "unwritable", DISK_FULL)
+        wait_until(lambda: read_state(thread, server, "unwritable") is None)
+    assert sorted(failed) == ["drop", "drop", "tick", "tick"]
 
 
 # ---- name servers ----
@@ -404,6 +480,16 @@ def test_a_stop_is_quick_though_the_name_server_is_gone(tmp_path: Path, is_silen
         thread.run(server.stop())
         assert time.monotonic() - begun < STOP_SECONDS
         assert peer.finish(waiting).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_a_stop_is_quick_though_a_client_does_not_read(tmp_path: Path) -> None:
+    with serving(tmp_path) as (server, thread), connection(server.address) as peer:
+        peer.ask(send_request(bytes(1_000_000)))
+        for _ in range(50):
+            peer.start(pull_request(0))
+        begun = time.monotonic()
+        thread.run(server.stop())
+        assert time.monotonic() - begun < STOP_SECONDS
 
 
 def test_a_stop_answers_those_who_wait_for_the_flush(tmp_path: Path, disk: SlowDisk) -> None:

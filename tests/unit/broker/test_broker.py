@@ -297,6 +297,16 @@ def test_who_asks_again_for_a_topic_that_is_not_saved_yet_waits_as_well() -> Non
     assert code_of(stage, stage.hand_in(create_request())) == ResponseCode.SUCCESS
 
 
+def test_who_wants_what_another_one_just_changed_waits_as_well() -> None:
+    stage = a_stage()
+    first, second = stage.hand_in(create_request()), stage.hand_in(create_request())
+    reading = stage.hand_in(pull_request())
+    assert [code_of(stage, request) for request in (first, second)] == [None, None]
+    assert code_of(stage, reading) == ResponseCode.PULL_NOT_FOUND
+    stage.publish()
+    assert [code_of(stage, request) for request in (first, second)] == [0, 0]
+
+
 def test_an_older_version_that_is_published_releases_only_what_belongs_to_it() -> None:
     stage = a_stage()
     first = stage.hand_in(create_request("A"))
