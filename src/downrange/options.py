@@ -23,6 +23,8 @@ DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2
 
 _MIB: Final = 1024 * 1024
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_QUEUES_MAX: Final = 65_536
+_REGION_LENGTH_MAX: Final = 255
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -216,6 +218,12 @@ class BrokerOptions:
                     f"{name}={getattr(self, name)!r} may hold letters, digits, '_', '-', '%' and "
                     "'|' only"
                 )
+        if isinstance(self.name_servers, str):
+            raise OptionError(f"name_servers={self.name_servers!r} is one text; give a tuple")
+        if self.advertised_host == "":
+            raise OptionError("advertised_host='' names no host; leave it out")
+        if not self.region.isprintable() or len(self.region) > _REGION_LENGTH_MAX:
+            raise OptionError(f"region={self.region[:300]!r} cannot be kept with each message")
         if self.flush not in get_args(FlushMode):
             raise OptionError(f"flush={self.flush!r} is none of {', '.join(get_args(FlushMode))}")
         for name in (
@@ -232,6 +240,9 @@ class BrokerOptions:
             _check_at_least(1, name, getattr(self, name))
         for name in ("broker_id", "topics_created_per_minute_max", "parked_pulls_max"):
             _check_at_least(0, name, getattr(self, name))
+        if self.default_topic_queues > _QUEUES_MAX:
+            queues = self.default_topic_queues
+            raise OptionError(f"default_topic_queues={queues} is more than {_QUEUES_MAX}")
         delays_of(self.delay_levels)
 
 
