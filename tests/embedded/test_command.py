@@ -217,6 +217,26 @@ def test_serve_with_accounts_refuses_strangers(tmp_path: Path) -> None:
     assert "a long secret" not in log
 
 
+def test_serve_registers_with_its_own_account_where_name_servers_want_one(tmp_path: Path) -> None:
+    accounts, config = tmp_path / "accounts.toml", tmp_path / "serve.toml"
+    accounts.write_text(
+        "nameserver_open = false\ntrusted_addresses = []\n"
+        '[accounts.administrator]\nsecret_key = "a long secret"\nadmin = true\n'
+    )
+    config.write_text(
+        f'[access]\nfile = "{accounts}"\n'
+        'access_key = "administrator"\nsecret_key = "a long secret"\n'
+    )
+    arguments = ("--store", str(tmp_path / "s"), *ANY_PORTS, "--config", str(config))
+    with _started("serve", *arguments) as (process, said):
+        request = request_command(RouteRequest(topic="TBW102"))
+        with connection(said["nameserver"]) as peer:
+            assert peer.ask(request).code == ResponseCode.NO_PERMISSION
+            sign(request, "administrator", "a long secret")
+            assert peer.ask(request).code == 0
+        _stop(process)
+
+
 # ---- broker ----
 
 

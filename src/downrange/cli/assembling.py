@@ -47,10 +47,11 @@ class Assembly:
         self.listener = self.settings.make(
             ListenerOptions, "listener", host=flags.host, tls_mode=flags.tls_mode
         )
-        self.access: AccessFile | None = None
-        if flags.acl is not None or self.settings.has("access"):
-            file = self.settings.make(AccessSettings, "access", file=_text(flags.acl)).file
-            self.access = AccessFile(file)
+        access = self.settings.make(AccessSettings, "access", file=_text(flags.acl))
+        self.access = None if access.file is None else AccessFile(access.file)
+        self.credentials: tuple[str, str] | None = None
+        if access.access_key is not None and access.secret_key is not None:
+            self.credentials = (access.access_key, access.secret_key)
         self.tls: ssl.SSLContext | None = None
         #: How to speak to name servers, and to the one of this very process.
         self.client_tls: ssl.SSLContext | None = None
@@ -146,6 +147,7 @@ def make_broker(
         retention=settings.make(RetentionOptions, "retention"),
         tls=parts.tls,
         name_server_tls=parts.client_tls,
+        credentials=parts.credentials,
         access=parts.access,
     )
 
@@ -179,7 +181,13 @@ def make_cluster(
     )
     is_enforced = parts.listener.tls_mode == "enforcing"
     client_tls = parts.inner_tls if is_enforced else parts.client_tls
-    return ClusterServer(options, tls=parts.tls, client_tls=client_tls, access=parts.access)
+    return ClusterServer(
+        options,
+        tls=parts.tls,
+        client_tls=client_tls,
+        credentials=parts.credentials,
+        access=parts.access,
+    )
 
 
 def _text(path: Path | None) -> str | None:

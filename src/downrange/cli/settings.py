@@ -66,10 +66,24 @@ class AccessSettings:
     """Access control.
 
     Attributes:
-        file: The accounts: Apache's `plain_acl.yml`, or TOML.
+        file: The accounts: Apache's `plain_acl.yml`, or TOML. Without one everyone may do
+            everything.
+        access_key: The account that brokers register with at name servers that want one.
+        secret_key: Its secret.
     """
 
-    file: str
+    file: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse one half of an account.
+
+        Raises:
+            OptionError: Names the half that is there.
+        """
+        if (self.access_key is None) != (self.secret_key is None):
+            raise OptionError("[access] access_key needs a secret_key, and the other way round")
 
 
 class Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,15 +61,7 @@ def test_help_tells_the_line_and_the_options(command: str) -> None:
 def test_flags_are_stronger_than_the_file(tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text('[broker]\nname = "filed"\nflush = "async"\n[listener]\nport = 7\n')
-    flags = CommonFlags(
-        host="127.0.0.2",
-        config=config,
-        tls_certificate=None,
-        tls_key=None,
-        tls_ca=None,
-        tls_mode=None,
-        acl=None,
-    )
+    flags = dataclasses.replace(NO_FLAGS, host="127.0.0.2", config=config)
     broker = make_broker(
         flags, store=tmp_path, port=8, name=None, cluster="mine", name_servers=["h:1"], flush="sync"
     )
@@ -99,14 +92,13 @@ def test_a_name_server_may_do_without_a_folder() -> None:
 def test_a_setting_that_is_not_known_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text("[broker]\nflush_intervall = 1\n")
-    flags = CommonFlags(
-        host=None,
-        config=config,
-        tls_certificate=None,
-        tls_key=None,
-        tls_ca=None,
-        tls_mode=None,
-        acl=None,
-    )
+    flags = dataclasses.replace(NO_FLAGS, config=config)
     with pytest.raises(OptionError, match="did you mean 'flush_interval'"):
         make_cluster(flags, store=tmp_path, nameserver_port=0, broker_port=0, brokers=1, flush=None)
+
+
+def test_half_an_account_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text('[access]\naccess_key = "administrator"\n')
+    with pytest.raises(OptionError, match="access_key needs a secret_key"):
+        make_name_server(dataclasses.replace(NO_FLAGS, config=config), 0, None)
