@@ -152,7 +152,8 @@ def _change_settings(
     notes: list[Output] = [Note(f"settings changed by {peer.address}: {sorted(changes)}")]
     ignored = sorted(wanted.keys() - SETTINGS.keys())
     if ignored:
-        text = f"settings that cannot be changed, named by {peer.address}: {ignored[:20]}"
+        names = [name[:80] for name in ignored[:20]]
+        text = f"settings that cannot be changed, named by {peer.address}: {names}"
         notes.append(Note(text, is_warning=True))
     return [*notes, *succeed()]
 

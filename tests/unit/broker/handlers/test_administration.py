@@ -93,6 +93,11 @@ def test_settings_that_cannot_be_changed_are_passed_over_with_a_note() -> None:
     assert "brokerName" in warnings[0]
 
 
+def test_a_client_cannot_write_long_lines_into_the_log() -> None:
+    outputs = Asked().outputs(Command(int(CHANGE), body=b"x" * 100_000))
+    assert all(len(output.text) < 1_000 for output in outputs if isinstance(output, Note))
+
+
 def test_the_default_topic_appears_when_creation_is_switched_on() -> None:
     broker = Asked(is_topic_created=False)
     assert broker.state.topics.get("TBW102") is None
