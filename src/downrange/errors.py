@@ -135,7 +135,7 @@ class StoreError(RocketMQError):
 
 
 class StoreLocked(StoreError):
-    """Another process has the store folder."""
+    """Somebody else has the store folder: another process, or another store of this one."""
 
     def __init__(self, folder: str) -> None:
         """Name the folder."""

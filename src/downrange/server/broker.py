@@ -18,11 +18,11 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from downrange.broker.delays import unit_tag_of
 from downrange.broker.state import BrokerState, StoreHost
-from downrange.errors import OptionError, StoreLocked
+from downrange.errors import OptionError
 from downrange.handling import BrokerIdentity, Reply
 from downrange.options import BrokerOptions, ListenerOptions
 from downrange.server.broker_run import BrokerRun, wall_clock_ms
@@ -165,7 +165,7 @@ class BrokerServer:
         executor = ThreadPoolExecutor(2, thread_name_prefix="downrange-broker")
         files: OsFiles | None = None
         try:
-            files = await finish_in_thread(executor, _OwnFiles, self.folder)
+            files = await finish_in_thread(executor, OsFiles, self.folder)
             store = await finish_in_thread(executor, self._open, files)
             await self._listener.start()
             # Nothing is read from any connection before this coroutine waits again.
@@ -283,24 +283,6 @@ class BrokerServer:
         elif host in ("0.0.0.0", "::"):
             host = _own_address()
         return host, int(port)
-
-
-class _OwnFiles(OsFiles):
-    """A folder that this process has only once: the system's lock keeps out other ones alone."""
-
-    _taken: ClassVar[set[str]] = set()
-
-    def __init__(self, folder: str) -> None:
-        self._place = os.path.realpath(folder)
-        if self._place in self._taken:
-            raise StoreLocked(folder)
-        super().__init__(folder)
-        self._taken.add(self._place)
-
-    def close(self) -> None:
-        """Close all handles and release the folder."""
-        super().close()
-        self._taken.discard(self._place)
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:

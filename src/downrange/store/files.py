@@ -136,8 +136,12 @@ class Files(Protocol):
 # ---- on a disk -----------------------------------------------------------------------------------
 
 
+#: Folders that this process has: the system's lock keeps out other processes alone.
+_taken: Final[set[str]] = set()
+
+
 class OsFiles:
-    """A folder on a disk, locked against a second process.
+    """A folder on a disk, locked against a second one who would write there.
 
     Args:
         folder: Created where it is missing.
@@ -156,6 +160,9 @@ class OsFiles:
         self._handles: dict[str, int] = {}
         self._handles_max = allow_handles(HANDLES_MAX) if handles_max is None else handles_max
         self._guard = Lock()  # held while a handle comes or goes
+        self._place = os.path.realpath(folder)
+        if self._place in _taken:
+            raise StoreLocked(str(self.folder))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -168,6 +175,7 @@ class OsFiles:
             os.close(self._lock)
             raise StoreLocked(str(self.folder)) from error
         os.pwrite(self._lock, b"lock", 0)
+        _taken.add(self._place)
 
     def open(self, path: str, *, size: int | None = None) -> File:
         target = self._prefix + path
@@ -266,6 +274,7 @@ class OsFiles:
         while self._handles:
             os.close(self._handles.popitem()[1])
         os.close(self._lock)
+        _taken.discard(self._place)
 
     def handle(self, path: str) -> int:
         """Return an open handle of a file, good until the owner's thread asks for another one."""

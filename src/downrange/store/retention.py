@@ -17,15 +17,16 @@ class RetentionOptions:
     """How long messages are kept.
 
     Attributes:
-        keep_hours: A segment goes when its newest message is older (Java: fileReservedTime).
+        keep_hours: A segment goes when its newest message is older (Java: fileReservedTime; there
+            it waits for the hour `deleteWhen`, or for diskMaxUsedSpaceRatio).
         disk_used_max: A segment goes, however young, while more of the disk is in use (Java:
-            diskMaxUsedSpaceRatio).
+            diskSpaceCleanForciblyRatio).
         disk_used_full: New messages are refused while more of the disk is in use (Java:
             diskSpaceWarningLevelRatio).
     """
 
     keep_hours: float = 72.0
-    disk_used_max: float = 0.75
+    disk_used_max: float = 0.85
     disk_used_full: float = 0.90
 
     def __post_init__(self) -> None:

@@ -74,7 +74,8 @@ def _process_hash(process: str) -> int:
 def _moment_hash(moment: str) -> int:
     powers, scale = _SHORT[_MOMENT_SIZE - _PROCESS_SIZE]
     units = moment[_PROCESS_SIZE:].encode()
-    return (_process_hash(moment[:_PROCESS_SIZE]) * scale + sum(map(mul, units, powers))) & _MASK
+    value: int = _process_hash(moment[:_PROCESS_SIZE]) * scale + sum(map(mul, units, powers))
+    return value & _MASK
 
 
 @lru_cache(maxsize=4096)

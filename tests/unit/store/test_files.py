@@ -111,6 +111,15 @@ def test_second_process_is_kept_out(tmp_path: Path) -> None:
     files.close()
 
 
+def test_second_store_of_this_process_is_kept_out_until_the_first_closes(tmp_path: Path) -> None:
+    files = OsFiles(tmp_path / "store")
+    (tmp_path / "other name").symlink_to(tmp_path / "store")
+    with pytest.raises(StoreLocked):
+        OsFiles(tmp_path / "other name")
+    files.close()
+    OsFiles(tmp_path / "other name").close()
+
+
 def test_lock_that_is_held_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def held(*_: object) -> None:
         raise OSError(errno.EAGAIN, "held")
