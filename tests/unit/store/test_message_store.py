@@ -245,7 +245,7 @@ def test_segments_go_while_the_disk_is_full() -> None:
     store = _open(files)
     _fill(store, 60)
     store.flush()
-    options = RetentionOptions(disk_used_full=0.79)
+    options = RetentionOptions(disk_used_max=0.75, disk_used_full=0.79)
     assert is_disk_full(files, options)
     # Two files give the 5 % back that are too much, though they are removed only later.
     assert drop_old_segments(store, files, options, now_ms=60_000) == 2
