@@ -182,8 +182,8 @@ class MessageStore:
         )
         self.recovery = self._recover()
         files.make_folder(queue_index.FOLDER)  # were it missing, all indexes would be built anew
-        files.replace(ABORT, b"")
-        files.remove(f"{ABORT}.bak")
+        if self.recovery.was_clean:  # else it is there, and must never be away for a moment
+            files.replace(ABORT, b"")
 
     # ---- writing ----
 

@@ -6,7 +6,7 @@ import pytest
 
 from downrange.errors import CorruptStore, DiskFull, OptionError, StoreError, Unencodable
 from downrange.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from downrange.store.files import MemoryFiles
+from downrange.store.files import MemoryFiles, PowerLost
 from downrange.store.message_store import ABORT, MessageStore
 from downrange.store.retention import RetentionOptions, drop_old_segments, is_disk_full
 from downrange.wire.codes import TransactionFlag
@@ -88,6 +88,23 @@ def test_unit_tag_can_be_something_else(files: Files) -> None:
     store.append([record(1)], 5000)
     (unit,) = store.queue("T", 0).units(0, 1)
     assert unit.tag_hash == 5000
+
+
+def test_power_lost_while_a_crashed_store_is_opened_leaves_it_crashed() -> None:
+    steps = 0
+    while True:
+        files = MemoryFiles()
+        _fill(_open(files), 3)
+        files.steps_left = steps
+        try:
+            _open(files)
+        except PowerLost:
+            files.steps_left = None
+            assert not _open(files).recovery.was_clean
+            steps += 1
+        else:
+            break
+    assert steps > 0
 
 
 def test_closed_store_is_opened_without_a_scan(files: Files) -> None:
