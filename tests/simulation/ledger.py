@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 from downrange.broker.names import HALF_DONE_TOPIC, HALF_TOPIC
 from downrange.wire.records import decode_record
+from tests.simulation.naming import name_of
 
 if TYPE_CHECKING:
     from downrange.broker.state import BrokerState
     from downrange.wire.records import Record
+
+
+#: How many messages are looked up by key in every check.
+_LOOKED_UP = 40
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,11 +37,13 @@ class Ledger:
         places: Messages that must be found where the broker said they are.
         tried: Bodies that somebody tried to send.
         due_ms: By body: before this time nobody may see it.
-        rolled_back: Bodies that nobody may ever see.
+        forbidden: Bodies that nobody may see: rolled back, or taken back.
+        returned: By body: where messages were that a consumer gave back, and must see again.
         topics: Topics that there must be, with their number of queues.
         deleted: Topics that there must not be.
         groups: Consumer groups that there must be.
-        seen: Bodies that consumers saw, by tag filter.
+        seen: Bodies that consumers saw: "*" all of them, "A" those who want this tag, and "again"
+            those who read what was given back.
     """
 
     def __init__(self) -> None:
@@ -44,7 +51,8 @@ class Ledger:
         self.places: list[Place] = []
         self.tried: set[bytes] = set()
         self.due_ms: dict[bytes, int] = {}
-        self.rolled_back: set[bytes] = set()
+        self.forbidden: set[bytes] = set()
+        self.returned: dict[bytes, int] = {}
         self.topics: dict[str, int] = {}
         self.deleted: set[str] = set()
         self.groups: set[str] = set()
@@ -52,15 +60,20 @@ class Ledger:
 
     # ---- what clients tell ----
 
-    def saw(self, tags: str, record: Record) -> None:
+    def saw(self, reader: str, record: Record) -> None:
         """Hear what a consumer got."""
         body = record.body
         assert body in self.tried, f"nobody sent {body!r}"
-        assert body not in self.rolled_back, f"{body!r} was rolled back"
+        assert body not in self.forbidden, f"{body!r} was rolled back or taken back"
         assert record.is_intact
         early_ms = self.due_ms.get(body, 0) - record.store_ms
         assert early_ms <= 0, f"{body!r} came {early_ms} ms early"
-        self.seen.setdefault(tags, set()).add(body)
+        self.seen.setdefault(reader, set()).add(body)
+
+    def forbid(self, body: bytes) -> None:
+        """Hear that nobody may see a message."""
+        assert body not in self.seen.get("*", set()), f"{body!r} was seen"
+        self.forbidden.add(body)
 
     def forget_topic(self, topic: str) -> None:
         """Hear that somebody wants a topic deleted: its messages may go."""
@@ -71,6 +84,9 @@ class Ledger:
 
     def forget_from(self, log_offset: int) -> None:
         """Hear that power was lost before the log was durable, and nobody had promised it was."""
+        self.returned.clear()  # nobody knows where they are in the log
+        # The first one to send to a topic waits until it is saved, the second one does not.
+        self.topics = {name: count for name, count in self.topics.items() if "auto" not in name}
         self.places = [place for place in self.places if place.log_offset < log_offset]
         self.delivery = {body: at for body, at in self.delivery.items() if at < log_offset}
 
@@ -78,6 +94,7 @@ class Ledger:
         """Hear that retention dropped the log's front; a crash may bring parts of it back."""
         self.places = [place for place in self.places if place.log_offset >= log_offset]
         self.delivery = {body: at for body, at in self.delivery.items() if at >= log_offset}
+        self.returned = {body: at for body, at in self.returned.items() if at >= log_offset}
 
     def unseen(self, state: BrokerState) -> list[str]:
         """Return what consumers still have to see."""
@@ -85,7 +102,8 @@ class Ledger:
         missing = set(self.delivery)
         everything = missing - self.seen.get("*", set())
         tagged = {body for body in missing if body.startswith(b"A")} - self.seen.get("A", set())
-        return sorted(body.decode().rstrip(".") for body in everything | tagged)
+        again = set(self.returned) - self.seen.get("again", set())
+        return sorted(body.decode().rstrip(".") for body in everything | tagged | again)
 
     def check(self, state: BrokerState) -> None:
         """Compare all promises with the broker."""
@@ -110,7 +128,12 @@ class Ledger:
             units = queue.units(place.offset, 1)
             assert units, f"{place} was acknowledged and is lost"
             assert units[0].log_offset == place.log_offset, place
-            assert decode_record(state.store.read(units[0])).body == place.body, place
+            record = decode_record(state.store.read(units[0]))
+            assert record.body == place.body, place
+        for place in self.places[-_LOOKED_UP:]:
+            key = name_of(place.body)
+            found = state.store.find(place.topic, key, begin_ms=0, end_ms=2**62, found_max=64)
+            assert place.log_offset in found.log_offsets, f"{place} is not found by {key}"
 
 
 def check_queues(state: BrokerState) -> None:

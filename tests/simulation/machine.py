@@ -39,12 +39,14 @@ SIZES = StoreOptions(
     queue_memory_units=40,
     key_memory_entries=90,
 )
+#: By level.
+DELAYS_MS = {1: 1_000, 2: 3_000, 3: 10_000}
 #: Time spans so short that a story sees all of it.
 OPTIONS = BrokerOptions(
     flush_timeout=1.0,
     checkpoint_interval=2.0,
     retention_interval=1.0,
-    delay_levels="1s 3s 10s",
+    delay_levels=" ".join(f"{delay_ms // 1000}s" for delay_ms in DELAYS_MS.values()),
     transaction_timeout=2.0,
     transaction_check_interval=3.0,
     transaction_checks_max=1000,

@@ -11,23 +11,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from downrange.broker.names import retry_topic
 from downrange.errors import DiskFull
 from downrange.server import broker_run, flushing
 from downrange.store.files import PowerLost
-from tests.simulation.clients import (
-    AUTO_TOPICS,
-    MAIN_TOPIC,
-    QUEUES,
-    Administrator,
-    Client,
-    Consumer,
-    Producer,
-    Transactor,
-    prepare,
-)
+from tests.simulation.administrating import Administrator
+from tests.simulation.clients import AUTO_TOPICS, MAIN_TOPIC, QUEUES, Client
 from tests.simulation.clock import VirtualLoop
+from tests.simulation.consuming import Consumer
 from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Machine
+from tests.simulation.producing import Producer, Transactor
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -95,7 +89,7 @@ class World:
     async def _tell(self) -> None:
         await self._come_up()
         self.machine.disk.steps_left = None
-        await prepare(self)
+        await Administrator(self, "founder").create(MAIN_TOPIC, QUEUES)
         transactors = [Transactor(self, "transactor")]
         workers: list[Client] = [
             *(Producer(self, f"producer{number}") for number in range(3)),
@@ -103,8 +97,10 @@ class World:
             Administrator(self, "administrator"),
         ]
         queues = [(topic, queue) for topic in (MAIN_TOPIC, *AUTO_TOPICS) for queue in range(QUEUES)]
-        readers = [Consumer(self, "all", queue, "*") for queue in queues]
-        readers += [Consumer(self, "some", queue, "A") for queue in queues]
+        is_returning = self.flush == "sync"
+        readers = [Consumer(self, "all", queue, is_returning=is_returning) for queue in queues]
+        readers.append(Consumer(self, "all", (retry_topic("all"), 0), reader="again"))
+        readers += [Consumer(self, "some", queue, tags="A", reader="A") for queue in queues]
         async with asyncio.TaskGroup() as group:
             background = [
                 *(group.create_task(reader.run()) for reader in readers),
