@@ -32,11 +32,12 @@ BODY = bytes(200_000)
 MESSAGES = 5
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    config = tmp_path / "config.toml"
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("slow")
+    config = folder / "config.toml"
     config.write_text(SMALL_PATIENCE)
-    with served(tmp_path / "store", "--config", str(config)) as server:
+    with served(folder / "store", "--config", str(config)) as server:
         with connection(server.broker) as peer:
             for _ in range(MESSAGES):
                 assert peer.ask(send_request(BODY)).code == ResponseCode.SUCCESS

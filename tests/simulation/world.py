@@ -133,9 +133,9 @@ class World:
                 await self._misfortune()
         self.network.cut_chance = 0.0
         self.machine.disk.make_room()
-        self.machine.disk.steps_left = None
         if self.machine.died.is_set():
             await self._end_and_begin(is_power_lost=True)
+        self.machine.disk.steps_left = None
         self.note("calm")
 
     async def _misfortune(self) -> None:
