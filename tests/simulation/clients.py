@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.network import Network
 
 MAIN_TOPIC = "orders"
-AUTO_TOPICS = tuple(f"auto-{number}" for number in range(4))
+AUTO_TOPICS = tuple(f"auto-{number}" for number in range(3))
 QUEUES = 2
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from downrange.wire.codes import PullFlag, ResponseCode
+from downrange.wire.bodies import ConsumerMember, HeartbeatBody
+from downrange.wire.codes import PullFlag, RequestCode, ResponseCode
+from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import (
     GroupOffsetRequest,
@@ -17,7 +19,6 @@ from downrange.wire.records import decode_records
 from tests.simulation.clients import MAIN_TOPIC, Client, Story
 
 if TYPE_CHECKING:
-    from downrange.wire.command import Command
     from downrange.wire.records import Record
 
 _POLL_MS = 6_000
@@ -108,6 +109,14 @@ class Consumer(Client):
         reply = await self.call(request_command(header))
         if reply is not None and reply.code == ResponseCode.SUCCESS:
             self.story.ledger.returned[record.body] = record.log_offset
+
+    def _greeting(self) -> list[Command]:
+        """Join the group, as all do who give messages back: so there is a topic for these."""
+        member = ConsumerMember(group_name=self.name)
+        body = HeartbeatBody(
+            client_id=f"{self._topic}-{self._queue_id}", consumer_data_set=[member]
+        )
+        return [Command(int(RequestCode.HEART_BEAT), body=body.encode())]
 
     async def _committed(self) -> int | None:
         header = GroupOffsetRequest(

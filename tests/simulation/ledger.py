@@ -141,11 +141,9 @@ def check_queues(state: BrokerState) -> None:
     store = state.store
     counts: dict[tuple[str, int], int] = {}
     for record in store.log.walk(store.log.first):
-        if state.topics.get(record.topic) is None:
-            continue
         queue = store.queue(record.topic, record.queue_id)
         if not queue.min_offset <= record.queue_offset < queue.max_offset:
-            continue  # of a topic that was deleted and made again
+            continue  # of a topic that was deleted, and maybe made again
         (unit,) = queue.units(record.queue_offset, 1)
         if unit.log_offset == record.log_offset:
             key = (record.topic, record.queue_id)
