@@ -38,7 +38,10 @@ _MAIN_CLASS = "downrange.driver.Driver"
 _EXIT_TIMEOUT = 5.0
 # A consumer notices a new topic or member after one look at the route and one rebalance; the
 # defaults of 30 and 20 seconds would make most tests wait for them.
-_IMPATIENT = {"rocketmq.client.rebalance.waitInterval": "1000"}
+_IMPATIENT = {
+    "rocketmq.client.rebalance.waitInterval": "1000",
+    "rocketmq.client.rebalance.lockInterval": "1000",
+}
 _ROUTE_POLL_MS = 1000
 # The default of three seconds is too short for a first send while tests keep the machine busy.
 _SEND_TIMEOUT_MS = 10_000

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from tests.apache.java_client import JavaClient
 
 OPTIONS = BrokerOptions(
-    transaction_timeout=1.0, transaction_check_interval=0.5, is_trace_topic_created=True
+    delay_levels="1s 2s 3s 4s 5s",
+    transaction_timeout=0.5,
+    transaction_check_interval=0.5,
+    is_trace_topic_created=True,
 )
+"""Short times, so that nobody waits long."""
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
@@ -43,7 +43,7 @@ class Scene:
         java: The JVM that they live in.
         servers: The cluster.
         name: Makes names that no other test uses.
-        stopper: Stops clients while the next test runs: a client of 5.5.0 takes three seconds.
+        stopper: Stops clients while the next test runs.
         account: Signs for all clients.
 
     Attributes:
@@ -163,10 +163,10 @@ class Scene:
         return name
 
 
-def wait_until(is_so: Callable[[], ResultT], timeout: float = PATIENCE) -> ResultT:
+def wait_until(find: Callable[[], ResultT | Literal[False] | None]) -> ResultT:
     """Return the first result that counts as true."""
-    deadline = time.monotonic() + timeout
-    while not (result := is_so()):
+    deadline = time.monotonic() + PATIENCE
+    while not (result := find()):
         assert time.monotonic() < deadline, "it never became so"
         time.sleep(0.05)
     return result

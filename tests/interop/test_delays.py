@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from downrange.embedded import Cluster
 from tests.apache.java_client import body_of, message
+from tests.interop.conftest import OPTIONS
 from tests.interop.scene import Scene
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def _wait_of(delivery: Json) -> int:
 def test_delay_levels_are_kept(scene: Scene) -> None:
     topic, producer = scene.topic(), scene.producer()
     consumer = scene.consumer(topic)
-    levels = {1: 1000, 2: 5000}
+    levels = {1: 1000, 2: 2000}
     for level in levels:
         (sent,) = scene.send(
             producer, [message(topic, f"{level}".encode(), delayTimeLevel=level, tags="t")]
@@ -41,12 +42,12 @@ def test_delay_levels_are_kept(scene: Scene) -> None:
 def test_timed_messages_come_at_their_time_and_not_when_recalled(scene: Scene) -> None:
     topic, producer = scene.topic(), scene.producer()
     consumer = scene.consumer(topic)
-    at = int(time.time() * 1000) + 2500
+    at = int(time.time() * 1000) + 2000
     timings = {
-        b"in seconds": {"TIMER_DELAY_SEC": "2"},
+        b"in seconds": {"TIMER_DELAY_SEC": "1"},
         b"in ms": {"TIMER_DELAY_MS": "1500"},
         b"at": {"TIMER_DELIVER_MS": str(at)},
-        b"recalled": {"TIMER_DELAY_SEC": "3"},
+        b"recalled": {"TIMER_DELAY_SEC": "2"},
     }
     sent = scene.send(
         producer,
@@ -60,11 +61,11 @@ def test_timed_messages_come_at_their_time_and_not_when_recalled(scene: Scene) -
     got = scene.received(consumer, len(expected))
     assert sorted(body_of(one) for one in got) == expected
     waits = {body_of(one): _wait_of(one) for one in got}
-    assert waits[b"in seconds"] >= 2000
+    assert waits[b"in seconds"] >= 1000
     assert waits[b"in ms"] >= 1500
     assert next(one for one in got if body_of(one) == b"at")["receivedAtMs"] >= at
     # A message behind the recalled one shows that its time has passed.
-    scene.send(producer, [message(topic, b"behind", systemProperties={"TIMER_DELAY_SEC": "2"})])
+    scene.send(producer, [message(topic, b"behind", systemProperties={"TIMER_DELAY_SEC": "1"})])
     got = scene.received(consumer, len(expected) + 1)
     assert sorted(body_of(one) for one in got) == sorted([*expected, b"behind"])
 
@@ -72,19 +73,19 @@ def test_timed_messages_come_at_their_time_and_not_when_recalled(scene: Scene) -
 def test_delayed_messages_outlive_a_restart(
     java: JavaClient, unique_name: UniqueName, stopper: ThreadPoolExecutor
 ) -> None:
-    with Cluster() as cluster:
+    with Cluster(broker=OPTIONS) as cluster:
         scene = Scene(java, cluster, unique_name, stopper)
         topic, producer = scene.topic(), scene.producer()
         scene.send(
             producer,
             [
                 message(topic, b"level", delayTimeLevel=2),
-                message(topic, b"timer", systemProperties={"TIMER_DELAY_SEC": "4"}),
+                message(topic, b"timer", systemProperties={"TIMER_DELAY_SEC": "2"}),
             ],
         )
         cluster.restart_broker()
         consumer = scene.consumer(topic)
         got = scene.received(consumer, 2)
         assert sorted(body_of(one) for one in got) == [b"level", b"timer"]
-        assert all(_wait_of(one) >= 4000 for one in got)
+        assert all(_wait_of(one) >= 2000 for one in got)
         scene.stop(producer, consumer)

@@ -46,7 +46,7 @@ def test_offsets_are_told_and_found_by_time(scene: Scene) -> None:
 
     def stored_at() -> int:
         found: Json = scene.java.call("pull", name=consumer, queue=queue, offset=0)
-        return max(one["storeTimestamp"] for one in found["messages"])
+        return max(int(one["storeTimestamp"]) for one in found["messages"])
 
     scene.send(producer, [message(topic, b"x")] * 3)
     first = stored_at()

@@ -125,7 +125,7 @@ public final class Driver {
     private static Object stop(Args args) throws Exception {
         Object thing = STARTED.remove(args.text("name"));
         if (thing != null) {
-            Values.call(Consumers.client(thing), "shutdown");
+            Hurry.run(() -> Values.call(Consumers.client(thing), "shutdown"));
         }
         return thing != null;
     }
