@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from random import Random
 from typing import TYPE_CHECKING
 
 from tests.faults.load import Acknowledged, Sender, check_found, check_kept
-from tests.faults.processes import DEADLINE, ServerProcess, served
+from tests.faults.processes import COMMAND, DEADLINE, FREE_PORTS, ServerProcess, served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +31,8 @@ def test_a_server_that_is_killed_again_and_again_keeps_what_it_acknowledged(
             if promised:
                 check_found(server.broker, random.sample(promised, 3))
             promised += _kill_under_load(server, cycle, random)
+        if cycle % 4 == 0:
+            _kill_while_it_starts(tmp_path / "store", random)
     with served(tmp_path / "store") as server:
         check_kept(server.broker, promised)
         assert server.stop() == 0
@@ -38,6 +41,13 @@ def test_a_server_that_is_killed_again_and_again_keeps_what_it_acknowledged(
         f"\n{len(promised)} messages acknowledged in {CYCLES} lives; "
         f"ready after {max(seconds_to_ready):.2f} s at most"
     )
+
+
+def _kill_while_it_starts(store: Path, random: Random) -> None:
+    command = [*COMMAND, "--store", str(store), *FREE_PORTS, "--log-level", "error"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        time.sleep(random.uniform(0.2, 0.7))
+        process.kill()
 
 
 def _kill_under_load(server: ServerProcess, cycle: int, random: Random) -> list[Acknowledged]:

@@ -252,6 +252,9 @@ class _Lines(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._world.note(f"log: {record.getMessage()}")
+        text = record.getMessage()
+        self._world.note(f"log: {text}")
+        if " failed: " in text and "PowerLost" not in text:  # a duty of the broker
+            self._world.hear_of(AssertionError(text))
         if record.exc_info is not None and record.exc_info[1] is not None:
             self._world.hear_of(record.exc_info[1])
