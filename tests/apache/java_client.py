@@ -40,7 +40,9 @@ _EXIT_TIMEOUT = 5.0
 # defaults of 30 and 20 seconds would make most tests wait for them.
 _IMPATIENT = {
     "rocketmq.client.rebalance.waitInterval": "1000",
+    "rocketmq.client.rebalance.minInterval": "50",
     "rocketmq.client.rebalance.lockInterval": "1000",
+    "rocketmq.client.unlockDelayTimeMills": "100",
 }
 _ROUTE_POLL_MS = 1000
 # The default of three seconds is too short for a first send while tests keep the machine busy.
