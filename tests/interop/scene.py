@@ -103,7 +103,8 @@ class Scene:
         """Start a push consumer of one topic or of some; see `JavaClient.start_consumer`."""
         topics = {subscriptions: "*"} if isinstance(subscriptions, str) else subscriptions
         group = group or self.name("group")
-        given = {"account": self._account, **given}
+        options = {"persistConsumerOffsetInterval": 200, **given.pop("options", {})}
+        given = {"account": self._account, "options": options, **given}
         return self._keep(self.java.start_consumer(self.name_server, group, topics, **given))
 
     def pull_consumer(self, group: str | None = None, **given: Json) -> str:
@@ -125,6 +126,24 @@ class Scene:
         got = self.java.received(consumer, count, timeout=PATIENCE, clear=clear)
         assert len(got) >= count, [one["msgId"] for one in got]
         return got
+
+    def is_known(self, group: str) -> bool:
+        """Tell whether a producer of the group has told the first broker that it is there.
+
+        It does so by a heartbeat, a second after its start.
+        """
+        fields = {"producerGroup": group}
+        code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+        return probe.call(self.brokers[0], code, fields).code == 0
+
+    def committed(self, group: str, topic: str, queues: int = 1) -> int:
+        """Return the sum of a group's offsets at the first broker."""
+        total = 0
+        for queue_id in range(queues):
+            fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+            answer = probe.call(self.brokers[0], RequestCode.QUERY_CONSUMER_OFFSET, fields)
+            total += int(answer.fields.get("offset", 0))
+        return total
 
     def polled(self, consumer: str, count: int) -> list[Json]:
         """Return so many messages that a lite pull consumer polled."""

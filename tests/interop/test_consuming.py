@@ -128,7 +128,7 @@ def test_consumer_goes_on_where_the_last_one_stopped(scene: Scene) -> None:
     topic, group, producer = scene.topic(), scene.name("group"), scene.producer()
     scene.send(producer, _numbered(topic, 3))
     first = scene.consumer(topic, group)
-    scene.received(first, 3)
+    wait_until(lambda: scene.committed(group, topic) == 3)
     scene.stop(first)
     scene.send(producer, [message(topic, b"later")])
     second = scene.consumer(topic, group)
@@ -253,6 +253,7 @@ def test_lite_pull_consumer_subscribes_and_commits(scene: Scene) -> None:
     assert _bodies(scene.polled(first, 4)) == [b"000", b"001", b"002", b"003"]
     scene.java.invoke(first, "commitSync")
     scene.java.stop(first)
+    wait_until(lambda: scene.committed(group, topic, queues=2) == 4)
     scene.send(producer, [message(topic, b"later")])
     start(second)
     assert _bodies(scene.polled(second, 1)) == [b"later"]

@@ -117,6 +117,7 @@ def test_clients_and_their_progress_are_described(scene: Scene) -> None:
     consumer = scene.consumer({topic: "red || blue || *"}, group)
     scene.send(producer, [message(topic, b"x", tags="red")] * 4)
     scene.received(consumer, 4)
+    wait_until(lambda: scene.is_known(producers))
     connection, sender, status, everyone = scene.mqadmin_all(
         f"consumerConnection -g {group}",
         f"producerConnection -g {producers} -t {topic}",
@@ -130,7 +131,7 @@ def test_clients_and_their_progress_are_described(scene: Scene) -> None:
     assert version in sender
     assert "Rebalance OK" in status
     assert re.search(rf"^{group} +1 +{version} +PUSH +CLUSTERING", everyone, re.MULTILINE)
-    scene.stop(consumer)  # which commits what it consumed
+    wait_until(lambda: scene.committed(group, topic, queues=2) == 8)
     rows = _table(scene.mqadmin("consumerProgress", "-g", group))
     progress = [row[:6] for row in rows if row[0] == topic]
     assert progress == [[topic, "broker-a", str(i), "4", "4", "0"] for i in range(2)]
@@ -183,6 +184,7 @@ def test_offsets_are_reset_and_cloned(scene: Scene) -> None:
     online = scene.mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
     assert ["broker-a", "0", "0"] in [row[:3] for row in _table(online)]
     assert len(scene.received(consumer, 6)) == 6
+    wait_until(lambda: scene.committed(group, topic) == 3)
     scene.stop(consumer)
     made = scene.mqadmin("updateSubGroup", "-b", scene.brokers[0], "-g", other)
     assert "success" in made

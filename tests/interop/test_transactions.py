@@ -6,7 +6,6 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from downrange.embedded import Cluster
-from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.apache.java_client import body_of, message
 from tests.interop.conftest import OPTIONS
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from tests.apache.java_client import JavaClient
 
 DISCARDED = "TRANS_CHECK_MAX_TIME_TOPIC"
-
-
-def _is_known(broker: str, group: str) -> bool:
-    fields = {"producerGroup": group}
-    return probe.call(broker, RequestCode.GET_PRODUCER_CONNECTION_LIST, fields).code == 0
 
 
 def test_transactions_end_as_their_producer_says(scene: Scene) -> None:
@@ -92,7 +86,7 @@ def test_message_that_nobody_decides_is_set_aside(
         producer = scene.producer(group, transaction=True)
         scene.send(producer, [message(topic, b"ended")], mode="transaction")
         # A check counts even if nobody is there to be asked.
-        wait_until(lambda: _is_known(scene.brokers[0], group))
+        wait_until(lambda: scene.is_known(group))
         scene.send(producer, [message(topic, b"never", local="UNKNOW")], mode="transaction")
         wait_until(lambda: probe.route(scene.name_server, DISCARDED))
         consumer = scene.consumer(DISCARDED)
