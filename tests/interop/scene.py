@@ -103,7 +103,8 @@ class Scene:
         """Start a push consumer of one topic or of some; see `JavaClient.start_consumer`."""
         topics = {subscriptions: "*"} if isinstance(subscriptions, str) else subscriptions
         group = group or self.name("group")
-        options = {"persistConsumerOffsetInterval": 200, **given.pop("options", {})}
+        # Otherwise a consumer that stops does not commit what its listener just accepted.
+        options = {"awaitTerminationMillisWhenShutdown": 5000, **given.pop("options", {})}
         given = {"account": self._account, "options": options, **given}
         return self._keep(self.java.start_consumer(self.name_server, group, topics, **given))
 

@@ -128,8 +128,9 @@ def test_consumer_goes_on_where_the_last_one_stopped(scene: Scene) -> None:
     topic, group, producer = scene.topic(), scene.name("group"), scene.producer()
     scene.send(producer, _numbered(topic, 3))
     first = scene.consumer(topic, group)
-    wait_until(lambda: scene.committed(group, topic) == 3)
+    scene.received(first, 3)
     scene.stop(first)
+    wait_until(lambda: scene.committed(group, topic) == 3)
     scene.send(producer, [message(topic, b"later")])
     second = scene.consumer(topic, group)
     assert _bodies(scene.received(second, 1)) == [b"later"]

@@ -131,6 +131,7 @@ def test_clients_and_their_progress_are_described(scene: Scene) -> None:
     assert version in sender
     assert "Rebalance OK" in status
     assert re.search(rf"^{group} +1 +{version} +PUSH +CLUSTERING", everyone, re.MULTILINE)
+    scene.stop(consumer)
     wait_until(lambda: scene.committed(group, topic, queues=2) == 8)
     rows = _table(scene.mqadmin("consumerProgress", "-g", group))
     progress = [row[:6] for row in rows if row[0] == topic]
@@ -184,8 +185,8 @@ def test_offsets_are_reset_and_cloned(scene: Scene) -> None:
     online = scene.mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
     assert ["broker-a", "0", "0"] in [row[:3] for row in _table(online)]
     assert len(scene.received(consumer, 6)) == 6
-    wait_until(lambda: scene.committed(group, topic) == 3)
     scene.stop(consumer)
+    wait_until(lambda: scene.committed(group, topic) == 3)
     made = scene.mqadmin("updateSubGroup", "-b", scene.brokers[0], "-g", other)
     assert "success" in made
     clone = scene.mqadmin("cloneGroupOffset", "-s", group, "-d", other, "-t", topic, "-o", "1")
