@@ -11,12 +11,14 @@ on purpose: `intercept` treats chosen requests badly, `stop_broker`, `kill_broke
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import tempfile
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from downrange.errors import OptionError
 from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
+from downrange.server.access_file import AccessFile
 from downrange.server.cluster import ClusterOptions, ClusterServer
 from downrange.server.interception import (
     Interception,
@@ -30,7 +32,6 @@ from downrange.server.interception import (
 from downrange.server.running import ServerThread
 
 if TYPE_CHECKING:
-    import os
     import ssl
     from collections.abc import Callable, Coroutine
     from types import TracebackType
@@ -73,9 +74,10 @@ class Cluster:
         listener: Limits of all servers.
         tls: Certificate and key of all servers.
         client_tls: How the brokers speak to the name server, when that wants TLS.
+        access: File of accounts, `plain_acl.yml` or TOML; everyone may do everything without.
 
     Raises:
-        OptionError: Arguments contradict each other.
+        OptionError: Arguments contradict each other, or the file of accounts makes no sense.
 
     Example:
         ```python
@@ -99,6 +101,7 @@ class Cluster:
         listener: ListenerOptions | None = None,
         tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
+        access: str | os.PathLike[str] | None = None,
     ) -> None:
         broker = broker or BrokerOptions()
         listener = listener or ListenerOptions()
@@ -117,6 +120,7 @@ class Cluster:
         )
         self._tls = tls
         self._client_tls = client_tls
+        self._access = None if access is None else AccessFile(os.fspath(access))
         self._is_temporary = store is None
         self._make()  # wrong arguments show here, not at the start
         self._server: ClusterServer | None = None
@@ -290,7 +294,9 @@ class Cluster:
         return self._thread.run(work)
 
     def _make(self) -> ClusterServer:
-        return ClusterServer(self._options, tls=self._tls, client_tls=self._client_tls)
+        return ClusterServer(
+            self._options, tls=self._tls, client_tls=self._client_tls, access=self._access
+        )
 
     def _open(self) -> ClusterServer:
         if self._is_temporary:

@@ -23,11 +23,25 @@ from downrange.embedded import (
 from downrange.errors import OptionError, RocketMQError, StoreLocked
 from downrange.options import BrokerOptions, ListenerOptions
 from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.signing import sign
 from tests.embedded.brokers import bodies, connection, route, send, send_request
 from tests.embedded.servers import wait_until
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PULL = RequestCode.PULL_MESSAGE
+
+
+def test_a_cluster_with_accounts_refuses_whoever_has_none(tmp_path: Path) -> None:
+    accounts = tmp_path / "access.toml"
+    accounts.write_text('[accounts.order-service]\nsecret_key = "a long secret"\nadmin = true\n')
+    with Cluster(access=accounts) as cluster, connection(cluster.brokers[0]) as peer:
+        assert peer.ask(send_request(b"hello")).code == ResponseCode.NO_PERMISSION
+        signed = send_request(b"hello")
+        sign(signed, "order-service", "a long secret")
+        assert peer.ask(signed).code == ResponseCode.SUCCESS
+    accounts.write_text("what?")
+    with pytest.raises(OptionError, match=r"access\.toml"):
+        Cluster(access=accounts)
 
 
 # ---- life ----

@@ -7,6 +7,7 @@ again, so messages may be stored twice; who gets one believes it.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -48,7 +49,7 @@ class Story(Protocol):
         ...
 
 
-class Client:
+class Client(ABC):
     """What all of them share.
 
     Attributes:
@@ -68,9 +69,9 @@ class Client:
             await self.work()
             await self.rest()
 
+    @abstractmethod
     async def work(self) -> None:
         """Do one thing."""
-        raise NotImplementedError
 
     async def rest(self, most: float = 0.4) -> None:
         """Wait for a moment."""
@@ -126,7 +127,8 @@ class Client:
         )
 
     def _asked(self, request: Command) -> None:
-        """Hear what the broker asks."""
+        """Hear what the broker asks; most have nothing to say to it."""
+        return
 
     def _greeting(self) -> list[Command]:
         """Return what is said first on a connection."""

@@ -162,6 +162,9 @@ class TopicTable:
             MalformedBody: It cannot be read.
         """
         body = decode_body(TopicTableBody, data)
+        for config in body.topic_config_table.values():
+            if config.attributes is None:  # written by 4.9; 5.x trips over a null
+                config.attributes = {}
         self._topics.update(body.topic_config_table)
         self.data_version = body.data_version
         if self.data_version.state_version is None:

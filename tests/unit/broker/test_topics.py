@@ -107,6 +107,12 @@ def test_a_file_of_java_is_read() -> None:
     assert (topics.data_version.counter, topics.data_version.state_version) == (7, 0)
 
 
+def test_no_member_of_a_topic_that_4_9_wrote_is_null_for_5_x() -> None:
+    topics = TopicTable()
+    topics.load(b'{"topicConfigTable":{"Old":{"topicName":"Old"}},"dataVersion":{"counter":1}}')
+    assert b"null" not in topics.dump()
+
+
 def test_a_damaged_file_is_refused() -> None:
     with pytest.raises(MalformedBody):
         TopicTable().load(b'{"topicConfigTable":')
