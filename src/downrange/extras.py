@@ -15,6 +15,7 @@ EXTRAS = {
     "server": ("uvloop", "yaml"),
     "cli": ("rich", "typer"),
     "spark": ("pyspark", "pyarrow"),
+    "proxy": ("python_socks",),
     "console": ("uvloop", "yaml", "rich", "typer"),
     "dev": ("pytest", "hypothesis"),
 }
