@@ -10,13 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from downrange.errors import (
-    CallTimeout,
-    ConnectFailed,
-    ConnectionLost,
-    LinkClosed,
-    OptionError,
-)
+from downrange.addresses import split_address
+from downrange.errors import CallTimeout, ConnectFailed, ConnectionLost, LinkClosed
 from downrange.handling import refusal
 from downrange.wire.codes import ResponseCode
 from downrange.wire.link import Link, LinkBroken, ReplyArrived
@@ -30,22 +25,6 @@ if TYPE_CHECKING:
 
 #: How long the other side may take to close a connection in order.
 _CLOSE_TIMEOUT: Final = 1.0
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of "host:port"; an IPv6 address is in brackets.
-
-    Raises:
-        OptionError: The text is no such address.
-    """
-    host, _, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise OptionError(f"{address!r}: write an IPv6 address in brackets, [::1]:9876")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise OptionError(f"{address!r} is no host:port")
-    return host, int(port)
 
 
 class RemotePeer:
