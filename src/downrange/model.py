@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, NewType
 
 import msgspec
 
-from downrange.errors import OptionError
+from downrange.errors import OptionError, RocketMQError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
 #: Position of a message in its queue: 0, 1, 2, …
@@ -160,3 +161,104 @@ class ReceivedMessage:
     def keys(self) -> list[str]:
         """The words that it can be looked up by."""
         return self.properties.get("KEYS", "").split()
+
+
+class SendStatus(Enum):
+    """What a broker says about a message that it stored."""
+
+    STORED = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One try to send that did not end well.
+
+    Attributes:
+        broker: The broker's name.
+        address: Its "host:port".
+        queue_number: The queue there.
+        error: What happened.
+        elapsed: How long it took, in seconds.
+    """
+
+    broker: str
+    address: str
+    queue_number: int
+    error: RocketMQError
+    elapsed: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.broker} {self.address} queue {self.queue_number}: "
+            f"{type(self.error).__name__} after {self.elapsed:.1f} s ({self.error})"
+        )
+
+
+class SendReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker says about a message, or a batch, that it took.
+
+    Attributes:
+        message_id: The unique id; for a batch, those of its messages, joined by commas.
+        queue: Where it was stored.
+        offset: Its position there; the first message's for a batch.
+        offset_id: The broker's own id, for one or joined by commas.
+        status: STORED, or what the broker was not in time for; the message is stored then, too.
+        transaction_id: Of a half message.
+        recall_handle: Takes a timed message back: `producer.recall(handle)`.
+        region: Where the broker says it stands.
+        is_traced: Whether the broker wants traces of this message.
+        failures: The attempts before this one.
+    """
+
+    message_id: str
+    queue: QueueId
+    offset: QueueOffset
+    offset_id: str
+    status: SendStatus = SendStatus.STORED
+    transaction_id: str | None = None
+    recall_handle: str | None = None
+    region: str = "DefaultRegion"
+    is_traced: bool = True
+    failures: tuple[Attempt, ...] = ()
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts it took."""
+        return 1 + len(self.failures)
+
+    @property
+    def may_be_stored_twice(self) -> bool:
+        """Whether an attempt before may have stored it, too: its answer was lost."""
+        return any(attempt.error.retryable for attempt in self.failures)
+
+
+class BatchReceipt(msgspec.Struct, frozen=True):
+    """What became of a list of messages.
+
+    Attributes:
+        receipts: One per request that it took, in order.
+        counts: How many messages each of them carried.
+    """
+
+    receipts: tuple[SendReceipt, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def request_count(self) -> int:
+        """How many requests it took."""
+        return len(self.receipts)
+
+    @property
+    def message_ids(self) -> list[str]:
+        """The unique id of each message, in order."""
+        return [
+            message_id for receipt in self.receipts for message_id in receipt.message_id.split(",")
+        ]
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def __iter__(self) -> Iterator[SendReceipt]:
+        return iter(self.receipts)

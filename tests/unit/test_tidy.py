@@ -30,16 +30,26 @@ ARROWS: dict[str, set[str]] = {
     "broker": {"handling", "store", "wire", "model", "errors", "options"},
     "server": {
         *("nameserver", "broker", "store", "handling", "wire", "model", "options", "errors"),
-        "extras",
+        *("extras", "addresses"),
     },
+    "core": {"wire", "model", "options", "errors"},
+    "drivers": {"core", "wire", "model", "options", "errors", "extras", "addresses"},
+    "client": {"drivers", "core", "wire", "model", "options", "errors", "extras", "addresses"},
+    "addresses": {"errors"},
     "embedded": {"server", "handling", "wire", "options", "errors"},
-    "cli": {"server", "store", "options", "wire", "model", "errors", "extras"},
+    "cli": {
+        *("client", "core", "drivers", "server", "store", "options", "wire", "model", "errors"),
+        *("extras", "addresses"),
+    },
     "__main__": {"cli", "errors", "extras"},
-    "__init__": {"model", "errors"},
+    "__init__": {"client", "core", "embedded", "model", "options", "errors"},
 }
 
 #: Parts that decide and convert, and so can be tested and simulated without a world.
-PURE = {"errors", "model", "options", "wire", "handling", "nameserver", "broker"}
+PURE = {
+    *("errors", "model", "options", "addresses", "wire", "core", "handling", "nameserver"),
+    "broker",
+}
 IMPURE_MODULES = {
     *("asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets"),
     *("selectors", "signal", "socket", "ssl", "subprocess", "threading", "time", "uuid"),

@@ -13,6 +13,7 @@ Either is 32 characters long with an IPv4 address and 56 with an IPv6 one.
 from __future__ import annotations
 
 from ipaddress import ip_address
+from itertools import count
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -87,7 +88,7 @@ def _split(text: str, tail: Struct, what: str) -> tuple[bytes, bytes]:
 
 
 class UniqueIdMaker:
-    """Makes unique ids for one process.
+    """Makes unique ids for one process; several threads may use it at once.
 
     Args:
         ip: This host's address, 4 or 16 bytes.
@@ -110,7 +111,7 @@ class UniqueIdMaker:
         self._prefix = f"{ip.hex().upper()}{process_id & 0xFFFF:04X}{salt:08X}"
         self._month_around = month_around
         self._month_start_ms = self._month_end_ms = 0
-        self._counter = 0
+        self._counter = count(1)
 
     def make(self, now_ms: int) -> str:
         """Return the next id; `now_ms` is the wall clock."""
@@ -118,5 +119,4 @@ class UniqueIdMaker:
             self._month_start_ms, self._month_end_ms = self._month_around(now_ms)
         # A clock that was set back over the month's start must not wrap the field.
         since = max(now_ms - self._month_start_ms, 0)
-        self._counter = (self._counter + 1) & 0xFFFF
-        return f"{self._prefix}{since:08X}{self._counter:04X}"
+        return f"{self._prefix}{since:08X}{next(self._counter) & 0xFFFF:04X}"

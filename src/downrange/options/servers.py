@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from downrange.errors import OptionError
+from downrange.options.checks import check_at_least, check_positive
 
 #: How a listener treats TLS: Apache's three modes.
 TlsMode: TypeAlias = Literal["disabled", "permissive", "enforcing"]
@@ -71,14 +72,14 @@ class ListenerOptions:
             raise OptionError("host='' names no address; 0.0.0.0 is every address of this machine")
         if not 0 <= self.port <= 65535:
             raise OptionError(f"port={self.port} is no TCP port; 0 picks a free one")
-        _check_at_least(8, "frame_bytes_max", self.frame_bytes_max)
+        check_at_least(8, "frame_bytes_max", self.frame_bytes_max)
         for name in (
             *("connections_max", "connections_per_host_max", "in_flight_max", "unread_bytes_max"),
         ):
-            _check_at_least(1, name, getattr(self, name))
+            check_at_least(1, name, getattr(self, name))
         for name in ("unread_timeout", "idle_timeout", "handshake_timeout"):
-            _check_positive(name, getattr(self, name))
-        _check_at_least(0, "stop_timeout", self.stop_timeout)
+            check_positive(name, getattr(self, name))
+        check_at_least(0, "stop_timeout", self.stop_timeout)
         if self.tls_mode not in get_args(TlsMode):
             raise OptionError(
                 f"tls_mode={self.tls_mode!r} is none of {', '.join(get_args(TlsMode))}"
@@ -120,9 +121,9 @@ class NameServerOptions:
         if self.store == "":
             raise OptionError("store='' names no folder; leave it out to keep nothing")
         for name in ("broker_timeout", "scan_interval"):
-            _check_positive(name, getattr(self, name))
+            check_positive(name, getattr(self, name))
         for name in ("brokers_max", "topics_max", "key_value_bytes_max"):
-            _check_at_least(1, name, getattr(self, name))
+            check_at_least(1, name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,15 +232,15 @@ class BrokerOptions:
             *("retention_interval", "timer_delay_max", "transaction_timeout"),
             *("transaction_check_interval", "client_timeout"),
         ):
-            _check_positive(name, getattr(self, name))
+            check_positive(name, getattr(self, name))
         for name in (
             *("flush_bytes", "topics_max", "groups_max", "default_topic_queues"),
             *("message_bytes_max", "transaction_checks_max", "pull_messages_max"),
             *("pull_bytes_max", "timer_messages_max"),
         ):
-            _check_at_least(1, name, getattr(self, name))
+            check_at_least(1, name, getattr(self, name))
         for name in ("broker_id", "topics_created_per_minute_max", "parked_pulls_max"):
-            _check_at_least(0, name, getattr(self, name))
+            check_at_least(0, name, getattr(self, name))
         if self.default_topic_queues > _QUEUES_MAX:
             queues = self.default_topic_queues
             raise OptionError(f"default_topic_queues={queues} is more than {_QUEUES_MAX}")
@@ -261,13 +262,3 @@ def delays_of(levels: str) -> list[int]:
     if not delays:
         raise OptionError("delay_levels='' names no level")
     return delays
-
-
-def _check_at_least(smallest: int, name: str, value: float) -> None:
-    if not value >= smallest:  # not a number compares as false
-        raise OptionError(f"{name}={value} is less than {smallest}")
-
-
-def _check_positive(name: str, seconds: float) -> None:
-    if not 0 < seconds < float("inf"):
-        raise OptionError(f"{name}={seconds} is no time span in seconds above 0")

@@ -1,0 +1,1 @@
+"""What users hold: each class beside its asyncio twin, a method of one to three lines a call."""

@@ -1,0 +1,1 @@
+"""The only client code that knows sockets, threads and event loops."""
