@@ -192,9 +192,9 @@ _KINDS: Final[dict[str, type[KnownTrace]]] = {
     "Recall": RecallTrace,
 }
 
-# Consumers of a cloud end a SubAfter after its result, and 4.9 then forgets the mark: the type of
-# the next record sticks to the number.
-_STUCK: Final = re.compile(rf"(?<=\x01)(\d)(?=(?:{'|'.join(_KINDS)})\x01)")
+# Consumers of a cloud end a SubAfter with `result \x01`, and 4.9 then forgets the mark: the type of
+# the next record stands where the time would.
+_STUCK: Final = re.compile(rf"(?<=\x01\d)\x01(?=(?:{'|'.join(_KINDS)})\x01)")
 
 
 def encode_contexts(records: Iterable[TraceRecord]) -> bytes:
@@ -210,8 +210,7 @@ def decode_trace(body: bytes) -> list[TraceRecord]:
         if line:
             record = _decode(line)
             if isinstance(record, UnknownTrace) and _STUCK.search(line):
-                parts = _STUCK.sub(r"\1" + _AFTER_RECORD, line).split(_AFTER_RECORD)
-                records += map(_decode, parts)
+                records += map(_decode, _STUCK.split(line))
             else:
                 records.append(record)
     return records
@@ -245,7 +244,8 @@ def _encode(record: TraceRecord) -> str:
 
 
 def _decode(line: str) -> TraceRecord:
-    fields = line.split(_BETWEEN_FIELDS)
+    # As Java splits: empty texts at the end do not count.
+    fields = line.rstrip(_BETWEEN_FIELDS).split(_BETWEEN_FIELDS)
     kind = _KINDS.get(fields[0])
     if kind is None:
         return UnknownTrace(fields)

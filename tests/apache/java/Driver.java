@@ -51,6 +51,8 @@ public final class Driver {
         Producers.register(OPS);
         Consumers.register(OPS);
         Codecs.register(OPS);
+        Faults.register(OPS);
+        Traces.register(OPS);
         Tools.register(OPS);
 
         ExecutorService pool = Executors.newCachedThreadPool(work -> {

@@ -1,0 +1,244 @@
+"""Trace records, ours and those of Java's own codec, side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downrange.core.hooks import MessageType
+from downrange.core.trace_records import (
+    EndTransactionTrace,
+    KnownTrace,
+    PubTrace,
+    RecallTrace,
+    SubAfterTrace,
+    SubBeforeTrace,
+    decode_trace,
+    encode_contexts,
+    index_keys,
+)
+
+if TYPE_CHECKING:
+    from tests.apache.java_client import JavaClient
+
+ID = "7F0000010B5E4E2524860C1DB8A20000"
+OFFSET_ID = "7F00000100002A9F0000000000000F1E"
+
+#: For each kind of record: ours, the properties of Java's context, those of its bean.
+CASES: dict[str, tuple[KnownTrace, dict[str, Any], dict[str, Any]]] = {
+    "pub": (
+        PubTrace(
+            time_ms=1_700_000_000_123,
+            region="DefaultRegion",
+            group="gruppe",
+            topic="orders",
+            message_id=ID,
+            tags="色",
+            keys="k1",
+            address="127.0.0.1:10911",
+            body_bytes=77,
+            cost_ms=3,
+            message_type=MessageType.HALF,
+            offset_id=OFFSET_ID,
+            is_success=True,
+        ),
+        {
+            "traceType": "Pub",
+            "timeStamp": 1_700_000_000_123,
+            "regionId": "DefaultRegion",
+            "groupName": "gruppe",
+            "costTime": 3,
+            "success": True,
+        },
+        {
+            "topic": "orders",
+            "msgId": ID,
+            "tags": "色",
+            "keys": "k1",
+            "storeHost": "127.0.0.1:10911",
+            "bodyLength": 77,
+            "msgType": "Trans_Msg_Half",
+            "offsetMsgId": OFFSET_ID,
+        },
+    ),
+    "pub-of-a-bare-message": (
+        PubTrace(
+            time_ms=1,
+            region="DefaultRegion",
+            group="g",
+            topic="t",
+            message_id=ID,
+            tags=None,
+            keys=None,
+            address="127.0.0.1:10911",
+            body_bytes=0,
+            cost_ms=0,
+            message_type=MessageType.DELAY,
+            offset_id=None,
+            is_success=False,
+        ),
+        {
+            "traceType": "Pub",
+            "timeStamp": 1,
+            "regionId": "DefaultRegion",
+            "groupName": "g",
+            "success": False,
+        },
+        # A bean's texts are empty, not null, until they are set.
+        {
+            "topic": "t",
+            "msgId": ID,
+            "tags": None,
+            "keys": None,
+            "storeHost": "127.0.0.1:10911",
+            "msgType": "Delay_Msg",
+            "offsetMsgId": None,
+        },
+    ),
+    "sub-before": (
+        SubBeforeTrace(
+            time_ms=1_700_000_000_123,
+            region="r",
+            group="g",
+            request_id="req",
+            message_id=ID,
+            retry_count=2,
+            keys="k1",
+        ),
+        {
+            "traceType": "SubBefore",
+            "timeStamp": 1_700_000_000_123,
+            "regionId": "r",
+            "groupName": "g",
+            "requestId": "req",
+        },
+        {"msgId": ID, "retryTimes": 2, "keys": "k1"},
+    ),
+    "sub-after": (
+        SubAfterTrace(
+            request_id="req",
+            message_id=ID,
+            cost_ms=9,
+            is_success=False,
+            keys="k1",
+            result=4,
+            time_ms=1_700_000_000_132,
+            group="g",
+        ),
+        {
+            "traceType": "SubAfter",
+            "requestId": "req",
+            "costTime": 9,
+            "success": False,
+            "contextCode": 4,
+            "timeStamp": 1_700_000_000_132,
+            "groupName": "g",
+        },
+        {"msgId": ID, "keys": "k1"},
+    ),
+    "end-transaction": (
+        EndTransactionTrace(
+            time_ms=5,
+            region="r",
+            group="g",
+            topic="t",
+            message_id=ID,
+            tags="a",
+            keys="k1",
+            address="127.0.0.1:10911",
+            message_type=MessageType.COMMIT,
+            transaction_id="tx",
+            state="UNKNOW",
+            is_from_check=True,
+        ),
+        {"traceType": "EndTransaction", "timeStamp": 5, "regionId": "r", "groupName": "g"},
+        {
+            "topic": "t",
+            "msgId": ID,
+            "tags": "a",
+            "keys": "k1",
+            "storeHost": "127.0.0.1:10911",
+            "msgType": "Trans_msg_Commit",
+            "transactionId": "tx",
+            "transactionState": "UNKNOW",
+            "fromTransactionCheck": True,
+        },
+    ),
+    "recall": (
+        RecallTrace(time_ms=5, region="r", group="g", topic="t", message_id=ID, is_success=False),
+        {
+            "traceType": "Recall",
+            "timeStamp": 5,
+            "regionId": "r",
+            "groupName": "g",
+            "success": False,
+        },
+        {"topic": "t", "msgId": ID},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_we_write_the_record_that_java_writes_and_each_reads_the_other(
+    java_client: JavaClient, case: str
+) -> None:
+    ours, context, bean = CASES[case]
+    if java_client.version.startswith("4."):
+        if case == "recall":
+            pytest.skip("4.9 has no recall")
+    else:
+        context = {**context, "accessChannel": "LOCAL"}
+    written = java_client.call("trace.encode", context=context, beans=[bean])
+    assert encode_contexts([ours]) == written["text"].encode()
+    assert decode_trace(written["text"].encode()) == [ours]
+    assert set(index_keys(ours)) == set(written["keys"])
+    [read] = java_client.call("trace.decode", text=encode_contexts([ours]).decode())
+    context.pop("accessChannel", None)  # is not written
+    assert [name for name, value in context.items() if read[name] != value] == []
+    [read_bean] = read["traceBeans"]
+    # Java prints a missing text as null, and reads it as that word.
+    sent = {name: "null" if value is None else value for name, value in bean.items()}
+    assert [name for name, value in sent.items() if read_bean[name] != value] == []
+
+
+def test_java_writes_one_record_per_consumed_message_and_we_read_them_all(
+    java_client: JavaClient,
+) -> None:
+    _, context, bean = CASES["sub-before"]
+    written = java_client.call(
+        "trace.encode", context=context, beans=[bean, {**bean, "msgId": "2"}]
+    )
+    read = decode_trace(written["text"].encode())
+    assert [record.message_id for record in read if isinstance(record, SubBeforeTrace)] == [ID, "2"]
+    assert encode_contexts(read) == written["text"].encode()
+
+
+def test_we_read_what_a_consumer_of_a_cloud_writes(java_client: JavaClient) -> None:
+    if java_client.version.startswith("4."):
+        pytest.skip("4.9.4 has no cloud channel")
+    ours, context, bean = CASES["sub-after"]
+    written = java_client.call(
+        "trace.encode", context={**context, "accessChannel": "CLOUD"}, beans=[bean, bean]
+    )
+    assert isinstance(ours, SubAfterTrace)
+    read = decode_trace(written["text"].encode())
+    assert len(read) == 2
+    for record in read:
+        assert isinstance(record, SubAfterTrace)
+        assert (record.result, record.time_ms, record.group) == (ours.result, None, None)
+
+
+@pytest.mark.parametrize("dropped", [0, 1, 2])
+def test_old_sent_records_are_read_as_java_reads_them(
+    java_client: JavaClient, dropped: int
+) -> None:
+    """Without the offset id, and without the success, too."""
+    fields = encode_contexts([CASES["pub"][0]]).decode().rstrip("\x02").split("\x01")
+    fields = [*fields[: 14 - 2], *fields[12 + dropped :]]
+    text = "\x01".join(fields) + "\x02"
+    [theirs] = java_client.call("trace.decode", text=text)
+    [ours] = decode_trace(text.encode())
+    assert isinstance(ours, PubTrace)
+    assert ours.is_success == theirs["success"]
+    assert (ours.offset_id or "") == (theirs["traceBeans"][0]["offsetMsgId"] or "")
