@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.server.tls import client_context
+from downrange.tls import client_context
 from downrange.wire.codes import HeaderCodec, RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command

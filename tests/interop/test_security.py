@@ -13,7 +13,7 @@ from downrange.options import ListenerOptions
 from downrange.server.access_file import AccessFile
 from downrange.server.cluster import ClusterOptions, ClusterServer
 from downrange.server.running import ServerThread
-from downrange.server.tls import client_context, server_context
+from downrange.tls import client_context, server_context
 from tests.apache import probe
 from tests.apache.fixtures import ACCOUNTS
 from tests.apache.java_client import JavaClient, JavaError, body_of, message

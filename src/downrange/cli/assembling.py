@@ -10,9 +10,9 @@ from downrange.cli.settings import AccessSettings, Settings, TlsSettings, load_s
 from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
 from downrange.server import BrokerServer, ClusterOptions, ClusterServer, NameServer
 from downrange.server.access_file import AccessFile
-from downrange.server.tls import client_context, server_context
 from downrange.store.message_store import StoreOptions
 from downrange.store.retention import RetentionOptions
+from downrange.tls import client_context, server_context
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""TLS contexts from PEM files, for servers and for brokers that register over TLS.
+"""TLS contexts from PEM files, for servers, for brokers that register over TLS, and for clients.
 
 Which connections must speak TLS is `ListenerOptions.tls_mode`. Every problem is told with the file
 that has it; a key that needs a password never makes the process ask for one at the terminal.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.errors import OptionError
-from downrange.server.tls import client_context, server_context
+from downrange.tls import client_context, server_context
 from tests.unit.server.certificates import Authority, make_authority
 
 if TYPE_CHECKING:
