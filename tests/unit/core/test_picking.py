@@ -111,6 +111,13 @@ def test_4x_takes_the_next_queue_of_an_available_broker() -> None:
     assert world.pick() == "b0"
 
 
+def test_4x_looks_at_every_queue_before_it_takes_a_bad_one() -> None:
+    world = World("4.x", "ab")
+    world.writable = (*queues("a"), *queues("b", count=1))
+    world.fail("a")
+    assert world.pick() == "b0"
+
+
 def test_4x_does_not_avoid_the_last_broker_unless_it_is_unavailable() -> None:
     assert World("4.x", "ab").pick(failed="a") == "a0"
 
@@ -159,6 +166,13 @@ def test_5x_takes_a_reachable_broker_when_none_is_available() -> None:
     world.fail("a", "c")
     world.health.answered("b", 20.0, NOW)  # slow, but there
     assert [world.pick(), world.pick()] == ["b0", "b1"]
+
+
+def test_5x_takes_another_reachable_broker_than_the_last_one() -> None:
+    world = World("5.x", "ab", chance=FakeChance(3))
+    world.health.answered("a", 20.0, NOW)
+    world.health.answered("b", 20.0, NOW)
+    assert world.pick(failed="a") == "b0"
 
 
 def test_5x_avoids_the_last_broker_even_when_it_is_the_only_reachable_one() -> None:
