@@ -1,0 +1,150 @@
+"""Who and when we are: clocks, chance, this machine's address, client ids and message ids.
+
+One rule: nothing here sends a packet or waits for one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import random
+import socket
+import struct
+import sys
+import time
+import uuid
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from downrange.wire.ids import UniqueIdMaker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from downrange.options import ClientOptions
+
+_LOOPBACK: Final = "127.0.0.1"
+#: Linux: the question for an interface's IPv4 address, and where it is in the answer.
+_ASK_ADDRESS: Final = 0x8915
+_ADDRESS_IN_ANSWER: Final = slice(20, 24)
+#: An address that belongs to documentation (RFC 5737): routed like any other, and nobody's.
+_SOMEWHERE: Final = ("192.0.2.1", 9)
+
+
+class SystemClock:
+    """The clocks of this machine."""
+
+    __slots__ = ()
+
+    #: Seconds that never go back; the function itself, since it is called several times a message.
+    now = staticmethod(time.monotonic)
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+
+class SystemChance:
+    """Randomness of its own: a program that seeds Python's changes nothing here."""
+
+    __slots__ = ("_random",)
+
+    def __init__(self) -> None:
+        self._random = random.Random()
+
+    def below(self, limit: int) -> int:
+        """Return one of 0, 1, …, limit - 1."""
+        return int(self._random.random() * limit)  # a fifth of what `randrange` takes
+
+    def uuid(self) -> str:
+        """Return a text that nobody else has."""
+        return str(uuid.uuid4())
+
+
+def client_ip() -> str:
+    """Return the IPv4 address that others see us by, as far as this machine knows.
+
+    That of the first interface that is no loopback, else the one a packet to the world would leave
+    by, else 127.0.0.1.
+    """
+    for address in _addresses_of_interfaces():
+        if not ipaddress.ip_address(address).is_loopback:
+            return address
+    return _address_towards_the_world() or _LOOPBACK
+
+
+def client_id(options: ClientOptions, counter: int) -> str:
+    """Return what brokers know a client by: `ip@instance[@unit][@STREAM]`.
+
+    Args:
+        options: May give any part of it.
+        counter: A number that no other client of this process has; with the process id it makes
+            the instance when none was given.
+    """
+    parts = [
+        options.client_ip or client_ip(),
+        options.instance or f"{os.getpid()}#{counter}",
+    ]
+    if options.unit:
+        parts.append(options.unit)
+    if options.is_stream_request:
+        parts.append("STREAM")
+    return "@".join(parts)
+
+
+def unique_ids(ip: str) -> UniqueIdMaker:
+    """Return a maker of message ids, unlike any other of this process or another.
+
+    Args:
+        ip: This machine's address. When it is a name, which a client id may hold and a message id
+            cannot, the machine's own address is used.
+    """
+    try:
+        address = ipaddress.ip_address(ip.strip("[]"))
+    except ValueError:
+        address = ipaddress.ip_address(client_ip())
+    # Java has one salt and one counter per process. Each maker counts for itself here, so each has
+    # its own salt; it also tells apart processes whose ids have the same low 16 bits.
+    return UniqueIdMaker(address.packed, os.getpid(), _salt(), month_around)
+
+
+def month_around(now_ms: int) -> tuple[int, int]:
+    """Return when the month of a time began and when it ends, in ms, by the local time zone."""
+    local = time.localtime(now_ms / 1000)
+    year, month = local.tm_year, local.tm_mon
+    return _month_start_ms(year, month), _month_start_ms(year, month + 1)
+
+
+def _month_start_ms(year: int, month: int) -> int:
+    # Month 13 is next year's first; -1 lets the system find out about daylight saving.
+    return int(time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))) * 1000
+
+
+def _salt() -> int:
+    return int.from_bytes(os.urandom(4), "big")
+
+
+def _addresses_of_interfaces() -> Iterator[str]:
+    """Yield the IPv4 addresses of this machine's interfaces, in their order; on Linux only."""
+    if sys.platform != "linux":
+        return
+    import fcntl
+
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asking:
+        for _, name in socket.if_nameindex():
+            question = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(asking.fileno(), _ASK_ADDRESS, question)
+            except OSError:  # this interface has none
+                continue
+            yield socket.inet_ntoa(answer[_ADDRESS_IN_ANSWER])
+
+
+def _address_towards_the_world() -> str | None:
+    """Return where a packet would leave from: "connecting" a datagram socket sends nothing."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asking:
+        try:
+            asking.connect(_SOMEWHERE)
+        except OSError:  # no way out
+            return None
+        return str(asking.getsockname()[0])

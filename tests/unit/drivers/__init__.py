@@ -1,0 +1,1 @@
+"""Unit tests of what the drivers know about this machine."""
