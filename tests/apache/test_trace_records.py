@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +19,11 @@ from downrange.core.trace_records import (
     encode_contexts,
     index_keys,
 )
+from tests.apache.java_client import message
 
 if TYPE_CHECKING:
+    from tests.apache.cluster import ApacheCluster
+    from tests.apache.fixtures import UniqueName
     from tests.apache.java_client import JavaClient
 
 ID = "7F0000010B5E4E2524860C1DB8A20000"
@@ -242,3 +246,45 @@ def test_old_sent_records_are_read_as_java_reads_them(
     assert isinstance(ours, PubTrace)
     assert ours.is_success == theirs["success"]
     assert (ours.offset_id or "") == (theirs["traceBeans"][0]["offsetMsgId"] or "")
+
+
+def test_we_read_what_a_java_producer_traces_about_its_sends(
+    apache: ApacheCluster, java_client: JavaClient, unique_name: UniqueName
+) -> None:
+    topic, group, trace_topic = unique_name("topic"), unique_name("group"), unique_name("trace")
+    producer = java_client.start_producer(
+        apache.name_server, group, options={"enableTrace": True, "traceTopic": trace_topic}
+    )
+    [single] = java_client.send(producer, [message(topic, b"123", tags="new", keys="k1 k2")])
+    [delayed] = java_client.send(producer, [message(topic, b"later", delayTimeLevel=1)])
+    [batch] = java_client.send(
+        producer, [message(topic, b"a", keys="k3"), message(topic, b"b")], mode="batch"
+    )
+    consumer = java_client.start_consumer(
+        apache.name_server, unique_name("group"), {trace_topic: "*"}
+    )
+    found: dict[str | None, tuple[PubTrace, list[str]]] = {}
+    for count in range(1, 4):  # so many messages at most, one when the sends were quick
+        for delivery in java_client.received(consumer, count):
+            for record in decode_trace(b64decode(delivery["body"])):
+                assert isinstance(record, PubTrace)
+                found[record.message_id] = record, delivery["keys"].split()
+        if len(found) == 3:
+            break
+    java_client.stop(consumer)
+    java_client.stop(producer)
+    for sent, message_type, tags, keys in (
+        (single, MessageType.NORMAL, "new", "k1 k2"),
+        (delayed, MessageType.DELAY, None, None),
+        (batch, MessageType.NORMAL, None, None),
+    ):
+        record, index = found[sent["msgId"]]
+        assert (record.topic, record.group, record.region) == (topic, group, sent["regionId"])
+        assert (record.address, record.offset_id) == (
+            apache.brokers[0].address,
+            sent["offsetMsgId"],
+        )
+        assert (record.message_type, record.is_success) == (message_type, True)
+        assert (record.tags, record.keys) == (tags, keys)
+        assert {*sent["msgId"].split(), *(keys or "").split()} <= {*index}
+    assert found[single["msgId"]][0].body_bytes == 3
