@@ -223,7 +223,7 @@ def index_keys(record: TraceRecord) -> list[str]:
     """
     if isinstance(record, UnknownTrace):
         return []
-    keys = record.message_id.split(",") if record.message_id else []
+    keys = record.message_id.replace(",", " ").split() if record.message_id else []
     if not isinstance(record, RecallTrace) and record.keys:
         keys += record.keys.split()
     return keys

@@ -41,6 +41,8 @@ DEFAULT_REGION: Final = "DefaultRegion"
 # All properties of a message together have 32,767 bytes; the ids of a large batch are more.
 _KEYS_BYTES_MAX: Final = 30_000
 _SENDS_AT_ONCE: Final = 4
+# A millisecond's work.
+_TAKEN_MAX: Final = 100
 _STATE_NAMES: Final = {
     TransactionFlag.COMMIT: "COMMIT_MESSAGE",
     TransactionFlag.ROLLBACK: "ROLLBACK_MESSAGE",
@@ -108,18 +110,23 @@ class TraceBuffer:
         return max(0.0, since + self._options.flush_interval - now)
 
     def take(self, now: float) -> list[Message]:
-        """Return messages of all records if there are enough, or one has waited long enough."""
+        """Return messages if there are enough records, or one has waited long enough.
+
+        Of a long queue only the front is taken, for nobody can send while this goes on; `ready`
+        then has fired for the rest.
+        """
         if len(self._waiting) >= self._enough or self.due_in(now) == 0.0:
-            return self.take_all()
+            return self._take(_TAKEN_MAX)
         return []
 
     def take_all(self) -> list[Message]:
-        """Return messages of all records; for closing.
+        """Return messages of all records; for closing."""
+        return self._take(len(self._waiting))
 
-        As with Java, records of different regions or topics do not share a message.
-        """
-        taken, self._waiting = self._waiting, []
-        if self.ready.is_fired:
+    def _take(self, count: int) -> list[Message]:
+        """As with Java, records of different regions or topics do not share a message."""
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        if self.ready.is_fired and len(self._waiting) < self._enough:
             self.ready = Signal()
         parcels: dict[tuple[str | None, ...], list[_Parcel]] = {}
         for record, given in taken:

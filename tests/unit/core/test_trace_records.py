@@ -153,6 +153,8 @@ def test_trace_is_found_by_the_ids_and_the_keys_of_its_messages() -> None:
 def test_trace_of_a_batch_is_found_by_each_of_its_ids() -> None:
     [record] = decode_trace(PUB_LINE.replace(b"M1", b"M1,M2").replace(b"k1 k2", b"null"))
     assert index_keys(record) == ["M1", "M2"]
+    [record] = decode_trace(PUB_LINE.replace(b"M1", b",an id,").replace(b"k1 k2", b"null"))
+    assert index_keys(record) == ["an", "id"]  # whatever it is, a key has no blanks
 
 
 def test_trace_without_an_id_is_found_by_its_keys() -> None:

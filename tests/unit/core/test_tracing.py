@@ -134,6 +134,25 @@ def test_buffer_waits_for_the_next_ones_with_another_signal() -> None:
     assert not traces.ready.is_fired
 
 
+def test_long_queue_is_taken_piece_by_piece_while_the_signal_stays_fired() -> None:
+    traces = buffer(batch_count=20)
+    for number in range(225):
+        traces.add(pub(number))
+    lengths: list[int] = []
+    while messages := traces.take(100.0):
+        lengths.append(sum(map(len, records_of(messages))))
+        assert traces.ready.is_fired is (len(traces) >= 20)
+    assert lengths == [100, 100, 25]
+
+
+def test_closing_takes_a_long_queue_at_once() -> None:
+    traces = buffer()
+    for number in range(225):
+        traces.add(pub(number))
+    assert sum(map(len, records_of(traces.take_all()))) == 225
+    assert not traces.ready.is_fired
+
+
 def test_full_buffer_drops_records_and_counts_them() -> None:
     traces = buffer(queue_max=2)
     for number in range(5):
