@@ -257,23 +257,19 @@ class BatchFailed(SendFailed):
 
     Attributes:
         receipts: One for each request that was stored, in order.
-        unsent: The messages that were not, or that may not have been, in order.
+        unsent: The messages of the request that failed; those after it were not looked at.
     """
 
     def __init__(
-        self,
-        topic: str,
-        attempts: Sequence[Attempt],
-        elapsed: float,
-        *,
-        receipts: Sequence[SendReceipt],
-        unsent: Sequence[Message],
+        self, error: RocketMQError, *, receipts: Sequence[SendReceipt], unsent: Sequence[Message]
     ) -> None:
-        """Say what was stored and what was not."""
-        super().__init__(topic, attempts, elapsed)
+        """Say what was stored, and what stopped the rest."""
+        super().__init__(
+            error.topic or "", getattr(error, "attempts", ()), getattr(error, "elapsed", 0.0)
+        )
         self.args = (
-            f"{len(receipts)} requests of a batch were stored, {len(unsent)} messages were not; "
-            f"the first request that failed: {self.args[0]}",
+            f"{len(receipts)} requests of a list were stored, then one failed, and the rest was "
+            f"not sent: {error}",
         )
         self.receipts = tuple(receipts)
         self.unsent = tuple(unsent)

@@ -12,7 +12,7 @@ import msgspec
 
 from downrange.core.flow import Ask, Call, Chance, Clock, Flow, Pause
 from downrange.core.health import BrokerHealth, tolerance_of
-from downrange.core.membership import beat_all
+from downrange.core.membership import beat, beat_all, heartbeat_targets
 from downrange.core.nameservers import NameServers
 from downrange.core.routes import RouteTable, refresh_all
 from downrange.errors import GroupTaken, RocketMQError, ServerError, server_error
@@ -214,6 +214,12 @@ class ClientCore:
             return (yield from handler(address, command))
         remark = f" request type {command.code} not supported"
         return Command(int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), remark=remark)
+
+    def welcome(self, address: str) -> Flow[None] | None:
+        """Return what to do when a connection stands: a broker that we use must know of us."""
+        if self.has_members and address in heartbeat_targets(self):
+            return beat(self, address)
+        return None
 
     # ---- timers ----------------------------------------------------------------------------------
 

@@ -80,7 +80,9 @@ def greet(core: ClientCore, address: str) -> Flow[None]:
         yield from beat(core, address)
 
 
-def leave(core: ClientCore, *, producer: str | None = None, consumer: str | None = None) -> Flow[int]:
+def leave(
+    core: ClientCore, *, producer: str | None = None, consumer: str | None = None
+) -> Flow[int]:
     """Tell all brokers that a group has no member here any more; return how many did not hear."""
     header = UnregisterClientRequest(core.client_id, producer, consumer)
 

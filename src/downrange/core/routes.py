@@ -70,7 +70,9 @@ def route_of(topic: str, body: RouteBody, *, queue_count_max: int | None = None)
         queue_count_max: For a borrowed route: no broker has more queues than this.
     """
     brokers = {replicas.broker_name: replicas.broker_addrs for replicas in body.broker_datas}
-    masters = {name: addresses[MASTER] for name, addresses in brokers.items() if MASTER in addresses}
+    masters = {
+        name: addresses[MASTER] for name, addresses in brokers.items() if MASTER in addresses
+    }
     parts = sorted(body.queue_datas, key=lambda part: part.broker_name)
     if queue_count_max is not None:
         counts = {part.broker_name: min(queue_count_max, part.read_queue_nums) for part in parts}
@@ -116,7 +118,9 @@ def _order_counts(config: str) -> dict[str, int]:
 
 def _queues(topic: str, counts: Mapping[str, int]) -> tuple[QueueId, ...]:
     return tuple(
-        QueueId(topic, broker, number) for broker, count in counts.items() for number in range(count)
+        QueueId(topic, broker, number)
+        for broker, count in counts.items()
+        for number in range(count)
     )
 
 

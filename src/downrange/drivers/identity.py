@@ -54,7 +54,7 @@ class SystemChance:
 
     def below(self, limit: int) -> int:
         """Return one of 0, 1, …, limit - 1."""
-        return int(self._random.random() * limit)  # a fifth of what `randrange` takes
+        return int(self._random.random() * limit)  # half the time of `randrange`
 
     def uuid(self) -> str:
         """Return a text that nobody else has."""

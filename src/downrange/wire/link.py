@@ -101,6 +101,10 @@ class Link(Generic[WaiterT]):
         """How many requests wait for their replies."""
         return len(self._in_flight)
 
+    def waiting(self) -> list[tuple[int, WaiterT]]:
+        """Return the id of each request that waits for its reply, and who waits."""
+        return list(self._in_flight.items())
+
     @property
     def is_closed(self) -> bool:
         """Whether the link was closed or broke."""

@@ -1,0 +1,529 @@
+"""Producers: `Producer` for threads and `AsyncProducer` for asyncio, side by side.
+
+    with Producer("127.0.0.1:9876", group="shop") as producer:
+        receipt = producer.send(Message("orders", b"1"))
+
+Every method makes a flow of the core and has the client run it; what differs between the two is
+only how one waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+
+from downrange.client.client import CLOSE_TIMEOUT, AsyncClient, Client, Servers, State
+from downrange.core.detecting import detect
+from downrange.core.hooks import Hooks
+from downrange.core.producing import ProducerCore
+from downrange.errors import ClientClosed, NotStarted, OptionError, RocketMQError
+from downrange.options import ProducerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from downrange.core.flow import Flow
+    from downrange.core.selectors import Selector
+    from downrange.model import BatchReceipt, Message, QueueId, SendReceipt
+    from downrange.options import TLS, ClientOptions, Credentials, Proxy
+
+_log = logging.getLogger("downrange.client")
+ClientT = TypeVar("ClientT", Client, AsyncClient)
+
+
+class ProducerBase(Generic[ClientT]):
+    """What both producers have in common."""
+
+    _client_class: type[ClientT]
+
+    def __init__(
+        self,
+        servers: ClientT | Servers | None = None,
+        *,
+        group: str,
+        options: ProducerOptions | None = None,
+        hooks: Hooks | None = None,
+        client_options: ClientOptions | None = None,
+        credentials: Credentials | None = None,
+        tls: TLS | None = None,
+        proxy: Proxy | None = None,
+    ) -> None:
+        self._group = group
+        self._options = options or ProducerOptions()
+        self._hooks = hooks or Hooks()
+        self._state: State = "new"
+        self._core: ProducerCore | None = None
+        self._owns_client = not isinstance(servers, Client | AsyncClient)
+        if self._owns_client:
+            self._client = self._client_class(
+                cast("Servers | None", servers),
+                options=client_options,
+                credentials=credentials,
+                tls=tls,
+                proxy=proxy,
+                hooks=self._hooks,
+            )
+        else:
+            if not isinstance(servers, self._client_class):
+                raise OptionError(
+                    f"{type(self).__name__} needs a {self._client_class.__name__}, not {servers!r}"
+                )
+            given = {
+                "client_options": client_options,
+                "credentials": credentials,
+                "tls": tls,
+                "proxy": proxy,
+            }
+            if named := [name for name, value in given.items() if value is not None]:
+                raise OptionError(f"{', '.join(named)}: give it to the client, which has its own")
+            self._client = cast("ClientT", servers)
+
+    @classmethod
+    def from_env(cls, **settings: Any) -> Self:
+        """Make a producer with the name servers of the environment variable NAMESRV_ADDR.
+
+        Raises:
+            NoNameServer: It is not set.
+        """
+        import os
+
+        from downrange.errors import NoNameServer
+
+        servers = os.environ.get("NAMESRV_ADDR")
+        if not servers:
+            raise NoNameServer("the environment variable NAMESRV_ADDR is not set")
+        return cls(servers, **settings)
+
+    @property
+    def client(self) -> ClientT:
+        """The client that it uses: the one it was given, or its own."""
+        return self._client
+
+    @property
+    def group(self) -> str:
+        """Its group."""
+        return self._group
+
+    @property
+    def options(self) -> ProducerOptions:
+        """Its settings."""
+        return self._options
+
+    @property
+    def state(self) -> State:
+        """Whether it is new, running or closed."""
+        return self._state
+
+    def set_limits(
+        self, *, in_flight_max: int | None = None, in_flight_bytes_max: int | None = None
+    ) -> None:
+        """Change back-pressure while it is running.
+
+        Raises:
+            OptionError: A limit is too small.
+        """
+        settings = {
+            name: value
+            for name, value in (
+                ("in_flight_max", in_flight_max),
+                ("in_flight_bytes_max", in_flight_bytes_max),
+            )
+            if value is not None
+        }
+        ProducerOptions(**settings)  # type: ignore[arg-type]
+        permits = self._running_core().permits
+        self._step(lambda: permits.resize(in_flight_max, in_flight_bytes_max))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} group={self._group!r} {self._state}>"
+
+    # ---- inside ------------------------------------------------------------------------------
+
+    def _running_core(self) -> ProducerCore:
+        core = self._core
+        if core is None or self._state != "running":
+            what = f"the producer of group {self._group!r}"
+            raise ClientClosed(what) if self._state == "closed" else NotStarted(what)
+        return core
+
+    def _make_core(self) -> ProducerCore:
+        return ProducerCore(
+            self._client.core, self._group, self._options, self._hooks, _report_hook
+        )
+
+    def _background(self, core: ProducerCore) -> list[Flow[None]]:
+        return [*core.background(), *detect(core.client, core.health)]
+
+    def _step(self, function: Any) -> None:
+        function()
+
+
+def _report_hook(where: str, error: Exception) -> None:
+    _log.warning("%s failed: %r", where, error)
+
+
+class Producer(ProducerBase[Client]):
+    """Sends messages, from any number of threads.
+
+    Args:
+        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to share.
+        group: The producer's group; brokers ask any member of it about transactions.
+        options: How it sends.
+        hooks: Functions called around every send.
+        client_options: How its own client behaves.
+        credentials: What its own client signs with.
+        tls: How its own client speaks TLS.
+        proxy: What its own client connects through.
+
+    Raises:
+        OptionError: An argument makes no sense.
+
+    Example:
+        ```python
+        with Producer("127.0.0.1:9876", group="shop") as producer:
+            receipt = producer.send(Message("orders", b"1", tags="new", keys=["o-1"]))
+        ```
+    """
+
+    _client_class = Client
+
+    # ---- life --------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start it, and its own client; nothing happens when it is running.
+
+        Raises:
+            ConnectFailed: No name server can be reached.
+            GroupTaken: The client has a producer of this group.
+            ClientClosed: It was closed.
+        """
+        if self._state == "closed":
+            raise ClientClosed(f"the producer of group {self._group!r}")
+        if self._state == "new":
+            self._client.start()
+            try:
+                core = self._make_core()
+                self._client.run(core.enter())
+            except BaseException:
+                if self._owns_client:
+                    self._client.close()
+                raise
+            self._core, self._state = core, "running"
+            for flow in self._background(core):
+                self._client.spawn(flow)
+        return self
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Send what was accepted, say goodbye to the brokers, close; harmless the second time.
+
+        Args:
+            timeout: How long that may take; what is not sent by then fails.
+        """
+        core, was_running = self._core, self._state == "running"
+        self._state = "closed"
+        if core is not None and was_running and self._client.state == "running":
+            try:
+                self._client.run(core.exit(core.client.clock.now() + timeout))
+            except RocketMQError as error:
+                _log.warning("while closing %r: %s", self, error)
+        if self._owns_client:
+            self._client.close(timeout)
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    # ---- sending -----------------------------------------------------------------------------
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> SendReceipt:
+        """Send a message and wait until a broker has it.
+
+        Args:
+            message: The message.
+            queue: A queue, or what chooses one; it is not sent to another one then.
+            timeout: For the whole call, all attempts together; the options' unless given.
+
+        Returns:
+            Where it is.
+
+        Raises:
+            InvalidMessage: The message breaks a rule.
+            SendFailed: No broker took it; lists all attempts.
+            RouteNotFound: The topic does not exist and cannot be created.
+            RocketMQError: No name server answers, or a hook forbids it.
+        """
+        core, client = self._running_core(), self._client
+        return client.run(core.send(message, client.lane, core.waiting_rules, queue, timeout))
+
+    def submit(
+        self,
+        message: Message,
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> Future[SendReceipt]:
+        """Send a message without waiting.
+
+        When as many as `in_flight_max` allows are on their way, later ones wait for their turn;
+        that counts into the timeout.
+
+        Args:
+            message: The message.
+            queue: A queue, or what chooses one.
+            timeout: For the whole call, all attempts together; the options' unless given.
+
+        Returns:
+            A future of the receipt. Its callbacks run in the client's pool.
+
+        Raises:
+            InvalidMessage: The message breaks a rule.
+        """
+        core, client = self._running_core(), self._client
+        flow = core.send(message, client.lane, core.submit_rules, queue, timeout, is_limited=True)
+        return client.submit(flow)
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Hand a message to a broker without waiting for an answer; it may be lost.
+
+        Args:
+            message: The message.
+            queue: A queue, or what chooses one.
+            timeout: For finding and reaching the broker; the options' unless given.
+
+        Raises:
+            InvalidMessage: The message breaks a rule.
+            RocketMQError: The broker cannot be found or reached.
+        """
+        core, client = self._running_core(), self._client
+        client.run(core.send_oneway(message, client.lane, queue, timeout))
+
+    def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> BatchReceipt:
+        """Send messages of one topic in as few requests as they fit in.
+
+        Args:
+            messages: Any number of them; no delays among them.
+            queue: A queue, or what chooses one, for each request.
+            timeout: For each request; the options' unless given.
+
+        Returns:
+            One receipt per request.
+
+        Raises:
+            InvalidMessage: A message, or the list, breaks a rule.
+            BatchFailed: Some were sent, then a request failed; says which.
+            SendFailed: The first request failed.
+        """
+        core, client = self._running_core(), self._client
+        flow = core.send_batch(messages, client.lane, core.waiting_rules, queue, timeout)
+        return client.run(flow)
+
+    def submit_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> Future[BatchReceipt]:
+        """Send messages of one topic without waiting, in as few requests as they fit in.
+
+        Args:
+            messages: Any number of them; taken in the background.
+            queue: A queue, or what chooses one, for each request.
+            timeout: For each request; the options' unless given.
+
+        Returns:
+            A future of one receipt per request.
+        """
+        core, client = self._running_core(), self._client
+        flow = core.send_batch(
+            messages, client.lane, core.submit_rules, queue, timeout, is_limited=True
+        )
+        return client.submit(flow)
+
+
+class AsyncProducer(ProducerBase[AsyncClient]):
+    """Sends messages, from any number of tasks of one event loop.
+
+    Args:
+        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to share.
+        group: The producer's group; brokers ask any member of it about transactions.
+        options: How it sends.
+        hooks: Functions called around every send.
+        client_options: How its own client behaves.
+        credentials: What its own client signs with.
+        tls: How its own client speaks TLS.
+        proxy: What its own client connects through.
+
+    Raises:
+        OptionError: An argument makes no sense.
+
+    Example:
+        ```python
+        async with AsyncProducer("127.0.0.1:9876", group="shop") as producer:
+            receipt = await producer.send(Message("orders", b"1", tags="new", keys=["o-1"]))
+        ```
+    """
+
+    _client_class = AsyncClient
+
+    # ---- life --------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Start it, and its own client; nothing happens when it is running.
+
+        Raises:
+            ConnectFailed: No name server can be reached.
+            GroupTaken: The client has a producer of this group.
+            ClientClosed: It was closed.
+        """
+        if self._state == "closed":
+            raise ClientClosed(f"the producer of group {self._group!r}")
+        if self._state == "new":
+            await self._client.start()
+            try:
+                core = self._make_core()
+                await self._client.run(core.enter())
+            except BaseException:
+                if self._owns_client:
+                    await self._client.close()
+                raise
+            self._core, self._state = core, "running"
+            for flow in self._background(core):
+                self._client.spawn(flow)
+        return self
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Send what was accepted, say goodbye to the brokers, close; harmless the second time.
+
+        Args:
+            timeout: How long that may take; what is not sent by then fails.
+        """
+        core, was_running = self._core, self._state == "running"
+        self._state = "closed"
+        if core is not None and was_running and self._client.state == "running":
+            try:
+                await self._client.run(core.exit(core.client.clock.now() + timeout))
+            except RocketMQError as error:
+                _log.warning("while closing %r: %s", self, error)
+        if self._owns_client:
+            await self._client.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    # ---- sending -----------------------------------------------------------------------------
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> SendReceipt:
+        """Send a message and wait until a broker has it.
+
+        Args:
+            message: The message.
+            queue: A queue, or what chooses one; it is not sent to another one then.
+            timeout: For the whole call, all attempts together; the options' unless given.
+
+        Returns:
+            Where it is.
+
+        Raises:
+            InvalidMessage: The message breaks a rule.
+            SendFailed: No broker took it; lists all attempts.
+            RouteNotFound: The topic does not exist and cannot be created.
+            RocketMQError: No name server answers, or a hook forbids it.
+        """
+        core, client = self._running_core(), self._client
+        flow = core.send(message, client.lane, core.async_rules, queue, timeout, is_limited=True)
+        return await client.run(flow)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Hand a message to a broker without waiting for an answer; it may be lost.
+
+        Args:
+            message: The message.
+            queue: A queue, or what chooses one.
+            timeout: For finding and reaching the broker; the options' unless given.
+
+        Raises:
+            InvalidMessage: The message breaks a rule.
+            RocketMQError: The broker cannot be found or reached.
+        """
+        core, client = self._running_core(), self._client
+        await client.run(core.send_oneway(message, client.lane, queue, timeout))
+
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> BatchReceipt:
+        """Send messages of one topic in as few requests as they fit in.
+
+        Args:
+            messages: Any number of them; no delays among them.
+            queue: A queue, or what chooses one, for each request.
+            timeout: For each request; the options' unless given.
+
+        Returns:
+            One receipt per request.
+
+        Raises:
+            InvalidMessage: A message, or the list, breaks a rule.
+            BatchFailed: Some were sent, then a request failed; says which.
+            SendFailed: The first request failed.
+        """
+        core, client = self._running_core(), self._client
+        flow = core.send_batch(
+            messages, client.lane, core.async_rules, queue, timeout, is_limited=True
+        )
+        return await client.run(flow)

@@ -1,0 +1,400 @@
+"""Flows on asyncio: connections, one per server, and everything that happens on them.
+
+Requests of one turn of the loop go out in one write. A reply resumes the flow that waits for it.
+Calls that are late are found by one timer per connection, set to the earliest deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from downrange.drivers.running import Running, Sharing
+from downrange.errors import CallTimeout, ClientClosed, ConnectionLost, RocketMQError
+from downrange.wire.codes import HeaderCodec
+from downrange.wire.link import Link, LinkBroken, ReplyArrived, RequestArrived
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import ThreadPoolExecutor
+
+    from downrange.core.client import ClientCore
+    from downrange.core.flow import Call, Flow, Once
+    from downrange.drivers.dialing import Dialer
+    from downrange.wire.command import Command
+
+_log = logging.getLogger("downrange.drivers")
+ResultT = TypeVar("ResultT")
+#: So much later than the deadline a late call is found at most.
+_LATE: Final = 0.005
+
+
+class AioDriver:
+    """Carries out the effects of flows on one event loop.
+
+    Args:
+        core: The client whose flows they are.
+        dialer: Makes connections.
+        lock: Held while a flow takes a step; a lock of its own unless other threads step, too.
+        pool: Runs functions of the user's that may block.
+
+    Attributes:
+        late_replies: Replies that nobody waited for any more, of connections that have ended.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        dialer: Dialer,
+        *,
+        lock: threading.Lock | None = None,
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
+        self.core = core
+        self.clock = core.clock
+        self.dialer = dialer
+        self.lock = lock or threading.Lock()
+        self.pool = pool
+        self.loop = asyncio.get_running_loop()
+        self.late_replies = 0
+        self._thread_id = threading.get_ident()
+        self._connections: dict[str, Connection] = {}
+        self._shared: dict[Any, Sharing] = {}
+        self._background: set[Running] = set()
+        self._is_closed = False
+        self._tidying = self.loop.call_later(core.options.idle_timeout / 4, self._tidy)
+
+    # ---- flows -------------------------------------------------------------------------------
+
+    async def run(self, flow: Flow[ResultT]) -> ResultT:
+        """Run a flow to its end; when the caller is cancelled, the flow is given up.
+
+        Raises:
+            BaseException: What the flow raises.
+        """
+        future: asyncio.Future[ResultT] = self.loop.create_future()
+        running = self.start(flow, partial(_settle, future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+
+    def start(self, flow: Flow[Any], done: Callable[[Any, BaseException | None], None]) -> Running:
+        """Start a flow; `done` is called at its end with the result, or with None and the error."""
+        running = Running(self, flow, done)
+        if self._is_closed:
+            flow.close()
+            done(None, ClientClosed("the client"))
+        else:
+            running.resume()
+        return running
+
+    def spawn(self, flow: Flow[Any]) -> None:
+        """Run a flow in the background until it ends or the driver is closed."""
+
+        def done(_: Any, error: BaseException | None) -> None:
+            self._background.discard(running)
+            if isinstance(error, RocketMQError):
+                _log.debug("in the background: %s", error)
+            elif error is not None:
+                _log.error("a background flow ended", exc_info=error)
+
+        running = Running(self, flow, done)
+        self._background.add(running)
+        running.resume()
+
+    def share(self, effect: Once, waiter: Running) -> Callable[[], None]:
+        """Let a flow wait for one that others may wait for, too; return how it stops waiting."""
+        sharing = self._shared.get(effect.key)
+        if sharing is None:
+            sharing = self._shared[effect.key] = Sharing()
+            sharing.waiters.append(waiter)
+
+            def done(result: Any, error: BaseException | None) -> None:
+                del self._shared[effect.key]
+                # Later, as a flow must not be resumed inside its own step.
+                self.loop.call_soon(sharing.done, result, error)
+
+            Running(self, effect.flow(), done).resume()
+        else:
+            sharing.waiters.append(waiter)
+        return partial(sharing.waiters.remove, waiter)
+
+    def call_soon(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call a function on the loop, from whichever thread."""
+        if threading.get_ident() == self._thread_id:
+            self.loop.call_soon(function, *args)
+        else:
+            self.loop.call_soon_threadsafe(function, *args)
+
+    # ---- connections -------------------------------------------------------------------------
+
+    def connection(self, address: str) -> Connection:
+        """Return the connection to a server, made anew where there is none.
+
+        Raises:
+            OptionError: The address is none.
+        """
+        connection = self._connections.get(address)
+        if connection is None or connection.is_ended:
+            if self._is_closed:
+                raise ClientClosed("the client")
+            connection = self._connections[address] = Connection(self, address)
+        return connection
+
+    def ended(self, connection: Connection) -> None:
+        """Take notice that a connection has ended."""
+        self.late_replies += connection.late_replies
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+        with self.lock:
+            self.core.greeted.discard(connection.address)
+
+    def addresses(self) -> dict[str, int]:
+        """Return the servers that connections stand to, and how many requests wait at each."""
+        return {
+            address: connection.in_flight
+            for address, connection in self._connections.items()
+            if connection.is_open
+        }
+
+    def late_count(self) -> int:
+        """Return how many replies came too late."""
+        return self.late_replies + sum(
+            connection.late_replies for connection in self._connections.values()
+        )
+
+    def _tidy(self) -> None:
+        """Close what was not used for long."""
+        idle = self.core.options.idle_timeout
+        self._tidying = self.loop.call_later(idle / 4, self._tidy)
+        oldest = self.clock.now() - idle
+        for connection in list(self._connections.values()):
+            if connection.used_at < oldest and not connection.in_flight:
+                connection.close("it was not used")
+
+    async def close(self) -> None:
+        """End all connections and everything in the background."""
+        self._is_closed = True
+        self._tidying.cancel()
+        for running in list(self._background):
+            running.cancel()
+        self._background.clear()
+        for connection in list(self._connections.values()):
+            connection.close("the client was closed")
+        await asyncio.sleep(0)  # transports close in the next turn
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return  # the caller was cancelled in the same turn
+    if error is None:
+        future.set_result(result)
+    elif isinstance(error, StopIteration):
+        future.set_exception(RuntimeError("a flow raised StopIteration"))
+    else:
+        future.set_exception(error)
+
+
+class Connection(asyncio.Protocol):
+    """One connection to a server, from its first call to its end."""
+
+    def __init__(self, driver: AioDriver, address: str) -> None:
+        self.address = address
+        self.used_at = driver.clock.now()
+        self.is_ended = False
+        self._driver = driver
+        options = driver.core.options
+        codec = HeaderCodec.BINARY if options.header_codec == "binary" else HeaderCodec.JSON
+        self._link: Link[Running] = Link(codec=codec, in_flight_max=options.in_flight_max)
+        self._transport: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
+        self._tellers: list[Running] = []
+        self._is_flushing = False
+        self._is_paused = False
+        self._sweep_at = float("inf")
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._connecting = driver.loop.create_task(self._connect())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection stands."""
+        return self._transport is not None and not self.is_ended
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their replies."""
+        return self._link.in_flight
+
+    @property
+    def late_replies(self) -> int:
+        """How many replies nobody waited for any more."""
+        return self._link.late_replies
+
+    # ---- out -----------------------------------------------------------------------------------
+
+    def ask(self, running: Running, call: Call) -> Callable[[], object]:
+        """Send a request; the flow is resumed with the reply. Return how to stop waiting.
+
+        Raises:
+            LinkError: Too many requests wait.
+            WireError: The command cannot be written.
+        """
+        command, deadline = call.command, call.deadline
+        self._write(self._link.request(command, running))
+        now = running.asked_at = self._driver.clock.now()
+        running.deadline = deadline
+        if deadline < self._sweep_at:
+            self._sweep_at = deadline
+            if self._sweeping is not None:
+                self._sweeping.cancel()
+            self._sweeping = self._driver.loop.call_later(deadline - now + _LATE, self._sweep)
+        return partial(self._link.abandon, command.request_id)
+
+    def tell(self, running: Running, call: Call) -> bool:
+        """Send a request that is not answered; return whether it is on its way.
+
+        Otherwise the flow is resumed when the connection stands, or when the peer reads again.
+
+        Raises:
+            WireError: The command cannot be written.
+        """
+        self._write(self._link.oneway(call.command))
+        if self._transport is not None and not self._is_paused:
+            return True
+        self._tellers.append(running)
+        return False
+
+    def _release_tellers(self, error: RocketMQError | None = None) -> None:
+        tellers, self._tellers = self._tellers, []
+        for running in tellers:
+            running.resume(None, None if error is None else copy(error))
+
+    def _write(self, data: bytes) -> None:
+        self._unsent.append(data)
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._driver.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        if self._transport is None or self._is_paused or not self._unsent:
+            return  # goes out when it stands, or when the peer reads again
+        unsent, self._unsent = self._unsent, []
+        self.used_at = self._driver.clock.now()
+        self._transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+
+    def pause_writing(self) -> None:
+        """Hold back: the peer does not read."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """Go on: the peer reads again."""
+        self._is_paused = False
+        self._flush()
+        self._release_tellers()
+
+    # ---- in --------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Resume the flows whose replies these are."""
+        for event in self._link.receive(data):
+            if type(event) is ReplyArrived:
+                event.waiter.resume(event.command)
+            elif type(event) is RequestArrived:
+                self._answer(event.command)
+            else:
+                assert type(event) is LinkBroken
+                for waiter in event.waiters:
+                    waiter.resume(error=ConnectionLost(self.address, str(event.error)))
+                self.close(f"it breaks the protocol: {event.error}")
+
+    def _answer(self, request: Command) -> None:
+        """Let the client answer a request of the server's."""
+
+        def done(reply: Command | None, error: BaseException | None) -> None:
+            if error is not None:
+                _log.warning(
+                    "request %d of %s could not be answered: %s", request.code, self.address, error
+                )
+            elif reply is not None and not request.is_oneway and not self._link.is_closed:
+                self._write(self._link.reply(request, reply))
+
+        driver = self._driver
+        driver.start(driver.core.answer(self.address, request), done)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Fail those who wait."""
+        self._end(
+            ConnectionLost(self.address, f"the connection ended ({error or 'by the server'})")
+        )
+
+    # ---- beginning and end -----------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        driver = self._driver
+        try:
+            await driver.dialer.open(driver.loop, lambda: self, self.address)
+        except RocketMQError as error:
+            self._end(error)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            _log.exception("connecting to %s failed", self.address)
+            self._end(ConnectionLost(self.address, repr(error)))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send what has gathered while there was no connection."""
+        if self.is_ended:
+            transport.close()
+            return
+        self._transport = cast("asyncio.Transport", transport)
+        self._flush()
+        self._release_tellers()
+        with self._driver.lock:
+            welcome = self._driver.core.welcome(self.address)
+        if welcome is not None:
+            self._driver.spawn(welcome)
+
+    def close(self, why: str) -> None:
+        """End the connection."""
+        self._end(ConnectionLost(self.address, f"the connection was closed: {why}"))
+
+    def _end(self, error: RocketMQError) -> None:
+        if self.is_ended:
+            return
+        self.is_ended = True
+        self._connecting.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        if self._transport is not None:
+            self._transport.close()
+        self._driver.ended(self)
+        for waiter in self._link.close():
+            waiter.resume(error=copy(error))
+        self._release_tellers(error)
+
+    def _sweep(self) -> None:
+        """Give up what is late, and come again when the next can be."""
+        now = self._driver.clock.now()
+        earliest = float("inf")
+        late: list[Running] = []
+        for request_id, running in self._link.waiting():
+            if running.deadline <= now:
+                self._link.abandon(request_id)
+                late.append(running)
+            else:
+                earliest = min(earliest, running.deadline)
+        self._sweep_at = earliest
+        self._sweeping = (
+            None
+            if earliest == float("inf")
+            else self._driver.loop.call_later(earliest - now + _LATE, self._sweep)
+        )
+        for running in late:
+            running.resume(error=CallTimeout(self.address, round(now - running.asked_at, 3)))

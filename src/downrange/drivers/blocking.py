@@ -1,0 +1,194 @@
+"""Connections that a caller's thread uses by itself: write a request, read until the reply is there.
+
+A wake-up of another thread costs more than the whole of this, so a thread that waits for an answer
+asks for it itself. A connection serves one call at a time; a thread that finds none free goes
+through the background thread instead, where requests of many share one connection.
+
+A connection on which a call failed is closed: what it might still bring is of no use.
+"""
+
+from __future__ import annotations
+
+import select
+import ssl
+import threading
+from typing import TYPE_CHECKING, Final
+
+from downrange.errors import CallTimeout, ConnectionLost
+from downrange.wire.codes import HeaderCodec
+from downrange.wire.link import Link, LinkBroken, ReplyArrived
+
+if TYPE_CHECKING:
+    import socket
+
+    from downrange.core.flow import Call, Clock
+    from downrange.drivers.dialing import Dialer
+    from downrange.options import ClientOptions
+    from downrange.wire.command import Command
+
+_READ_BYTES: Final = 65_536
+
+
+class BlockingConnection:
+    """One connection, for one call at a time."""
+
+    __slots__ = ("_clock", "_link", "_poll", "_socket", "address", "used_at")
+
+    def __init__(
+        self, address: str, connected: socket.socket, clock: Clock, codec: HeaderCodec
+    ) -> None:
+        self.address = address
+        self.used_at = clock.now()
+        self._clock = clock
+        self._socket = connected
+        self._link: Link[None] = Link(codec=codec)
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLIN)
+
+    def is_usable(self) -> bool:
+        """Whether the peer has neither closed the connection nor said anything unasked."""
+        if not self._poll.poll(0):
+            return True
+        if not isinstance(self._socket, ssl.SSLSocket):
+            return False
+        self._socket.settimeout(0)
+        try:  # a session ticket may lie there, and nothing behind it
+            self._socket.recv(1)
+        except ssl.SSLWantReadError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def call(self, call: Call) -> Command | None:
+        """Send a request and return its reply; None for a one-way request.
+
+        Raises:
+            ConnectionLost: The connection ended before.
+            CallTimeout: The reply was not there at the deadline.
+            WireError: The command cannot be written.
+        """
+        link, sock = self._link, self._socket
+        started = self.used_at = self._clock.now()
+        data = link.oneway(call.command) if call.is_oneway else link.request(call.command, None)
+        try:
+            sock.settimeout(max(call.deadline - started, 0.001))
+            sock.sendall(data)
+            if call.is_oneway:
+                return None
+            while True:
+                received = sock.recv(_READ_BYTES)
+                if not received:
+                    raise ConnectionLost(self.address, "the server closed the connection")
+                for event in link.receive(received):
+                    if type(event) is ReplyArrived:
+                        return event.command
+                    if type(event) is LinkBroken:
+                        raise ConnectionLost(self.address, str(event.error))
+                left = call.deadline - self._clock.now()
+                if left <= 0:
+                    raise TimeoutError
+                sock.settimeout(left)
+        except TimeoutError as error:
+            waited = round(self._clock.now() - started, 3)
+            raise CallTimeout(self.address, waited) from error
+        except ConnectionLost:
+            raise
+        except OSError as error:
+            raise ConnectionLost(self.address, error.strerror or str(error)) from error
+
+    def close(self) -> None:
+        """End the connection."""
+        self._link.close()
+        self._socket.close()
+
+
+class BlockingConnections:
+    """The free connections to each server, and how many there are."""
+
+    def __init__(self, dialer: Dialer, options: ClientOptions, clock: Clock) -> None:
+        self._dialer = dialer
+        self._clock = clock
+        self._per_address_max = options.sync_connections_max
+        self._idle_timeout = options.idle_timeout
+        self._codec = HeaderCodec.BINARY if options.header_codec == "binary" else HeaderCodec.JSON
+        self._lock = threading.Lock()
+        self._free: dict[str, list[BlockingConnection]] = {}
+        self._counts: dict[str, int] = {}
+        self._is_closed = False
+
+    def call(self, call: Call) -> Command | None:
+        """Make a call on a free connection, or on a new one.
+
+        Raises:
+            NoneFree: As many as allowed are in use.
+            TransportError: It cannot be made, or ended too early, or too late.
+        """
+        connection = self._lease(call)
+        try:
+            reply = connection.call(call)
+        except BaseException:
+            self._drop(connection)
+            raise
+        with self._lock:
+            if not self._is_closed:
+                self._free[call.address].append(connection)
+                return reply
+        connection.close()
+        return reply
+
+    def counts(self) -> dict[str, int]:
+        """Return how many connections stand to each server."""
+        with self._lock:
+            return {address: count for address, count in self._counts.items() if count}
+
+    def close(self) -> None:
+        """End all connections; those in use when their call is over."""
+        with self._lock:
+            self._is_closed = True
+            free, self._free = self._free, {}
+        for connections in free.values():
+            for connection in connections:
+                connection.close()
+
+    def tidy(self) -> None:
+        """Close what was not used for long."""
+        oldest = self._clock.now() - self._idle_timeout
+        with self._lock:
+            old = [one for free in self._free.values() for one in free if one.used_at < oldest]
+            for one in old:
+                self._free[one.address].remove(one)
+                self._counts[one.address] -= 1
+        for one in old:
+            one.close()
+
+    def _lease(self, call: Call) -> BlockingConnection:
+        address = call.address
+        while True:
+            with self._lock:
+                free = self._free.setdefault(address, [])
+                if not free:
+                    if self._counts.get(address, 0) >= self._per_address_max:
+                        raise NoneFree
+                    self._counts[address] = self._counts.get(address, 0) + 1
+                    break
+                connection = free.pop()
+            if connection.is_usable():
+                return connection
+            self._drop(connection)
+        try:
+            connected = self._dialer.connect(address, call.deadline - self._clock.now())
+        except BaseException:
+            with self._lock:
+                self._counts[address] -= 1
+            raise
+        return BlockingConnection(address, connected, self._clock, self._codec)
+
+    def _drop(self, connection: BlockingConnection) -> None:
+        connection.close()
+        with self._lock:
+            self._counts[connection.address] -= 1
+
+
+class NoneFree(Exception):
+    """All connections that threads may use are in use; nothing a user sees."""

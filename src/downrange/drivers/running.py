@@ -1,0 +1,239 @@
+"""Flows on an event loop: each is stepped by the events it waits for, without a task of its own.
+
+A task and a future per request would cost more than the request's own work, so a reply, a timer or
+a signal resumes the flow directly. One rule: a flow is stepped only on the loop's thread, with the
+core's lock held, and user code runs without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from downrange.core.flow import Ask, Call, Effect, Flow, Gather, Once, Pause, Wait
+from downrange.errors import RocketMQError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from downrange.drivers.aio import AioDriver
+
+_log = logging.getLogger("downrange.drivers")
+#: What an effect answers that cannot be answered yet.
+_LATER: Final = object()
+
+
+class Running:
+    """One flow, from its first step to its end.
+
+    Args:
+        driver: Who carries out its effects.
+        flow: The flow.
+        done: Called at the end with its result, or with None and the error.
+
+    Attributes:
+        asked_at: When the call that it waits for began; connections keep it here.
+        deadline: When that is given up.
+    """
+
+    __slots__ = ("_done", "_driver", "_flow", "_give_up", "asked_at", "deadline")
+
+    def __init__(
+        self,
+        driver: AioDriver,
+        flow: Flow[Any],
+        done: Callable[[Any, BaseException | None], None],
+    ) -> None:
+        self._driver = driver
+        self._flow = flow
+        self._done = done
+        #: Takes back what the flow waits for, when it is cancelled.
+        self._give_up: Callable[[], object] | None = None
+        self.asked_at = self.deadline = 0.0
+
+    def resume(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Go on with an answer or an error until the flow waits again or ends."""
+        flow, lock = self._flow, self._driver.lock
+        self._give_up = None
+        while True:
+            try:
+                with lock:
+                    effect = flow.send(value) if error is None else flow.throw(error)
+            except StopIteration as finished:
+                self._done(finished.value, None)
+                return
+            except BaseException as failure:
+                self._done(None, failure)
+                return
+            error = None
+            try:
+                value = self._perform(effect)
+            except BaseException as failure:
+                error = failure
+            else:
+                if value is _LATER:
+                    return
+
+    def cancel(self) -> None:
+        """Give the flow up: what it holds is given back, `done` is not called."""
+        give_up, self._give_up = self._give_up, None
+        if give_up is not None:
+            give_up()
+        try:
+            with self._driver.lock:
+                self._flow.close()
+        except RuntimeError:
+            _log.exception("a flow cannot be given up")
+
+    # ---- effects -----------------------------------------------------------------------------
+
+    def _perform(self, effect: Effect) -> Any:
+        """Carry an effect out, or begin to; return its answer or `_LATER`."""
+        if type(effect) is Call:
+            connection = self._driver.connection(effect.address)
+            if effect.is_oneway:
+                return None if connection.tell(self, effect) else _LATER
+            self._give_up = connection.ask(self, effect)
+            return _LATER
+        if type(effect) is Wait:
+            return self._wait(effect)
+        if type(effect) is Pause:
+            timer = self._driver.loop.call_later(effect.seconds, self.resume)
+            self._give_up = timer.cancel
+            return _LATER
+        if type(effect) is Ask:
+            return self._ask(effect)
+        if type(effect) is Once:
+            self._give_up = self._driver.share(effect, self)
+            return _LATER
+        assert type(effect) is Gather
+        return self._gather(effect)
+
+    def _wait(self, effect: Wait) -> Any:
+        driver, signal = self._driver, effect.signal
+        left = effect.deadline - driver.clock.now()
+
+        def fired() -> None:  # with the lock held, perhaps on another thread
+            driver.call_soon(ended, True)
+
+        def ended(is_fired: bool) -> None:
+            if self._give_up is give_up:  # the other of signal and timer was not first
+                give_up()
+                self.resume(is_fired)
+
+        with driver.lock:
+            if signal.is_fired or left <= 0:
+                return signal.is_fired
+            signal.listen(fired)
+        timer = driver.loop.call_later(left, ended, False)
+
+        def give_up() -> None:
+            self._give_up = None
+            timer.cancel()
+            with driver.lock:
+                signal.unlisten(fired)
+
+        self._give_up = give_up
+        return _LATER
+
+    def _ask(self, effect: Ask) -> Any:
+        driver = self._driver
+        if effect.may_block and not asyncio.iscoroutinefunction(effect.function):
+            work: asyncio.Future[Any] = driver.loop.run_in_executor(
+                driver.pool, effect.function, *effect.args
+            )
+        else:
+            answer = effect.function(*effect.args)
+            if not inspect.isawaitable(answer):
+                return answer
+            work = asyncio.ensure_future(answer)
+        self._give_up = work.cancel
+        work.add_done_callback(self._asked)
+        return _LATER
+
+    def _asked(self, work: asyncio.Future[Any]) -> None:
+        if self._give_up is None:
+            return  # the flow was given up
+        if work.cancelled():
+            self.resume(error=asyncio.CancelledError())
+        elif (error := work.exception()) is not None:
+            self.resume(error=error)
+        else:
+            self.resume(work.result())
+
+    def _gather(self, effect: Gather) -> Any:
+        if not effect.flows:
+            return []
+        gathering = _Gathering(self._driver, effect, self.resume)
+        self._give_up = gathering.cancel
+        return gathering.start(_LATER)
+
+
+class _Gathering:
+    """Flows side by side."""
+
+    def __init__(self, driver: AioDriver, effect: Gather, resume: Callable[..., None]) -> None:
+        self._driver = driver
+        self._waiting = list(enumerate(effect.flows))[::-1]
+        self._outcomes: list[Any] = [None] * len(effect.flows)
+        self._limit = effect.limit
+        self._resume = resume
+        self._running: dict[int, Running] = {}
+        self._failure: BaseException | None = None
+        self._is_pumping = False
+
+    def start(self, later: object) -> Any:
+        """Start as many as may run; return the outcomes when that was all it took."""
+        self._pump()
+        if self._failure is not None:
+            raise self._failure
+        return later if self._running else self._outcomes
+
+    def cancel(self) -> None:
+        """Give all of them up."""
+        waiting, self._waiting = self._waiting, []
+        for running in list(self._running.values()):
+            running.cancel()
+        self._running.clear()
+        for _, flow in waiting:
+            flow.close()
+
+    def _pump(self) -> None:
+        self._is_pumping = True
+        while self._waiting and len(self._running) < self._limit and self._failure is None:
+            index, flow = self._waiting.pop()
+            running = self._running[index] = Running(
+                self._driver, flow, partial(self._ended, index)
+            )
+            running.resume()
+        self._is_pumping = False
+
+    def _ended(self, index: int, result: Any, error: BaseException | None) -> None:
+        self._running.pop(index, None)
+        self._outcomes[index] = result if error is None else error
+        if error is not None and not isinstance(error, RocketMQError):
+            self._failure = error
+            self.cancel()
+        if self._is_pumping:
+            return  # whoever pumps goes on
+        self._pump()
+        if self._failure is not None:
+            self._resume(error=self._failure)
+        elif not self._running:
+            self._resume(self._outcomes)
+
+
+class Sharing:
+    """One flow whose outcome several others wait for."""
+
+    def __init__(self) -> None:
+        self.waiters: list[Running] = []
+
+    def done(self, result: Any, error: BaseException | None) -> None:
+        """Give everyone the result, or an error of their own."""
+        for waiter in self.waiters:
+            waiter.resume(result, None if error is None else copy(error))

@@ -1,0 +1,322 @@
+"""Flows in threads: the caller's own where it waits, one engine thread for everything else.
+
+    run(flow)     steps the flow here; its calls go over blocking sockets of this thread
+    submit(flow)  steps it on the engine's event loop; the caller gets a future
+    spawn(flow)   the same, for flows that nobody waits for
+
+What concerns several callers (`Once`, `Gather`) is done on the engine as well, so that there is one
+place for it. The core's lock is held while a flow takes a step, and never while anything waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from downrange.core.flow import Ask, Call, Effect, Flow, Pause, Wait
+from downrange.core.picking import Lane
+from downrange.drivers.aio import AioDriver
+from downrange.drivers.blocking import BlockingConnections, NoneFree
+from downrange.errors import ClientClosed, ForkedClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from downrange.core.client import ClientCore
+    from downrange.drivers.dialing import Dialer
+
+ResultT = TypeVar("ResultT")
+_STOP_TIMEOUT: Final = 5.0
+
+
+class ThreadDriver:
+    """Carries out the effects of flows in threads.
+
+    Args:
+        core: The client whose flows they are.
+        dialer: Makes connections.
+    """
+
+    def __init__(self, core: ClientCore, dialer: Dialer) -> None:
+        self.core = core
+        self._clock = core.clock
+        self._lock = threading.Lock()
+        self._dialer = dialer
+        self._connections = BlockingConnections(dialer, core.options, core.clock)
+        self._lanes = threading.local()
+        self._process_id = os.getpid()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._is_woken = False
+        self._is_closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._engine: AioDriver | None = None
+        self._thread: threading.Thread | None = None
+        self._pool = ThreadPoolExecutor(
+            core.options.callback_threads, thread_name_prefix="downrange-callback"
+        )
+        self._callbacks_waiting = 0
+
+    # ---- life --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the engine thread."""
+        is_ready = threading.Event()
+        self._thread = threading.Thread(
+            target=self._live, args=(is_ready,), name="downrange-engine", daemon=True
+        )
+        self._thread.start()
+        is_ready.wait()
+
+    def _live(self, is_ready: threading.Event) -> None:
+        loop = _new_event_loop()
+        self._loop = loop
+
+        async def begin() -> None:
+            self._engine = AioDriver(self.core, self._dialer, lock=self._lock, pool=self._pool)
+
+        try:
+            loop.run_until_complete(begin())
+            is_ready.set()
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    def close(self) -> None:
+        """End all connections and threads; what still waits fails. Harmless the second time."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._connections.close()
+        if self.is_forked or self._loop is None or self._thread is None:
+            return
+        loop, engine = self._loop, self._engine
+        assert engine is not None
+
+        async def end() -> None:
+            await engine.close()
+            loop.stop()
+
+        loop.call_soon_threadsafe(lambda: asyncio.ensure_future(end(), loop=loop))
+        if self._thread is not threading.current_thread():
+            self._thread.join(_STOP_TIMEOUT)
+        self._pool.shutdown(wait=False)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is another process than the one that started it."""
+        return os.getpid() != self._process_id
+
+    # ---- flows -------------------------------------------------------------------------------
+
+    @property
+    def lane(self) -> Lane:
+        """This thread's place in the round robin."""
+        try:
+            return cast("Lane", self._lanes.lane)
+        except AttributeError:
+            lane = self._lanes.lane = Lane()
+            return lane
+
+    def run(self, flow: Flow[ResultT]) -> ResultT:
+        """Run a flow in this thread to its end.
+
+        Raises:
+            ClientClosed, ForkedClient: It cannot be run any more.
+            BaseException: What the flow raises.
+        """
+        self._check()
+        lock, perform = self._lock, self._perform
+        try:
+            with lock:
+                effect = next(flow)
+            while True:
+                try:
+                    answer = perform(effect)
+                except BaseException as error:
+                    with lock:
+                        effect = flow.throw(error)
+                else:
+                    with lock:
+                        effect = flow.send(answer)
+        except StopIteration as finished:
+            return cast("ResultT", finished.value)
+
+    def submit(self, flow: Flow[ResultT], future: Future[ResultT] | None = None) -> Future[ResultT]:
+        """Run a flow on the engine; return the future of its result.
+
+        A future that is cancelled before the flow has ended gives the flow up.
+        """
+        self._check()
+        settled: Future[ResultT] = CallbackFuture(self) if future is None else future
+
+        def done(result: ResultT, error: BaseException | None) -> None:
+            if settled.cancelled():
+                return
+            if error is None:
+                settled.set_result(result)
+            else:
+                settled.set_exception(error)
+
+        def begin() -> None:
+            assert self._engine is not None
+            if settled.cancelled():
+                flow.close()
+                return
+            running = self._engine.start(flow, done)
+            if isinstance(settled, CallbackFuture):
+                settled.running = running
+
+        self._on_engine(begin)
+        return settled
+
+    def spawn(self, flow: Flow[Any]) -> None:
+        """Run a flow in the background until it ends or the driver is closed."""
+        self._check()
+
+        def begin() -> None:
+            assert self._engine is not None
+            self._engine.spawn(flow)
+
+        self._on_engine(begin)
+
+    def step(self, function: Callable[[], ResultT]) -> ResultT:
+        """Call a short function of the core while no flow takes a step."""
+        with self._lock:
+            return function()
+
+    def callback(self, function: Callable[[], None]) -> None:
+        """Run a callback in the pool; here when too many wait already."""
+        with self._lock:
+            is_room = self._callbacks_waiting < self.core.options.callbacks_waiting_max
+            self._callbacks_waiting += is_room
+        if not is_room or self._is_closed:
+            function()
+            return
+
+        def counted() -> None:
+            with self._lock:
+                self._callbacks_waiting -= 1
+            function()
+
+        self._pool.submit(counted)
+
+    def connections(self) -> dict[str, int]:
+        """Return how many connections stand to each server."""
+        counts = self._connections.counts()
+        if self._engine is not None:
+            for address in self._engine.addresses():
+                counts[address] = counts.get(address, 0) + 1
+        return counts
+
+    def late_count(self) -> int:
+        """Return how many replies came too late."""
+        return 0 if self._engine is None else self._engine.late_count()
+
+    def tidy(self) -> None:
+        """Close connections that were not used for long."""
+        self._connections.tidy()
+
+    # ---- effects -----------------------------------------------------------------------------
+
+    def _perform(self, effect: Effect) -> Any:
+        if type(effect) is Call:
+            try:
+                return self._connections.call(effect)
+            except NoneFree:
+                return self._perform_on_engine(effect)
+        if type(effect) is Wait:
+            return self._wait(effect)
+        if type(effect) is Pause:
+            time.sleep(effect.seconds)
+            return None
+        if type(effect) is Ask:
+            return effect.function(*effect.args)
+        return self._perform_on_engine(effect)
+
+    def _wait(self, effect: Wait) -> bool:
+        latch = threading.Lock()
+        latch.acquire()
+        with self._lock:
+            effect.signal.listen(latch.release)
+        if latch.acquire(timeout=max(effect.deadline - self._clock.now(), 0)):
+            return True
+        with self._lock:
+            effect.signal.unlisten(latch.release)
+        return effect.signal.is_fired
+
+    def _perform_on_engine(self, effect: Effect) -> Any:
+        def one_effect() -> Flow[Any]:
+            return (yield effect)
+
+        return self.submit(one_effect(), Future()).result()
+
+    # ---- the engine ----------------------------------------------------------------------------
+
+    def _on_engine(self, begin: Callable[[], None]) -> None:
+        """Have the engine call a function; many at once cost one wake-up."""
+        self._inbox.append(begin)
+        if not self._is_woken:
+            self._is_woken = True
+            assert self._loop is not None
+            try:
+                self._loop.call_soon_threadsafe(self._take)
+            except RuntimeError as error:  # the loop was closed just now
+                raise ClientClosed("the client") from error
+
+    def _take(self) -> None:
+        self._is_woken = False
+        inbox = self._inbox
+        while inbox:
+            inbox.popleft()()
+
+    def _check(self) -> None:
+        if os.getpid() != self._process_id:
+            raise ForkedClient("the client")
+        if self._is_closed:
+            raise ClientClosed("the client")
+
+
+class CallbackFuture(Future[ResultT]):
+    """A future whose callbacks run in the client's pool, so that they hold nobody up."""
+
+    def __init__(self, driver: ThreadDriver) -> None:
+        super().__init__()
+        self._driver = driver
+        self.running: Any = None
+
+    def add_done_callback(self, fn: Callable[[Future[ResultT]], object]) -> None:
+        """Have a function called with this future when it is done, in a thread of the pool."""
+        driver = self._driver
+        super().add_done_callback(lambda future: driver.callback(lambda: _called(fn, future)))
+
+    def cancel(self) -> bool:
+        """Give the work up, unless it is done; a message that was sent may be stored."""
+        if not super().cancel():
+            return False
+        running = self.running
+        if running is not None:
+            self._driver._on_engine(running.cancel)
+        return True
+
+
+def _called(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+    try:
+        fn(future)
+    except Exception:
+        import logging
+
+        logging.getLogger("downrange.client").exception("a callback failed")
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return the fastest loop that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
