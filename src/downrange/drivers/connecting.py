@@ -102,7 +102,7 @@ async def open_transport(
     protocol_factory: Callable[[], ProtocolT],
     address: str,
     *,
-    timeout: float,  # noqa: ASYNC109 - one deadline for parts that a caller cannot tell apart
+    timeout: float,
     tls_context: ssl.SSLContext | None = None,
     proxy: Proxy | None = None,
 ) -> tuple[asyncio.Transport, ProtocolT]:
@@ -117,7 +117,10 @@ async def open_transport(
         proxy: See there.
     """
     target = _Target.of(address, timeout)
-    opened = await (_connect_on(loop, target) if proxy is None else _pass(loop, proxy, target))
+    if proxy is None:
+        opened = await _connect_on(loop, target)
+    else:
+        opened = await _connect_through_on(loop, proxy, target)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # From here on the transport owns the socket, and closes it when there is no TLS.
     if tls_context is None:
@@ -255,7 +258,9 @@ def _connect_through(proxy: Proxy, target: _Target) -> socket.socket:
         raise proxy_failed(target.address, target.timeout, proxy.address, error) from error
 
 
-async def _pass(loop: asyncio.AbstractEventLoop, proxy: Proxy, target: _Target) -> socket.socket:
+async def _connect_through_on(
+    loop: asyncio.AbstractEventLoop, proxy: Proxy, target: _Target
+) -> socket.socket:
     refusal = _proxy_package().ProxyError
     door = _door(proxy, target)
     client = _proxy_client(
