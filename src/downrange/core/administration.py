@@ -226,7 +226,7 @@ def create_missing_topic(
     """Create a topic before the first message goes there, on every broker that would create it.
 
     Those are the ones that have the default topic; a cluster without it wants topics to be made by
-    hand. Several senders that miss the same topic create it once.
+    hand. A topic that is there stays as it is. Several senders that miss it create it once.
 
     Raises:
         RouteNotFound: There is no default topic.
@@ -241,6 +241,8 @@ def create_missing_topic(
 def _create_like_default(
     core: ClientCore, topic: str, queue_count: int, deadline: float, default_topic: str
 ) -> Flow[None]:
+    if (yield from refresh_route(core, topic, deadline)) is not None:
+        return
     body = yield from ask_route(core, default_topic, deadline)
     masters = {} if body is None else route_of(default_topic, body).masters
     if not masters:
