@@ -173,7 +173,7 @@ def no_name_server_answered(failures: Sequence[TransportError]) -> TransportErro
     kinds = {type(failure) for failure in failures}
     kind = kinds.pop() if len(kinds) == 1 else ConnectFailed
     error = kind.__new__(kind)
-    TransportError.__init__(error, failures[0].address, failures[0].problem)
+    TransportError.__init__(error, failures[0].address or "", failures[0].problem)
     tried = ", ".join(f"{failure.address} ({failure.problem})" for failure in failures)
     error.args = (
         f"no name server answered: {tried}.\n  Is the cluster running? Start one here with "
@@ -442,7 +442,7 @@ class TransportError(RocketMQError):
     def __init__(self, address: str, problem: str) -> None:
         """Name the peer and what happened."""
         super().__init__(f"{address}: {problem}")
-        self.address: str = address
+        self.address = address
         self.problem = problem
 
 

@@ -10,13 +10,20 @@ only how one waits.
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from downrange.client.client import CLOSE_TIMEOUT, AsyncClient, Client, Servers, State
 from downrange.core.detecting import detect
 from downrange.core.hooks import Hooks
 from downrange.core.producing import ProducerCore
-from downrange.errors import ClientClosed, NotStarted, OptionError, RocketMQError
+from downrange.errors import (
+    ClientClosed,
+    NoNameServer,
+    NotStarted,
+    OptionError,
+    RocketMQError,
+)
 from downrange.options import ProducerOptions
 
 if TYPE_CHECKING:
@@ -57,7 +64,7 @@ class ProducerBase(Generic[ClientT]):
         self._core: ProducerCore | None = None
         self._owns_client = not isinstance(servers, Client | AsyncClient)
         if self._owns_client:
-            self._client = self._client_class(
+            self._client: ClientT = self._client_class(
                 cast("Servers | None", servers),
                 options=client_options,
                 credentials=credentials,
@@ -78,7 +85,7 @@ class ProducerBase(Generic[ClientT]):
             }
             if named := [name for name, value in given.items() if value is not None]:
                 raise OptionError(f"{', '.join(named)}: give it to the client, which has its own")
-            self._client = cast("ClientT", servers)
+            self._client = servers
 
     @classmethod
     def from_env(cls, **settings: Any) -> Self:
@@ -87,10 +94,6 @@ class ProducerBase(Generic[ClientT]):
         Raises:
             NoNameServer: It is not set.
         """
-        import os
-
-        from downrange.errors import NoNameServer
-
         servers = os.environ.get("NAMESRV_ADDR")
         if not servers:
             raise NoNameServer("the environment variable NAMESRV_ADDR is not set")

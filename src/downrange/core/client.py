@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from downrange.core.hooks import Hooks
     from downrange.options import ClientOptions, Credentials, FaultTolerance
+    from downrange.options.clients import FaultStyle
     from downrange.wire.bodies import ConsumerMember
     from downrange.wire.ids import UniqueIdMaker
 
@@ -148,7 +149,7 @@ class ClientCore:
         """Let a consumer go; harmless when it has gone."""
         self.consumers.pop(group, None)
 
-    def health_for(self, option: FaultTolerance | str) -> BrokerHealth:
+    def health_for(self, option: FaultTolerance | FaultStyle) -> BrokerHealth:
         """Return what is known of the brokers' health; producers of equal settings share it."""
         tolerance = tolerance_of(option)
         if tolerance not in self._health:

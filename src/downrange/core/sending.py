@@ -166,8 +166,9 @@ def send(
                 producer.counts.sent += outgoing.count
                 return receipt
             late, failed_broker = receipt, queue.broker
-            error = server_error(receipt.status.value, receipt.status.name, address, topic)
-            failures.append(Attempt(queue.broker, address, queue.number, error, clock.now() - now))
+            refusal = server_error(receipt.status.value, receipt.status.name, address, topic)
+            elapsed = clock.now() - now
+            failures.append(Attempt(queue.broker, address, queue.number, refusal, elapsed))
             if not producer.options.retry_when_not_stored or len(failures) > retries:
                 break
     if late is not None:

@@ -328,11 +328,10 @@ class Connection(asyncio.Protocol):
         driver = self._driver
         driver.start(driver.core.answer(self.address, request), done)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """Fail those who wait."""
-        self._end(
-            ConnectionLost(self.address, f"the connection ended ({error or 'by the server'})")
-        )
+        why = "by the server" if exc is None else str(exc)
+        self._end(ConnectionLost(self.address, f"the connection ended ({why})"))
 
     # ---- beginning and end -----------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Connections that a caller's thread uses by itself: write a request, read until the reply is there.
+"""Connections that a caller's thread uses by itself: write a request, read until its reply is in.
 
 A wake-up of another thread costs more than the whole of this, so a thread that waits for an answer
 asks for it itself. A connection serves one call at a time; a thread that finds none free goes

@@ -163,21 +163,26 @@ def _connect(target: _Target) -> socket.socket:
         raise not_found(target.address, target.timeout, error) from error
     failures: list[OSError] = []
     for untried, place in zip(range(len(places), 0, -1), places, strict=True):
-        opened = socket.socket(*place[:3])
         try:
             # A share, so that an address that swallows packets leaves time for the next one.
-            opened.settimeout(target.left(untried))
-            opened.connect(place[4])
+            opened = _connect_to(place, target.left(untried))
         except OSError as error:
-            opened.close()
             failures.append(error)
-        except BaseException:
-            opened.close()
-            raise
         else:
             opened.settimeout(target.left())
             return opened
     raise unreachable(target.address, target.timeout, failures) from failures[-1]
+
+
+def _connect_to(place: _Place, seconds: float) -> socket.socket:
+    opened = socket.socket(*place[:3])
+    try:
+        opened.settimeout(seconds)
+        opened.connect(place[4])
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 async def _connect_on(loop: asyncio.AbstractEventLoop, target: _Target) -> socket.socket:
@@ -188,20 +193,23 @@ async def _connect_on(loop: asyncio.AbstractEventLoop, target: _Target) -> socke
         raise not_found(target.address, target.timeout, error) from error
     failures: list[OSError] = []
     for untried, place in zip(range(len(places), 0, -1), places, strict=True):
-        opened = socket.socket(*place[:3])
         try:
-            opened.setblocking(False)
             async with asyncio.timeout(target.left(untried)):
-                await loop.sock_connect(opened, place[4])
+                return await _connect_to_on(loop, place)
         except OSError as error:
-            opened.close()
             failures.append(error)
-        except BaseException:
-            opened.close()
-            raise
-        else:
-            return opened
     raise unreachable(target.address, target.timeout, failures) from failures[-1]
+
+
+async def _connect_to_on(loop: asyncio.AbstractEventLoop, place: _Place) -> socket.socket:
+    opened = socket.socket(*place[:3])
+    try:
+        opened.setblocking(False)
+        await loop.sock_connect(opened, place[4])
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 def _look_up(target: _Target) -> Future[list[_Place]]:

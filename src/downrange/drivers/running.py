@@ -142,7 +142,7 @@ class Running:
 
     def _ask(self, effect: Ask) -> Any:
         driver = self._driver
-        if effect.may_block and not asyncio.iscoroutinefunction(effect.function):
+        if effect.may_block and not inspect.iscoroutinefunction(effect.function):
             work: asyncio.Future[Any] = driver.loop.run_in_executor(
                 driver.pool, effect.function, *effect.args
             )

@@ -11,6 +11,7 @@ place for it. The core's lock is held while a flow takes a step, and never while
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from downrange.core.client import ClientCore
     from downrange.drivers.dialing import Dialer
 
+_log = logging.getLogger("downrange.client")
 ResultT = TypeVar("ResultT")
 _STOP_TIMEOUT: Final = 5.0
 
@@ -171,7 +173,7 @@ class ThreadDriver:
             if isinstance(settled, CallbackFuture):
                 settled.running = running
 
-        self._on_engine(begin)
+        self.on_engine(begin)
         return settled
 
     def spawn(self, flow: Flow[Any]) -> None:
@@ -182,7 +184,7 @@ class ThreadDriver:
             assert self._engine is not None
             self._engine.spawn(flow)
 
-        self._on_engine(begin)
+        self.on_engine(begin)
 
     def step(self, function: Callable[[], ResultT]) -> ResultT:
         """Call a short function of the core while no flow takes a step."""
@@ -257,7 +259,7 @@ class ThreadDriver:
 
     # ---- the engine ----------------------------------------------------------------------------
 
-    def _on_engine(self, begin: Callable[[], None]) -> None:
+    def on_engine(self, begin: Callable[[], None]) -> None:
         """Have the engine call a function; many at once cost one wake-up."""
         self._inbox.append(begin)
         if not self._is_woken:
@@ -300,7 +302,7 @@ class CallbackFuture(Future[ResultT]):
             return False
         running = self.running
         if running is not None:
-            self._driver._on_engine(running.cancel)
+            self._driver.on_engine(running.cancel)
         return True
 
 
@@ -308,9 +310,7 @@ def _called(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
     try:
         fn(future)
     except Exception:
-        import logging
-
-        logging.getLogger("downrange.client").exception("a callback failed")
+        _log.exception("a callback failed")
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,7 +87,7 @@ def test_ids_made_in_one_millisecond_differ() -> None:
 
 def test_the_counter_of_ids_wraps() -> None:
     ids = maker()
-    ids._counter = 0xFFFE
+    ids._counter = count(0xFFFF)
     assert [parse_unique_id(ids.make(MONTH_START)).counter for _ in range(3)] == [0xFFFF, 0, 1]
 
 
