@@ -185,6 +185,19 @@ def test_each_reason_is_told_when_all_addresses_fail(reach: Reach, names: Names)
             reach("broker:10911", timeout=SHORT)
 
 
+def test_a_kind_of_address_that_this_machine_lacks_is_passed_over(
+    reach: Reach, names: Names
+) -> None:
+    with ThreadedServer(echo) as server:
+        here = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", server.port))
+        foreign = (socket.AF_INET, socket.SOCK_STREAM, 255, "", ("127.0.0.1", server.port))
+        names.do(lambda *_, **__: [foreign, here])
+        assert reach("broker:10911") == b"word"
+        names.do(lambda *_, **__: [foreign])
+        with pytest.raises(ConnectFailed, match="protocol not supported"):
+            reach("broker:10911")
+
+
 # ---- names ----
 
 
