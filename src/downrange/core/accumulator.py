@@ -87,9 +87,9 @@ class Accumulator:
     def can_hold(self, message: Message) -> bool:
         """Whether a message may wait for others; any other is sent directly, as in Java.
 
-        Direct are delayed messages and those for retry topics, which cannot be in a batch; messages
-        of a producer group's own (half messages, results); all, while `total_bytes_max` is held
-        back, so that a slow broker is felt by its senders; and all after `close`.
+        Direct are delayed messages and those for retry topics, which cannot be in a batch; those
+        that name a producer group, as half messages do; all, while `total_bytes_max` is held back,
+        so that senders feel a slow broker; and all after `close`.
 
         Calls with a timeout of their own are better sent directly, too: a batch is sent with the
         latest deadline of its messages, which so lie no further apart than `hold_ms`.
@@ -126,12 +126,12 @@ class Accumulator:
         if batch.body_bytes > self._options.hold_bytes or batch.size >= self._body_bytes_max:
             self._shut(batch)
         try:
-            while not batch.is_settled:
+            while batch.outcome is None:
                 if not batch.is_led:
                     yield from self._lead(batch)
                     continue
                 is_in_time: bool = yield Wait(batch.changed, deadline)
-                if not is_in_time and not batch.is_settled:
+                if not is_in_time and batch.outcome is None:
                     raise self._late(batch)
             return batch.receipt_of(ticket)
         finally:
@@ -175,9 +175,9 @@ class Accumulator:
             self.messages += len(messages)
             batch.is_sent = True
             receipt = yield from self._send(messages, batch.key[1], batch.deadline)
-            batch.receipts = dict(zip(tickets, split_receipt(receipt, len(tickets)), strict=True))
+            batch.outcome = dict(zip(tickets, split_receipt(receipt, len(tickets)), strict=True))
         except RocketMQError as error:
-            batch.error = error
+            batch.outcome = error
         finally:
             batch.release()
 
@@ -219,8 +219,7 @@ class _Batch:
         is_sent: Whether it was sent, answered or not.
         full: Fires when it is to be sent at once.
         changed: Fires when the leader is through, or gone.
-        receipts: By ticket, once it is stored.
-        error: What it ended with instead.
+        outcome: Receipts by ticket, or the error that it ended with; None until then.
     """
 
     __slots__ = (
@@ -228,14 +227,13 @@ class _Batch:
         "changed",
         "deadline",
         "due_at",
-        "error",
         "full",
         "is_led",
         "is_sent",
         "key",
         "messages",
         "opened_at",
-        "receipts",
+        "outcome",
         "size",
         "tickets",
     )
@@ -253,13 +251,7 @@ class _Batch:
         self.is_sent = False
         self.full = Signal()
         self.changed = Signal()
-        self.receipts: dict[int, SendReceipt] | None = None
-        self.error: RocketMQError | None = None
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the outcome is known."""
-        return self.receipts is not None or self.error is not None
+        self.outcome: dict[int, SendReceipt] | RocketMQError | None = None
 
     def admit(self, message: Message, size: int, deadline: float) -> int:
         """Take a message in; return its ticket. Messages may be equal, tickets are not."""
@@ -291,11 +283,11 @@ class _Batch:
             RocketMQError: The batch's error. Each caller gets its own: a traceback is written into
                 an error when it is raised, and callers may be threads.
         """
-        if self.error is not None:
-            mine = copy(self.error).with_traceback(self.error.__traceback__)
-            raise mine from self.error.__cause__
-        assert self.receipts is not None, "asked for a receipt before there was one"
-        return self.receipts[ticket]
+        outcome = self.outcome
+        assert outcome is not None, "asked for a receipt before there was one"
+        if isinstance(outcome, RocketMQError):
+            raise copy(outcome).with_traceback(outcome.__traceback__) from outcome.__cause__
+        return outcome[ticket]
 
 
 def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
