@@ -1,0 +1,171 @@
+"""Fixtures of the contract suite.
+
+A test asks for `server` (each cluster in turn) or `embedded` (ours alone, for faults made on
+purpose), and for `producer` or `make`, which make clients of the front end in turn. It is plain
+sync code; under "async" the objects are the asyncio ones behind a `Blocking`.
+
+    def test_a_message_arrives(server: Server, producer: MakeProducer) -> None:
+        topic = server.topic()
+        producer(server).send(Message(topic, b"1"))
+        assert [message.body for message in server.read_all(topic, 1)] == [b"1"]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import secrets
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+import pytest
+
+from downrange.client.producer import Producer
+from downrange.embedded import Cluster
+from downrange.options import BrokerOptions
+from tests.apache.artifacts import VERSIONS
+from tests.contract.blocking import Blocking, LoopThread, unwrapped
+from tests.contract.servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from downrange.client.client import Client
+    from tests.apache.fixtures import ApacheVersions
+
+Kind = Literal["sync", "async"]
+ThingT = TypeVar("ThingT")
+
+_SERVERS = [
+    "embedded",
+    *(pytest.param(name, marks=pytest.mark.apache, id=f"apache-{name}") for name in VERSIONS),
+]
+#: Short times, so that nobody waits long.
+OPTIONS = BrokerOptions(
+    delay_levels="1s 2s 3s 4s 5s",
+    transaction_timeout=0.5,
+    transaction_check_interval=0.5,
+    is_trace_topic_created=True,
+)
+
+
+class Embedded(Server):
+    """Our cluster; `cluster` makes faults, which end with the test."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Face a cluster that is started."""
+        super().__init__(cluster.name_server, cluster.brokers, None, _unique_name)
+        self.cluster = cluster
+
+
+class Make:
+    """Makes clients of one front end, and closes them at the end of the test."""
+
+    def __init__(self, kind: Kind, loop: LoopThread) -> None:
+        """Take the front end, and where its asyncio objects live."""
+        self.kind: Kind = kind
+        self._loop = loop
+        self._ends = contextlib.ExitStack()
+
+    def __call__(self, thing: Callable[..., ThingT], *args: Any, **settings: Any) -> ThingT:
+        """Make a `Producer`, `Client` or whatever has a twin `Async…` beside it; not started."""
+        made: Any
+        if self.kind == "sync":
+            made = thing(*args, **settings)
+        else:
+            module = importlib.import_module(thing.__module__)
+            twin = getattr(module, f"Async{thing.__name__}")
+            inner = twin(
+                *map(unwrapped, args),
+                **{name: unwrapped(value) for name, value in settings.items()},
+            )
+            made = Blocking(inner, self._loop)
+        self._ends.callback(made.close)
+        return made  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close everything, the last one first."""
+        self._ends.close()
+
+
+class MakeProducer(Protocol):
+    """Starts a producer on a server, or on a client that is shared; closed at the end."""
+
+    def __call__(
+        self, servers: Server | Client | str, *, group: str | None = None, **settings: Any
+    ) -> Producer:
+        """See the class; the settings are those of `Producer`."""
+        ...
+
+
+def _unique_name(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(5)}"
+
+
+@pytest.fixture(scope="session", params=["sync", "async"], autouse=True)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Give the front end in turn."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="session")
+def embedded_session() -> Iterator[Embedded]:
+    """Give our shared cluster to other fixtures."""
+    with Cluster(broker=OPTIONS) as cluster:
+        shared = Embedded(cluster)
+        yield shared
+        shared.close()
+
+
+@pytest.fixture
+def embedded(embedded_session: Embedded) -> Iterator[Embedded]:
+    """Give our shared cluster; faults that a test makes with `cluster.intercept` end with it."""
+    yield embedded_session
+    for code in range(400):
+        embedded_session.cluster.intercept(code, None)
+
+
+@pytest.fixture(scope="session", params=_SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Give each cluster in turn: shared, so leave it running and use names of your own."""
+    if request.param == "embedded":
+        yield request.getfixturevalue("embedded_session")
+        return
+    versions: ApacheVersions = request.getfixturevalue("apache_versions")
+    apache = versions.cluster(request.param)
+    shared = Server(
+        apache.name_server,
+        [broker.address for broker in apache.brokers],
+        apache.version,
+        _unique_name,
+    )
+    yield shared
+    shared.close()
+
+
+@pytest.fixture(scope="session")
+def loop_thread() -> Iterator[LoopThread]:
+    """Give the event loop that asyncio objects live on."""
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def make(kind: Kind, loop_thread: LoopThread) -> Iterator[Make]:
+    """Give what makes clients of the front end."""
+    making = Make(kind, loop_thread)
+    yield making
+    making.close()
+
+
+@pytest.fixture
+def producer(make: Make) -> MakeProducer:
+    """Give what starts producers of the front end."""
+
+    def start(
+        servers: Server | Client | str, *, group: str | None = None, **settings: Any
+    ) -> Producer:
+        where = servers.name_server if isinstance(servers, Server) else servers
+        return make(Producer, where, group=group or _unique_name("group"), **settings).start()
+
+    return start

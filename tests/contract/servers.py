@@ -1,0 +1,175 @@
+"""The clusters that the suite runs on, all with the same face, and what is stored there."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from downrange.client.client import Client
+from downrange.core.pulling import PullBatch, PullStatus, pull
+from downrange.core.queries import read_queues
+from downrange.core.routes import Route, ask_route, route_of
+from downrange.wire.codes import RequestCode
+from downrange.wire.fields import request_command
+from downrange.wire.headers import PullRequest
+from downrange.wire.records import Record, decode_records
+from tests.apache import probe
+from tests.contract.blocking import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from downrange.model import QueueId, ReceivedMessage
+    from tests.apache.fixtures import UniqueName
+
+ResultT = TypeVar("ResultT")
+
+
+class Server:
+    """One cluster.
+
+    Args:
+        name_server: Where clients connect.
+        brokers: The addresses of its brokers.
+        version: The Apache release; None for ours.
+        unique_name: Makes names that no other test uses.
+
+    Attributes:
+        reader: A plain client, for looking at what is stored.
+    """
+
+    def __init__(
+        self,
+        name_server: str,
+        brokers: Sequence[str],
+        version: str | None,
+        unique_name: UniqueName,
+    ) -> None:
+        """See the class."""
+        self.name_server = name_server
+        self.brokers = tuple(brokers)
+        self.version = version
+        self._unique_name = unique_name
+        self.reader = Client(name_server).start()
+
+    @property
+    def is_apache(self) -> bool:
+        """Whether it is a real Apache server."""
+        return self.version is not None
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it is of 4.9, which knows less."""
+        return self.version is not None and self.version.startswith("4.")
+
+    def close(self) -> None:
+        """End the reader; the servers are somebody else's."""
+        self.reader.close()
+
+    # ---- topics ------------------------------------------------------------------------------
+
+    def topic(self, queues: int = 4, *, perm: int = 6, name: str | None = None) -> str:
+        """Create a topic on every broker, and wait until the name server tells it."""
+        topic = name or self._unique_name("topic")
+        fields = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        for broker in self.brokers:
+            answer = probe.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+            assert answer.code == 0, answer
+        wait_until(lambda: len(self.route_brokers(topic)) == len(self.brokers))
+        return topic
+
+    def route(self, topic: str) -> Route | None:
+        """Return what the name server says of a topic now."""
+        core = self.reader.core
+        body = self.reader.run(ask_route(core, topic, core.clock.now() + PATIENCE))
+        return None if body is None else route_of(topic, body)
+
+    def route_brokers(self, topic: str) -> list[str]:
+        """Return the brokers that have a topic, as the name server says now."""
+        route = self.route(topic)
+        return [] if route is None else sorted(route.write_counts)
+
+    # ---- messages ----------------------------------------------------------------------------
+
+    def read_all(self, topic: str, count: int) -> list[ReceivedMessage]:
+        """Return what a topic holds, by queue and offset, as soon as it is so many messages.
+
+        What is acknowledged may be readable a moment later only.
+        """
+
+        def read() -> list[ReceivedMessage] | None:
+            found = [message for queue in self._queues(topic) for message in self._read(queue)]
+            return found if len(found) >= count else None
+
+        return wait_until(read)
+
+    def records(self, topic: str, count: int) -> list[Record]:
+        """Return the first messages of each queue of a topic as they are stored."""
+
+        def read() -> list[Record] | None:
+            found = [record for queue in self._queues(topic) for record in self._raw(queue)]
+            return found if len(found) >= count else None
+
+        return wait_until(read)
+
+    def _queues(self, topic: str) -> tuple[QueueId, ...]:
+        core = self.reader.core
+        route = self.route(topic)
+        if route is None:
+            return ()
+        core.routes.replace(route)
+        return tuple(
+            self.reader.run(read_queues(core, topic, deadline=core.clock.now() + PATIENCE))
+        )
+
+    def _read(self, queue: QueueId) -> list[ReceivedMessage]:
+        core = self.reader.core
+        messages: list[ReceivedMessage] = []
+        offset = 0
+        while True:
+            batch: PullBatch = self.reader.run(
+                pull(core, queue, offset, group="contract", deadline=core.clock.now() + PATIENCE)
+            )
+            messages += batch.messages
+            offset = batch.next_offset
+            if batch.status is not PullStatus.FOUND or offset >= batch.max_offset:
+                return messages
+
+    def _raw(self, queue: QueueId) -> list[Record]:
+        core = self.reader.core
+        header = PullRequest(
+            consumer_group="contract",
+            topic=queue.topic,
+            queue_id=queue.number,
+            queue_offset=0,
+            max_msg_nums=32,
+            sys_flag=4,
+            suspend_timeout_millis=0,
+            subscription="*",
+            expression_type="TAG",
+        )
+        address = core.routes.master_of(queue.broker)
+        assert address is not None
+        deadline = core.clock.now() + PATIENCE
+        reply = self.reader.run(core.call(address, request_command(header), deadline))
+        return decode_records(reply.body) if reply.body else []
+
+
+def wait_until(look: Callable[[], ResultT | None], timeout: float = PATIENCE) -> ResultT:
+    """Look again and again until something true is seen, and return it."""
+    deadline = time.monotonic() + timeout
+    while True:
+        seen = look()
+        if seen:
+            return seen
+        assert time.monotonic() < deadline, f"not seen within {timeout} s; last: {seen!r}"
+        time.sleep(0.01)
