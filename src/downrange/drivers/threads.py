@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from downrange.core.flow import Ask, Call, Effect, Flow, Pause, Wait
@@ -316,7 +317,7 @@ def _called(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
 def _new_event_loop() -> asyncio.AbstractEventLoop:
     """Return the fastest loop that is installed."""
     try:
-        import uvloop
+        loop: asyncio.AbstractEventLoop = import_module("uvloop").new_event_loop()
     except ImportError:
         return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
+    return loop
