@@ -77,8 +77,7 @@ class PullCursor:
         """Hand out so many messages at most."""
         buffer = self.buffer
         taken = [buffer.popleft() for _ in range(min(count, len(buffer)))]
-        if taken:
-            self.room.fire()
+        self.room.fire()
         return taken
 
     def drop(self) -> None:
@@ -250,7 +249,7 @@ class PullState:
     def _fetch_once(self, cursor: PullCursor) -> Flow[None]:
         core, options = self.core, self.options
         now = core.clock.now()
-        if len(cursor.buffer) >= self._room_per_queue():
+        if cursor.buffer and len(cursor.buffer) + options.batch_count > self._room_per_queue():
             cursor.room = Signal()
             yield Wait(cursor.room, now + _WAIT_MAX)
             return
@@ -284,7 +283,7 @@ class PullState:
             self._arrival.fire()
 
     def _room_per_queue(self) -> int:
-        return max(1, self.options.buffered_max // max(1, len(self.cursors)))
+        return self.options.buffered_max // max(1, len(self.cursors))
 
     def _refresh_route(self, queue: QueueId) -> Flow[None]:
         """Ask whether the queue's broker has moved; nobody may know."""
