@@ -13,6 +13,7 @@ program can act on them, and says in its text what was wrong and where.
     │   ├── GroupTaken                 the client has a member of that group already
     │   └── ForkedClient               it was made before this process was forked
     ├── NoNameServer                   no address of a name server is known
+    ├── CheckFailed                    a look at the network found something; lists all of it
     ├── RouteNotFound                  a topic has no queues to use
     ├── SendFailed                     a message was not stored; lists every attempt
     │   ├── SendTimedOut (TimeoutError)
@@ -180,6 +181,20 @@ def no_name_server_answered(failures: Sequence[TransportError]) -> TransportErro
         f"`downrange serve`, or look with `downrange doctor {failures[0].address}`.",
     )
     return error
+
+
+class CheckFailed(RocketMQError):
+    """A look at the network found that something is not as it should be.
+
+    Attributes:
+        findings: What failed, each a `downrange.core.checking.Finding`.
+    """
+
+    def __init__(self, findings: Sequence[object]) -> None:
+        """List the findings."""
+        listed = "".join(f"\n  {number}. {finding}" for number, finding in enumerate(findings, 1))
+        super().__init__(f"the network is not as it should be:{listed}")
+        self.findings = tuple(findings)
 
 
 class RouteNotFound(RocketMQError):
