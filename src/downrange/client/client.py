@@ -375,7 +375,7 @@ class Client(_ClientBase):
     def _finish(self, flow: Flow[None]) -> None:
         assert self._driver is not None
         try:
-            self._driver.run(flow)
+            self._driver.run_last(flow)
         except RocketMQError as error:
             _log.warning("while closing: %s", error)
 
@@ -406,6 +406,7 @@ class Client(_ClientBase):
     def stats(self) -> ClientStats:
         """Return what it is doing: connections, timers, routes, producers."""
         driver = self._running_driver()
+        self._check_process()
         connections, late = driver.connections(), driver.late_count()
         return driver.step(lambda: self._stats(connections, late))
 
@@ -427,6 +428,10 @@ class Client(_ClientBase):
     def run(self, flow: Flow[ResultT]) -> ResultT:
         """Run a flow of the core in this thread."""
         return self._running_driver().run(flow)
+
+    def run_last(self, flow: Flow[ResultT]) -> ResultT:
+        """Run a flow of the core after all that was submitted has begun."""
+        return self._running_driver().run_last(flow)
 
     def submit(self, flow: Flow[ResultT]) -> Future[ResultT]:
         """Run a flow of the core in the background; return the future of its result."""

@@ -216,6 +216,8 @@ class Producer(ProducerBase[Client]):
             self._core, self._state = core, "running"
             for flow in self._background(core):
                 self._client.spawn(flow)
+        else:
+            self._client.start()  # fails in a process that was forked
         return self
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
@@ -228,7 +230,7 @@ class Producer(ProducerBase[Client]):
         self._state = "closed"
         if core is not None and was_running and self._client.state == "running":
             try:
-                self._client.run(core.exit(core.client.clock.now() + timeout))
+                self._client.run_last(core.exit(core.client.clock.now() + timeout))
             except RocketMQError as error:
                 _log.warning("while closing %r: %s", self, error)
         if self._owns_client:
@@ -422,6 +424,8 @@ class AsyncProducer(ProducerBase[AsyncClient]):
             self._core, self._state = core, "running"
             for flow in self._background(core):
                 self._client.spawn(flow)
+        else:
+            await self._client.start()  # fails in a process that was forked
         return self
 
     async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:

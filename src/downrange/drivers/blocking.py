@@ -9,18 +9,18 @@ A connection on which a call failed is closed: what it might still bring is of n
 
 from __future__ import annotations
 
+import contextlib
 import select
+import socket
 import ssl
 import threading
 from typing import TYPE_CHECKING, Final
 
-from downrange.errors import CallTimeout, ConnectionLost
+from downrange.errors import CallTimeout, ClientClosed, ConnectionLost
 from downrange.wire.codes import HeaderCodec
 from downrange.wire.link import Link, LinkBroken, ReplyArrived
 
 if TYPE_CHECKING:
-    import socket
-
     from downrange.core.flow import Call, Clock
     from downrange.drivers.dialing import Dialer
     from downrange.options import ClientOptions
@@ -97,6 +97,12 @@ class BlockingConnection:
         except OSError as error:
             raise ConnectionLost(self.address, error.strerror or str(error)) from error
 
+    def abort(self) -> None:
+        """Make the call of another thread fail."""
+        with contextlib.suppress(OSError):
+            # Not that of an `SSLSocket`, which takes from the other thread what it reads with.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
     def close(self) -> None:
         """End the connection."""
         self._link.close()
@@ -114,6 +120,7 @@ class BlockingConnections:
         self._codec = HeaderCodec.BINARY if options.header_codec == "binary" else HeaderCodec.JSON
         self._lock = threading.Lock()
         self._free: dict[str, list[BlockingConnection]] = {}
+        self._used: set[BlockingConnection] = set()
         self._counts: dict[str, int] = {}
         self._is_closed = False
 
@@ -131,6 +138,7 @@ class BlockingConnections:
             self._drop(connection)
             raise
         with self._lock:
+            self._used.discard(connection)
             if not self._is_closed:
                 self._free[call.address].append(connection)
                 return reply
@@ -142,11 +150,17 @@ class BlockingConnections:
         with self._lock:
             return {address: count for address, count in self._counts.items() if count}
 
+    def forget_threads(self) -> None:
+        """After a fork: those who may have held the lock did not come along."""
+        self._lock = threading.Lock()
+
     def close(self) -> None:
-        """End all connections; those in use when their call is over."""
+        """End all connections; calls that are under way fail."""
         with self._lock:
             self._is_closed = True
             free, self._free = self._free, {}
+            for connection in self._used:
+                connection.abort()
         for connections in free.values():
             for connection in connections:
                 connection.close()
@@ -166,6 +180,8 @@ class BlockingConnections:
         address = call.address
         while True:
             with self._lock:
+                if self._is_closed:
+                    raise ClientClosed("the client")
                 free = self._free.setdefault(address, [])
                 if not free:
                     if self._counts.get(address, 0) >= self._per_address_max:
@@ -173,6 +189,7 @@ class BlockingConnections:
                     self._counts[address] = self._counts.get(address, 0) + 1
                     break
                 connection = free.pop()
+                self._used.add(connection)
             if connection.is_usable():
                 return connection
             self._drop(connection)
@@ -182,11 +199,17 @@ class BlockingConnections:
             with self._lock:
                 self._counts[address] -= 1
             raise
-        return BlockingConnection(address, connected, self._clock, self._codec)
+        connection = BlockingConnection(address, connected, self._clock, self._codec)
+        with self._lock:
+            self._used.add(connection)
+            if self._is_closed:
+                connection.abort()
+        return connection
 
     def _drop(self, connection: BlockingConnection) -> None:
         connection.close()
         with self._lock:
+            self._used.discard(connection)
             self._counts[connection.address] -= 1
 
 

@@ -16,7 +16,8 @@ import os
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from downrange.core.client import ClientCore
     from downrange.drivers.dialing import Dialer
+    from downrange.drivers.running import Running
 
 _log = logging.getLogger("downrange.client")
 ResultT = TypeVar("ResultT")
@@ -54,6 +56,8 @@ class ThreadDriver:
         self._lanes = threading.local()
         self._process_id = os.getpid()
         self._inbox: deque[Callable[[], None]] = deque()
+        #: What was submitted and has not ended, each with what makes it fail.
+        self._submitted: dict[Running, Callable[[Any, BaseException | None], None]] = {}
         self._is_woken = False
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,12 +92,15 @@ class ThreadDriver:
             loop.run_forever()
         finally:
             loop.close()
+            self._take()  # what came in at the last moment fails
 
     def close(self) -> None:
         """End all connections and threads; what still waits fails. Harmless the second time."""
         if self._is_closed:
             return
         self._is_closed = True
+        if self.is_forked:
+            self._connections.forget_threads()
         self._connections.close()
         if self.is_forked or self._loop is None or self._thread is None:
             return
@@ -102,12 +109,25 @@ class ThreadDriver:
 
         async def end() -> None:
             await engine.close()
+            self._fail_submitted()
             loop.stop()
 
         loop.call_soon_threadsafe(lambda: asyncio.ensure_future(end(), loop=loop))
         if self._thread is not threading.current_thread():
             self._thread.join(_STOP_TIMEOUT)
         self._pool.shutdown(wait=False)
+
+    def give_up(self, running: Running) -> None:
+        """End a flow that was submitted, without a result."""
+        if self._submitted.pop(running, None) is not None:
+            running.cancel()
+
+    def _fail_submitted(self) -> None:
+        """End what waits for something that will not come any more."""
+        self._take()
+        for running, done in list(self._submitted.items()):
+            running.cancel()
+            done(None, ClientClosed("the client"))
 
     @property
     def is_forked(self) -> bool:
@@ -157,25 +177,42 @@ class ThreadDriver:
         self._check()
         settled: Future[ResultT] = CallbackFuture(self) if future is None else future
 
+        running: Running | None = None
+
         def done(result: ResultT, error: BaseException | None) -> None:
-            if settled.cancelled():
-                return
-            if error is None:
-                settled.set_result(result)
-            else:
-                settled.set_exception(error)
+            if running is not None:
+                self._submitted.pop(running, None)
+            try:
+                if error is None:
+                    settled.set_result(result)
+                else:
+                    settled.set_exception(error)
+            except InvalidStateError:
+                pass  # it was cancelled
 
         def begin() -> None:
+            nonlocal running
             assert self._engine is not None
             if settled.cancelled():
                 flow.close()
                 return
             running = self._engine.start(flow, done)
+            if settled.done():
+                return
+            self._submitted[running] = done
             if isinstance(settled, CallbackFuture):
                 settled.running = running
+                if settled.cancelled():
+                    self.give_up(running)
 
         self.on_engine(begin)
         return settled
+
+    def run_last(self, flow: Flow[ResultT]) -> ResultT:
+        """Run a flow to its end that begins after everything that was submitted has begun."""
+        if threading.current_thread() is self._thread:
+            return self.run(flow)
+        return self.submit(flow, Future()).result()
 
     def spawn(self, flow: Flow[Any]) -> None:
         """Run a flow in the background until it ends or the driver is closed."""
@@ -206,7 +243,10 @@ class ThreadDriver:
                 self._callbacks_waiting -= 1
             function()
 
-        self._pool.submit(counted)
+        try:
+            self._pool.submit(counted)
+        except RuntimeError:  # the pool has ended: the interpreter is about to
+            counted()
 
     def connections(self) -> dict[str, int]:
         """Return how many connections stand to each server."""
@@ -303,7 +343,7 @@ class CallbackFuture(Future[ResultT]):
             return False
         running = self.running
         if running is not None:
-            self._driver.on_engine(running.cancel)
+            self._driver.on_engine(partial(self._driver.give_up, running))
         return True
 
 
