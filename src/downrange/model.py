@@ -97,14 +97,20 @@ class Message:
         self.deliver_in = deliver_in
         self.flag = flag
         self.wait_stored = wait_stored
-        self._check()
+        # Most messages have no delay; looking costs less than asking.
+        if delay_level or deliver_at is not None or deliver_in:
+            self._check_delay()
+        if self.keys:
+            self._check_keys()
 
-    def _check(self) -> None:
+    def _check_delay(self) -> None:
         ways = [name for name in ("delay_level", "deliver_at", "deliver_in") if getattr(self, name)]
         if len(ways) > 1:
             raise OptionError(f"a message can be delayed in one way only, not {' and '.join(ways)}")
         if self.deliver_at is not None and self.deliver_at.utcoffset() is None:
             raise OptionError(f"deliver_at={self.deliver_at!r} does not say its time zone")
+
+    def _check_keys(self) -> None:
         for key in self.keys:
             if not key or len(key.split()) != 1 or key.strip() != key:
                 raise OptionError(f"key {key!r} is empty or holds blanks, which separate keys")
@@ -232,6 +238,29 @@ class SendReceipt(msgspec.Struct, frozen=True, kw_only=True):
     def may_be_stored_twice(self) -> bool:
         """Whether an attempt before may have stored it, too: its answer was lost."""
         return any(attempt.error.retryable for attempt in self.failures)
+
+
+class Outcome(Enum):
+    """How a transaction ended; the values are the protocol's."""
+
+    COMMIT = 8
+    ROLLBACK = 12
+    #: Not known yet; the broker asks again.
+    UNKNOWN = 0
+
+
+class TransactionReceipt(msgspec.Struct, frozen=True):
+    """What became of a message that was sent in a transaction.
+
+    Attributes:
+        receipt: What the broker says about the half message.
+        outcome: What the broker was told.
+        error: What the local work raised; the outcome is UNKNOWN then.
+    """
+
+    receipt: SendReceipt
+    outcome: Outcome
+    error: Exception | None = None
 
 
 class BatchReceipt(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import RouteRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -62,6 +62,8 @@ class ProducerStats(msgspec.Struct, frozen=True):
         oneway: Messages that were handed over without an answer.
         retried: Attempts beyond the first.
         late_replies: Replies to requests that nobody waited for any more.
+        checked: Questions about transactions that were answered.
+        checks_dropped: Questions about transactions that were not; the broker asks again.
         in_flight: Messages that back-pressure counts.
         in_flight_bytes: Bytes of their bodies.
         waiting: Sends that wait for back-pressure.
@@ -75,6 +77,8 @@ class ProducerStats(msgspec.Struct, frozen=True):
     oneway: int
     retried: int
     late_replies: int
+    checked: int
+    checks_dropped: int
     in_flight: int
     in_flight_bytes: int
     waiting: int
@@ -282,6 +286,8 @@ def _producer_stats(producer: Any) -> ProducerStats:
         oneway=counts.oneway,
         retried=counts.retried,
         late_replies=counts.late_replies,
+        checked=counts.checked,
+        checks_dropped=counts.checks_dropped,
         in_flight=permits.in_flight,
         in_flight_bytes=permits.in_flight_bytes,
         waiting=permits.waiting,
@@ -575,9 +581,9 @@ class AsyncClient(_ClientBase):
 
     # ---- for producers and consumers -----------------------------------------------------------
 
-    async def run(self, flow: Flow[ResultT]) -> ResultT:
+    def run(self, flow: Flow[ResultT]) -> Coroutine[Any, Any, ResultT]:
         """Run a flow of the core on this event loop."""
-        return await self._running_driver().run(flow)
+        return self._running_driver().run(flow)
 
     def spawn(self, flow: Flow[None]) -> None:
         """Run a flow of the core in the background until it ends or the client is closed."""

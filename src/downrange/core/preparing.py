@@ -18,7 +18,7 @@ from downrange.errors import InvalidMessage
 from downrange.model import Message
 from downrange.wire.codes import RequestCode, TransactionFlag
 from downrange.wire.compression import Compression, compress
-from downrange.wire.messages import batch_of, properties_of
+from downrange.wire.messages import batch_of, property_text
 from downrange.wire.properties import PropertyKey, encode_properties
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def prepare(
     Args:
         producer: Whose settings hold.
         message: The message.
-        extra: Properties of the protocol that it gets besides its own.
+        extra: Properties of the protocol that it gets besides its own; none that it has already.
         is_half: Whether it waits for the end of a transaction.
         is_reply: Whether it answers a request.
 
@@ -97,11 +97,11 @@ def prepare(
     check_message(message, options.body_bytes_max, namespace)
     born_ms = client.clock.wall_ms()
     message_id = client.unique_ids.make(born_ms)
-    properties = properties_of(message, message_id)
+    properties = property_text(message, message_id)
     if namespace is not None:
-        properties[PropertyKey.INSTANCE_ID] = namespace
+        properties += encode_properties({PropertyKey.INSTANCE_ID: namespace})
     if extra is not None:
-        properties.update(extra)
+        properties += encode_properties(extra)
     body, sys_flag = message.body, 0
     if len(body) >= options.compress_over_bytes:
         body, sys_flag = compress(
@@ -116,7 +116,7 @@ def prepare(
         topic=message.topic if namespace is None else with_namespace(message.topic, namespace),
         message_id=message_id,
         body=body,
-        properties=encode_properties(properties),
+        properties=properties,
         sys_flag=sys_flag,
         code=code,
         born_ms=born_ms,

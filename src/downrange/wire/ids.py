@@ -98,7 +98,14 @@ class UniqueIdMaker:
             time. It is asked at the start and when a month is over.
     """
 
-    __slots__ = ("_counter", "_month_around", "_month_end_ms", "_month_start_ms", "_prefix")
+    __slots__ = (
+        "_counter",
+        "_moment",
+        "_month_around",
+        "_month_end_ms",
+        "_month_start_ms",
+        "_prefix",
+    )
 
     def __init__(
         self,
@@ -111,12 +118,17 @@ class UniqueIdMaker:
         self._prefix = f"{ip.hex().upper()}{process_id & 0xFFFF:04X}{salt:08X}"
         self._month_around = month_around
         self._month_start_ms = self._month_end_ms = 0
+        #: A millisecond and the front of the ids made in it; one object, as threads share it.
+        self._moment = (-1, "")
         self._counter = count(1)
 
     def make(self, now_ms: int) -> str:
         """Return the next id; `now_ms` is the wall clock."""
-        if now_ms >= self._month_end_ms:
-            self._month_start_ms, self._month_end_ms = self._month_around(now_ms)
-        # A clock that was set back over the month's start must not wrap the field.
-        since = max(now_ms - self._month_start_ms, 0)
-        return f"{self._prefix}{since:08X}{next(self._counter) & 0xFFFF:04X}"
+        moment_ms, front = self._moment
+        if now_ms != moment_ms:
+            if now_ms >= self._month_end_ms:
+                self._month_start_ms, self._month_end_ms = self._month_around(now_ms)
+            # A clock that was set back over the month's start must not wrap the field.
+            front = f"{self._prefix}{max(now_ms - self._month_start_ms, 0):08X}"
+            self._moment = (now_ms, front)
+        return f"{front}{next(self._counter) & 0xFFFF:04X}"

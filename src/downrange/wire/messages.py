@@ -38,6 +38,37 @@ def properties_of(message: Message, unique_id: str) -> dict[str, str]:
     return properties
 
 
+def property_text(message: Message, unique_id: str) -> str:
+    """Return the property string of a message: `encode_properties(properties_of(…))`, but faster.
+
+    Raises:
+        Unencodable: A name or value is empty or holds one of the two marks.
+    """
+    own = message.properties
+    count = len(own) + 2
+    text = "".join([f"{name}\x01{value}\x02" for name, value in own.items()]) if own else ""
+    if message.keys:
+        text += f"KEYS\x01{' '.join(message.keys)}\x02"
+        count += 1
+    wait = "true" if message.wait_stored else "false"
+    text += f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{wait}\x02"
+    if message.tags:
+        text += f"TAGS\x01{message.tags}\x02"
+        count += 1
+    if (
+        message.sharding_key
+        or message.delay_level
+        or message.deliver_in
+        or message.deliver_at
+        or text.count("\x01") != count
+        or text.count("\x02") != count
+        or "\x01\x02" in text
+        or "" in own
+    ):
+        return encode_properties(properties_of(message, unique_id))
+    return text
+
+
 def batch_of(messages: Iterable[tuple[Message, str]]) -> bytes:
     """Write messages, each with its unique id, as the body of one batch.
 
@@ -49,7 +80,7 @@ def batch_of(messages: Iterable[tuple[Message, str]]) -> bytes:
             BatchItem(
                 message.flag,
                 message.body,
-                encode_properties(properties_of(message, unique_id)).encode(),
+                property_text(message, unique_id).encode(),
             )
             for message, unique_id in messages
         )

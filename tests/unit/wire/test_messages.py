@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from downrange.errors import MalformedBody, Unencodable
 from downrange.model import Message, QueueId
 from downrange.wire.codes import SysFlag
 from downrange.wire.compression import Compression, compress
-from downrange.wire.messages import batch_of, properties_of, received
+from downrange.wire.messages import batch_of, properties_of, property_text, received
+from downrange.wire.properties import encode_properties
 from downrange.wire.records import Record, decode_batch, decode_record
 from tests.unit.wire import vectors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_plain_message_travels_with_its_id_and_whether_to_wait() -> None:
@@ -112,3 +118,27 @@ def test_a_body_with_an_unknown_compression_is_refused() -> None:
     body, _ = compress(b"x", Compression.ZLIB)
     with pytest.raises(MalformedBody, match="unknown compression type 7"):
         received(Record(body=body, sys_flag=0x701), "b", body_bytes_max=10)
+
+
+@given(
+    properties=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+    keys=st.lists(st.text("abc\x01", min_size=1, max_size=3), max_size=2),
+    tags=st.none() | st.text(max_size=3),
+    sharding_key=st.none() | st.text(max_size=3),
+    wait_stored=st.booleans(),
+    delay_level=st.none() | st.integers(0, 3),
+)
+def test_the_fast_way_to_write_properties_equals_the_plain_one(**parts: Any) -> None:
+    message = Message("T", b"1", **parts)
+
+    def plain(message: Message, unique_id: str) -> str:
+        return encode_properties(properties_of(message, unique_id))
+
+    assert _outcome(property_text, message) == _outcome(plain, message)
+
+
+def _outcome(write: Callable[[Message, str], str], message: Message) -> str:
+    try:
+        return write(message, "ID")
+    except Unencodable as refusal:
+        return f"refused: {refusal}"
