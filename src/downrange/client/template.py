@@ -1,0 +1,379 @@
+"""Templates: values in, messages out; `MessageTemplate` and, for asyncio, `AsyncMessageTemplate`.
+
+    template = MessageTemplate(producer)
+    template.convert_and_send("orders:paid", Order(id=7, amount=12.5), keys="o-7")
+
+The manner is that of Spring's template for RocketMQ: a destination is "topic:tag", a converter
+makes the body, and the property `contentType` says what it is. A template holds nothing of its own;
+what starts and ends is its producer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
+
+from downrange.client.converters import CONTENT_TYPE, Converter, Converters, type_for
+from downrange.client.producer import AsyncProducer, Producer
+from downrange.core.selectors import by_hash
+from downrange.errors import OptionError
+from downrange.model import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from concurrent.futures import Future
+    from datetime import datetime
+
+    from downrange.model import BatchReceipt, ReceivedMessage, SendReceipt
+
+ProducerT = TypeVar("ProducerT", Producer, AsyncProducer)
+ValueT = TypeVar("ValueT")
+
+
+class Details(TypedDict, total=False):
+    """What a message can have besides destination and payload; all as in `Message`.
+
+    Attributes:
+        keys: Words that it can be looked up by later.
+        properties: Your own names and values.
+        delay_level: Deliver after the delay of this level.
+        deliver_in: Deliver after so many seconds.
+        deliver_at: Deliver at this time.
+    """
+
+    keys: Iterable[str]
+    properties: Mapping[str, str] | None
+    delay_level: int | None
+    deliver_in: float | None
+    deliver_at: datetime | None
+
+
+class TemplateBase(Generic[ProducerT]):
+    """What both templates have in common: everything but how one waits."""
+
+    def __init__(
+        self,
+        producer: ProducerT,
+        *,
+        converters: Iterable[Converter] | None = None,
+        default_topic: str | None = None,
+    ) -> None:
+        self._producer: ProducerT = producer
+        self._converters = Converters(converters or ())
+        self._default_topic = default_topic
+
+    @property
+    def producer(self) -> ProducerT:
+        """What it sends with."""
+        return self._producer
+
+    def message(self, destination: str, payload: object, **details: Unpack[Details]) -> Message:
+        """Return the message that would be sent.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            details: Keys, properties, delay.
+
+        Raises:
+            OptionError: There is no topic, no converter takes the payload, or a detail makes no
+                sense.
+        """
+        topic, _, tag = destination.partition(":")
+        topic = topic or self._default_topic or ""
+        if not topic:
+            raise OptionError(
+                f"destination {destination!r} names no topic; write 'topic:tag', or give the "
+                "template a default_topic"
+            )
+        body, content_type = self._converters.encode(payload)
+        # What the caller says about the content is more to the point than what a converter says.
+        details["properties"] = {CONTENT_TYPE: content_type, **(details.get("properties") or {})}
+        return Message(topic, body, tags=tag or None, **details)
+
+    @overload
+    def receive(self, message: ReceivedMessage) -> Any: ...
+    @overload
+    def receive(self, message: ReceivedMessage, as_type: type[ValueT]) -> ValueT: ...
+    def receive(self, message: ReceivedMessage, as_type: Any = None) -> Any:
+        """Return the value that a message holds.
+
+        Args:
+            message: A message, whoever sent it.
+            as_type: The type that is wanted. Without one, JSON becomes plain values, text a str
+                and everything else bytes, as the message's `contentType` says.
+
+        Raises:
+            MalformedBody: The body holds no such value.
+        """
+        if as_type is None:
+            as_type = type_for(message.properties.get(CONTENT_TYPE))
+        return self._converters.decode(message.body, as_type)
+
+    def _messages(
+        self, destination: str, payloads: Iterable[object], properties: Mapping[str, str] | None
+    ) -> Iterator[Message]:
+        return (self.message(destination, one, properties=properties) for one in payloads)
+
+
+class MessageTemplate(TemplateBase[Producer]):
+    """Sends values instead of messages.
+
+    Args:
+        producer: What it sends with; start and close it yourself.
+        converters: Your own ones, asked before those for bytes, text, pydantic models and JSON.
+        default_topic: Where to send when a destination names no topic.
+
+    Example:
+        ```python
+        template = MessageTemplate(producer)
+        template.convert_and_send("orders:paid", Order(id=7, amount=12.5), keys="o-7")
+        ```
+    """
+
+    def convert_and_send(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> SendReceipt:
+        """Send a value and wait until a broker has it.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            timeout: For the whole call; the producer's unless given.
+            details: Keys, properties, delay.
+
+        Returns:
+            Where it is.
+
+        Raises:
+            OptionError: No converter takes the payload, or an argument makes no sense.
+            RocketMQError: See `send` of the producer.
+        """
+        return self._producer.send(self.message(destination, payload, **details), timeout=timeout)
+
+    def convert_and_submit(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> Future[SendReceipt]:
+        """Send a value without waiting.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            timeout: For the whole call; the producer's unless given.
+            details: Keys, properties, delay.
+
+        Returns:
+            A future of the receipt.
+
+        Raises:
+            OptionError: No converter takes the payload, or an argument makes no sense.
+        """
+        return self._producer.submit(self.message(destination, payload, **details), timeout=timeout)
+
+    def convert_and_send_oneway(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> None:
+        """Hand a value to a broker without waiting for an answer; it may be lost.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            timeout: For finding and reaching the broker; the producer's unless given.
+            details: Keys, properties, delay.
+
+        Raises:
+            OptionError: No converter takes the payload, or an argument makes no sense.
+            RocketMQError: The broker cannot be found or reached.
+        """
+        self._producer.send_oneway(self.message(destination, payload, **details), timeout=timeout)
+
+    def convert_and_send_ordered(
+        self,
+        destination: str,
+        payload: object,
+        hash_key: str | int,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> SendReceipt:
+        """Send a value to the queue of a key: what has the same key keeps its order.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            hash_key: Chooses the queue, the same one as in Java.
+            timeout: For the whole call; the producer's unless given.
+            details: Keys, properties, delay.
+
+        Returns:
+            Where it is.
+
+        Raises:
+            OptionError: No converter takes the payload, or an argument makes no sense.
+            RocketMQError: See `send` of the producer.
+        """
+        message = self.message(destination, payload, **details)
+        return self._producer.send(message, queue=by_hash(hash_key), timeout=timeout)
+
+    def convert_and_send_batch(
+        self,
+        destination: str,
+        payloads: Iterable[object],
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> BatchReceipt:
+        """Send values in as few requests as they fit in.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payloads: Any number of values, converted one by one as they are sent.
+            properties: Your own names and values, for each of them.
+            timeout: For each request; the producer's unless given.
+
+        Returns:
+            One receipt per request.
+
+        Raises:
+            OptionError: No converter takes the first ones.
+            BatchFailed: Some were sent, then one could not be converted, or a request failed.
+            RocketMQError: See `send_batch` of the producer.
+        """
+        messages = self._messages(destination, payloads, properties)
+        return self._producer.send_batch(messages, timeout=timeout)
+
+
+class AsyncMessageTemplate(TemplateBase[AsyncProducer]):
+    """Sends values instead of messages.
+
+    Args:
+        producer: What it sends with; start and close it yourself.
+        converters: Your own ones, asked before those for bytes, text, pydantic models and JSON.
+        default_topic: Where to send when a destination names no topic.
+
+    Example:
+        ```python
+        template = AsyncMessageTemplate(producer)
+        await template.convert_and_send("orders:paid", Order(id=7, amount=12.5), keys="o-7")
+        ```
+    """
+
+    async def convert_and_send(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> SendReceipt:
+        """Send a value and wait until a broker has it.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            timeout: For the whole call; the producer's unless given.
+            details: Keys, properties, delay.
+
+        Returns:
+            Where it is.
+
+        Raises:
+            OptionError: No converter takes the payload, or an argument makes no sense.
+            RocketMQError: See `send` of the producer.
+        """
+        return await self._producer.send(
+            self.message(destination, payload, **details), timeout=timeout
+        )
+
+    async def convert_and_send_oneway(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> None:
+        """Hand a value to a broker without waiting for an answer; it may be lost.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            timeout: For finding and reaching the broker; the producer's unless given.
+            details: Keys, properties, delay.
+
+        Raises:
+            OptionError: No converter takes the payload, or an argument makes no sense.
+            RocketMQError: The broker cannot be found or reached.
+        """
+        await self._producer.send_oneway(
+            self.message(destination, payload, **details), timeout=timeout
+        )
+
+    async def convert_and_send_ordered(
+        self,
+        destination: str,
+        payload: object,
+        hash_key: str | int,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> SendReceipt:
+        """Send a value to the queue of a key: what has the same key keeps its order.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            hash_key: Chooses the queue, the same one as in Java.
+            timeout: For the whole call; the producer's unless given.
+            details: Keys, properties, delay.
+
+        Returns:
+            Where it is.
+
+        Raises:
+            OptionError: No converter takes the payload, or an argument makes no sense.
+            RocketMQError: See `send` of the producer.
+        """
+        message = self.message(destination, payload, **details)
+        return await self._producer.send(message, queue=by_hash(hash_key), timeout=timeout)
+
+    async def convert_and_send_batch(
+        self,
+        destination: str,
+        payloads: Iterable[object],
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> BatchReceipt:
+        """Send values in as few requests as they fit in.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payloads: Any number of values, converted one by one as they are sent.
+            properties: Your own names and values, for each of them.
+            timeout: For each request; the producer's unless given.
+
+        Returns:
+            One receipt per request.
+
+        Raises:
+            OptionError: No converter takes the first ones.
+            BatchFailed: Some were sent, then one could not be converted, or a request failed.
+            RocketMQError: See `send_batch` of the producer.
+        """
+        messages = self._messages(destination, payloads, properties)
+        return await self._producer.send_batch(messages, timeout=timeout)
