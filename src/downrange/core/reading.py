@@ -10,7 +10,7 @@ what still arrives for the old one is nobody's.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from downrange.core.flow import Ask, Flow, Gather, Once, Pause, Signal, Wait
 from downrange.core.names import with_namespace
@@ -28,12 +28,19 @@ if TYPE_CHECKING:
     from downrange.model import QueueId, QueueOffset, ReceivedMessage
     from downrange.options import PullOptions
 
+ResultT = TypeVar("ResultT")
 _AT_ONCE: Final = 16
 #: Pauses after a failed pull grow from the first to the second.
 _PAUSE_MIN: Final = 0.1
 _PAUSE_MAX: Final = 3.0
 #: How often a flow that waits for room looks whether it is still wanted.
 _WAIT_MAX: Final = 60.0
+
+
+def at_once(function: Callable[[], ResultT]) -> Flow[ResultT]:
+    """Call a function as one step of a flow, so that nothing else happens meanwhile."""
+    yield from ()
+    return function()
 
 
 class PullCursor:
@@ -95,6 +102,7 @@ class PullState:
         group: Its group.
         options: How it reads.
         spawn: Starts a flow in the background, from whichever thread.
+        report: Told when a queue cannot be read any more, with the error, and when it can again.
 
     Raises:
         OptionError: The group's name breaks a rule.
@@ -106,6 +114,7 @@ class PullState:
         group: str,
         options: PullOptions,
         spawn: Callable[[Flow[None]], object],
+        report: Callable[[QueueId, RocketMQError | None], None],
     ) -> None:
         check_group(group)
         self.core = core
@@ -113,6 +122,7 @@ class PullState:
         self.options = options
         self.cursors: dict[QueueId, PullCursor] = {}
         self._spawn = spawn
+        self._report = report
         self._turn = 0
         self._arrival = Signal()
         #: Topic -> its filter, and the route as it was when its queues were last looked at.
@@ -240,6 +250,8 @@ class PullState:
                 yield from self._fetch_once(cursor)
                 pause = _PAUSE_MIN
             except RocketMQError as error:
+                if cursor.failure is None:
+                    self._report(cursor.queue, error)
                 cursor.failure = error
                 self._arrival.fire()
                 yield Pause(pause)
@@ -274,6 +286,8 @@ class PullState:
         )
         if cursor.is_dropped:
             return
+        if cursor.failure is not None:
+            self._report(cursor.queue, None)
         cursor.failure = None
         cursor.replica = batch.replica
         cursor.moves += batch.status is PullStatus.MOVED
@@ -348,6 +362,10 @@ class PullState:
         if len(known) < len(failures):
             return None
         return next((failure for failure in known if failure.retryable), known[0])
+
+    def positions(self) -> dict[QueueId, QueueOffset | None]:
+        """Return the offset of the next message of each queue; None where it is not known yet."""
+        return {queue: cursor.position for queue, cursor in self.cursors.items()}
 
     def failures(self) -> dict[QueueId, RocketMQError]:
         """Return which queues cannot be read now, and why."""

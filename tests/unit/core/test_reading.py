@@ -8,7 +8,7 @@ import pytest
 
 from downrange.core.flow import Call, Flow, Gather, Wait
 from downrange.core.pulling import EVERYTHING, Filter, Start, by_sql
-from downrange.core.reading import PullState
+from downrange.core.reading import PullState, at_once
 from downrange.errors import (
     ConnectFailed,
     NoPermission,
@@ -68,10 +68,16 @@ class World:
         self.ends: dict[QueueId, int] = defaultdict(int)
         self.committed: dict[QueueId, int] = {}
         self.flows: list[Fetching] = []
+        self.reports: list[tuple[QueueId, bool]] = []
         self.servers.answer_route("orders", route(brokers, queues=queues))
         for broker in brokers:
             self.open(broker)
-        self.state = PullState(self.servers.core, "audit", PullOptions(**options), self.spawn)
+        self.state = PullState(
+            self.servers.core, "audit", PullOptions(**options), self.spawn, self.report
+        )
+
+    def report(self, queue: QueueId, error: RocketMQError | None) -> None:
+        self.reports.append((queue, error is None))
 
     def spawn(self, flow: Flow[None]) -> None:
         self.flows.append(Fetching(flow))
@@ -384,6 +390,16 @@ def test_broker_that_comes_back_is_read_again() -> None:
     assert world.poll() == [(A0, 0)]
 
 
+def test_failure_of_a_queue_is_reported_once_and_its_end_once() -> None:
+    world = World(queues=1)
+    world.assign()
+    world.close("a")
+    world.fetch(pulls=3)
+    world.open("a")
+    world.fetch(pulls=3)
+    assert world.reports == [(A0, False), (A0, True)]
+
+
 def test_pauses_between_failed_pulls_grow_to_a_limit() -> None:
     world = World(queues=1)
     world.assign()
@@ -523,6 +539,14 @@ def test_commit_passes_over_a_queue_whose_place_is_not_known() -> None:
     assert world.commit() == {A0: 0}
 
 
+def test_positions_are_those_of_the_next_messages() -> None:
+    world = World("ab", queues=1)
+    world.ends[A0] = 5
+    world.close("b")
+    world.assign(start="latest")
+    assert world.servers.run(at_once(world.state.positions)) == {A0: 5, B0: None}
+
+
 def test_lag_counts_what_was_not_handed_out() -> None:
     world = World()
     world.ends.update({A0: 5, A1: 1})
@@ -557,7 +581,7 @@ def test_lag_of_a_queue_that_was_dropped_meanwhile_is_all_of_it() -> None:
 def test_reader_refuses_a_group_that_is_no_name() -> None:
     servers = FakeServers()
     with pytest.raises(OptionError, match="au dit"):
-        PullState(servers.core, "au dit", PullOptions(), lambda _: None)
+        PullState(servers.core, "au dit", PullOptions(), lambda _: None, lambda *_: None)
 
 
 def test_fetching_ends_when_nobody_wants_it_any_more() -> None:

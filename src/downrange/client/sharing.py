@@ -1,0 +1,101 @@
+"""What consumers and admins have in common: the client that they use, their own or a shared one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+
+from downrange.client.client import AsyncClient, Client, Servers, State
+from downrange.errors import ClientClosed, NoNameServer, NotStarted, OptionError
+
+if TYPE_CHECKING:
+    from downrange.core.client import ClientCore
+    from downrange.options import TLS, ClientOptions, Credentials, Proxy
+
+ClientT = TypeVar("ClientT", Client, AsyncClient)
+
+
+class ClientUser(Generic[ClientT]):
+    """Uses a client: the one it is given, or one of its own, which it starts and closes.
+
+    Args:
+        servers: Name servers, "host:port" separated by ";" or a list; or a client to share.
+        client_options: How its own client behaves.
+        credentials: What its own client signs with.
+        tls: How its own client speaks TLS.
+        proxy: What its own client connects through.
+
+    Raises:
+        OptionError: Settings of a client are given beside a client, or it is of the wrong kind.
+    """
+
+    _client_class: type[ClientT]
+
+    def __init__(
+        self,
+        servers: ClientT | Servers | None = None,
+        *,
+        client_options: ClientOptions | None = None,
+        credentials: Credentials | None = None,
+        tls: TLS | None = None,
+        proxy: Proxy | None = None,
+    ) -> None:
+        self._state: State = "new"
+        self._owns_client = not isinstance(servers, Client | AsyncClient)
+        if self._owns_client:
+            self._client: ClientT = self._client_class(
+                cast("Servers | None", servers),
+                options=client_options,
+                credentials=credentials,
+                tls=tls,
+                proxy=proxy,
+            )
+            return
+        if not isinstance(servers, self._client_class):
+            raise OptionError(
+                f"{type(self).__name__} needs a {self._client_class.__name__}, not {servers!r}"
+            )
+        given = {
+            "client_options": client_options,
+            "credentials": credentials,
+            "tls": tls,
+            "proxy": proxy,
+        }
+        if named := [name for name, value in given.items() if value is not None]:
+            raise OptionError(f"{', '.join(named)}: give it to the client, which has its own")
+        self._client = servers
+
+    @classmethod
+    def from_env(cls, **settings: Any) -> Self:
+        """Make one with the name servers of the environment variable NAMESRV_ADDR.
+
+        Raises:
+            NoNameServer: It is not set.
+        """
+        servers = os.environ.get("NAMESRV_ADDR")
+        if not servers:
+            raise NoNameServer("the environment variable NAMESRV_ADDR is not set")
+        return cls(servers, **settings)
+
+    @property
+    def client(self) -> ClientT:
+        """The client that it uses: the one it was given, or its own."""
+        return self._client
+
+    @property
+    def state(self) -> State:
+        """Whether it is new, running or closed."""
+        return self._state
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._state}>"
+
+    def _running_core(self) -> ClientCore:
+        if self._state == "running":
+            return self._client.core
+        raise ClientClosed(repr(self)) if self._state == "closed" else NotStarted(repr(self))
+
+    def _deadline(self, timeout: float | None) -> tuple[ClientCore, float]:
+        """Return the client's core, and when a call that starts now is to be given up."""
+        core = self._running_core()
+        return core, core.clock.now() + (core.options.call_timeout if timeout is None else timeout)
