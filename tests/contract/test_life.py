@@ -1,0 +1,378 @@
+"""Beginning and end of clients and producers, what they share, and what is visible of it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.client.client import AsyncClient, Client
+from downrange.client.producer import AsyncProducer, Producer
+from downrange.embedded import Cluster, deliver, drop
+from downrange.errors import (
+    ClientClosed,
+    ConnectFailed,
+    GroupTaken,
+    HostNotFound,
+    NoNameServer,
+    NotStarted,
+    OptionError,
+    RocketMQError,
+)
+from downrange.model import Message
+from downrange.options import ClientOptions, Credentials
+from downrange.wire.codes import RequestCode
+from tests.apache import probe
+from tests.apache.ports import draw_name_server_port
+from tests.contract.blocking import PATIENCE
+from tests.contract.servers import wait_until
+
+if TYPE_CHECKING:
+    from tests.apache.fixtures import UniqueName
+    from tests.contract.blocking import LoopThread
+    from tests.contract.conftest import Embedded, Kind, Make, MakeProducer
+    from tests.contract.servers import Server
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+def dead_address() -> str:
+    """Return an address where nobody listens."""
+    return f"127.0.0.1:{draw_name_server_port()}"
+
+
+def members_of(server: Server, group: str) -> list[str]:
+    """Return the client ids that a broker knows in a producer group."""
+    answer = probe.call(
+        server.brokers[0], RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group}
+    )
+    if answer.code != 0:
+        return []
+    return [member["clientId"] for member in json.loads(answer.body)["connectionSet"]]
+
+
+# ---- states --------------------------------------------------------------------------------------
+
+
+def test_a_producer_is_new_then_running_then_closed(server: Server, make: Make) -> None:
+    producer = make(Producer, server.name_server, group="g")
+    assert (producer.state, producer.client.state) == ("new", "new")
+    with producer as entered:
+        assert entered is producer
+        assert (producer.state, producer.client.state) == ("running", "running")
+        producer.send(Message(server.topic(), b"1"))
+    assert (producer.state, producer.client.state) == ("closed", "closed")
+
+
+def test_start_and_close_are_harmless_the_second_time(embedded: Embedded, make: Make) -> None:
+    producer = make(Producer, embedded.name_server, group="g")
+    assert producer.start() is producer
+    core = producer.client.core
+    assert producer.start() is producer
+    assert producer.client.core is core
+    producer.close()
+    producer.close()
+    assert producer.state == "closed"
+
+
+def test_closing_what_was_never_started_does_nothing(make: Make) -> None:
+    producer = make(Producer, dead_address(), group="g")
+    producer.close()
+    assert producer.state == "closed"
+
+
+def test_a_producer_that_is_not_started_says_so_at_once(embedded: Embedded, make: Make) -> None:
+    producer = make(Producer, embedded.name_server, group="g")
+    for use in (producer.send, producer.send_oneway):
+        with pytest.raises(NotStarted, match=r"'g' is not started: .* start\(\)"):
+            use(Message("orders", b"1"))
+    with pytest.raises(NotStarted):
+        producer.submit(Message("orders", b"1")).result(PATIENCE)
+    with pytest.raises(NotStarted):
+        producer.send_batch([Message("orders", b"1")])
+    with pytest.raises(NotStarted):
+        producer.client.stats()
+
+
+def test_a_producer_that_is_closed_says_so_at_once(embedded: Embedded, make: Make) -> None:
+    producer = make(Producer, embedded.name_server, group="g").start()
+    producer.close()
+    for use in (producer.send, producer.send_oneway):
+        with pytest.raises(ClientClosed, match="'g' is closed"):
+            use(Message("orders", b"1"))
+    with pytest.raises(ClientClosed):
+        producer.start()
+    with pytest.raises(ClientClosed):
+        producer.client.start()
+
+
+def test_a_constructor_starts_nothing(make: Make) -> None:
+    before = set(threading.enumerate())
+    producer = make(Producer, dead_address(), group="g")
+    assert set(threading.enumerate()) <= before
+    assert producer.state == "new"
+
+
+def test_nothing_is_left_running_after_close(embedded: Embedded, make: Make, kind: Kind) -> None:
+    before = set(threading.enumerate())
+    producer = make(Producer, embedded.name_server, group="g").start()
+    producer.submit(Message(embedded.topic(), b"1")).result(PATIENCE)
+    if kind == "sync":
+        assert set(threading.enumerate()) > before
+    producer.close()
+    wait_until(lambda: set(threading.enumerate()) <= before)
+
+
+# ---- groups and sharing --------------------------------------------------------------------------
+
+
+def test_two_producers_of_one_group_cannot_share_a_client(embedded: Embedded, make: Make) -> None:
+    client = make(Client, embedded.name_server).start()
+    first = make(Producer, client, group="shop").start()
+    with pytest.raises(GroupTaken, match="'shop'"):
+        make(Producer, client, group="shop").start()
+    first.close()
+    make(Producer, client, group="shop").start().send(Message(embedded.topic(), b"1"))
+
+
+def test_producers_of_one_client_share_connections_and_routes(
+    embedded: Embedded, make: Make
+) -> None:
+    client = make(Client, embedded.name_server).start()
+    topic = embedded.topic()
+    for group in ("one", "two", "three"):
+        make(Producer, client, group=group).start().send(Message(topic, b"1"))
+    stats = client.stats()
+    assert stats.topics == (topic,)
+    assert set(stats.connections) == {embedded.name_server, *embedded.brokers}
+    assert sorted(stats.producers) == ["one", "three", "two"]
+    assert [one.sent for one in stats.producers.values()] == [1, 1, 1]
+
+
+def test_a_shared_client_outlives_its_producers(embedded: Embedded, make: Make) -> None:
+    client = make(Client, embedded.name_server).start()
+    with make(Producer, client, group="one"):
+        pass
+    assert client.state == "running"
+    assert client.stats().producers == {}
+
+
+def test_closing_a_client_ends_its_producers(embedded: Embedded, make: Make) -> None:
+    client = make(Client, embedded.name_server).start()
+    topic = embedded.topic()
+    producer = make(Producer, client, group="one").start()
+    future = producer.submit(Message(topic, b"1"))
+    future.result(PATIENCE)
+    client.close()
+    with pytest.raises(ClientClosed):
+        producer.send(Message(topic, b"1"))
+
+
+def test_settings_of_the_client_belong_to_the_client(embedded: Embedded, make: Make) -> None:
+    client = make(Client, embedded.name_server)
+    with pytest.raises(OptionError, match="credentials"):
+        make(Producer, client, group="one", credentials=Credentials("key", "secret"))
+
+
+def test_a_client_of_the_other_front_end_is_refused(embedded: Embedded) -> None:
+    with pytest.raises(OptionError, match="AsyncProducer needs a AsyncClient"):
+        AsyncProducer(Client(embedded.name_server), group="one")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="Producer needs a Client"):
+        Producer(AsyncClient(embedded.name_server), group="one")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("group", ["", "a b", "x" * 121, "DEFAULT_PRODUCER"])
+def test_a_group_name_that_breaks_a_rule_is_refused(
+    embedded: Embedded, make: Make, group: str
+) -> None:
+    producer = make(Producer, embedded.name_server, group=group)
+    with pytest.raises(OptionError, match="group"):
+        producer.start()
+
+
+def test_two_clusters_in_one_process_do_not_disturb_each_other(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    with Cluster() as other:
+        here, there = producer(embedded, group="g"), producer(other.name_server, group="g")
+        topic = embedded.topic()
+        for number in range(5):
+            here.send(Message(topic, f"here {number}"))
+            there.send(Message(topic, f"there {number}"))
+        assert here.client.core.client_id != there.client.core.client_id
+        assert {message.body[:4] for message in embedded.read_all(topic, 5)} == {b"here"}
+        assert len(embedded.read_all(topic, 5)) == 5
+        there.close()
+        here.send(Message(topic, b"here 5"))
+
+
+# ---- what brokers know ---------------------------------------------------------------------------
+
+
+def test_brokers_know_a_producer_while_it_runs(
+    server: Server, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    group = unique_name("group")
+    sender = producer(server, group=group)
+    sender.send(Message(server.topic(), b"1"))
+    wait_until(lambda: members_of(server, group) == [sender.client.core.client_id])
+    sender.close()
+    wait_until(lambda: not members_of(server, group))
+
+
+def test_a_producer_that_comes_later_is_made_known_as_well(
+    server: Server, make: Make, unique_name: UniqueName
+) -> None:
+    client = make(Client, server.name_server).start()
+    topic = server.topic()
+    make(Producer, client, group=unique_name("early")).start().send(Message(topic, b"1"))
+    late = unique_name("late")
+    make(Producer, client, group=late).start()
+    wait_until(lambda: members_of(server, late) == [client.core.client_id])
+
+
+def test_timers_run_and_are_visible(server: Server, producer: MakeProducer) -> None:
+    options = ClientOptions(route_refresh_interval=0.05, heartbeat_interval=0.05)
+    sender = producer(server, client_options=options)
+    sender.send(Message(server.topic(), b"1"))
+    wait_until(lambda: sender.client.stats().timers["routes"].runs >= 3)
+    wait_until(lambda: sender.client.stats().timers["heartbeats"].runs >= 2)
+    timers = sender.client.stats().timers
+    assert timers["routes"].interval == timers["heartbeats"].interval == 0.05
+    assert timers["routes"].failures == timers["heartbeats"].failures == 0
+
+
+# ---- closing -------------------------------------------------------------------------------------
+
+
+def test_closing_sends_what_was_accepted(server: Server, producer: MakeProducer) -> None:
+    topic = server.topic()
+    sender = producer(server)
+    sender.send(Message(topic, b"first"))
+    futures = [sender.submit(Message(topic, f"{number}")) for number in range(50)]
+    sender.close()
+    assert len({future.result(PATIENCE).message_id for future in futures}) == 50
+    assert len(server.read_all(topic, 51)) == 51
+
+
+def test_closing_waits_for_answers_on_their_way(embedded: Embedded, producer: MakeProducer) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded)
+    sender.send(Message(topic, b"first"))
+    embedded.cluster.intercept(SEND, deliver(after=0.3))
+    future = sender.submit(Message(topic, b"1"))
+    wait_until(lambda: sender.client.stats().producers[sender.group].in_flight == 1)
+    sender.close()
+    assert future.done()
+    assert future.result(PATIENCE).attempts == 1
+
+
+def test_close_returns_in_time_when_a_broker_does_not_answer(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded)
+    sender.send(Message(topic, b"first"))
+    embedded.cluster.intercept(SEND, drop())
+    future = sender.submit(Message(topic, b"1"), timeout=PATIENCE)
+    wait_until(lambda: sender.client.stats().producers[sender.group].in_flight == 1)
+    started = time.monotonic()
+    sender.close(timeout=0.2)
+    assert time.monotonic() - started < 2
+    with pytest.raises(RocketMQError):
+        future.result(PATIENCE)
+
+
+def test_an_unclosed_client_is_warned_about(
+    embedded: Embedded, kind: Kind, loop_thread: LoopThread
+) -> None:
+    with pytest.warns(ResourceWarning, match=r"Client .* was not closed"):
+        _lose_a_client(embedded.name_server, kind, loop_thread)
+
+
+def _lose_a_client(name_server: str, kind: Kind, loop: LoopThread) -> None:
+    client: Client | AsyncClient
+    if kind == "sync":
+        client = Client(name_server).start()
+    else:
+        client = loop.run(AsyncClient(name_server).start())
+    del client
+    gc.collect()
+
+
+def test_a_closed_client_is_not_warned_about(embedded: Embedded, make: Make) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with make(Client, embedded.name_server):
+            pass
+        gc.collect()
+
+
+# ---- no server -----------------------------------------------------------------------------------
+
+
+def test_no_server_is_a_named_error_within_a_second(make: Make) -> None:
+    addresses = [dead_address(), dead_address()]
+    producer = make(Producer, addresses, group="g")
+    started = time.monotonic()
+    with pytest.raises(ConnectFailed) as caught:
+        producer.start()
+    assert time.monotonic() - started < 1
+    assert isinstance(caught.value, ConnectionError)
+    for address in addresses:
+        assert address in str(caught.value)
+    assert "downrange serve" in str(caught.value)
+    assert producer.state == "new"
+
+
+def test_a_producer_may_start_without_a_server_when_told(make: Make) -> None:
+    producer = make(
+        Producer, dead_address(), group="g", client_options=ClientOptions(connect_on_start=False)
+    ).start()
+    started = time.monotonic()
+    with pytest.raises(ConnectFailed):
+        producer.send(Message("orders", b"1"))
+    assert time.monotonic() - started < 1
+
+
+def test_a_failed_start_can_be_repeated(make: Make) -> None:
+    port = draw_name_server_port()
+    producer = make(Producer, f"127.0.0.1:{port}", group="g")
+    with pytest.raises(ConnectFailed):
+        producer.start()
+    with Cluster(nameserver_port=port):
+        producer.start().send(Message("orders", b"1"))
+        producer.close()
+
+
+def test_a_host_without_an_address_is_a_named_error(make: Make) -> None:
+    with pytest.raises(HostNotFound, match=r"nowhere\.invalid"):
+        make(Producer, "nowhere.invalid:9876", group="g").start()
+
+
+def test_no_address_at_all_is_a_named_error(make: Make) -> None:
+    with pytest.raises(NoNameServer, match=r"127\.0\.0\.1:9876"):
+        make(Producer, group="g").start()
+
+
+def test_an_address_that_is_none_is_refused_in_the_constructor(make: Make) -> None:
+    with pytest.raises(OptionError, match="nonsense"):
+        make(Producer, "nonsense", group="g")
+
+
+def test_the_environment_is_read_where_asked_for(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    kind = Producer if make.kind == "sync" else AsyncProducer
+    with pytest.raises(NoNameServer, match="NAMESRV_ADDR"):
+        kind.from_env(group="g")
+    monkeypatch.setenv("NAMESRV_ADDR", embedded.name_server)
+    assert embedded.name_server in repr(kind.from_env(group="g").client)
+    with pytest.raises(NoNameServer):
+        make(Producer, group="g").start()
