@@ -250,6 +250,8 @@ class PullState:
                 yield from self._fetch_once(cursor)
                 pause = _PAUSE_MIN
             except RocketMQError as error:
+                if cursor.is_dropped:
+                    return
                 if cursor.failure is None:
                     self._report(cursor.queue, error)
                 cursor.failure = error

@@ -593,6 +593,15 @@ def test_fetching_ends_when_nobody_wants_it_any_more() -> None:
     assert world.flows == []
 
 
+def test_fetching_that_fails_when_nobody_wants_it_any_more_is_not_reported() -> None:
+    world = World()
+    world.assign()
+    world.state.drop_all()
+    world.close("a")
+    world.fetch(pulls=2)
+    assert (world.flows, world.reports) == ([], [])
+
+
 def test_fetching_that_waits_for_room_ends_when_nobody_wants_it_any_more() -> None:
     world = World(batch_count=4, buffered_max=4)
     world.ends[A0] = 100

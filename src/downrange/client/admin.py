@@ -1,0 +1,947 @@
+"""Administration: `Admin` for threads and `AsyncAdmin` for asyncio, side by side.
+
+    with Admin("127.0.0.1:9876") as admin:
+        admin.create_topic("orders", queues=8)
+
+Every method makes a flow of the core and has the client run it; what differs between the two is
+only how one waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from downrange.client.client import CLOSE_TIMEOUT, AsyncClient, Client
+from downrange.client.sharing import ClientUser
+from downrange.core import administration, clusters, queries, topics
+from downrange.errors import ClientClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+    from types import TracebackType
+
+    from downrange.core.clusters import ClusterFacts
+    from downrange.core.routes import Route
+    from downrange.core.topics import QueueState, TopicName, TopicSettings
+    from downrange.model import QueueId, QueueOffset, ReceivedMessage
+
+
+class Admin(ClientUser[Client]):
+    """Makes, changes and looks at topics, groups, queues and messages; from any thread.
+
+    Every call takes a `timeout` for the whole of it: the client's `call_timeout` unless given. It
+    fails with a `RocketMQError` when a server does not answer or does not agree.
+
+    Args:
+        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to share.
+        client_options: How its own client behaves.
+        credentials: What its own client signs with.
+        tls: How its own client speaks TLS.
+        proxy: What its own client connects through.
+
+    Raises:
+        OptionError: An argument makes no sense.
+
+    Example:
+        ```python
+        with Admin("127.0.0.1:9876") as admin:
+            admin.create_topic("orders", queues=8)
+        ```
+    """
+
+    _client_class = Client
+
+    # ---- life --------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start it, and its own client; nothing happens when it is running.
+
+        Raises:
+            ConnectFailed: No name server can be reached.
+            ClientClosed: It was closed.
+        """
+        if self._state == "closed":
+            raise ClientClosed(repr(self))
+        self._client.start()
+        self._state = "running"
+        return self
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Close it, and its own client; harmless the second time.
+
+        Args:
+            timeout: How long its own client may take.
+        """
+        self._state = "closed"
+        if self._owns_client:
+            self._client.close(timeout)
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    # ---- clusters and topics -----------------------------------------------------------------
+
+    def cluster_facts(
+        self, *, with_versions: bool = False, timeout: float | None = None
+    ) -> ClusterFacts:
+        """Return which clusters and brokers there are.
+
+        Args:
+            with_versions: Ask each broker for its release, too.
+            timeout: For the whole call.
+
+        Raises:
+            RocketMQError: No name server answered.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = clusters.cluster_facts(core, with_versions=with_versions, deadline=deadline)
+        return self._client.run(flow)
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: int = 6,
+        is_ordered: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        timeout: float | None = None,
+    ) -> TopicSettings:
+        """Create a topic on every master of a cluster, or make an existing one be like this.
+
+        Args:
+            topic: Its name.
+            queues: Queues per broker.
+            read_queues: Queues that consumers read, where it is not `queues`.
+            write_queues: Queues that producers send to, where it is not `queues`.
+            permission: 4 read, 2 write, added up.
+            is_ordered: Whether it is for messages whose order counts.
+            attributes: Settings of 5.x, such as {"message.type": "FIFO"}.
+            cluster: Which cluster, when there are several.
+            brokers: Only these brokers.
+            timeout: For the whole call.
+
+        Returns:
+            What it is like now; the name server tells it to clients already.
+
+        Raises:
+            OptionError: A name or number makes no sense.
+            RocketMQError: A broker did not do it; others may have.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = administration.create_topic(
+            core,
+            topic,
+            queues=queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=permission,
+            is_ordered=is_ordered,
+            attributes=attributes,
+            cluster=cluster,
+            brokers=brokers,
+            deadline=deadline,
+        )
+        return self._client.run(flow)
+
+    def update_topic(
+        self,
+        topic: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: int | None = None,
+        is_ordered: bool | None = None,
+        attributes: Mapping[str, str | None] | None = None,
+        brokers: Iterable[str] | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, TopicSettings]:
+        """Change a topic; what is not named stays as it is on each broker.
+
+        Args:
+            topic: Its name.
+            read_queues: Queues per broker that consumers read.
+            write_queues: Queues per broker that producers send to.
+            permission: 4 read, 2 write, added up.
+            is_ordered: Whether it is for messages whose order counts.
+            attributes: Settings of 5.x; None takes one away.
+            brokers: Only these brokers.
+            timeout: For the whole call.
+
+        Returns:
+            Broker -> what it is like there now.
+
+        Raises:
+            OptionError: A number makes no sense, or a broker does not have it.
+            RouteNotFound: There is no such topic.
+            RocketMQError: A broker did not do it; others may have.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = administration.update_topic(
+            core,
+            topic,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=permission,
+            is_ordered=is_ordered,
+            attributes=attributes,
+            brokers=brokers,
+            deadline=deadline,
+        )
+        return self._client.run(flow)
+
+    def delete_topic(
+        self, topic: str, *, cluster: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Delete a topic and its messages; one that does not exist is fine.
+
+        Args:
+            topic: Its name.
+            cluster: Which cluster, when there are several.
+            timeout: For the whole call.
+
+        Raises:
+            RocketMQError: A server did not do it; others may have.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = administration.delete_topic(core, topic, cluster=cluster, deadline=deadline)
+        self._client.run(flow)
+
+    def list_topics(self, *, timeout: float | None = None) -> list[TopicName]:
+        """Return all topics by name; with a namespace, those in it, and the cluster's own.
+
+        Raises:
+            RocketMQError: No name server answered.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(topics.list_topics(core, deadline=deadline))
+
+    def topic_route(self, topic: str, *, timeout: float | None = None) -> Route:
+        """Return where a topic is, as the name server says now.
+
+        Raises:
+            RouteNotFound: There is no such topic.
+            RocketMQError: No name server answered.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(topics.topic_route(core, topic, deadline=deadline))
+
+    def topic_settings(
+        self, topic: str, *, timeout: float | None = None
+    ) -> dict[str, TopicSettings]:
+        """Return what a topic is like on each broker.
+
+        Raises:
+            RouteNotFound: There is no such topic.
+            RocketMQError: A server did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(topics.topic_settings(core, topic, deadline=deadline))
+
+    def topic_stats(self, topic: str, *, timeout: float | None = None) -> list[QueueState]:
+        """Return what the queues of a topic hold.
+
+        Raises:
+            RouteNotFound: There is no such topic.
+            RocketMQError: A server did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(topics.topic_stats(core, topic, deadline=deadline))
+
+    # ---- groups ------------------------------------------------------------------------------
+
+    def create_group(
+        self,
+        group: str,
+        *,
+        is_enabled: bool = True,
+        can_broadcast: bool = True,
+        retries: int = 16,
+        retry_queues: int = 1,
+        cluster: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Create a consumer group on every master of a cluster, or make one be like this.
+
+        Args:
+            group: Its name.
+            is_enabled: Whether it may read.
+            can_broadcast: Whether each of its members may read everything.
+            retries: How often it gets a message again that it gave back.
+            retry_queues: Queues for those.
+            cluster: Which cluster, when there are several.
+            timeout: For the whole call.
+
+        Raises:
+            OptionError: The name makes no sense.
+            RocketMQError: A broker did not do it; others may have.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = administration.create_group(
+            core,
+            group,
+            is_enabled=is_enabled,
+            can_broadcast=can_broadcast,
+            retries=retries,
+            retry_queues=retry_queues,
+            cluster=cluster,
+            deadline=deadline,
+        )
+        self._client.run(flow)
+
+    def delete_group(
+        self, group: str, *, cluster: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Delete a consumer group and how far it has come.
+
+        Args:
+            group: Its name.
+            cluster: Which cluster, when there are several.
+            timeout: For the whole call.
+
+        Raises:
+            RocketMQError: A broker did not do it; others may have.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = administration.delete_group(core, group, cluster=cluster, deadline=deadline)
+        self._client.run(flow)
+
+    def group_offset(
+        self, group: str, queue: QueueId, *, timeout: float | None = None
+    ) -> QueueOffset | None:
+        """Return how far a group has come in a queue; None when it has not begun.
+
+        Raises:
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(queries.group_offset(core, group, queue, deadline=deadline))
+
+    def set_group_offset(
+        self, group: str, queue: QueueId, offset: int, *, timeout: float | None = None
+    ) -> None:
+        """Record how far a group has come in a queue; it may also go back.
+
+        Args:
+            group: The group.
+            queue: The queue.
+            offset: The next message that it is to get.
+            timeout: For the whole call.
+
+        Raises:
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer, or refused.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = queries.set_group_offset(core, group, queue, offset, deadline=deadline)
+        self._client.run(flow)
+
+    # ---- queues ------------------------------------------------------------------------------
+
+    def publish_queues(self, topic: str, *, timeout: float | None = None) -> list[QueueId]:
+        """Return the queues that messages of a topic can be sent to.
+
+        Raises:
+            RouteNotFound: There are none.
+            RocketMQError: No name server answered.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(queries.publish_queues(core, topic, deadline=deadline))
+
+    def read_queues(self, topic: str, *, timeout: float | None = None) -> list[QueueId]:
+        """Return the queues that messages of a topic can be read from.
+
+        Raises:
+            RouteNotFound: There are none.
+            RocketMQError: No name server answered.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(queries.read_queues(core, topic, deadline=deadline))
+
+    def min_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
+        """Return the offset of the first message that a queue still holds.
+
+        Raises:
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(queries.min_offset(core, queue, deadline=deadline))
+
+    def max_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
+        """Return the offset that the next message of a queue will get.
+
+        Raises:
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(queries.max_offset(core, queue, deadline=deadline))
+
+    def search_offset(
+        self, queue: QueueId, at: datetime, *, timeout: float | None = None
+    ) -> QueueOffset:
+        """Return where to start reading a queue to get what was stored from a time on.
+
+        A 4.9 broker names the message that is nearest in time, which may be older.
+
+        Args:
+            queue: The queue.
+            at: The time, which must know its time zone.
+            timeout: For the whole call.
+
+        Raises:
+            OptionError: The time does not say its time zone.
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(queries.search_offset(core, queue, at, deadline=deadline))
+
+    def earliest_store_time(
+        self, queue: QueueId, *, timeout: float | None = None
+    ) -> datetime | None:
+        """Return when the first message that a queue still holds was stored; None without one.
+
+        Raises:
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return self._client.run(queries.earliest_store_time(core, queue, deadline=deadline))
+
+    # ---- messages ----------------------------------------------------------------------------
+
+    def view_message(
+        self,
+        topic: str,
+        message_id: str,
+        *,
+        since: datetime | None = None,
+        timeout: float | None = None,
+    ) -> ReceivedMessage:
+        """Find a message by either of its ids.
+
+        Args:
+            topic: Where it was sent to.
+            message_id: What a receipt says: `message_id` or `offset_id`.
+            since: For a unique id, how far back to look; three days unless given.
+            timeout: For the whole call.
+
+        Raises:
+            NotFound: There is no such message.
+            RouteNotFound: There is no such topic.
+            RocketMQError: A broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = queries.view_message(core, topic, message_id, since=since, deadline=deadline)
+        return self._client.run(flow)
+
+    def query_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 32,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+        timeout: float | None = None,
+    ) -> list[ReceivedMessage]:
+        """Find messages by one of their keys, on all brokers of a topic.
+
+        Args:
+            topic: Where they were sent to.
+            key: The key.
+            max_count: How many at most; the newest of them.
+            begin: Stored at this time or later.
+            end: Stored at this time or earlier.
+            timeout: For the whole call.
+
+        Returns:
+            The messages in the order in which they were stored; maybe none.
+
+        Raises:
+            RouteNotFound: There is no such topic.
+            RocketMQError: No broker had any, and one of them did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = queries.query_messages(
+            core, topic, key, max_count=max_count, begin=begin, end=end, deadline=deadline
+        )
+        return self._client.run(flow)
+
+
+class AsyncAdmin(ClientUser[AsyncClient]):
+    """Makes, changes and looks at topics, groups, queues and messages, on an event loop.
+
+    Every call takes a `timeout` for the whole of it: the client's `call_timeout` unless given. It
+    fails with a `RocketMQError` when a server does not answer or does not agree.
+
+    Args:
+        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to share.
+        client_options: How its own client behaves.
+        credentials: What its own client signs with.
+        tls: How its own client speaks TLS.
+        proxy: What its own client connects through.
+
+    Raises:
+        OptionError: An argument makes no sense.
+
+    Example:
+        ```python
+        async with AsyncAdmin("127.0.0.1:9876") as admin:
+            await admin.create_topic("orders", queues=8)
+        ```
+    """
+
+    _client_class = AsyncClient
+
+    # ---- life --------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Start it, and its own client; nothing happens when it is running.
+
+        Raises:
+            ConnectFailed: No name server can be reached.
+            ClientClosed: It was closed.
+        """
+        if self._state == "closed":
+            raise ClientClosed(repr(self))
+        await self._client.start()
+        self._state = "running"
+        return self
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Close it, and its own client; harmless the second time.
+
+        Args:
+            timeout: How long its own client may take.
+        """
+        self._state = "closed"
+        if self._owns_client:
+            await self._client.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    # ---- clusters and topics -----------------------------------------------------------------
+
+    async def cluster_facts(
+        self, *, with_versions: bool = False, timeout: float | None = None
+    ) -> ClusterFacts:
+        """Return which clusters and brokers there are.
+
+        Args:
+            with_versions: Ask each broker for its release, too.
+            timeout: For the whole call.
+
+        Raises:
+            RocketMQError: No name server answered.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = clusters.cluster_facts(core, with_versions=with_versions, deadline=deadline)
+        return await self._client.run(flow)
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: int = 6,
+        is_ordered: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        timeout: float | None = None,
+    ) -> TopicSettings:
+        """Create a topic on every master of a cluster, or make an existing one be like this.
+
+        Args:
+            topic: Its name.
+            queues: Queues per broker.
+            read_queues: Queues that consumers read, where it is not `queues`.
+            write_queues: Queues that producers send to, where it is not `queues`.
+            permission: 4 read, 2 write, added up.
+            is_ordered: Whether it is for messages whose order counts.
+            attributes: Settings of 5.x, such as {"message.type": "FIFO"}.
+            cluster: Which cluster, when there are several.
+            brokers: Only these brokers.
+            timeout: For the whole call.
+
+        Returns:
+            What it is like now; the name server tells it to clients already.
+
+        Raises:
+            OptionError: A name or number makes no sense.
+            RocketMQError: A broker did not do it; others may have.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = administration.create_topic(
+            core,
+            topic,
+            queues=queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=permission,
+            is_ordered=is_ordered,
+            attributes=attributes,
+            cluster=cluster,
+            brokers=brokers,
+            deadline=deadline,
+        )
+        return await self._client.run(flow)
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: int | None = None,
+        is_ordered: bool | None = None,
+        attributes: Mapping[str, str | None] | None = None,
+        brokers: Iterable[str] | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, TopicSettings]:
+        """Change a topic; what is not named stays as it is on each broker.
+
+        Args:
+            topic: Its name.
+            read_queues: Queues per broker that consumers read.
+            write_queues: Queues per broker that producers send to.
+            permission: 4 read, 2 write, added up.
+            is_ordered: Whether it is for messages whose order counts.
+            attributes: Settings of 5.x; None takes one away.
+            brokers: Only these brokers.
+            timeout: For the whole call.
+
+        Returns:
+            Broker -> what it is like there now.
+
+        Raises:
+            OptionError: A number makes no sense, or a broker does not have it.
+            RouteNotFound: There is no such topic.
+            RocketMQError: A broker did not do it; others may have.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = administration.update_topic(
+            core,
+            topic,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=permission,
+            is_ordered=is_ordered,
+            attributes=attributes,
+            brokers=brokers,
+            deadline=deadline,
+        )
+        return await self._client.run(flow)
+
+    async def delete_topic(
+        self, topic: str, *, cluster: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Delete a topic and its messages; one that does not exist is fine.
+
+        Args:
+            topic: Its name.
+            cluster: Which cluster, when there are several.
+            timeout: For the whole call.
+
+        Raises:
+            RocketMQError: A server did not do it; others may have.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = administration.delete_topic(core, topic, cluster=cluster, deadline=deadline)
+        await self._client.run(flow)
+
+    async def list_topics(self, *, timeout: float | None = None) -> list[TopicName]:
+        """Return all topics by name; with a namespace, those in it, and the cluster's own.
+
+        Raises:
+            RocketMQError: No name server answered.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(topics.list_topics(core, deadline=deadline))
+
+    async def topic_route(self, topic: str, *, timeout: float | None = None) -> Route:
+        """Return where a topic is, as the name server says now.
+
+        Raises:
+            RouteNotFound: There is no such topic.
+            RocketMQError: No name server answered.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(topics.topic_route(core, topic, deadline=deadline))
+
+    async def topic_settings(
+        self, topic: str, *, timeout: float | None = None
+    ) -> dict[str, TopicSettings]:
+        """Return what a topic is like on each broker.
+
+        Raises:
+            RouteNotFound: There is no such topic.
+            RocketMQError: A server did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(topics.topic_settings(core, topic, deadline=deadline))
+
+    async def topic_stats(self, topic: str, *, timeout: float | None = None) -> list[QueueState]:
+        """Return what the queues of a topic hold.
+
+        Raises:
+            RouteNotFound: There is no such topic.
+            RocketMQError: A server did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(topics.topic_stats(core, topic, deadline=deadline))
+
+    # ---- groups ------------------------------------------------------------------------------
+
+    async def create_group(
+        self,
+        group: str,
+        *,
+        is_enabled: bool = True,
+        can_broadcast: bool = True,
+        retries: int = 16,
+        retry_queues: int = 1,
+        cluster: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Create a consumer group on every master of a cluster, or make one be like this.
+
+        Args:
+            group: Its name.
+            is_enabled: Whether it may read.
+            can_broadcast: Whether each of its members may read everything.
+            retries: How often it gets a message again that it gave back.
+            retry_queues: Queues for those.
+            cluster: Which cluster, when there are several.
+            timeout: For the whole call.
+
+        Raises:
+            OptionError: The name makes no sense.
+            RocketMQError: A broker did not do it; others may have.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = administration.create_group(
+            core,
+            group,
+            is_enabled=is_enabled,
+            can_broadcast=can_broadcast,
+            retries=retries,
+            retry_queues=retry_queues,
+            cluster=cluster,
+            deadline=deadline,
+        )
+        await self._client.run(flow)
+
+    async def delete_group(
+        self, group: str, *, cluster: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Delete a consumer group and how far it has come.
+
+        Args:
+            group: Its name.
+            cluster: Which cluster, when there are several.
+            timeout: For the whole call.
+
+        Raises:
+            RocketMQError: A broker did not do it; others may have.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = administration.delete_group(core, group, cluster=cluster, deadline=deadline)
+        await self._client.run(flow)
+
+    async def group_offset(
+        self, group: str, queue: QueueId, *, timeout: float | None = None
+    ) -> QueueOffset | None:
+        """Return how far a group has come in a queue; None when it has not begun.
+
+        Raises:
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(queries.group_offset(core, group, queue, deadline=deadline))
+
+    async def set_group_offset(
+        self, group: str, queue: QueueId, offset: int, *, timeout: float | None = None
+    ) -> None:
+        """Record how far a group has come in a queue; it may also go back.
+
+        Args:
+            group: The group.
+            queue: The queue.
+            offset: The next message that it is to get.
+            timeout: For the whole call.
+
+        Raises:
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer, or refused.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = queries.set_group_offset(core, group, queue, offset, deadline=deadline)
+        await self._client.run(flow)
+
+    # ---- queues ------------------------------------------------------------------------------
+
+    async def publish_queues(self, topic: str, *, timeout: float | None = None) -> list[QueueId]:
+        """Return the queues that messages of a topic can be sent to.
+
+        Raises:
+            RouteNotFound: There are none.
+            RocketMQError: No name server answered.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(queries.publish_queues(core, topic, deadline=deadline))
+
+    async def read_queues(self, topic: str, *, timeout: float | None = None) -> list[QueueId]:
+        """Return the queues that messages of a topic can be read from.
+
+        Raises:
+            RouteNotFound: There are none.
+            RocketMQError: No name server answered.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(queries.read_queues(core, topic, deadline=deadline))
+
+    async def min_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
+        """Return the offset of the first message that a queue still holds.
+
+        Raises:
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(queries.min_offset(core, queue, deadline=deadline))
+
+    async def max_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
+        """Return the offset that the next message of a queue will get.
+
+        Raises:
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(queries.max_offset(core, queue, deadline=deadline))
+
+    async def search_offset(
+        self, queue: QueueId, at: datetime, *, timeout: float | None = None
+    ) -> QueueOffset:
+        """Return where to start reading a queue to get what was stored from a time on.
+
+        A 4.9 broker names the message that is nearest in time, which may be older.
+
+        Args:
+            queue: The queue.
+            at: The time, which must know its time zone.
+            timeout: For the whole call.
+
+        Raises:
+            OptionError: The time does not say its time zone.
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(queries.search_offset(core, queue, at, deadline=deadline))
+
+    async def earliest_store_time(
+        self, queue: QueueId, *, timeout: float | None = None
+    ) -> datetime | None:
+        """Return when the first message that a queue still holds was stored; None without one.
+
+        Raises:
+            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RocketMQError: The broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        return await self._client.run(queries.earliest_store_time(core, queue, deadline=deadline))
+
+    # ---- messages ----------------------------------------------------------------------------
+
+    async def view_message(
+        self,
+        topic: str,
+        message_id: str,
+        *,
+        since: datetime | None = None,
+        timeout: float | None = None,
+    ) -> ReceivedMessage:
+        """Find a message by either of its ids.
+
+        Args:
+            topic: Where it was sent to.
+            message_id: What a receipt says: `message_id` or `offset_id`.
+            since: For a unique id, how far back to look; three days unless given.
+            timeout: For the whole call.
+
+        Raises:
+            NotFound: There is no such message.
+            RouteNotFound: There is no such topic.
+            RocketMQError: A broker did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = queries.view_message(core, topic, message_id, since=since, deadline=deadline)
+        return await self._client.run(flow)
+
+    async def query_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 32,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+        timeout: float | None = None,
+    ) -> list[ReceivedMessage]:
+        """Find messages by one of their keys, on all brokers of a topic.
+
+        Args:
+            topic: Where they were sent to.
+            key: The key.
+            max_count: How many at most; the newest of them.
+            begin: Stored at this time or later.
+            end: Stored at this time or earlier.
+            timeout: For the whole call.
+
+        Returns:
+            The messages in the order in which they were stored; maybe none.
+
+        Raises:
+            RouteNotFound: There is no such topic.
+            RocketMQError: No broker had any, and one of them did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = queries.query_messages(
+            core, topic, key, max_count=max_count, begin=begin, end=end, deadline=deadline
+        )
+        return await self._client.run(flow)
