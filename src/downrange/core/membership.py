@@ -54,8 +54,13 @@ def heartbeat_targets(core: ClientCore) -> list[str]:
     )
 
 
-def beat(core: ClientCore, address: str) -> Flow[None]:
+def beat(core: ClientCore, address: str, deadline: float | None = None) -> Flow[None]:
     """Send one heartbeat; afterwards the broker knows our groups.
+
+    Args:
+        core: The client.
+        address: The broker's.
+        deadline: When to give up; after `call_timeout` unless given.
 
     Raises:
         RocketMQError: It did not arrive, or was refused.
@@ -66,7 +71,8 @@ def beat(core: ClientCore, address: str) -> Flow[None]:
         consumer_data_set=[consumer.membership() for consumer in core.consumers.values()],
     )
     command = Command(int(RequestCode.HEART_BEAT), body=msgspec.json.encode(body))
-    deadline = core.clock.now() + core.options.call_timeout
+    if deadline is None:
+        deadline = core.clock.now() + core.options.call_timeout
     reply = yield from core.call(address, command, deadline)
     if reply.code != ResponseCode.SUCCESS:
         core.greeted.discard(address)
@@ -74,10 +80,15 @@ def beat(core: ClientCore, address: str) -> Flow[None]:
     core.greeted.add(address)
 
 
-def greet(core: ClientCore, address: str) -> Flow[None]:
-    """Send a heartbeat to a broker that has not had one with the groups of today."""
-    if address not in core.greeted:
-        yield from beat(core, address)
+def greet(core: ClientCore, addresses: Iterable[str], deadline: float) -> Flow[None]:
+    """Send a heartbeat to brokers that have not had one with the groups of today.
+
+    What they ask and answer later comes over the connection of that heartbeat. So it must not be
+    one that a thread uses for itself: flows that are gathered run where requests are read.
+    """
+    strangers = [address for address in addresses if address not in core.greeted]
+    if strangers:
+        yield Gather([beat(core, address, deadline) for address in strangers], _AT_ONCE)
 
 
 def leave(

@@ -18,6 +18,7 @@ from downrange.core.names import with_namespace
 from downrange.core.permits import Permits
 from downrange.core.picking import Lane, QueuePicker
 from downrange.core.preparing import Outgoing, prepare, prepare_batch
+from downrange.core.requests import PendingRequests
 from downrange.core.routes import refresh_route
 from downrange.core.sending import SendRules, send, send_oneway
 from downrange.core.splitting import check_batch, checked, size_in_batch, split
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from downrange.core.client import ClientCore
     from downrange.core.hooks import Hooks
     from downrange.core.selectors import Selector
+    from downrange.core.transactions import Checks
 
 #: The producer of traces is one of its own: short of nothing that the traced one has.
 _TRACE_OPTIONS: Final = ProducerOptions(
@@ -50,6 +52,8 @@ class ProducerCounts(msgspec.Struct):
         oneway: Handed over without an answer.
         retried: Attempts beyond the first.
         late_replies: Replies to requests that nobody waited for any more.
+        checked: Questions about transactions that were answered.
+        checks_dropped: Questions about transactions that were not; the broker asks again.
     """
 
     sent: int = 0
@@ -57,6 +61,8 @@ class ProducerCounts(msgspec.Struct):
     oneway: int = 0
     retried: int = 0
     late_replies: int = 0
+    checked: int = 0
+    checks_dropped: int = 0
 
 
 class ProducerCore:
@@ -118,8 +124,9 @@ class ProducerCore:
                 self._send_gathered,
                 body_bytes_max=options.body_bytes_max,
             )
-        #: Checks the outcome of a transaction; of transaction producers only.
-        self.check: Callable[..., Any] | None = None
+        #: Answers questions about transactions; of transaction producers only.
+        self.checks: Checks | None = None
+        self.requests = PendingRequests()
         #: Flows under way, and what fires when the last one has ended.
         self._active = 0
         self._idle: Signal | None = None
@@ -156,10 +163,15 @@ class ProducerCore:
             yield from leave(self.client, producer=self.group)
             self.client.remove_producer(self.group)
 
-    def _accepted(
+    def accepted(
         self, flow: Flow[Any], deadline: float, limited_bytes: int | None = None
     ) -> Flow[Any]:
-        """Run a flow that `exit` waits for; with a size, also when back-pressure lets it."""
+        """Run a flow that `exit` waits for; with a size, also when back-pressure lets it.
+
+        Raises:
+            ClientClosed: `exit` has begun.
+            TooManySends: There was no room before the deadline.
+        """
         if self._is_closing:
             raise ClientClosed(f"the producer of group {self.plain_group!r}")
         self._active += 1
@@ -214,7 +226,7 @@ class ProducerCore:
         else:
             outgoing = prepare(self, message)
             flow = send(self, outgoing, lane, deadline, rules, target)
-        return self._accepted(flow, deadline, len(message.body) if is_limited else None)
+        return self.accepted(flow, deadline, len(message.body) if is_limited else None)
 
     def send_oneway(
         self,
@@ -230,7 +242,7 @@ class ProducerCore:
         """
         deadline = self.deadline(timeout)
         outgoing = prepare(self, message)
-        return self._accepted(send_oneway(self, outgoing, lane, deadline, target), deadline)
+        return self.accepted(send_oneway(self, outgoing, lane, deadline, target), deadline)
 
     def send_batch(
         self,
@@ -250,7 +262,7 @@ class ProducerCore:
         if isinstance(messages, list | tuple):
             check_batch(messages)  # before any of them is sent
         parts = split(checked(messages), self.options.body_bytes_max, size_in_batch)
-        return self._accepted(
+        return self.accepted(
             self._send_parts(parts, lane, rules, target, timeout, is_limited),
             self.deadline(timeout),
         )

@@ -171,6 +171,13 @@ class RouteTable:
                 return route.masters[broker]
         return None
 
+    def broker_at(self, address: str) -> str | None:
+        """Return the name of the broker with this address."""
+        for broker, replicas in self.brokers().items():
+            if address in replicas.values():
+                return broker
+        return None
+
 
 def _same(one: RouteBody, other: RouteBody) -> bool:
     return (

@@ -135,7 +135,7 @@ def send(
         )
         address = route.masters.get(queue.broker)
         if address is None:
-            address = yield from _find_master(producer, queue, deadline)
+            address = yield from find_target(producer, queue, deadline)
         if client.options.vip_channel:
             address = vip_address(address)
         attempt_deadline = deadline
@@ -205,7 +205,7 @@ def send_oneway(
         )
     address = route.masters.get(queue.broker)
     if address is None:
-        address = yield from _find_master(producer, queue, deadline)
+        address = yield from find_target(producer, queue, deadline)
     if client.options.vip_channel:
         address = vip_address(address)
     command = send_command(producer, outgoing, queue)
@@ -264,8 +264,12 @@ def _choose(
     return check_selected(target, chosen, route.writable)
 
 
-def _find_master(producer: ProducerCore, queue: QueueId, deadline: float) -> Flow[str]:
-    """Ask for the route again: a queue names a broker that the one we have does not."""
+def find_target(producer: ProducerCore, queue: QueueId, deadline: float) -> Flow[str]:
+    """Return the master's address of a broker that the route in use does not name.
+
+    Raises:
+        RouteNotFound: The name server does not know it either.
+    """
     client = producer.client
     address = client.routes.master_of(queue.broker)
     if address is not None:
