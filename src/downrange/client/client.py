@@ -297,10 +297,6 @@ def _producer_stats(producer: Any) -> ProducerStats:
     )
 
 
-def _warn_unclosed(client: Client | AsyncClient) -> None:
-    warnings.warn(f"{client!r} was not closed", ResourceWarning, stacklevel=3, source=client)
-
-
 def _log_route(old: Route | None, new: Route) -> None:
     _log.info(
         "route of %s %s: %d queues to write to on %s%s",
@@ -400,12 +396,11 @@ class Client(_ClientBase):
 
     def __del__(self) -> None:
         if self._state == "running" and self._driver is not None:
-            if not self._driver.is_forked:
-                warnings.warn(
-                    f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self
-                )
+            is_forked, text = self._driver.is_forked, f"{self!r} was not closed"
             self._state = "closed"
             self._driver.close()
+            if not is_forked:  # last: where warnings are errors, nothing comes after
+                warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     # ---- what it knows -----------------------------------------------------------------------
 
@@ -556,8 +551,11 @@ class AsyncClient(_ClientBase):
 
     def __del__(self) -> None:
         if self._state == "running" and os.getpid() == self._process_id:
-            _warn_unclosed(self)
+            text = f"{self!r} was not closed"
             self._state = "closed"
+            if self._driver is not None:
+                self._driver.abandon()
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     # ---- what it knows -----------------------------------------------------------------------
 

@@ -189,6 +189,11 @@ class AioDriver:
             connection.close("the client was closed")
         await asyncio.sleep(0)  # transports close in the next turn
 
+    def abandon(self) -> None:
+        """Close when the loop comes to it, from whichever thread: nobody is left who could wait."""
+        if not self.loop.is_closed():
+            self.call_soon(lambda: self.loop.create_task(self.close()))
+
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
