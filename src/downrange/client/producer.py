@@ -17,6 +17,8 @@ from downrange.client.client import CLOSE_TIMEOUT, AsyncClient, Client, Servers,
 from downrange.core.detecting import detect
 from downrange.core.hooks import Hooks
 from downrange.core.producing import ProducerCore
+from downrange.core.recalling import recall
+from downrange.core.requests import reply, reply_to, request
 from downrange.errors import (
     ClientClosed,
     NoNameServer,
@@ -27,13 +29,13 @@ from downrange.errors import (
 from downrange.options import ProducerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from concurrent.futures import Future
     from types import TracebackType
 
     from downrange.core.flow import Flow
     from downrange.core.selectors import Selector
-    from downrange.model import BatchReceipt, Message, QueueId, SendReceipt
+    from downrange.model import BatchReceipt, Message, QueueId, ReceivedMessage, SendReceipt
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 
 _log = logging.getLogger("downrange.client")
@@ -374,6 +376,111 @@ class Producer(ProducerBase[Client]):
         )
         return client.submit(flow)
 
+    # ---- request and reply, recall ------------------------------------------------------------
+
+    def request(
+        self,
+        message: Message,
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> ReceivedMessage:
+        """Send a request and wait for the reply of whoever consumes it.
+
+        Args:
+            message: The request.
+            queue: A queue, or what chooses one.
+            timeout: For sending and waiting together; the options' unless given.
+
+        Returns:
+            The reply. Where it is stored, if at all, is not known: its offsets are 0.
+
+        Raises:
+            InvalidMessage: The message breaks a rule.
+            RequestTimedOut: It was sent, but no reply came in time.
+            SendFailed: No broker took it.
+            RocketMQError: No name server answers, or a hook forbids it.
+        """
+        core, client = self._running_core(), self._client
+        flow = request(core, message, client.lane, core.waiting_rules, queue, timeout)
+        return client.run(flow)
+
+    def submit_request(
+        self,
+        message: Message,
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> Future[ReceivedMessage]:
+        """Send a request without waiting.
+
+        Args:
+            message: The request.
+            queue: A queue, or what chooses one.
+            timeout: For sending and waiting together; the options' unless given.
+
+        Returns:
+            A future of the reply. Its callbacks run in the client's pool.
+
+        Raises:
+            InvalidMessage: The message breaks a rule.
+        """
+        core, client = self._running_core(), self._client
+        rules = core.submit_rules
+        flow = request(core, message, client.lane, rules, queue, timeout, is_limited=True)
+        return client.submit(flow)
+
+    def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> SendReceipt:
+        """Answer a request that was received.
+
+        Args:
+            request: The request.
+            body: What to answer.
+            tags: See `Message`.
+            keys: See `Message`.
+            properties: See `Message`.
+            timeout: For the whole call, all attempts together; the options' unless given.
+
+        Returns:
+            Where the reply is kept; whoever asked has it by then.
+
+        Raises:
+            InvalidMessage: The message is no request (code 10007), or the reply breaks a rule.
+            SendFailed: No broker could hand it over: whoever asked may be gone.
+        """
+        core, client = self._running_core(), self._client
+        message = reply_to(request, body, tags=tags, keys=keys, properties=properties)
+        flow = reply(core, request, message, client.lane, core.waiting_rules, timeout)
+        return client.run(flow)
+
+    def recall(self, handle: str | None, *, timeout: float | None = None) -> str:
+        """Take back a message with `deliver_at` or `deliver_in` before it is due.
+
+        Args:
+            handle: The `recall_handle` of its receipt.
+            timeout: For the whole call; the options' unless given.
+
+        Returns:
+            The message's id.
+
+        Raises:
+            OptionError: There is no handle: the broker is too old, or the message not timed.
+            NotSupported: The broker is older than 5.3.2.
+            ServerError: The broker refuses: the message is due, or recall is switched off.
+            RocketMQError: The broker cannot be found or reached.
+        """
+        core, client = self._running_core(), self._client
+        return client.run(recall(core, handle, timeout))
+
 
 class AsyncProducer(ProducerBase[AsyncClient]):
     """Sends messages, from any number of tasks of one event loop.
@@ -534,3 +641,87 @@ class AsyncProducer(ProducerBase[AsyncClient]):
             messages, client.lane, core.async_rules, queue, timeout, is_limited=True
         )
         return await client.run(flow)
+
+    # ---- request and reply, recall ------------------------------------------------------------
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> ReceivedMessage:
+        """Send a request and wait for the reply of whoever consumes it.
+
+        Args:
+            message: The request.
+            queue: A queue, or what chooses one.
+            timeout: For sending and waiting together; the options' unless given.
+
+        Returns:
+            The reply. Where it is stored, if at all, is not known: its offsets are 0.
+
+        Raises:
+            InvalidMessage: The message breaks a rule.
+            RequestTimedOut: It was sent, but no reply came in time.
+            SendFailed: No broker took it.
+            RocketMQError: No name server answers, or a hook forbids it.
+        """
+        core, client = self._running_core(), self._client
+        flow = request(
+            core, message, client.lane, core.async_rules, queue, timeout, is_limited=True
+        )
+        return await client.run(flow)
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> SendReceipt:
+        """Answer a request that was received.
+
+        Args:
+            request: The request.
+            body: What to answer.
+            tags: See `Message`.
+            keys: See `Message`.
+            properties: See `Message`.
+            timeout: For the whole call, all attempts together; the options' unless given.
+
+        Returns:
+            Where the reply is kept; whoever asked has it by then.
+
+        Raises:
+            InvalidMessage: The message is no request (code 10007), or the reply breaks a rule.
+            SendFailed: No broker could hand it over: whoever asked may be gone.
+        """
+        core, client = self._running_core(), self._client
+        message = reply_to(request, body, tags=tags, keys=keys, properties=properties)
+        flow = reply(
+            core, request, message, client.lane, core.async_rules, timeout, is_limited=True
+        )
+        return await client.run(flow)
+
+    async def recall(self, handle: str | None, *, timeout: float | None = None) -> str:
+        """Take back a message with `deliver_at` or `deliver_in` before it is due.
+
+        Args:
+            handle: The `recall_handle` of its receipt.
+            timeout: For the whole call; the options' unless given.
+
+        Returns:
+            The message's id.
+
+        Raises:
+            OptionError: There is no handle: the broker is too old, or the message not timed.
+            NotSupported: The broker is older than 5.3.2.
+            ServerError: The broker refuses: the message is due, or recall is switched off.
+            RocketMQError: The broker cannot be found or reached.
+        """
+        core, client = self._running_core(), self._client
+        return await client.run(recall(core, handle, timeout))
