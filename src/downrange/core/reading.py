@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from downrange.core.flow import Ask, Flow, Gather, Once, Pause, Signal, Wait
 from downrange.core.names import with_namespace
 from downrange.core.pulling import EVERYTHING, PullStatus, check_filter, find_start, pull
-from downrange.core.queries import max_offset, read_queues, set_group_offset
+from downrange.core.queries import max_offset, read_queues, set_group_offset, shown_queue
 from downrange.core.routes import MASTER, refresh_route
 from downrange.core.validation import check_group
 from downrange.errors import OptionError, RocketMQError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from downrange.core.client import ClientCore
     from downrange.core.pulling import Filter, Start
+    from downrange.core.routes import Route
     from downrange.model import QueueId, QueueOffset, ReceivedMessage
     from downrange.options import PullOptions
 
@@ -126,7 +127,7 @@ class PullState:
         self._turn = 0
         self._arrival = Signal()
         #: Topic -> its filter, and the route as it was when its queues were last looked at.
-        self._topics: dict[str, tuple[Filter, object]] = {}
+        self._topics: dict[str, tuple[Filter, Route | None]] = {}
 
     # ---- assigning -----------------------------------------------------------------------------
 
@@ -208,18 +209,19 @@ class PullState:
         """Take in queues that assigned topics have got since."""
         for topic, (wanted, seen) in list(self._topics.items()):
             route = self._route(topic)
-            if route is seen:
+            if route is seen or route is None:
                 continue
             self._topics[topic] = (wanted, route)
-            deadline = self.core.clock.now() + self.core.options.call_timeout
-            queues = yield from read_queues(self.core, topic, deadline=deadline)
+            queues = [shown_queue(self.core, queue) for queue in route.readable]
             yield from self._add(
-                PullCursor(queue, "earliest", wanted)
-                for queue in queues
-                if queue not in self.cursors
+                [
+                    PullCursor(queue, "earliest", wanted)
+                    for queue in queues
+                    if queue not in self.cursors
+                ]
             )
 
-    def _route(self, topic: str) -> object:
+    def _route(self, topic: str) -> Route | None:
         return self.core.routes.get(with_namespace(topic, self.core.options.namespace))
 
     def drop_all(self) -> None:

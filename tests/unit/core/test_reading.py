@@ -9,6 +9,7 @@ import pytest
 from downrange.core.flow import Call, Flow, Gather, Wait
 from downrange.core.pulling import EVERYTHING, Filter, Start, by_sql
 from downrange.core.reading import PullState, at_once
+from downrange.core.routes import refresh_all
 from downrange.errors import (
     ConnectFailed,
     NoPermission,
@@ -355,13 +356,21 @@ def test_queues_that_a_topic_gets_later_are_read_from_their_beginning() -> None:
     world.servers.answer_route("orders", route("ab", queues=1))
     world.open("b")
     world.ends[B0] = 2
-    world.servers.core.routes.forget("orders")
+    world.servers.run(refresh_all(world.servers.core))
     assert world.poll() == []  # takes them in
     world.fetch()
     assert world.poll() == offsets(B0, range(2))
     flows = len(world.flows)
     world.poll()
     assert len(world.flows) == flows
+
+
+def test_queues_stay_assigned_when_the_route_is_gone() -> None:
+    world = World(queues=1)
+    world.assign()
+    world.servers.core.routes.forget("orders")
+    assert world.poll() == []
+    assert list(world.state.cursors) == [A0]
 
 
 # ---- when brokers fail ---------------------------------------------------------------------------

@@ -1,0 +1,381 @@
+"""Reading with a pull consumer: where it begins, what it brings, what it commits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downrange.client.admin import Admin
+from downrange.client.client import Client
+from downrange.client.consumer import PullConsumer
+from downrange.client.producer import Producer
+from downrange.embedded import Cluster, cut
+from downrange.errors import (
+    ClientClosed,
+    NotStarted,
+    OptionError,
+    RocketMQError,
+    RouteNotFound,
+    ServerError,
+)
+from downrange.model import Message, QueueId, ReceivedMessage
+from downrange.options import ClientOptions, PullOptions
+from downrange.wire.codes import RequestCode
+from tests.contract.blocking import PATIENCE
+from tests.contract.servers import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.contract.conftest import Embedded, Make, MakeProducer
+    from tests.contract.servers import Server
+
+
+@pytest.fixture
+def consumer(make: Make) -> Callable[..., PullConsumer]:
+    """Give what starts pull consumers of the front end."""
+
+    def start(servers: Any, group: str = "audit", **settings: Any) -> PullConsumer:
+        where = getattr(servers, "name_server", servers)
+        return make(PullConsumer, where, group=group, **settings).start()
+
+    return start
+
+
+def read(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
+    """Poll until there are so many messages."""
+    messages: list[ReceivedMessage] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(messages) < count:
+        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came"
+        messages += consumer.poll(1.0)
+    return messages
+
+
+def bodies(messages: list[ReceivedMessage]) -> list[bytes]:
+    return sorted(message.body for message in messages)
+
+
+def fill(producer: Producer, topic: str, *texts: str, queue: QueueId | None = None) -> list[Any]:
+    return [producer.send(Message(topic, text, tags=text[0]), queue=queue) for text in texts]
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def test_all_messages_of_a_topic_come_each_queue_in_order(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = server.topic()
+    sending = producer(server)
+    sent = [f"{number:03}" for number in range(100)]
+    fill(sending, topic, *sent)
+    reading = consumer(server)
+    reading.assign(topic, start="earliest")
+    messages = read(reading, 100)
+    assert bodies(messages) == [text.encode() for text in sent]
+    assert len(reading.queues()) == 4
+    for queue in reading.queues():
+        offsets = [message.offset for message in messages if message.queue == queue]
+        assert offsets == list(range(len(offsets)))
+    assert reading.failures() == {}
+
+
+def test_a_message_wakes_a_reader_that_waits(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = server.topic()
+    sending = producer(server)
+    fill(sending, topic, "first")
+    reading = consumer(server)
+    reading.assign(topic, start="latest")
+    timer = threading.Timer(0.3, lambda: fill(sending, topic, "second"))
+    started = time.monotonic()
+    timer.start()
+    messages = reading.poll(PATIENCE)
+    timer.join()
+    assert bodies(messages) == [b"second"]
+    assert time.monotonic() - started < 3.0  # an Apache broker looks at its clock every 5 s
+
+
+def test_poll_returns_when_its_time_is_over(
+    server: Server, consumer: Callable[..., PullConsumer]
+) -> None:
+    reading = consumer(server)
+    reading.assign(server.topic())
+    started = time.monotonic()
+    assert reading.poll(0.3) == []
+    assert 0.3 <= time.monotonic() - started < 3.0
+
+
+def test_messages_come_one_by_one_until_none_has_come_for_a_while(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = server.topic()
+    fill(producer(server), topic, "1", "2", "3")
+    reading = consumer(server)
+    reading.assign(topic, start="earliest")
+    assert bodies(list(reading.messages(idle_timeout=1.0))) == [b"1", b"2", b"3"]
+
+
+def test_only_messages_with_a_wanted_tag_come(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = server.topic(1)
+    fill(producer(server), topic, "a1", "b1", "c1", "a2")
+    reading = consumer(server)
+    reading.assign(topic, start="earliest", tags="a || c")
+    assert [message.body for message in read(reading, 3)] == [b"a1", b"c1", b"a2"]
+    (queue,) = reading.queues()
+    wait_until(lambda: reading.position(queue) == 4)
+
+
+def test_an_expression_that_the_broker_does_not_take_is_refused_at_once(
+    server: Server, consumer: Callable[..., PullConsumer]
+) -> None:
+    reading = consumer(server)
+    with pytest.raises(ServerError, match="SQL92"):
+        reading.assign(server.topic(), sql="amount > 100")
+
+
+def test_compressed_and_batched_messages_come_as_they_were_sent(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = server.topic(1)
+    sending = producer(server)
+    sending.send(Message(topic, b"z" * 10_000))
+    sending.send_batch([Message(topic, b"1", keys=["k"]), Message(topic, b"2")])
+    reading = consumer(server)
+    reading.assign(topic, start="earliest")
+    messages = read(reading, 3)
+    assert [message.body for message in messages] == [b"z" * 10_000, b"1", b"2"]
+    assert messages[1].keys == ["k"]
+
+
+def test_a_small_buffer_still_brings_everything(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = server.topic(2)
+    sent = [f"{number:02}" for number in range(40)]
+    fill(producer(server), topic, *sent)
+    reading = consumer(server, options=PullOptions(batch_count=3, buffered_max=4))
+    reading.assign(topic, start="earliest")
+    assert bodies(read(reading, 40)) == [text.encode() for text in sent]
+
+
+# ---- where to begin ------------------------------------------------------------------------------
+
+
+def test_a_reader_goes_on_where_its_group_is(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = server.topic(1)
+    sending = producer(server)
+    fill(sending, topic, "1", "2", "3")
+    first = consumer(server, group="group_of_two")
+    first.assign(topic)  # a group that has not begun begins at the first message
+    wait_until(lambda: sum(first.lag().values()) == 3)
+    handed_out = first.poll(PATIENCE, max_count=2)
+    queue = handed_out[0].queue
+    assert [message.body for message in handed_out] == [b"1", b"2"]
+    assert first.commit() == {queue: 2}
+    assert first.commit() == {}
+    second = consumer(server, group="group_of_two")
+    second.assign(topic)
+    assert bodies(read(second, 1)) == [b"3"]
+    wait_until(lambda: second.committed(queue) == 2)
+    assert second.position(queue) == 3
+
+
+def test_a_reader_can_begin_and_go_on_anywhere(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = server.topic(1)
+    sending = producer(server)
+    fill(sending, topic, "0", "1", "2")
+    reading = consumer(server)
+    reading.assign(topic, start=1)
+    assert [message.body for message in read(reading, 2)] == [b"1", b"2"]
+    (queue,) = reading.queues()
+    reading.seek(queue, "earliest")
+    assert reading.position(queue) == 0
+    assert len(read(reading, 3)) == 3
+    reading.seek(queue, "latest")
+    fill(sending, topic, "3")
+    assert bodies(read(reading, 1)) == [b"3"]
+    with pytest.raises(OptionError, match="is not assigned"):
+        reading.seek(QueueId(topic, "elsewhere", 0), 0)
+
+
+def test_a_reader_can_begin_at_a_time(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = server.topic(1)
+    sending = producer(server)
+    fill(sending, topic, "old")
+    (old,) = server.read_all(topic, 1)
+    time.sleep(0.2)
+    fill(sending, topic, "new")
+    new = server.read_all(topic, 2)[1]
+    assert new.stored_at_ms - old.stored_at_ms >= 200
+    at = datetime.fromtimestamp(new.stored_at_ms / 1000, UTC) - timedelta(milliseconds=10)
+    reading = consumer(server)
+    reading.assign(topic, start=at)
+    assert bodies(read(reading, 1)) == [b"new"]
+
+
+def test_a_reader_that_is_too_far_goes_on_where_the_queue_ends(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = server.topic(1)
+    sending = producer(server)
+    fill(sending, topic, "0")
+    server.read_all(topic, 1)
+    reading = consumer(server)
+    reading.assign(topic, start=1000)
+    (queue,) = reading.queues()
+    wait_until(lambda: reading.position(queue) == 1)
+    fill(sending, topic, "1")
+    assert bodies(read(reading, 1)) == [b"1"]
+
+
+def test_single_queues_and_several_topics_can_be_assigned(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    one, other = server.topic(2), server.topic(1)
+    sending = producer(server)
+    broker = fill(sending, one, "skipped", queue=None)[0].queue.broker
+    fill(sending, one, "1", queue=QueueId(one, broker, 1))
+    fill(sending, other, "2")
+    reading = consumer(server)
+    reading.assign([QueueId(one, broker, 1), other], start="earliest")
+    messages = read(reading, 2)
+    assert {message.topic for message in messages} == {one, other}
+    assert len(reading.queues()) == 2
+
+
+def test_an_unknown_topic_is_an_error(
+    server: Server, consumer: Callable[..., PullConsumer]
+) -> None:
+    reading = consumer(server)
+    with pytest.raises(RouteNotFound, match="no_such_topic"):
+        reading.assign("no_such_topic")
+    with pytest.raises(OptionError, match="nothing is assigned"):
+        reading.poll(0.1)
+
+
+def test_names_are_without_the_namespace(
+    server: Server, make: Make, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = server.topic()
+    server.topic(name=f"prod%{topic}")
+    options = ClientOptions(namespace="prod")
+    with make(Client, server.name_server, options=options) as client:
+        sending = make(Producer, client, group="shop").start()
+        sending.send(Message(topic, b"1"))
+        reading = make(PullConsumer, client, group="audit").start()
+        reading.assign(topic, start="earliest")
+        (message,) = read(reading, 1)
+        assert message.topic == topic
+        assert message.queue in reading.commit()
+        reading.close()
+        sending.close()
+    (stored,) = server.read_all(f"prod%{topic}", 1)
+    assert stored.body == b"1"
+
+
+# ---- when something fails ------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_away_does_not_stop_the_others(
+    make: Make, consumer: Callable[..., PullConsumer]
+) -> None:
+    with Cluster(brokers=2) as cluster:
+        make(Admin, cluster.name_server).start().create_topic("orders", queues=1)
+        sending = make(Producer, cluster.name_server, group="shop").start()
+        a, b = (QueueId("orders", broker, 0) for broker in ("broker-a", "broker-b"))
+        fill(sending, "orders", "a1", queue=a)
+        fill(sending, "orders", "b1", queue=b)
+        reading = consumer(cluster.name_server)
+        reading.assign("orders", start="earliest")
+        read(reading, 2)
+        cluster.kill_broker(0)
+        fill(sending, "orders", "b2", queue=b)
+        assert bodies(read(reading, 1)) == [b"b2"]
+        wait_until(lambda: a in reading.failures())
+        cluster.restart_broker(0)
+        wait_until(lambda: _sent(sending, a))
+        assert bodies(read(reading, 1)) == [b"a2"]
+        assert reading.failures() == {}
+
+
+def _sent(sending: Producer, queue: QueueId) -> bool:
+    try:
+        return bool(fill(sending, "orders", "a2", queue=queue))
+    except RocketMQError:
+        return False
+
+
+def test_a_reader_is_told_why_nothing_can_be_read(
+    embedded: Embedded, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = embedded.topic(1)
+    reading = consumer(embedded)
+    reading.assign(topic)
+    embedded.topic(1, perm=2, name=topic)
+    with pytest.raises(RocketMQError, match=r"code 16|no route"):
+        wait_until(lambda: reading.poll(0.2))
+
+
+def test_lost_replies_lose_no_message(
+    embedded: Embedded, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    topic = embedded.topic(1)
+    sent = [f"{number:02}" for number in range(20)]
+    fill(producer(embedded), topic, *sent)
+    calls = iter(range(1000))
+    embedded.cluster.intercept(
+        RequestCode.PULL_MESSAGE, lambda *_: cut() if next(calls) % 2 else None
+    )
+    reading = consumer(embedded, options=PullOptions(batch_count=4))
+    reading.assign(topic, start="earliest")
+    assert [message.body.decode() for message in read(reading, 20)] == sent
+
+
+# ---- life ----------------------------------------------------------------------------------------
+
+
+def test_a_consumer_is_used_between_start_and_close_only(embedded: Embedded, make: Make) -> None:
+    reading = make(PullConsumer, embedded.name_server, group="audit")
+    with pytest.raises(NotStarted, match="audit"):
+        reading.poll(0.1)
+    reading.start()
+    reading.start()
+    assert reading.state == "running"
+    reading.close()
+    reading.close()
+    for use in (lambda: reading.poll(0.1), reading.commit, reading.start):
+        with pytest.raises(ClientClosed, match="audit"):
+            use()
+
+
+def test_a_shared_client_outlives_its_consumers(embedded: Embedded, make: Make) -> None:
+    topic = embedded.topic()
+    with make(Client, embedded.name_server) as client:
+        for group in ("one", "two"):
+            reading = make(PullConsumer, client, group=group).start()
+            reading.assign(topic)
+            reading.close()
+        assert client.state == "running"
+
+
+def test_settings_of_a_client_do_not_go_beside_a_client(embedded: Embedded, make: Make) -> None:
+    client = make(Client, embedded.name_server)
+    with pytest.raises(OptionError, match="client_options"):
+        make(PullConsumer, client, group="audit", client_options=ClientOptions())
+    with pytest.raises(OptionError, match="'au dit'"):
+        make(PullConsumer, embedded.name_server, group="au dit")
