@@ -210,6 +210,7 @@ class _ClientBase:
             unique_ids=unique_ids(ip),
         )
         core.routes.on_change.append(_log_route)
+        core.report = report_hook
         return core
 
     def _background(self, core: ClientCore) -> list[Flow[None]]:
@@ -295,6 +296,11 @@ def _producer_stats(producer: Any) -> ProducerStats:
         traces_waiting=0 if trace is None else len(trace),
         traces_dropped=0 if trace is None else trace.dropped_count,
     )
+
+
+def report_hook(where: str, error: Exception) -> None:
+    """Log the error of a hook, which changes nothing else."""
+    _log.warning("%s failed: %r", where, error)
 
 
 def _log_route(old: Route | None, new: Route) -> None:

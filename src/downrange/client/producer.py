@@ -13,7 +13,14 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-from downrange.client.client import CLOSE_TIMEOUT, AsyncClient, Client, Servers, State
+from downrange.client.client import (
+    CLOSE_TIMEOUT,
+    AsyncClient,
+    Client,
+    Servers,
+    State,
+    report_hook,
+)
 from downrange.core.detecting import detect
 from downrange.core.hooks import Hooks
 from downrange.core.producing import ProducerCore
@@ -154,19 +161,13 @@ class ProducerBase(Generic[ClientT]):
         return core
 
     def _make_core(self) -> ProducerCore:
-        return ProducerCore(
-            self._client.core, self._group, self._options, self._hooks, _report_hook
-        )
+        return ProducerCore(self._client.core, self._group, self._options, self._hooks, report_hook)
 
     def _background(self, core: ProducerCore) -> list[Flow[None]]:
         return [*core.background(), *detect(core.client, core.health)]
 
     def _step(self, function: Any) -> None:
         function()
-
-
-def _report_hook(where: str, error: Exception) -> None:
-    _log.warning("%s failed: %r", where, error)
 
 
 class Producer(ProducerBase[Client]):

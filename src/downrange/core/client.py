@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from downrange.core.flow import Ask, Call, Chance, Clock, Flow, Pause
+from downrange.core.flow import Call, Chance, Clock, Flow, Pause
 from downrange.core.health import BrokerHealth, tolerance_of
+from downrange.core.hooks import run_observers
 from downrange.core.membership import beat, beat_all, heartbeat_targets
 from downrange.core.nameservers import NameServers
 from downrange.core.routes import RouteTable, refresh_all
@@ -23,7 +24,7 @@ from downrange.wire.signing import sign
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from downrange.core.hooks import Hooks
+    from downrange.core.hooks import Hooks, Report
     from downrange.options import ClientOptions, Credentials, FaultTolerance
     from downrange.options.clients import FaultStyle
     from downrange.wire.bodies import ConsumerMember
@@ -71,6 +72,9 @@ class ClientCore:
         clock: The time.
         chance: Randomness.
         unique_ids: Makes ids of messages.
+
+    Attributes:
+        report: Told of the error of a hook around requests: where, and what.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class ClientCore:
         self.clock = clock
         self.chance = chance
         self.unique_ids = unique_ids
+        self.report: Report = _ignore
         self.name_servers = NameServers(name_servers, chance)
         self.routes = RouteTable()
         #: Group -> the producer's core.
@@ -175,8 +180,7 @@ class ClientCore:
             reply: Command = yield Call(address, command, deadline, is_oneway)
             return reply
         command.fields.update(self._common_fields)
-        for hook in self.hooks.before_call:
-            yield Ask(hook, (address, command))
+        yield from run_observers(self.hooks.before_call, (address, command), self.report)
         credentials = self.credentials
         if credentials is not None:
             sign(
@@ -186,8 +190,7 @@ class ClientCore:
                 credentials.security_token,
             )
         reply = yield Call(address, command, deadline, is_oneway)
-        for observe in self.hooks.after_call:
-            yield Ask(observe, (address, command, reply))
+        yield from run_observers(self.hooks.after_call, (address, command, reply), self.report)
         return reply
 
     def ask(
@@ -252,6 +255,10 @@ class ClientCore:
 
     def _beat(self) -> Flow[int]:
         return (yield from beat_all(self))
+
+
+def _ignore(where: str, error: Exception) -> None:
+    """Nobody wants to know."""
 
 
 def _common_fields(options: ClientOptions) -> dict[str, str]:

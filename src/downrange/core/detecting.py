@@ -27,10 +27,18 @@ def detect(core: ClientCore, health: BrokerHealth) -> list[Flow[None]]:
 
     Producers that share their health share the detector.
     """
-    if health.style != "5.x" or not health.tolerance.detect or "detector" in core.timers:
+    if not _is_probed(health):
+        return []
+    number = [one for one in core.healths if _is_probed(one)].index(health) + 1
+    name = "detector" if number == 1 else f"detector-{number}"
+    if name in core.timers:
         return []
     tick = min(_TICK, health.tolerance.detect_interval)
-    return [core.timer("detector", tick, tick, lambda: probe_due(core, health))]
+    return [core.timer(name, tick, tick, lambda: probe_due(core, health))]
+
+
+def _is_probed(health: BrokerHealth) -> bool:
+    return health.style == "5.x" and health.tolerance.detect
 
 
 def probe_due(core: ClientCore, health: BrokerHealth) -> Flow[int]:

@@ -246,8 +246,9 @@ def find_writable(
     """
     route = core.routes.get(topic)
     if route is None or not route.writable:
+        # Not shared with those who read, whom a borrowed route would mislead.
         route = yield Once(
-            ("route", topic),
+            ("writable", topic),
             lambda: _look_up(core, topic, deadline, default_topic, queue_count),
         )
     assert route is None or isinstance(route, Route)

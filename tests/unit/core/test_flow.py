@@ -1,0 +1,57 @@
+"""Signals, and flows that never end."""
+
+from __future__ import annotations
+
+from downrange.core.flow import Flow, Pause, Signal, every
+
+
+def test_a_signal_wakes_everyone_who_listens_once() -> None:
+    signal, woken = Signal(), list[str]()
+    signal.listen(lambda: woken.append("first"))
+    signal.listen(lambda: woken.append("second"))
+    assert not signal.is_fired
+    signal.fire()
+    signal.fire()
+    assert signal.is_fired
+    assert woken == ["first", "second"]
+
+
+def test_a_signal_that_has_fired_wakes_a_listener_at_once() -> None:
+    signal, woken = Signal(), list[bool]()
+    signal.fire()
+    signal.listen(lambda: woken.append(True))
+    assert woken == [True]
+
+
+def test_a_listener_that_went_away_is_not_woken() -> None:
+    signal, woken = Signal(), list[bool]()
+
+    def listener() -> None:
+        woken.append(True)
+
+    signal.listen(listener)
+    signal.unlisten(listener)
+    signal.unlisten(listener)  # harmless
+    signal.fire()
+    assert not woken
+
+
+def test_a_listener_may_listen_for_the_next_signal_while_it_is_woken() -> None:
+    signal, again, woken = Signal(), Signal(), list[str]()
+    signal.listen(lambda: again.listen(lambda: woken.append("again")))
+    signal.fire()
+    again.fire()
+    assert woken == ["again"]
+
+
+def test_what_is_done_every_so_often_pauses_before_and_between() -> None:
+    runs: list[int] = []
+
+    def action() -> Flow[None]:
+        runs.append(len(runs))
+        yield Pause(0.5)
+
+    flow = every(30.0, 1.0, action)
+    pauses = [next(flow) for _ in range(5)]
+    assert pauses == [Pause(1.0), Pause(0.5), Pause(30.0), Pause(0.5), Pause(30.0)]
+    assert runs == [0, 1]
