@@ -102,6 +102,12 @@ if TYPE_CHECKING:
     from downrange.client.converters import Converter
     from downrange.client.producer import AsyncProducer, Producer
     from downrange.client.template import AsyncMessageTemplate, MessageTemplate
+    from downrange.client.transaction import (
+        AsyncTransaction,
+        AsyncTransactionProducer,
+        Transaction,
+        TransactionProducer,
+    )
     from downrange.core.hooks import EndTransactionContext, Hooks, MessageType, SendContext
     from downrange.core.selectors import by_hash, by_random, by_room
     from downrange.embedded import Cluster
@@ -114,6 +120,8 @@ __all__ = [
     "AsyncMessageTemplate",
     "AsyncProducer",
     "AsyncPullConsumer",
+    "AsyncTransaction",
+    "AsyncTransactionProducer",
     "Attempt",
     "AutoBatch",
     "BatchFailed",
@@ -197,6 +205,8 @@ __all__ = [
     "TooManySends",
     "TopicNotFound",
     "Trace",
+    "Transaction",
+    "TransactionProducer",
     "TransactionReceipt",
     "TransportError",
     "Unencodable",
@@ -221,6 +231,10 @@ _HOMES: Final = {
     "Producer": "downrange.client.producer",
     "AsyncMessageTemplate": "downrange.client.template",
     "MessageTemplate": "downrange.client.template",
+    "AsyncTransaction": "downrange.client.transaction",
+    "AsyncTransactionProducer": "downrange.client.transaction",
+    "Transaction": "downrange.client.transaction",
+    "TransactionProducer": "downrange.client.transaction",
     "EndTransactionContext": "downrange.core.hooks",
     "Hooks": "downrange.core.hooks",
     "MessageType": "downrange.core.hooks",

@@ -10,10 +10,11 @@ what starts and ends is its producer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from downrange.client.converters import CONTENT_TYPE, Converter, Converters, type_for
 from downrange.client.producer import AsyncProducer, Producer
+from downrange.client.transaction import AsyncTransactionProducer, TransactionProducer
 from downrange.core.selectors import by_hash
 from downrange.errors import OptionError
 from downrange.model import Message
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from datetime import datetime
 
-    from downrange.model import BatchReceipt, ReceivedMessage, SendReceipt
+    from downrange.client.transaction import AsyncExecute, AsyncTransaction, Execute, Transaction
+    from downrange.model import BatchReceipt, ReceivedMessage, SendReceipt, TransactionReceipt
 
 ProducerT = TypeVar("ProducerT", Producer, AsyncProducer)
 ValueT = TypeVar("ValueT")
@@ -50,6 +52,8 @@ class Details(TypedDict, total=False):
 class TemplateBase(Generic[ProducerT]):
     """What both templates have in common: everything but how one waits."""
 
+    _producer_class: type[ProducerT]
+
     def __init__(
         self,
         producer: ProducerT,
@@ -57,6 +61,11 @@ class TemplateBase(Generic[ProducerT]):
         converters: Iterable[Converter] | None = None,
         default_topic: str | None = None,
     ) -> None:
+        # The twins are easily mixed up, and the other one's methods would return coroutines.
+        if not isinstance(cast("object", producer), self._producer_class):
+            raise OptionError(
+                f"{type(self).__name__} needs a {self._producer_class.__name__}, not {producer!r}"
+            )
         self._producer: ProducerT = producer
         self._converters = Converters(converters or ())
         self._default_topic = default_topic
@@ -85,9 +94,8 @@ class TemplateBase(Generic[ProducerT]):
                 f"destination {destination!r} names no topic; write 'topic:tag', or give the "
                 "template a default_topic"
             )
-        body, content_type = self._converters.encode(payload)
-        # What the caller says about the content is more to the point than what a converter says.
-        details["properties"] = {CONTENT_TYPE: content_type, **(details.get("properties") or {})}
+        body, properties = self._converted(payload, details.get("properties"))
+        details["properties"] = properties
         return Message(topic, body, tags=tag or None, **details)
 
     @overload
@@ -109,6 +117,14 @@ class TemplateBase(Generic[ProducerT]):
             as_type = type_for(message.properties.get(CONTENT_TYPE))
         return self._converters.decode(message.body, as_type)
 
+    def _converted(
+        self, payload: object, properties: Mapping[str, str] | None = None
+    ) -> tuple[bytes, dict[str, str]]:
+        """Return the body of a value, and the properties that say what it is."""
+        body, content_type = self._converters.encode(payload)
+        # What the caller says about the content is more to the point than what a converter says.
+        return body, {CONTENT_TYPE: content_type, **(properties or {})}
+
     def _messages(
         self, destination: str, payloads: Iterable[object], properties: Mapping[str, str] | None
     ) -> Iterator[Message]:
@@ -129,6 +145,8 @@ class MessageTemplate(TemplateBase[Producer]):
         template.convert_and_send("orders:paid", Order(id=7, amount=12.5), keys="o-7")
         ```
     """
+
+    _producer_class = Producer
 
     def convert_and_send(
         self,
@@ -256,6 +274,115 @@ class MessageTemplate(TemplateBase[Producer]):
         messages = self._messages(destination, payloads, properties)
         return self._producer.send_batch(messages, timeout=timeout)
 
+    def convert_and_send_in_transaction(
+        self,
+        destination: str,
+        payload: object,
+        execute: Execute,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> TransactionReceipt:
+        """Send a value that consumers see only when local work succeeds, and do that work.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            execute: The local work: given the message and its receipt, returns an `Outcome`.
+            timeout: For sending it; the producer's unless given.
+            details: Keys and properties; it cannot be delayed.
+
+        Returns:
+            The receipt, the outcome, and what `execute` raised.
+
+        Raises:
+            OptionError: The producer is not one for transactions, no converter takes the payload,
+                or an argument makes no sense.
+            RocketMQError: See `send_in_transaction` of the producer.
+        """
+        producer = self._transaction_producer()
+        message = self.message(destination, payload, **details)
+        return producer.send_in_transaction(message, execute, timeout=timeout)
+
+    def transaction(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> Transaction:
+        """Return a context that sends a value, and commits it when its block succeeds.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            timeout: For sending it; the producer's unless given.
+            details: Keys and properties; it cannot be delayed.
+
+        Raises:
+            OptionError: The producer is not one for transactions, no converter takes the payload,
+                or an argument makes no sense.
+        """
+        producer = self._transaction_producer()
+        return producer.transaction(self.message(destination, payload, **details), timeout=timeout)
+
+    def send_and_receive(
+        self,
+        destination: str,
+        payload: object,
+        reply_type: type[ValueT],
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> ValueT:
+        """Send a value as a request and wait for the reply of whoever consumes it.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            reply_type: The type that the reply is read as.
+            timeout: For sending and waiting together; the producer's unless given.
+            details: Keys, properties, delay.
+
+        Returns:
+            What the reply holds.
+
+        Raises:
+            OptionError: No converter takes the payload, or an argument makes no sense.
+            RequestTimedOut: It was sent, but no reply came in time.
+            MalformedBody: The reply holds no such value.
+            RocketMQError: See `request` of the producer.
+        """
+        message = self.message(destination, payload, **details)
+        reply = self._producer.request(message, timeout=timeout)
+        return self.receive(reply, reply_type)
+
+    def convert_and_reply(
+        self, request: ReceivedMessage, payload: object, *, timeout: float | None = None
+    ) -> SendReceipt:
+        """Answer a request that was received with a value.
+
+        Args:
+            request: The request.
+            payload: What the reply's body holds.
+            timeout: For the whole call; the producer's unless given.
+
+        Returns:
+            Where the reply is kept.
+
+        Raises:
+            OptionError: No converter takes the payload, or the message is no request.
+            RocketMQError: See `reply` of the producer.
+        """
+        body, properties = self._converted(payload)
+        return self._producer.reply(request, body, properties=properties, timeout=timeout)
+
+    def _transaction_producer(self) -> TransactionProducer:
+        if isinstance(self._producer, TransactionProducer):
+            return self._producer
+        raise OptionError(f"transactions need a TransactionProducer, not {self._producer!r}")
+
 
 class AsyncMessageTemplate(TemplateBase[AsyncProducer]):
     """Sends values instead of messages.
@@ -271,6 +398,8 @@ class AsyncMessageTemplate(TemplateBase[AsyncProducer]):
         await template.convert_and_send("orders:paid", Order(id=7, amount=12.5), keys="o-7")
         ```
     """
+
+    _producer_class = AsyncProducer
 
     async def convert_and_send(
         self,
@@ -377,3 +506,112 @@ class AsyncMessageTemplate(TemplateBase[AsyncProducer]):
         """
         messages = self._messages(destination, payloads, properties)
         return await self._producer.send_batch(messages, timeout=timeout)
+
+    async def convert_and_send_in_transaction(
+        self,
+        destination: str,
+        payload: object,
+        execute: AsyncExecute,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> TransactionReceipt:
+        """Send a value that consumers see only when local work succeeds, and do that work.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            execute: The local work: given the message and its receipt, returns an `Outcome`.
+            timeout: For sending it; the producer's unless given.
+            details: Keys and properties; it cannot be delayed.
+
+        Returns:
+            The receipt, the outcome, and what `execute` raised.
+
+        Raises:
+            OptionError: The producer is not one for transactions, no converter takes the payload,
+                or an argument makes no sense.
+            RocketMQError: See `send_in_transaction` of the producer.
+        """
+        producer = self._transaction_producer()
+        message = self.message(destination, payload, **details)
+        return await producer.send_in_transaction(message, execute, timeout=timeout)
+
+    def transaction(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> AsyncTransaction:
+        """Return a context that sends a value, and commits it when its block succeeds.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            timeout: For sending it; the producer's unless given.
+            details: Keys and properties; it cannot be delayed.
+
+        Raises:
+            OptionError: The producer is not one for transactions, no converter takes the payload,
+                or an argument makes no sense.
+        """
+        producer = self._transaction_producer()
+        return producer.transaction(self.message(destination, payload, **details), timeout=timeout)
+
+    async def send_and_receive(
+        self,
+        destination: str,
+        payload: object,
+        reply_type: type[ValueT],
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> ValueT:
+        """Send a value as a request and wait for the reply of whoever consumes it.
+
+        Args:
+            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            payload: What the body holds.
+            reply_type: The type that the reply is read as.
+            timeout: For sending and waiting together; the producer's unless given.
+            details: Keys, properties, delay.
+
+        Returns:
+            What the reply holds.
+
+        Raises:
+            OptionError: No converter takes the payload, or an argument makes no sense.
+            RequestTimedOut: It was sent, but no reply came in time.
+            MalformedBody: The reply holds no such value.
+            RocketMQError: See `request` of the producer.
+        """
+        message = self.message(destination, payload, **details)
+        reply = await self._producer.request(message, timeout=timeout)
+        return self.receive(reply, reply_type)
+
+    async def convert_and_reply(
+        self, request: ReceivedMessage, payload: object, *, timeout: float | None = None
+    ) -> SendReceipt:
+        """Answer a request that was received with a value.
+
+        Args:
+            request: The request.
+            payload: What the reply's body holds.
+            timeout: For the whole call; the producer's unless given.
+
+        Returns:
+            Where the reply is kept.
+
+        Raises:
+            OptionError: No converter takes the payload, or the message is no request.
+            RocketMQError: See `reply` of the producer.
+        """
+        body, properties = self._converted(payload)
+        return await self._producer.reply(request, body, properties=properties, timeout=timeout)
+
+    def _transaction_producer(self) -> AsyncTransactionProducer:
+        if isinstance(self._producer, AsyncTransactionProducer):
+            return self._producer
+        raise OptionError(f"transactions need an AsyncTransactionProducer, not {self._producer!r}")

@@ -1,0 +1,130 @@
+"""What a template makes of destinations, payloads and details, and of what was received."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from downrange.client.producer import AsyncProducer, Producer
+from downrange.client.template import AsyncMessageTemplate, MessageTemplate
+from downrange.errors import MalformedBody, OptionError
+from downrange.model import LogOffset, QueueId, QueueOffset, ReceivedMessage
+
+PRODUCER = Producer("127.0.0.1:9876", group="shop")
+TEMPLATE = MessageTemplate(PRODUCER)
+NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)
+
+
+def _received(body: bytes, **properties: str) -> ReceivedMessage:
+    return ReceivedMessage(
+        message_id="id",
+        queue=QueueId("orders", "broker-a", 0),
+        offset=QueueOffset(0),
+        body=body,
+        properties=properties,
+        offset_id="",
+        log_offset=LogOffset(0),
+        flag=0,
+        born_at_ms=0,
+        born_host="",
+        stored_at_ms=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("destination", "topic", "tags"),
+    [
+        ("orders", "orders", None),
+        ("orders:paid", "orders", "paid"),
+        ("orders:", "orders", None),
+        ("orders:a:b", "orders", "a:b"),
+        (":paid", "events", "paid"),
+        ("", "events", None),
+    ],
+)
+def test_destination_is_topic_and_tag(destination: str, topic: str, tags: str | None) -> None:
+    template = MessageTemplate(PRODUCER, default_topic="events")
+    message = template.message(destination, b"1")
+    assert (message.topic, message.tags) == (topic, tags)
+
+
+@pytest.mark.parametrize("destination", ["", ":paid"])
+def test_destination_without_topic_is_refused_when_there_is_no_default(destination: str) -> None:
+    with pytest.raises(OptionError, match=f"destination '{destination}' names no topic"):
+        TEMPLATE.message(destination, b"1")
+
+
+def test_message_has_the_details() -> None:
+    message = TEMPLATE.message("orders", {"id": 7}, keys="o-7", properties={"colour": "red"})
+    assert message.body == b'{"id":7}'
+    assert message.keys == ("o-7",)
+    assert message.properties == {"colour": "red", "contentType": "application/json"}
+    assert TEMPLATE.message("orders", "1", delay_level=3).delay_level == 3
+    assert TEMPLATE.message("orders", "1", deliver_in=1.5).deliver_in == 1.5
+    assert TEMPLATE.message("orders", "1", deliver_at=NOON).deliver_at == NOON
+
+
+def test_caller_may_name_the_content_type() -> None:
+    message = TEMPLATE.message("orders", b"%PDF", properties={"contentType": "application/pdf"})
+    assert message.properties == {"contentType": "application/pdf"}
+
+
+def test_properties_of_the_caller_stay_as_they_are() -> None:
+    properties = {"colour": "red"}
+    TEMPLATE.message("orders", b"1", properties=properties)
+    assert properties == {"colour": "red"}
+
+
+@pytest.mark.parametrize(
+    ("content_type", "value"),
+    [
+        ("application/json", {"id": 7}),
+        ("text/plain;charset=UTF-8", '{"id":7}'),
+        ("application/octet-stream", b'{"id":7}'),
+    ],
+)
+def test_message_is_read_as_its_content_type_says(content_type: str, value: object) -> None:
+    assert TEMPLATE.receive(_received(b'{"id":7}', contentType=content_type)) == value
+
+
+def test_message_without_content_type_is_read_as_bytes_or_as_wanted() -> None:
+    assert TEMPLATE.receive(_received(b"7")) == b"7"
+    assert TEMPLATE.receive(_received(b"7"), int) == 7
+    with pytest.raises(MalformedBody, match="JsonConverter cannot read 1 bytes as int"):
+        TEMPLATE.receive(_received(b"x"), int)
+
+
+def test_template_refuses_the_other_kind_of_producer() -> None:
+    other: Any = AsyncProducer("127.0.0.1:9876", group="shop")
+    with pytest.raises(OptionError, match=r"MessageTemplate needs a Producer, not <AsyncProducer"):
+        MessageTemplate(other)
+    this: Any = PRODUCER
+    with pytest.raises(OptionError, match=r"AsyncMessageTemplate needs a AsyncProducer"):
+        AsyncMessageTemplate(this)
+
+
+def test_transaction_needs_a_producer_for_it() -> None:
+    with pytest.raises(OptionError, match="transactions need a TransactionProducer, not <Producer"):
+        TEMPLATE.convert_and_send_in_transaction("orders", b"1", lambda *_: None)
+    with pytest.raises(OptionError, match="transactions need a TransactionProducer"):
+        TEMPLATE.transaction("orders", b"1")
+    twin = AsyncMessageTemplate(AsyncProducer("127.0.0.1:9876", group="shop"))
+    with pytest.raises(OptionError, match="transactions need an AsyncTransactionProducer"):
+        twin.transaction("orders", b"1")
+
+
+def test_twins_have_the_same_methods_but_for_the_future() -> None:
+    def public(kind: type) -> dict[str, tuple[list[str], str | None]]:
+        return {
+            name: (list(inspect.signature(method).parameters), inspect.getdoc(method))
+            for name, method in inspect.getmembers(kind, inspect.isfunction)
+            if not name.startswith("_")
+        }
+
+    sync, twin = public(MessageTemplate), public(AsyncMessageTemplate)
+    del sync["convert_and_submit"]
+    assert sync == twin
+    assert len(sync) >= 9
