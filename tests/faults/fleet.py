@@ -1,0 +1,119 @@
+"""A cluster whose every server is a process of its own, so that each can die by itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from downrange.wire.codes import ResponseCode
+from tests.embedded.brokers import connection, create_request, route
+from tests.embedded.peers import closed_port
+from tests.embedded.servers import wait_until
+from tests.faults.processes import DEADLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+#: A broker registers a topic at once, and again at this interval with a name server that came back.
+_CONFIG = "[broker]\nregister_interval = 1.0\n"
+
+
+class ServerOfFleet:
+    """One server, on the same port and folder in all its lives.
+
+    Args:
+        folder: Of its store; beside it lies its log.
+        arguments: Of the command `downrange`, without port and store.
+    """
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.address = f"127.0.0.1:{closed_port()}"
+        self._log = folder.with_name(f"{folder.name}.log")
+        port = self.address.rpartition(":")[2]
+        self._command = [sys.executable, "-m", "downrange", *arguments, "--port", port]
+        self._command += ["--store", str(folder)]
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+        self.begin()
+        self.wait()
+
+    def begin(self) -> None:
+        """Start it."""
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(
+                self._command, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+
+    def wait(self) -> None:
+        """Wait until it serves."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().startswith("ready "), self._log.read_text()
+
+    def kill(self) -> None:
+        """End it as `kill -9` does; harmless when it has ended."""
+        if self.process is not None:
+            assert self.process.stdout is not None
+            self.process.kill()
+            self.process.wait(DEADLINE)
+            self.process.stdout.close()
+            self.process = None
+
+
+class Fleet:
+    """Name servers, and two brokers that register at all of them.
+
+    Attributes:
+        name_servers: The name servers.
+        brokers: broker-a and broker-b.
+    """
+
+    def __init__(self, folder: Path, name_servers: int = 1) -> None:
+        config = folder / "fleet.toml"
+        config.write_text(_CONFIG)
+        self.name_servers = [
+            ServerOfFleet(folder / f"names-{number}", "nameserver")
+            for number in range(name_servers)
+        ]
+        known = [part for one in self.name_servers for part in ("--nameserver", one.address)]
+        self.brokers = [
+            ServerOfFleet(folder / name, "broker", "--name", name, "--config", str(config), *known)
+            for name in ("broker-a", "broker-b")
+        ]
+
+    @property
+    def addresses(self) -> str:
+        """Of the name servers, as clients take them."""
+        return ";".join(one.address for one in self.name_servers)
+
+    def create_topic(self, topic: str) -> None:
+        """Create a topic of one queue on each broker, and wait for its route."""
+        for broker in self.brokers:
+            with connection(broker.address) as peer:
+                assert peer.ask(create_request(topic)).code == ResponseCode.SUCCESS
+        for one in self.name_servers:
+            if one.process is not None:
+                wait_until(
+                    lambda one=one: route(one.address, topic) == ["broker-a", "broker-b"]  # type: ignore[misc]
+                )
+
+
+@contextmanager
+def sailing(folder: Path, name_servers: int = 1) -> Generator[Fleet]:
+    """Run a fleet, and see that nothing stays behind."""
+    fleet = Fleet(folder, name_servers)
+    try:
+        for rank in (fleet.name_servers, fleet.brokers):
+            for server in rank:
+                server.begin()
+            for server in rank:
+                server.wait()
+        yield fleet
+    finally:
+        for server in (*fleet.name_servers, *fleet.brokers):
+            server.kill()

@@ -1,0 +1,147 @@
+"""A man in the middle who cuts, delays, and goes silent without a word.
+
+A broker that listens on 127.0.0.1 and says `advertised_host="127.0.0.2"` sends its clients to the
+same port of the other address, where a proxy waits for them:
+
+    with Cluster(broker=BrokerOptions(advertised_host=OUTSIDE)) as cluster:
+        with proxy_before(cluster.brokers[0]) as proxy:
+            ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from downrange.addresses import split_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Where clients find brokers that advertise it; one of this machine's own addresses, too.
+OUTSIDE = "127.0.0.2"
+
+
+class FaultyProxy:
+    """Passes bytes on, both ways, and does to them what it is told.
+
+    Args:
+        target: Whom it stands before.
+        listen_on: Where; a free port of 127.0.0.1 unless given.
+
+    Attributes:
+        address: Where it listens.
+        reply_delay: How long each piece of an answer is held back, in seconds.
+        accepted: How many connections there were.
+    """
+
+    def __init__(self, target: str, listen_on: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+        self._target = split_address(target)
+        self._listener = socket.create_server(listen_on)
+        host, port = self._listener.getsockname()
+        self.address = f"{host}:{port}"
+        self.reply_delay = 0.0
+        self.accepted = 0
+        self._is_over = threading.Event()
+        self._flows = threading.Event()
+        self._flows.set()
+        #: The body of the request whose answer is cut, and after how many bytes.
+        self._doomed: tuple[bytes, int] | None = None
+        #: Connection to a client -> how many bytes may still go there.
+        self._left: dict[socket.socket, int] = {}
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Cut everything and end."""
+        self._is_over.set()
+        self._flows.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self.cut()
+        for thread in self._threads:
+            thread.join(10)
+        self._listener.close()
+
+    # ---- faults ------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """End all connections; new ones are served."""
+        for one in list(self._open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def cut_reply_to(self, body: bytes, *, after: int) -> None:
+        """Let a request with this body through, and so many bytes of the answer; once."""
+        self._doomed = (body, after)
+
+    def fall_silent(self) -> None:
+        """Pass nothing on any more, and tell nobody: neither side learns that the other is gone."""
+        self._flows.clear()
+
+    def recover(self) -> None:
+        """Pass on what has gathered, and all that comes."""
+        self._flows.set()
+
+    # ---- inside ------------------------------------------------------------------------------
+
+    def _start(self, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name="proxy", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            self._start(partial(self._serve, client))
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            server = socket.create_connection(self._target, timeout=10)
+            with server:
+                for one in (client, server):
+                    one.settimeout(None)
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._open |= {client, server}
+                requests = threading.Thread(target=self._pass_on, args=(client, server, False))
+                requests.start()
+                self._pass_on(server, client, True)
+                requests.join(10)
+                self._open -= {client, server}
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                if is_reply and self.reply_delay:
+                    self._is_over.wait(self.reply_delay)
+                self._flows.wait()
+                if not is_reply and self._doomed is not None and self._doomed[0] in data:
+                    self._left[source], self._doomed = self._doomed[1], None
+                left = self._left.get(sink)
+                sink.sendall(data[:left])
+                if left is not None:
+                    self._left[sink] = left - len(data)
+                    if left <= len(data):
+                        break
+        for one in (source, sink):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+def proxy_before(advertised: str) -> FaultyProxy:
+    """Return a proxy where clients look for a broker that advertises `OUTSIDE`."""
+    host, port = split_address(advertised)
+    assert host == OUTSIDE
+    return FaultyProxy(f"127.0.0.1:{port}", (OUTSIDE, port))

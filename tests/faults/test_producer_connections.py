@@ -1,0 +1,235 @@
+"""Connections of a producer that are cut, slow, silent or gone, through a proxy in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.client.producer import AsyncProducer
+from downrange.embedded import Cluster
+from downrange.errors import CallTimeout, ConnectionLost, SendFailed, SendTimedOut
+from downrange.model import Message
+from downrange.options import BrokerOptions, ClientOptions, ProducerOptions
+from tests.embedded.brokers import bodies, connection, create_request
+from tests.embedded.servers import wait_until
+from tests.faults.producers import KINDS, Kind, producing
+from tests.faults.proxy import OUTSIDE, FaultyProxy, proxy_before
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from downrange.client.producer import Producer
+
+#: A call may end so much later than its deadline on a busy machine.
+SLACK = 0.5
+TOPIC = "T"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(broker=BrokerOptions(advertised_host=OUTSIDE)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def proxy(cluster: Cluster) -> Iterator[FaultyProxy]:
+    with proxy_before(cluster.brokers[0]) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def producer(cluster: Cluster, proxy: FaultyProxy, kind: Kind) -> Iterator[Producer]:
+    """Give a producer with a connection through the proxy, and a topic of one queue."""
+    with connection(f"127.0.0.1:{cluster.brokers[0].rpartition(':')[2]}") as peer:
+        assert peer.ask(create_request(TOPIC)).code == 0
+    with producing(kind, cluster.name_server, options=ProducerOptions(timeout=20)) as producer:
+        producer.send(Message(TOPIC, b"hello"))
+        core = getattr(producer, "inner", producer).client.core
+        wait_until(lambda: cluster.brokers[0] in core.greeted)  # no heartbeat is on its way
+        yield producer
+        proxy.recover()
+
+
+def _stored(cluster: Cluster, body: bytes) -> int:
+    inside = f"127.0.0.1:{cluster.brokers[0].rpartition(':')[2]}"
+    return bodies(inside, TOPIC).count(body)
+
+
+@pytest.mark.parametrize("let_through", [1, 3, 30], ids=lambda count: f"after-{count}-bytes")
+def test_answer_that_is_cut_off_is_asked_for_again_and_the_receipt_says_so(
+    cluster: Cluster, proxy: FaultyProxy, producer: Producer, kind: Kind, let_through: int
+) -> None:
+    body = f"cut {kind} {let_through}".encode()
+    proxy.cut_reply_to(body, after=let_through)
+    receipt = producer.send(Message(TOPIC, body))
+    assert receipt.attempts == 2
+    assert isinstance(receipt.failures[0].error, ConnectionLost)
+    assert receipt.may_be_stored_twice
+    assert _stored(cluster, body) == 2
+    after = producer.send(Message(TOPIC, b"after"))
+    assert (after.attempts, after.may_be_stored_twice) == (1, False)
+
+
+def test_batch_whose_answer_is_cut_off_is_sent_again_whole(
+    cluster: Cluster, proxy: FaultyProxy, producer: Producer, kind: Kind
+) -> None:
+    sent = [f"batch {kind} {number}".encode() for number in range(3)]
+    proxy.cut_reply_to(sent[0], after=5)
+    (receipt,) = producer.send_batch(Message(TOPIC, body) for body in sent)
+    assert receipt.may_be_stored_twice
+    assert [_stored(cluster, body) for body in sent] == [2, 2, 2]
+
+
+def test_one_deadline_holds_for_all_attempts_when_answers_are_late(
+    proxy: FaultyProxy, producer: Producer
+) -> None:
+    proxy.reply_delay = 2.0
+    begun = time.monotonic()
+    with pytest.raises(SendTimedOut) as caught:
+        producer.send(Message(TOPIC, b"late"), timeout=0.4)
+    assert 0.4 <= time.monotonic() - begun < 0.4 + SLACK
+    assert [type(attempt.error) for attempt in caught.value.attempts] == [CallTimeout]
+    proxy.reply_delay = 0.0
+    assert producer.send(Message(TOPIC, b"in time")).attempts == 1
+
+
+def test_attempt_timeout_leaves_time_for_another_attempt_within_the_deadline(
+    cluster: Cluster, proxy: FaultyProxy, kind: Kind
+) -> None:
+    options = ProducerOptions(timeout=1.0, attempt_timeout=0.2)
+    with producing(kind, cluster.name_server, options=options) as producer:
+        producer.send(Message(TOPIC, b"hello"))
+        proxy.reply_delay = 2.0
+        begun = time.monotonic()
+        with pytest.raises(SendFailed) as caught:
+            producer.send(Message(TOPIC, b"late"))
+        assert time.monotonic() - begun < 1.0 + SLACK
+        assert [type(attempt.error) for attempt in caught.value.attempts] == [CallTimeout] * 3
+        proxy.reply_delay = 0.0
+
+
+def test_answers_that_come_after_their_deadline_disturb_no_later_send(
+    cluster: Cluster, proxy: FaultyProxy, producer: Producer, kind: Kind
+) -> None:
+    proxy.reply_delay = 0.2
+    for number in range(3):
+        with pytest.raises(SendTimedOut):
+            producer.send(Message(TOPIC, f"late {kind} {number}"), timeout=0.05)
+    proxy.reply_delay = 0.0
+    offsets = {producer.send(Message(TOPIC, f"fine {kind}")).offset for _ in range(10)}
+    assert len(offsets) == 10
+    assert _stored(cluster, f"fine {kind}".encode()) == 10
+
+
+def test_peer_that_vanished_without_a_word_costs_one_deadline_and_nothing_afterwards(
+    proxy: FaultyProxy, producer: Producer
+) -> None:
+    """The connection stays open on both sides; only the deadline tells."""
+    proxy.fall_silent()
+    begun = time.monotonic()
+    with pytest.raises(SendTimedOut):
+        producer.send(Message(TOPIC, b"into the void"), timeout=0.4)
+    assert time.monotonic() - begun < 0.4 + SLACK
+    proxy.recover()
+    assert producer.send(Message(TOPIC, b"back")).attempts == 1
+
+
+def test_connection_that_was_closed_while_it_was_idle_fails_no_send(
+    proxy: FaultyProxy, producer: Producer
+) -> None:
+    for number in range(5):
+        used = proxy.accepted
+        proxy.cut()
+        wait_until(lambda: _has_no_broker(producer, proxy))
+        receipt = producer.send(Message(TOPIC, f"again {number}"))
+        assert (receipt.attempts, receipt.failures) == (1, ())
+        assert proxy.accepted > used
+
+
+def _has_no_broker(producer: Producer, proxy: FaultyProxy) -> bool:
+    """Tell whether the engine has taken notice; free sockets of threads are looked at when used."""
+    if hasattr(producer, "inner"):
+        return proxy.address not in producer.client.stats().connections
+    time.sleep(0.05)
+    return True
+
+
+def test_submits_on_a_connection_that_is_cut_again_and_again_all_end(
+    cluster: Cluster, proxy: FaultyProxy, producer: Producer, kind: Kind
+) -> None:
+    futures = []
+    for number in range(300):
+        futures.append(producer.submit(Message(TOPIC, f"stormy {kind} {number}")))
+        if number % 60 == 30:
+            proxy.cut()
+        time.sleep(0.0005)
+    receipts = [future.result(30) for future in futures]
+    stored = bodies(f"127.0.0.1:{cluster.brokers[0].rpartition(':')[2]}", TOPIC)
+    assert {f"stormy {kind} {number}".encode() for number in range(300)} <= set(stored)
+    assert any(receipt.may_be_stored_twice for receipt in receipts)
+    facts = producer.client.stats().producers["faults"]
+    assert (facts.in_flight, facts.in_flight_bytes, facts.waiting) == (0, 0, 0)
+
+
+def test_one_way_messages_go_on_after_a_cut(
+    cluster: Cluster, proxy: FaultyProxy, producer: Producer, kind: Kind
+) -> None:
+    producer.send_oneway(Message(TOPIC, f"before {kind}"))
+    wait_until(lambda: _stored(cluster, f"before {kind}".encode()) == 1)
+    proxy.cut()
+    wait_until(lambda: _has_no_broker(producer, proxy))
+    producer.send_oneway(Message(TOPIC, f"after {kind}"))
+    wait_until(lambda: _stored(cluster, f"after {kind}".encode()) == 1)
+
+
+def test_close_returns_in_time_while_a_silent_peer_holds_sends_up(
+    cluster: Cluster, proxy: FaultyProxy, kind: Kind
+) -> None:
+    options = ProducerOptions(timeout=60, in_flight_max=10)
+    with producing(kind, cluster.name_server, options=options) as producer:
+        producer.send(Message(TOPIC, b"hello"))
+        proxy.fall_silent()
+        futures = [producer.submit(Message(TOPIC, b"stuck")) for _ in range(40)]
+        time.sleep(0.1)
+        begun = time.monotonic()
+        producer.close(timeout=0.3)
+        # Saying goodbye to a broker that is silent takes a call's time.
+        assert time.monotonic() - begun < 0.3 + ClientOptions().call_timeout + SLACK
+        for future in futures:
+            assert future.exception(timeout=5) is not None
+        proxy.recover()
+
+
+def test_name_server_that_is_slow_counts_into_the_deadline(cluster: Cluster, kind: Kind) -> None:
+    with FaultyProxy(cluster.name_server) as slow, producing(kind, slow.address) as producer:
+        slow.reply_delay = 2.0
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            producer.send(Message("never-seen", b"x"), timeout=0.3)
+        assert time.monotonic() - begun < 0.3 + SLACK
+        slow.reply_delay = 0.0
+
+
+def test_reconnecting_of_an_async_producer_does_not_pile_up_connections(
+    cluster: Cluster, proxy: FaultyProxy
+) -> None:
+    """Many sends that find the connection gone share the new one."""
+
+    async def play() -> None:
+        async with AsyncProducer(cluster.name_server, group="pile") as producer:
+            await producer.send(Message(TOPIC, b"hello"))
+            proxy.cut()
+            await asyncio.sleep(0.1)
+            before = proxy.accepted
+            await asyncio.gather(*(producer.send(Message(TOPIC, b"many")) for _ in range(200)))
+            assert proxy.accepted == before + 1
+
+    asyncio.run(play())

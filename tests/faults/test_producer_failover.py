@@ -1,0 +1,109 @@
+"""Brokers and name servers that die while a producer is at work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.model import Message
+from downrange.options import ClientOptions, FaultTolerance, ProducerOptions
+from tests.embedded.servers import wait_until
+from tests.faults.fleet import Fleet, sailing
+from tests.faults.load import read_queue
+from tests.faults.producers import KINDS, Kind, Load, producing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Routes are asked for often, so that a test need not wait for it.
+EAGER = ClientOptions(route_refresh_interval=0.2)
+#: With the style's own table a broker that failed is avoided for ten minutes.
+FORGIVING = FaultTolerance(style="4.x", latency_ms=(1000,), avoid_ms=(500,))
+PROBING = FaultTolerance(style="5.x", detect_interval=0.5)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with sailing(tmp_path_factory.mktemp("fleet"), name_servers=2) as fleet:
+        yield fleet
+
+
+@pytest.mark.parametrize(
+    ("kind", "tolerance"),
+    [("sync", "off"), ("async", "off"), ("sync", FORGIVING), ("async", PROBING)],
+    ids=["sync-off", "async-off", "sync-4.x", "async-5.x"],
+)
+def test_sends_go_on_and_nothing_is_lost_when_a_broker_is_killed(
+    fleet: Fleet, kind: Kind, tolerance: FaultTolerance
+) -> None:
+    """No send fails, since each has two more attempts; all that was acknowledged is found."""
+    topic = f"killed-{kind}-{id(tolerance)}"
+    fleet.create_topic(topic)
+    options = ProducerOptions(fault_tolerance=tolerance)
+    broker = fleet.brokers[1]
+    with producing(kind, fleet.addresses, options=options, client_options=EAGER) as producer:
+        with Load(producer, topic) as load:
+            load.wait_for(100, "broker-a")
+            load.wait_for(100, "broker-b")
+            broker.kill()
+            load.wait_for(200, "broker-a")
+            broker.start()
+            load.wait_for(50, "broker-b")
+        retried = producer.client.stats().producers["faults"].retried
+    assert load.failures == []
+    assert load.longest_pause() < options.timeout
+    assert retried > 0
+    stored = [record.body for one in fleet.brokers for record in read_queue(one.address, topic)]
+    assert {one.body for one in load.sent} <= set(stored)
+    print(
+        f"\n{kind}: {len(load.sent)} sent, {retried} retried, "
+        f"longest pause {load.longest_pause() * 1000:.0f} ms"
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sends_go_on_from_the_cache_while_all_name_servers_are_away(
+    fleet: Fleet, kind: Kind
+) -> None:
+    topic, later = f"cached-{kind}", f"cached-later-{kind}"
+    fleet.create_topic(topic)
+    with producing(kind, fleet.addresses, client_options=EAGER) as producer:
+        with Load(producer, topic, threads=2) as load:
+            load.wait_for(50)
+            for one in fleet.name_servers:
+                one.kill()
+            failures = producer.client.stats().timers["routes"].failures
+            wait_until(lambda: producer.client.stats().timers["routes"].failures > failures)
+            load.wait_for(50, "broker-a")
+            load.wait_for(50, "broker-b")
+            for one in fleet.name_servers:
+                one.start()
+            # Brokers find their way back to the name servers, and so does the producer.
+            fleet.create_topic(later)
+            wait_until(lambda: producer.send(Message(later, b"found")).queue.topic == later)
+            failures = producer.client.stats().timers["routes"].failures
+            runs = producer.client.stats().timers["routes"].runs
+            wait_until(lambda: producer.client.stats().timers["routes"].runs > runs + 1)
+            assert producer.client.stats().timers["routes"].failures == failures
+        assert load.failures == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_name_server_takes_over_when_the_one_in_use_is_killed(
+    fleet: Fleet, kind: Kind
+) -> None:
+    topic = f"taken-over-{kind}"
+    with producing(kind, fleet.addresses, client_options=EAGER) as producer:
+        used, other = producer.client.stats().name_servers
+        (dying,) = (one for one in fleet.name_servers if one.address == used)
+        dying.kill()
+        try:
+            fleet.create_topic(topic)
+            assert producer.send(Message(topic, b"1")).attempts == 1
+            assert producer.client.stats().name_servers == (other, used)
+            runs = producer.client.stats().timers["routes"].runs
+            wait_until(lambda: producer.client.stats().timers["routes"].runs > runs)
+            assert topic in producer.client.stats().topics
+        finally:
+            dying.start()
