@@ -22,14 +22,16 @@ import pytest
 from downrange.client.producer import Producer
 from downrange.embedded import Cluster
 from downrange.options import BrokerOptions
-from tests.apache.artifacts import VERSIONS
+from tests.apache.artifacts import VERSIONS, ApacheUnavailable
+from tests.apache.fixtures import give_up
 from tests.contract.blocking import Blocking, LoopThread, unwrapped
 from tests.contract.servers import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from downrange.client.client import Client
+    from tests.apache.cluster import ApacheCluster
     from tests.apache.fixtures import ApacheVersions
 
 Kind = Literal["sync", "async"]
@@ -39,6 +41,9 @@ _SERVERS = [
     "embedded",
     *(pytest.param(name, marks=pytest.mark.apache, id=f"apache-{name}") for name in VERSIONS),
 ]
+#: For a test of what only one front end has.
+only_sync = pytest.mark.parametrize("kind", ["sync"], indirect=True, scope="session")
+only_async = pytest.mark.parametrize("kind", ["async"], indirect=True, scope="session")
 #: Short times, so that nobody waits long.
 OPTIONS = BrokerOptions(
     delay_levels="1s 2s 3s 4s 5s",
@@ -131,15 +136,27 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield request.getfixturevalue("embedded_session")
         return
     versions: ApacheVersions = request.getfixturevalue("apache_versions")
-    apache = versions.cluster(request.param)
-    shared = Server(
-        apache.name_server,
-        [broker.address for broker in apache.brokers],
-        apache.version,
-        _unique_name,
-    )
+    shared = _face_of(versions.cluster(request.param))
     yield shared
     shared.close()
+
+
+@contextlib.contextmanager
+def given_apache(make: Callable[[], ApacheCluster]) -> Generator[Server]:
+    """Start an Apache cluster for one module; skip its tests where it cannot be had."""
+    try:
+        cluster = make()
+    except ApacheUnavailable as error:
+        give_up(error)
+    with cluster:
+        own = _face_of(cluster)
+        yield own
+        own.close()
+
+
+def _face_of(cluster: ApacheCluster) -> Server:
+    addresses = [broker.address for broker in cluster.brokers]
+    return Server(cluster.name_server, addresses, cluster.version, _unique_name)
 
 
 @pytest.fixture(scope="session")

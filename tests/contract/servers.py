@@ -71,7 +71,16 @@ class Server:
     def topic(self, queues: int = 4, *, perm: int = 6, name: str | None = None) -> str:
         """Create a topic on every broker, and wait until the name server tells it."""
         topic = name or self._unique_name("topic")
-        fields = {
+        fields = self.topic_fields(topic, queues, perm)
+        for broker in self.brokers:
+            answer = probe.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+            assert answer.code == 0, answer
+        wait_until(lambda: self._is_told(topic, queues, perm))
+        return topic
+
+    def topic_fields(self, topic: str, queues: int, perm: int) -> dict[str, str]:
+        """Return the header of a request that makes a topic be like this."""
+        return {
             "topic": topic,
             "defaultTopic": "TBW102",
             "readQueueNums": str(queues),
@@ -81,11 +90,12 @@ class Server:
             "topicSysFlag": "0",
             "order": "false",
         }
-        for broker in self.brokers:
-            answer = probe.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
-            assert answer.code == 0, answer
-        wait_until(lambda: len(self.route_brokers(topic)) == len(self.brokers))
-        return topic
+
+    def _is_told(self, topic: str, queues: int, perm: int) -> bool:
+        route = self.route(topic)
+        return route is not None and [
+            (part.write_queue_nums, part.perm) for part in route.body.queue_datas
+        ] == [(queues, perm)] * len(self.brokers)
 
     def route(self, topic: str) -> Route | None:
         """Return what the name server says of a topic now."""

@@ -1,0 +1,257 @@
+"""Routes: where they come from, what a missing topic gets, what changes while a producer runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.embedded import Cluster
+from downrange.errors import ConnectFailed, RouteNotFound
+from downrange.model import Message
+from downrange.options import ClientOptions, NameServerOptions, ProducerOptions
+from downrange.wire.codes import RequestCode
+from tests.apache import probe
+from tests.apache.artifacts import VERSIONS
+from tests.apache.cluster import ApacheCluster
+from tests.contract.conftest import OPTIONS, Embedded, given_apache
+from tests.contract.servers import Server, wait_until
+from tests.contract.test_life import dead_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from downrange.client.producer import Producer
+    from tests.apache.fixtures import UniqueName
+    from tests.contract.conftest import MakeProducer
+
+#: Routes are looked at again soon.
+EAGER = ClientOptions(route_refresh_interval=0.05)
+
+
+def brokers_of(producer: Producer, topic: str, count: int = 8) -> set[str]:
+    """Send some messages and return the brokers that they went to."""
+    return {producer.send(Message(topic, b"1")).queue.broker for _ in range(count)}
+
+
+# ---- name servers --------------------------------------------------------------------------------
+
+
+def test_a_name_server_that_is_dead_is_passed_over(server: Server, producer: MakeProducer) -> None:
+    topic = server.topic()
+    for _ in range(4):  # the list is shuffled, so the dead one is the first of some
+        sender = producer(f"{dead_address()};{server.name_server};{dead_address()}")
+        sender.send(Message(topic, b"1"))
+        assert sender.client.stats().name_servers[0] == server.name_server
+
+
+def test_the_list_of_name_servers_can_be_changed(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    with Cluster() as other:
+        sender = producer(embedded)
+        sender.client.set_name_servers([other.name_server])
+        assert sender.client.stats().name_servers == (other.name_server,)
+        receipt = sender.send(Message("only_there", b"1"))
+        assert receipt.queue.topic == "only_there"
+        assert embedded.route("only_there") is None
+        assert set(sender.client.stats().connections) >= {other.brokers[0]}
+
+
+def test_known_topics_are_sent_to_while_all_name_servers_are_away(
+    server: Server, producer: MakeProducer
+) -> None:
+    topic = server.topic()
+    sender = producer(server, client_options=EAGER)
+    sender.send(Message(topic, b"1"))
+    sender.client.set_name_servers(dead_address())
+    wait_until(lambda: sender.client.stats().timers["routes"].failures >= 2)
+    for _ in range(5):
+        sender.send(Message(topic, b"2"))
+    with pytest.raises(ConnectFailed):
+        sender.send(Message("never_heard_of", b"1"))
+
+
+# ---- missing topics ------------------------------------------------------------------------------
+
+
+def test_a_missing_topic_is_created_with_as_many_queues_as_asked_for(
+    server: Server, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    for queues, expected in ((2, 2), (4, 4), (100, 8)):  # the default topic has eight
+        topic = unique_name("created")
+        sender = producer(server, options=ProducerOptions(default_topic_queues=queues))
+        numbers = {sender.send(Message(topic, b"1")).queue.number for _ in range(12)}
+        assert numbers == set(range(expected))
+        route = wait_until(lambda: server.route(topic))  # noqa: B023
+        assert len(route.writable) == expected
+
+
+def test_a_missing_topic_is_not_created_when_that_is_off(
+    server: Server, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    topic = unique_name("missing")
+    sender = producer(server, options=ProducerOptions(auto_create="off"))
+    with pytest.raises(RouteNotFound, match=f"downrange topic create {topic}") as caught:
+        sender.send(Message(topic, b"1"))
+    assert server.name_server in str(caught.value)
+    assert (caught.value.topic, caught.value.code) == (topic, 10005)
+    assert server.route(topic) is None
+
+
+def test_a_default_topic_that_does_not_exist_gives_no_route(
+    server: Server, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    sender = producer(server, options=ProducerOptions(default_topic=unique_name("none")))
+    with pytest.raises(RouteNotFound):
+        sender.send(Message(unique_name("missing"), b"1"))
+
+
+def test_a_topic_that_cannot_be_written_to_is_no_target(
+    server: Server, producer: MakeProducer
+) -> None:
+    topic = server.topic(perm=4)
+    with pytest.raises(RouteNotFound, match="permission"):
+        producer(server).send(Message(topic, b"1"))
+
+
+# ---- changes -------------------------------------------------------------------------------------
+
+
+def test_more_queues_are_used_as_soon_as_the_route_says_so(
+    server: Server, producer: MakeProducer
+) -> None:
+    topic = server.topic(queues=1)
+    sender = producer(server, client_options=EAGER)
+    assert {sender.send(Message(topic, b"1")).queue.number for _ in range(4)} == {0}
+    server.topic(queues=3, name=topic)
+    wait_until(
+        lambda: {sender.send(Message(topic, b"1")).queue.number for _ in range(3)} == {0, 1, 2}
+    )
+
+
+def test_a_topic_that_loses_its_permission_is_a_target_no_more(
+    server: Server, producer: MakeProducer
+) -> None:
+    topic = server.topic()
+    sender = producer(server, client_options=EAGER)
+    sender.send(Message(topic, b"1"))
+    server.topic(perm=4, name=topic)
+
+    def is_refused() -> bool:
+        try:
+            sender.send(Message(topic, b"1"))
+        except RouteNotFound:
+            return True
+        except PermissionError:  # the broker knows it before we do
+            return False
+        return False
+
+    wait_until(is_refused)
+
+
+# ---- two brokers ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "embedded",
+        *(pytest.param(name, marks=pytest.mark.apache, id=f"apache-{name}") for name in VERSIONS),
+    ],
+)
+def two_brokers(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Give a cluster of broker-a and broker-b."""
+    if request.param == "embedded":
+        with Cluster(brokers=2, broker=OPTIONS) as cluster:
+            ours = Embedded(cluster)
+            yield ours
+            ours.close()
+        return
+    with given_apache(lambda: ApacheCluster(request.param, brokers=2)) as apache:
+        yield apache
+
+
+def test_a_created_topic_ends_up_on_one_broker(
+    two_brokers: Server, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    """The known flaw of creating topics automatically, which Java's producer has, too."""
+    topic = unique_name("flawed")
+    sender = producer(two_brokers, client_options=EAGER)
+    first = sender.send(Message(topic, b"1")).queue.broker
+    wait_until(lambda: two_brokers.route_brokers(topic) == [first])
+    wait_until(lambda: not route_is_borrowed(sender, topic))
+    assert brokers_of(sender, topic) == {first}
+    assert two_brokers.route_brokers(topic) == [first]
+
+
+def test_a_topic_that_is_created_in_balance_is_on_every_broker(
+    two_brokers: Server, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    topic = unique_name("balanced")
+    options = ProducerOptions(auto_create="balanced", default_topic_queues=3)
+    sender = producer(two_brokers, client_options=EAGER, options=options)
+    assert brokers_of(sender, topic) == {"broker-a", "broker-b"}
+    route = two_brokers.route(topic)
+    assert route is not None
+    assert dict(route.write_counts) == {"broker-a": 3, "broker-b": 3}
+    assert not route_is_borrowed(sender, topic)
+
+
+def test_an_existing_topic_stays_as_it_is_when_missing_ones_are_balanced(
+    two_brokers: Server, producer: MakeProducer
+) -> None:
+    topic = two_brokers.topic(queues=1)
+    sender = producer(two_brokers, options=ProducerOptions(auto_create="balanced"))
+    sender.send(Message(topic, b"1"))
+    route = two_brokers.route(topic)
+    assert route is not None
+    assert dict(route.write_counts) == {"broker-a": 1, "broker-b": 1}
+
+
+def test_messages_go_to_all_brokers_by_turns(two_brokers: Server, producer: MakeProducer) -> None:
+    topic = two_brokers.topic(queues=2)
+    sender = producer(two_brokers)
+    queues = [sender.send(Message(topic, b"1")).queue for _ in range(8)]
+    assert queues[:4] == queues[4:]
+    assert len(set(queues[:4])) == 4
+    assert {queue.broker for queue in queues} == {"broker-a", "broker-b"}
+
+
+def test_only_brokers_that_allow_it_are_written_to(
+    two_brokers: Server, producer: MakeProducer
+) -> None:
+    topic = two_brokers.topic()
+    probe.call(
+        two_brokers.brokers[0],
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        two_brokers.topic_fields(topic, queues=4, perm=4),
+    )
+    wait_until(lambda: two_brokers.route_brokers(topic) == ["broker-b"])
+    assert brokers_of(producer(two_brokers), topic) == {"broker-b"}
+
+
+def route_is_borrowed(producer: Producer, topic: str) -> bool:
+    """Return whether the producer still sends by the default topic's route."""
+    route = producer.client.core.routes.get(topic)
+    assert route is not None
+    return route.is_borrowed
+
+
+# ---- order config --------------------------------------------------------------------------------
+
+
+def test_an_order_config_says_which_queues_there_are(producer: MakeProducer) -> None:
+    with Cluster(brokers=2, nameserver=NameServerOptions(is_order_message_enabled=True)) as cluster:
+        ours = Embedded(cluster)
+        topic = ours.topic(queues=4)
+        config = {"namespace": "ORDER_TOPIC_CONFIG", "key": topic, "value": "broker-b:2"}
+        assert probe.call(ours.name_server, RequestCode.PUT_KV_CONFIG, config).code == 0
+        sender = producer(ours)
+        queues = {sender.send(Message(topic, b"1")).queue for _ in range(8)}
+        assert sorted((queue.broker, queue.number) for queue in queues) == [
+            ("broker-b", 0),
+            ("broker-b", 1),
+        ]
+        sender.close()
+        ours.close()
