@@ -130,7 +130,7 @@ class Admin(ClientUser[Client]):
             read_queues: Queues that consumers read, where it is not `queues`.
             write_queues: Queues that producers send to, where it is not `queues`.
             permission: 4 read, 2 write, added up.
-            is_ordered: Whether it is for messages whose order counts.
+            is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
             attributes: Settings of 5.x, such as {"message.type": "FIFO"}.
             cluster: Which cluster, when there are several.
             brokers: Only these brokers.
@@ -178,7 +178,7 @@ class Admin(ClientUser[Client]):
             read_queues: Queues per broker that consumers read.
             write_queues: Queues per broker that producers send to.
             permission: 4 read, 2 write, added up.
-            is_ordered: Whether it is for messages whose order counts.
+            is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
             attributes: Settings of 5.x; None takes one away.
             brokers: Only these brokers.
             timeout: For the whole call.
@@ -590,7 +590,7 @@ class AsyncAdmin(ClientUser[AsyncClient]):
             read_queues: Queues that consumers read, where it is not `queues`.
             write_queues: Queues that producers send to, where it is not `queues`.
             permission: 4 read, 2 write, added up.
-            is_ordered: Whether it is for messages whose order counts.
+            is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
             attributes: Settings of 5.x, such as {"message.type": "FIFO"}.
             cluster: Which cluster, when there are several.
             brokers: Only these brokers.
@@ -638,7 +638,7 @@ class AsyncAdmin(ClientUser[AsyncClient]):
             read_queues: Queues per broker that consumers read.
             write_queues: Queues per broker that producers send to.
             permission: 4 read, 2 write, added up.
-            is_ordered: Whether it is for messages whose order counts.
+            is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
             attributes: Settings of 5.x; None takes one away.
             brokers: Only these brokers.
             timeout: For the whole call.

@@ -66,7 +66,7 @@ def create_topic(
         read_queues: Queues that consumers read, where it is not `queues`.
         write_queues: Queues that producers send to, where it is not `queues`.
         permission: 4 read, 2 write, added up.
-        is_ordered: Whether it is for messages whose order counts.
+        is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
         attributes: Settings of 5.x, such as {"message.type": "FIFO"}.
         cluster: Which cluster, when there are several.
         brokers: Only these brokers.
@@ -117,7 +117,7 @@ def update_topic(
         read_queues: Queues per broker that consumers read.
         write_queues: Queues per broker that producers send to.
         permission: 4 read, 2 write, added up.
-        is_ordered: Whether it is for messages whose order counts.
+        is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
         attributes: Settings of 5.x; None takes one away.
         brokers: Only these brokers.
         deadline: When to give up.
