@@ -31,6 +31,8 @@ _log = logging.getLogger("downrange.drivers")
 ResultT = TypeVar("ResultT")
 #: So much later than the deadline a late call is found at most.
 _LATE: Final = 0.005
+#: So long a connection may take to end in order when the client is closed.
+_GOODBYE: Final = 0.5
 
 
 class AioDriver:
@@ -185,9 +187,17 @@ class AioDriver:
         for running in list(self._background):
             running.cancel()
         self._background.clear()
-        for connection in list(self._connections.values()):
+        closing = list(self._connections.values())
+        for connection in closing:
             connection.close("the client was closed")
+        deadline = self.clock.now() + _GOODBYE
         await asyncio.sleep(0)  # transports close in the next turn
+        # TLS says goodbye, and waits for the peer's; a loop must not be closed before that.
+        while not all(connection.is_gone for connection in closing):
+            await asyncio.sleep(_GOODBYE / 50)
+            if self.clock.now() > deadline:
+                for connection in closing:
+                    connection.abort()
 
     def abandon(self) -> None:
         """Close when the loop comes to it, from whichever thread: nobody is left who could wait."""
@@ -218,6 +228,7 @@ class Connection(asyncio.Protocol):
         codec = HeaderCodec.BINARY if options.header_codec == "binary" else HeaderCodec.JSON
         self._link: Link[Running] = Link(codec=codec, in_flight_max=options.in_flight_max)
         self._transport: asyncio.Transport | None = None
+        self._is_lost = False
         self._unsent: list[bytes] = []
         self._tellers: list[Running] = []
         self._is_flushing = False
@@ -230,6 +241,11 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether the connection stands."""
         return self._transport is not None and not self.is_ended
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing is left of it on the loop."""
+        return self._is_lost or (self._transport is None and self._connecting.done())
 
     @property
     def in_flight(self) -> int:
@@ -335,6 +351,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail those who wait."""
+        self._is_lost = True
         why = "by the server" if exc is None else str(exc)
         self._end(ConnectionLost(self.address, f"the connection ended ({why})"))
 
@@ -354,10 +371,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send what has gathered while there was no connection."""
-        if self.is_ended:
-            transport.close()
-            return
         self._transport = cast("asyncio.Transport", transport)
+        if self.is_ended:
+            self._transport.abort()
+            return
         self._flush()
         self._release_tellers()
         with self._driver.lock:
@@ -368,6 +385,11 @@ class Connection(asyncio.Protocol):
     def close(self, why: str) -> None:
         """End the connection."""
         self._end(ConnectionLost(self.address, f"the connection was closed: {why}"))
+
+    def abort(self) -> None:
+        """Do not wait for an end in order."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _end(self, error: RocketMQError) -> None:
         if self.is_ended:

@@ -25,14 +25,19 @@ class Authority:
     key: ec.EllipticCurvePrivateKey
     name: x509.Name
 
-    def issue(self, name: str, password: str | None = None) -> tuple[Path, Path]:
+    def issue(
+        self,
+        name: str,
+        password: str | None = None,
+        *,
+        host: str = "127.0.0.1",
+        is_expired: bool = False,
+    ) -> tuple[Path, Path]:
         """Make a certificate and its key, and return the two files."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
-            _begin(_named(name), self.name, key)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), False
-            )
+            _begin(_named(name), self.name, key, -0.5 if is_expired else 1)
+            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address(host))]), False)
             .sign(self.key, hashes.SHA256())
         )
         files = self.folder / f"{name}.pem", self.folder / f"{name}.key"
@@ -67,7 +72,7 @@ def _named(name: str) -> x509.Name:
 
 
 def _begin(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days_left: float = 1
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
@@ -77,7 +82,7 @@ def _begin(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_after(now + timedelta(days=days_left))
     )
 
 
