@@ -22,6 +22,7 @@ from downrange.errors import (
 )
 from downrange.model import Message, QueueId
 from downrange.options import ClientOptions, ProducerOptions
+from tests.contract.blocking import PATIENCE
 from tests.contract.servers import wait_until
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def admin(make: Make) -> Callable[..., Admin]:
     """Give what starts admins of the front end."""
 
     def start(servers: Any, **settings: Any) -> Admin:
+        settings.setdefault("client_options", ClientOptions(call_timeout=PATIENCE))
         return make(Admin, getattr(servers, "name_server", servers), **settings).start()
 
     return start
@@ -166,7 +168,9 @@ def test_a_topic_is_created_on_every_broker(make: Make, admin: Callable[..., Adm
 
 def test_names_are_without_the_namespace(server: Server, admin: Callable[..., Admin]) -> None:
     topic = a_name(server)
-    administering = admin(server, client_options=ClientOptions(namespace="prod"))
+    administering = admin(
+        server, client_options=ClientOptions(namespace="prod", call_timeout=PATIENCE)
+    )
     assert administering.create_topic(topic).topic == topic
     assert server.route_brokers(f"prod%{topic}")
     names = {each.name for each in administering.list_topics() if each.kind == "normal"}

@@ -41,6 +41,7 @@ def consumer(make: Make) -> Callable[..., PullConsumer]:
 
     def start(servers: Any, group: str = "audit", **settings: Any) -> PullConsumer:
         where = getattr(servers, "name_server", servers)
+        settings.setdefault("client_options", ClientOptions(call_timeout=PATIENCE))
         return make(PullConsumer, where, group=group, **settings).start()
 
     return start
@@ -377,6 +378,18 @@ def test_a_consumer_is_used_between_start_and_close_only(embedded: Embedded, mak
     for use in (lambda: reading.poll(0.1), reading.commit, reading.start):
         with pytest.raises(ClientClosed, match="audit"):
             use()
+
+
+def test_a_reader_that_waits_is_told_when_its_consumer_is_closed(
+    embedded: Embedded, consumer: Callable[..., PullConsumer]
+) -> None:
+    reading = consumer(embedded)
+    reading.assign(embedded.topic())
+    timer = threading.Timer(0.2, reading.close)
+    timer.start()
+    with pytest.raises(ClientClosed):
+        next(iter(reading.messages()))
+    timer.join()
 
 
 def test_a_shared_client_outlives_its_consumers(embedded: Embedded, make: Make) -> None:

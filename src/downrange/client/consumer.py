@@ -11,6 +11,7 @@ only how one waits.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from downrange.client.client import CLOSE_TIMEOUT, AsyncClient, Client, Servers
@@ -19,7 +20,7 @@ from downrange.core.pulling import Filter, by_sql, by_tags
 from downrange.core.queries import group_offset
 from downrange.core.reading import PullState, at_once
 from downrange.core.validation import check_group
-from downrange.errors import ClientClosed, OptionError
+from downrange.errors import ClientClosed, ClientStateError, OptionError, RocketMQError
 from downrange.model import QueueId
 from downrange.options import PullOptions
 
@@ -28,13 +29,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from downrange.core.pulling import Start
-    from downrange.errors import RocketMQError
     from downrange.model import QueueOffset, ReceivedMessage
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 
 _log = logging.getLogger("downrange.client")
 #: Who waits for a message without end waits so long at a time.
-_LONG_WAIT: Final = 3600.0
+_LONG_WAIT: Final = 5.0
 
 
 class _ConsumerBase(ClientUser[ClientT]):
@@ -158,7 +158,8 @@ class PullConsumer(_ConsumerBase[Client]):
         """
         was_running, self._state = self._state == "running", "closed"
         if was_running and self._reader is not None and self._client.state == "running":
-            self._client.run(at_once(self._reader.drop_all))
+            with suppress(ClientStateError):  # closed by somebody else, or before a fork
+                self._client.run(at_once(self._reader.close))
         if self._owns_client:
             self._client.close(timeout)
 
@@ -258,11 +259,17 @@ class PullConsumer(_ConsumerBase[Client]):
             idle_timeout: End after so many seconds without a message.
 
         Raises:
-            RocketMQError: See `poll`.
+            RocketMQError: See `poll`. Without an `idle_timeout`, brokers that are away are waited
+                for.
         """
         wait = _LONG_WAIT if idle_timeout is None else idle_timeout
         while True:
-            found = self.poll(wait, max_count=1)
+            try:
+                found = self.poll(wait, max_count=1)
+            except RocketMQError as error:
+                if idle_timeout is not None or not error.retryable:
+                    raise
+                continue  # brokers are away; fetching goes on in the background
             if found:
                 yield found[0]
             elif idle_timeout is not None:
@@ -380,7 +387,7 @@ class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
         """
         was_running, self._state = self._state == "running", "closed"
         if was_running and self._reader is not None and self._client.state == "running":
-            self._reader.drop_all()
+            self._reader.close()
         if self._owns_client:
             await self._client.close(timeout)
 
@@ -482,11 +489,17 @@ class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
             idle_timeout: End after so many seconds without a message.
 
         Raises:
-            RocketMQError: See `poll`.
+            RocketMQError: See `poll`. Without an `idle_timeout`, brokers that are away are waited
+                for.
         """
         wait = _LONG_WAIT if idle_timeout is None else idle_timeout
         while True:
-            found = await self.poll(wait, max_count=1)
+            try:
+                found = await self.poll(wait, max_count=1)
+            except RocketMQError as error:
+                if idle_timeout is not None or not error.retryable:
+                    raise
+                continue  # brokers are away; fetching goes on in the background
             if found:
                 yield found[0]
             elif idle_timeout is not None:

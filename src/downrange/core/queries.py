@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from downrange.core.clusters import AT_ONCE
-from downrange.core.flow import Flow, Gather
+from downrange.core.flow import Flow, Gather, Once
 from downrange.core.names import with_namespace, without_namespace
 from downrange.core.routes import Route, find_readable, find_writable, refresh_route
 from downrange.errors import MalformedId, NotFound, OptionError, RocketMQError, RouteNotFound
@@ -185,7 +185,7 @@ def find_master(core: ClientCore, queue: QueueId, deadline: float) -> Flow[str]:
     Raises:
         RouteNotFound: The topic, the broker, or its master is not there.
     """
-    known = yield from find_readable(core, queue.topic, deadline)
+    known = yield from _find_route(core, queue.topic, deadline)
     if queue.broker in known.masters:
         return known.masters[queue.broker]
     fresh = yield from refresh_route(core, queue.topic, deadline)
@@ -194,6 +194,21 @@ def find_master(core: ClientCore, queue: QueueId, deadline: float) -> Flow[str]:
         problem = f" to broker {queue.broker!r}: it has no master; these have: {sorted(masters)}"
         raise RouteNotFound(queue.topic, core.name_servers.addresses, problem)
     return masters[queue.broker]
+
+
+def _find_route(core: ClientCore, topic: str, deadline: float) -> Flow[Route]:
+    """Return a topic's route, whether or not it may be written to or read from.
+
+    Raises:
+        RouteNotFound: There is no such topic.
+    """
+    route = core.routes.get(topic)
+    if route is None or route.is_borrowed:
+        route = yield Once(("route", topic), lambda: refresh_route(core, topic, deadline))
+    if route is None:
+        problem = f".\n  Create it with `downrange topic create {topic}`."
+        raise RouteNotFound(topic, core.name_servers.addresses, problem)
+    return route
 
 
 def named_queue(core: ClientCore, queue: QueueId) -> QueueId:
@@ -247,7 +262,7 @@ def view_message(
         RocketMQError: A broker did not answer.
     """
     name = with_namespace(topic, core.options.namespace)
-    route = yield from find_readable(core, name, deadline)
+    route = yield from _find_route(core, name, deadline)
     place = _place_of(message_id)
     if place is not None:
         return (yield from _view(core, route, place, deadline))
@@ -326,7 +341,7 @@ def query_messages(
         RocketMQError: No broker had any, and one of them did not answer.
     """
     name = with_namespace(topic, core.options.namespace)
-    route = yield from find_readable(core, name, deadline)
+    route = yield from _find_route(core, name, deadline)
     header = QueryByKeyRequest(
         topic=name,
         key=key,

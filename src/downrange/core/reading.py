@@ -18,7 +18,7 @@ from downrange.core.pulling import EVERYTHING, PullStatus, check_filter, find_st
 from downrange.core.queries import max_offset, read_queues, set_group_offset, shown_queue
 from downrange.core.routes import MASTER, refresh_route
 from downrange.core.validation import check_group
-from downrange.errors import OptionError, RocketMQError
+from downrange.errors import ClientClosed, OptionError, RocketMQError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -124,6 +124,7 @@ class PullState:
         self.cursors: dict[QueueId, PullCursor] = {}
         self._spawn = spawn
         self._report = report
+        self._is_closed = False
         self._turn = 0
         self._arrival = Signal()
         #: Topic -> its filter, and the route as it was when its queues were last looked at.
@@ -231,6 +232,12 @@ class PullState:
         self.cursors.clear()
         self._topics.clear()
 
+    def close(self) -> None:
+        """Read nothing any more, and let nobody wait for it."""
+        self._is_closed = True
+        self.drop_all()
+        self._arrival.fire()
+
     def cursor_of(self, queue: QueueId) -> PullCursor:
         """Return the cursor in a queue.
 
@@ -323,13 +330,14 @@ class PullState:
 
         Raises:
             OptionError: Nothing is assigned.
+            ClientClosed: The reader was closed meanwhile.
             RocketMQError: No queue can be read; the first one's failure. At once when trying again
                 cannot help, else at the deadline: fetching goes on in the background.
         """
         if not self.cursors:
             raise OptionError("nothing is assigned: call assign() first")
         yield from self._follow()
-        while True:
+        while not self._is_closed:
             messages = self.take(max_count)
             if messages:
                 return messages
@@ -341,6 +349,8 @@ class PullState:
             is_in_time: bool = yield Wait(self._arrival, deadline)
             if not is_in_time:
                 break
+        if self._is_closed:
+            raise ClientClosed(f"the consumer of group {self.group!r}")
         failure = self._failure()
         if failure is not None:
             raise failure
@@ -363,7 +373,7 @@ class PullState:
         """Return why nothing can be read; None when a queue is well, or may be."""
         failures = [cursor.failure for cursor in self.cursors.values()]
         known = [failure for failure in failures if failure is not None]
-        if len(known) < len(failures):
+        if not known or len(known) < len(failures):
             return None
         return next((failure for failure in known if failure.retryable), known[0])
 

@@ -17,6 +17,7 @@ from downrange.core.queries import (
     set_group_offset,
     view_message,
 )
+from downrange.core.routes import route_of
 from downrange.errors import (
     ConnectFailed,
     NoPermission,
@@ -101,6 +102,21 @@ def test_master_that_was_unknown_is_asked_for_again() -> None:
     servers.answer_route("orders", route("ab"))
     servers.answer("a:1", RequestCode.GET_MAX_OFFSET, reply(OffsetReply(9)))
     assert servers.run(max_offset(servers.core, QUEUE, deadline=DEADLINE)) == 9
+
+
+def test_offset_of_a_topic_that_may_not_be_read_is_told_all_the_same() -> None:
+    servers = FakeServers()
+    servers.answer_route("orders", route("a", perm=2))
+    servers.answer("a:1", RequestCode.GET_MAX_OFFSET, reply(OffsetReply(9)))
+    assert servers.run(max_offset(servers.core, QUEUE, deadline=DEADLINE)) == 9
+
+
+def test_borrowed_route_does_not_make_a_topic_exist() -> None:
+    servers = FakeServers()
+    servers.answer_route("orders", None)
+    servers.core.routes.replace(route_of("orders", route("a"), queue_count_max=4))
+    with pytest.raises(RouteNotFound, match="downrange topic create orders"):
+        servers.run(max_offset(servers.core, QUEUE, deadline=DEADLINE))
 
 
 def test_search_by_time_asks_in_milliseconds() -> None:

@@ -11,6 +11,7 @@ from downrange.core.pulling import EVERYTHING, Filter, Start, by_sql
 from downrange.core.reading import PullState, at_once
 from downrange.core.routes import refresh_all
 from downrange.errors import (
+    ClientClosed,
     ConnectFailed,
     NoPermission,
     OptionError,
@@ -246,6 +247,22 @@ def test_reader_without_anything_to_read_says_so() -> None:
     world = World()
     with pytest.raises(OptionError, match="nothing is assigned"):
         world.poll()
+
+
+def test_reader_that_waits_is_told_when_it_is_closed() -> None:
+    world = World()
+    world.assign()
+    world.fetch()
+    world.servers.on_wait = [world.state.close]
+    with pytest.raises(ClientClosed, match="group 'audit'"):
+        world.poll()
+
+
+def test_reader_that_waits_goes_on_when_everything_is_taken_from_it() -> None:
+    world = World()
+    world.assign()
+    world.servers.on_wait = [world.state.drop_all]
+    assert world.poll() == []
 
 
 # ---- where to begin ------------------------------------------------------------------------------
