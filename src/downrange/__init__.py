@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from downrange.client.admin import Admin, AsyncAdmin
     from downrange.client.client import AsyncClient, Client, ClientStats, ProducerStats
     from downrange.client.consumer import AsyncPullConsumer, PullConsumer
-    from downrange.client.converters import Converter
+    from downrange.client.converters import Converter, Converters
     from downrange.client.producer import AsyncProducer, Producer
     from downrange.client.template import AsyncMessageTemplate, MessageTemplate
     from downrange.client.transaction import (
@@ -139,6 +139,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Converter",
+    "Converters",
     "CorruptStore",
     "Credentials",
     "DiskFull",
@@ -227,6 +228,7 @@ _HOMES: Final = {
     "AsyncPullConsumer": "downrange.client.consumer",
     "PullConsumer": "downrange.client.consumer",
     "Converter": "downrange.client.converters",
+    "Converters": "downrange.client.converters",
     "AsyncProducer": "downrange.client.producer",
     "Producer": "downrange.client.producer",
     "AsyncMessageTemplate": "downrange.client.template",

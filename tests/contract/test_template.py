@@ -15,11 +15,15 @@ from downrange.client.transaction import TransactionProducer
 from downrange.core.selectors import by_hash
 from downrange.errors import BatchFailed, OptionError
 from downrange.model import Message, Outcome, QueueId
+from downrange.options import ProducerOptions
 from tests.contract.blocking import PATIENCE, Blocking, LoopThread, unwrapped
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Kind, Make, MakeProducer
     from tests.contract.servers import Server
+
+#: What is looked at here is values, not time.
+PATIENT = ProducerOptions(timeout=PATIENCE)
 
 
 @dataclass
@@ -73,7 +77,7 @@ def test_value_arrives_as_it_was_sent(
     as_type: Any,
 ) -> None:
     topic = server.topic()
-    sender = template(producer(server))
+    sender = template(producer(server, options=PATIENT))
     receipt = sender.convert_and_send(
         f"{topic}:paid", payload, keys=["o-7"], properties={"colour": "red"}
     )
@@ -89,7 +93,7 @@ def test_value_goes_to_the_default_topic_without_waiting(
     server: Server, producer: MakeProducer, template: MakeTemplate
 ) -> None:
     topic = server.topic()
-    sender = template(producer(server), default_topic=topic)
+    sender = template(producer(server, options=PATIENT), default_topic=topic)
     sender.convert_and_send_oneway(":seen", {"page": 1})
     (stored,) = server.read_all(topic, 1)
     assert (stored.tags, sender.receive(stored)) == ("seen", {"page": 1})
@@ -98,7 +102,7 @@ def test_value_goes_to_the_default_topic_without_waiting(
 def test_submitted_value_arrives(server: Server, kind: Kind) -> None:
     """Only threads need a future of it; with asyncio it is a task."""
     topic = server.topic()
-    with Producer(server.name_server, group=f"template_{kind}") as producer:
+    with Producer(server.name_server, group=f"template_{kind}", options=PATIENT) as producer:
         future = MessageTemplate(producer).convert_and_submit(topic, [1, 2], keys="k")
         receipt = future.result(PATIENCE)
     (stored,) = server.read_all(topic, 1)
@@ -109,7 +113,7 @@ def test_values_of_one_key_keep_their_order_in_the_queue_that_java_chooses(
     server: Server, producer: MakeProducer, template: MakeTemplate
 ) -> None:
     topic = server.topic(queues=4)
-    sender = template(producer(server))
+    sender = template(producer(server, options=PATIENT))
     for number in range(5):
         sender.convert_and_send_ordered(f"{topic}:step", number, "customer-9")
     stored = server.read_all(topic, 5)
@@ -123,7 +127,7 @@ def test_values_are_sent_as_one_batch(
     server: Server, producer: MakeProducer, template: MakeTemplate
 ) -> None:
     topic = server.topic()
-    sender = template(producer(server))
+    sender = template(producer(server, options=PATIENT))
     orders = [Order(number, 1.5) for number in range(10)]
     receipt = sender.convert_and_send_batch(
         f"{topic}:new", iter(orders), properties={"colour": "red"}
@@ -139,7 +143,7 @@ def test_batch_with_a_bad_value_says_what_was_sent(
     server: Server, producer: MakeProducer, template: MakeTemplate
 ) -> None:
     topic = server.topic()
-    sender = template(producer(server))
+    sender = template(producer(server, options=PATIENT))
     with pytest.raises(OptionError, match="type complex cannot be converted"):
         sender.convert_and_send_batch(topic, [b"1", 1j])
     big = b"x" * 3_000_000  # two of them are two requests
@@ -151,7 +155,7 @@ def test_batch_with_a_bad_value_says_what_was_sent(
 
 def test_value_is_delayed(server: Server, producer: MakeProducer, template: MakeTemplate) -> None:
     topic = server.topic()
-    template(producer(server)).convert_and_send(topic, "later", delay_level=1)
+    template(producer(server, options=PATIENT)).convert_and_send(topic, "later", delay_level=1)
     (stored,) = server.read_all(topic, 1)
     assert stored.properties["DELAY"] == "1"
     assert stored.stored_at_ms - stored.born_at_ms >= 900  # level 1 is one second
@@ -163,7 +167,11 @@ def test_value_is_committed_or_rolled_back_with_local_work(
     topic = server.topic()
     group = f"group_{topic}"
     producer = make(
-        TransactionProducer, server.name_server, group=group, check=lambda _: Outcome.UNKNOWN
+        TransactionProducer,
+        server.name_server,
+        group=group,
+        check=lambda _: Outcome.UNKNOWN,
+        options=PATIENT,
     ).start()
     sender = template(producer)
     seen: list[bytes] = []
@@ -188,7 +196,10 @@ def test_request_is_answered_with_a_value(
     server: Server, producer: MakeProducer, template: MakeTemplate
 ) -> None:
     topic = server.topic()
-    asking, answering = template(producer(server)), template(producer(server))
+    asking, answering = (
+        template(producer(server, options=PATIENT)),
+        template(producer(server, options=PATIENT)),
+    )
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(
             asking.send_and_receive, topic, Customer(name="Ann"), Order, timeout=PATIENCE

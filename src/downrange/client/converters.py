@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, get_origin, overload
 from uuid import UUID
 
 import msgspec
@@ -24,6 +24,8 @@ from downrange.errors import MalformedBody, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from downrange.model import ReceivedMessage
 
 ValueT = TypeVar("ValueT")
 
@@ -194,6 +196,12 @@ class Converters:
 
     Args:
         own: Converters of your own, which are asked first.
+
+    Example:
+        ```python
+        for message in consumer.poll(timeout=1.0):
+            order = Converters().receive(message, Order)
+        ```
     """
 
     def __init__(self, own: Iterable[Converter] = ()) -> None:
@@ -237,6 +245,25 @@ class Converters:
                 f"{_name_of(kind)}: {_gist_of(error)}",
             ) from error
         return value
+
+    @overload
+    def receive(self, message: ReceivedMessage, as_type: None = None) -> Any: ...
+    @overload
+    def receive(self, message: ReceivedMessage, as_type: type[ValueT]) -> ValueT: ...
+    def receive(self, message: ReceivedMessage, as_type: Any = None) -> Any:
+        """Return the value that a message holds.
+
+        Args:
+            message: A message, whoever sent it.
+            as_type: The type that is wanted. Without one, JSON becomes plain values, text a str
+                and everything else bytes, as the message's `contentType` says.
+
+        Raises:
+            MalformedBody: The body holds no such value.
+        """
+        if as_type is None:
+            as_type = type_for(message.properties.get(CONTENT_TYPE))
+        return self.decode(message.body, as_type)
 
 
 def type_for(content_type: str | None) -> Any:

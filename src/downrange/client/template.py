@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
-from downrange.client.converters import CONTENT_TYPE, Converter, Converters, type_for
+from downrange.client.converters import CONTENT_TYPE, Converter, Converters
 from downrange.client.producer import AsyncProducer, Producer
 from downrange.client.transaction import AsyncTransactionProducer, TransactionProducer
 from downrange.core.selectors import by_hash
@@ -99,7 +99,7 @@ class TemplateBase(Generic[ProducerT]):
         return Message(topic, body, tags=tag or None, **details)
 
     @overload
-    def receive(self, message: ReceivedMessage) -> Any: ...
+    def receive(self, message: ReceivedMessage, as_type: None = None) -> Any: ...
     @overload
     def receive(self, message: ReceivedMessage, as_type: type[ValueT]) -> ValueT: ...
     def receive(self, message: ReceivedMessage, as_type: Any = None) -> Any:
@@ -113,9 +113,7 @@ class TemplateBase(Generic[ProducerT]):
         Raises:
             MalformedBody: The body holds no such value.
         """
-        if as_type is None:
-            as_type = type_for(message.properties.get(CONTENT_TYPE))
-        return self._converters.decode(message.body, as_type)
+        return self._converters.receive(message, as_type)
 
     def _converted(
         self, payload: object, properties: Mapping[str, str] | None = None
