@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from tests.faults.proxy import OUTSIDE, proxy_before
 from tests.unit.server.certificates import Authority, make_authority
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
