@@ -1,0 +1,90 @@
+"""Delayed messages: when they are delivered, and how they are taken back."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.errors import MalformedId, NotSupported, OptionError, ServerError
+from downrange.model import Message
+from downrange.wire.recall_handles import RecallHandle
+
+if TYPE_CHECKING:
+    from downrange.model import ReceivedMessage
+    from tests.contract.conftest import Embedded, MakeProducer
+    from tests.contract.servers import Server
+
+
+def waited(message: ReceivedMessage) -> float:
+    """Return how long after it was made a message was stored where it can be read."""
+    return (message.stored_at_ms - message.born_at_ms) / 1000
+
+
+def test_a_delay_level_holds_a_message_back(server: Server, producer: MakeProducer) -> None:
+    topic = server.topic()
+    sender = producer(server)
+    receipt = sender.send(Message(topic, b"later", delay_level=1))
+    sender.send(Message(topic, b"at once"))
+    messages = {message.body: message for message in server.read_all(topic, 2)}
+    assert waited(messages[b"at once"]) < waited(messages[b"later"])
+    assert 1.0 <= waited(messages[b"later"]) < 10.0
+    assert messages[b"later"].message_id == receipt.message_id
+    assert receipt.recall_handle is None
+
+
+@pytest.mark.parametrize("way", ["in", "at"])
+def test_a_timed_message_comes_at_its_time(
+    server: Server, producer: MakeProducer, way: str
+) -> None:
+    topic = server.topic()
+    if way == "in":
+        message = Message(topic, b"1", deliver_in=2.0)
+    else:
+        message = Message(topic, b"1", deliver_at=datetime.now(UTC) + timedelta(seconds=2))
+    receipt = producer(server).send(message)
+    (stored,) = server.read_all(topic, 1)
+    assert stored.message_id == receipt.message_id
+    if server.is_old:  # which knows levels only, and delivers at once
+        assert waited(stored) < 1.0
+    else:
+        assert 1.9 <= waited(stored) < 10.0
+    assert (receipt.recall_handle is None) == server.is_old
+
+
+def test_a_timed_message_can_be_taken_back(server: Server, producer: MakeProducer) -> None:
+    topic = server.topic()
+    sender = producer(server)
+    sent = sender.send(Message(topic, b"taken back", deliver_in=3.0))
+    if server.is_old:
+        with pytest.raises(OptionError, match="there is no recall handle"):
+            sender.recall(sent.recall_handle)
+        handle = str(RecallHandle(topic, sent.queue.broker, 0, sent.message_id))
+        with pytest.raises(NotSupported, match="it cannot take messages back"):
+            sender.recall(handle)
+        return
+    assert sender.recall(sent.recall_handle) == sent.message_id
+    sender.send(Message(topic, b"due after it", deliver_in=4.0))
+    assert [message.body for message in server.read_all(topic, 1)] == [b"due after it"]
+
+
+def test_a_message_that_is_due_is_not_taken_back(server: Server, producer: MakeProducer) -> None:
+    if server.is_old:
+        pytest.skip("4.9 takes nothing back")
+    topic = server.topic()
+    sender = producer(server)
+    receipt = sender.send(Message(topic, b"1"))
+    a_second_ago = int(time.time() * 1000) - 1000
+    handle = str(RecallHandle(topic, receipt.queue.broker, a_second_ago, receipt.message_id))
+    with pytest.raises(ServerError, match="recall failed"):
+        sender.recall(handle)
+
+
+def test_what_is_no_handle_is_refused(embedded: Embedded, producer: MakeProducer) -> None:
+    sender = producer(embedded)
+    with pytest.raises(MalformedId):
+        sender.recall("no handle")
+    with pytest.raises(OptionError, match="cannot be taken back"):
+        sender.recall(str(RecallHandle("%RETRY%group", "broker-a", 0, "ID")))
