@@ -341,7 +341,7 @@ def test_a_reader_is_told_why_nothing_can_be_read(
     embedded: Embedded, consumer: Callable[..., PullConsumer]
 ) -> None:
     topic = embedded.topic(1)
-    reading = consumer(embedded)
+    reading = consumer(embedded, options=PullOptions(suspend=0.2))
     reading.assign(topic)
     embedded.topic(1, perm=2, name=topic)
     with pytest.raises(RocketMQError, match=r"code 16|no route"):
