@@ -6,6 +6,7 @@ lock: checking, compressing, writing properties. The flow does the rest.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,7 +20,6 @@ from downrange.core.permits import Permits
 from downrange.core.picking import Lane, QueuePicker
 from downrange.core.preparing import Outgoing, prepare, prepare_batch
 from downrange.core.requests import PendingRequests
-from downrange.core.routes import refresh_route
 from downrange.core.sending import SendRules, send, send_oneway
 from downrange.core.splitting import check_batch, checked, size_in_batch, split
 from downrange.core.tracing import TraceBuffer, flush_trace, trace_loop
@@ -158,7 +158,7 @@ class ProducerCore:
             self._idle = Signal()
             yield Wait(self._idle, deadline)
         if self.trace is not None:
-            yield from flush_trace(self.trace, self._send_trace)
+            yield from flush_trace(self.trace, partial(self._send_trace, until=deadline))
         if self.client.producers.get(self.group) is self:
             yield from leave(self.client, producer=self.group)
             self.client.remove_producer(self.group)
@@ -326,23 +326,21 @@ class ProducerCore:
             outgoing = yield Ask(prepare_batch, (self, messages))
         return (yield from send(self, outgoing, self._lane, deadline, self.waiting_rules, queue))
 
-    def _send_trace(self, message: Message) -> Flow[SendReceipt]:
+    def _send_trace(self, message: Message, until: float | None = None) -> Flow[SendReceipt]:
         assert self._tracer is not None
         tracer = self._tracer
+        deadline = tracer.deadline(None)
+        if until is not None:
+            deadline = min(deadline, until)
         outgoing: Outgoing = yield Ask(prepare, (tracer, message))
-        return (
-            yield from send(
-                tracer, outgoing, tracer._lane, tracer.deadline(None), tracer.waiting_rules
-            )
-        )
+        return (yield from send(tracer, outgoing, tracer._lane, deadline, tracer.waiting_rules))
 
     def create_balanced(self, topic: str, deadline: float) -> Flow[None]:
         """Create a missing topic on every master before the first message goes there."""
-        if (yield from refresh_route(self.client, topic, deadline)) is None:
-            yield from create_missing_topic(
-                self.client,
-                topic,
-                self.options.default_topic_queues,
-                deadline,
-                default_topic=self.options.default_topic,
-            )
+        yield from create_missing_topic(
+            self.client,
+            topic,
+            self.options.default_topic_queues,
+            deadline,
+            default_topic=self.options.default_topic,
+        )

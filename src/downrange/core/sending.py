@@ -7,6 +7,7 @@ with different rules for `send` and for `send` with a callback; `submit` keeps t
 | Outcome of an attempt | send | submit |
 |---|---|---|
 | no answer: cannot connect, lost, late | next attempt | next attempt |
+| an answer that cannot be read, a request that cannot be written | the end | the end |
 | refused with a code of `retry_codes` | next attempt | the end |
 | refused with another code | the end | the end |
 | stored, but disk or slave was late | the end, or next with `retry_when_not_stored` | the same |
@@ -42,17 +43,19 @@ from downrange.core.selectors import (
 from downrange.core.tracing import trace_of_send
 from downrange.errors import (
     CallTimeout,
+    ClientStateError,
     ConnectFailed,
     InvalidMessage,
-    MalformedCommand,
     NoPermission,
     RocketMQError,
     RouteNotFound,
     SendFailed,
+    SendForbidden,
     SendNotPermitted,
     SendTimedOut,
     SendUnreachable,
     ServerError,
+    WireError,
     server_error,
 )
 from downrange.model import Attempt, QueueId, QueueOffset, SendReceipt, SendStatus
@@ -130,6 +133,8 @@ def send(
         now = clock.now()
         if now >= deadline:
             break
+        if failures:
+            producer.counts.retried += 1
         queue = chosen or producer.picker.pick(
             lane, topic, route.writable, route.write_counts, failed_broker, now
         )
@@ -150,6 +155,9 @@ def send(
                 receipt = yield from _observed_attempt(
                     producer, outgoing, queue, address, command, attempt_deadline, rules, failures
                 )
+        except SendForbidden:  # no broker has to do with it
+            producer.counts.failed += outgoing.count
+            raise
         except RocketMQError as error:
             ended = clock.now()
             producer.health.failed(queue.broker, error, ended - now, ended)
@@ -157,7 +165,6 @@ def send(
             failed_broker = queue.broker
             if len(failures) > retries or not _is_retried(producer, rules, error):
                 break
-            producer.counts.retried += 1
         else:
             if producer.health.is_on:
                 ended = clock.now()
@@ -354,7 +361,8 @@ def receipt_of(
 def _is_retried(producer: ProducerCore, rules: SendRules, error: RocketMQError) -> bool:
     if isinstance(error, ServerError):
         return rules.is_refusal_retried and error.code in producer.options.retry_codes
-    return not isinstance(error, MalformedCommand)
+    # A command that cannot be written, or a client that was closed, stays so.
+    return not isinstance(error, WireError | ClientStateError)
 
 
 def failure_of(topic: str, failures: list[Attempt], elapsed: float) -> SendFailed:

@@ -229,8 +229,8 @@ def test_a_missing_route_is_asked_for_and_kept() -> None:
     assert call.command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
     assert call.command.fields == {"topic": "orders", "acceptStandardJsonOnly": "true"}
     found: Any = finish(lookup, routed(body("a")))
-    assert core.routes.get("orders") is found
     assert not found.is_borrowed
+    assert core.routes.get("orders") is found
 
 
 def test_a_route_that_cannot_be_written_to_is_asked_for_again() -> None:
