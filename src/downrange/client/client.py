@@ -29,6 +29,7 @@ from downrange.core.picking import Lane
 from downrange.drivers.aio import AioDriver
 from downrange.drivers.dialing import Dialer
 from downrange.drivers.discovery import fetch_name_servers
+from downrange.drivers.forking import Birthplace
 from downrange.drivers.identity import SystemChance, SystemClock, client_id, client_ip, unique_ids
 from downrange.drivers.threads import ThreadDriver
 from downrange.errors import ClientClosed, ForkedClient, NoNameServer, NotStarted, RocketMQError
@@ -489,7 +490,7 @@ class AsyncClient(_ClientBase):
     """
 
     _driver: AioDriver | None = None
-    _process_id = 0
+    _birthplace: Birthplace | None = None
     _lane: Lane
 
     # ---- life --------------------------------------------------------------------------------
@@ -514,7 +515,7 @@ class AsyncClient(_ClientBase):
             await driver.close()
             raise
         self._core, self._driver, self._state = core, driver, "running"
-        self._process_id = os.getpid()
+        self._birthplace = Birthplace()
         self._lane = Lane()
         for flow in self._background(core):
             driver.spawn(flow)
@@ -528,7 +529,7 @@ class AsyncClient(_ClientBase):
         """
         if self._state == "running" and self._driver is not None and self._core is not None:
             self._state = "closed"
-            if os.getpid() == self._process_id:
+            if not self._is_forked:
                 deadline = self._core.clock.now() + timeout
                 for producer in list(self._core.producers.values()):
                     await self._finish(producer.exit(deadline))
@@ -556,7 +557,7 @@ class AsyncClient(_ClientBase):
         await self.close()
 
     def __del__(self) -> None:
-        if self._state == "running" and os.getpid() == self._process_id:
+        if self._state == "running" and not self._is_forked:
             text = f"{self!r} was not closed"
             self._state = "closed"
             if self._driver is not None:
@@ -603,10 +604,13 @@ class AsyncClient(_ClientBase):
         if self._state != "running" or driver is None:
             self._check_running()
             raise NotStarted("the client")
-        if os.getpid() != self._process_id:
-            raise ForkedClient("the client")
+        self._check_process()
         return driver
 
     def _check_process(self) -> None:
-        if os.getpid() != self._process_id:
+        if self._is_forked:
             raise ForkedClient("the client")
+
+    @property
+    def _is_forked(self) -> bool:
+        return self._birthplace is not None and self._birthplace.is_left()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from downrange.core.flow import Ask, Call, Effect, Flow, Pause, Wait
 from downrange.core.picking import Lane
 from downrange.drivers.aio import AioDriver
 from downrange.drivers.blocking import BlockingConnections, NoneFree
+from downrange.drivers.forking import Birthplace
 from downrange.errors import ClientClosed, ForkedClient
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ThreadDriver:
         self._dialer = dialer
         self._connections = BlockingConnections(dialer, core.options, core.clock)
         self._lanes = threading.local()
-        self._process_id = os.getpid()
+        self._birthplace = Birthplace()
         self._inbox: deque[Callable[[], None]] = deque()
         #: What was submitted and has not ended, each with what makes it fail.
         self._submitted: dict[Running, Callable[[Any, BaseException | None], None]] = {}
@@ -132,7 +132,7 @@ class ThreadDriver:
     @property
     def is_forked(self) -> bool:
         """Whether this is another process than the one that started it."""
-        return os.getpid() != self._process_id
+        return self._birthplace.is_left()
 
     # ---- flows -------------------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class ThreadDriver:
             inbox.popleft()()
 
     def _check(self) -> None:
-        if os.getpid() != self._process_id:
+        if self._birthplace.is_left():
             raise ForkedClient("the client")
         if self._is_closed:
             raise ClientClosed("the client")
