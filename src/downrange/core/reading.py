@@ -34,6 +34,8 @@ _AT_ONCE: Final = 16
 #: Pauses after a failed pull grow from the first to the second.
 _PAUSE_MIN: Final = 0.1
 _PAUSE_MAX: Final = 3.0
+#: A broker that does not hold pulls back, though it was asked to, is not asked more often than so.
+_HELD_MIN: Final = 0.05
 #: How often a flow that waits for room looks whether it is still wanted.
 _WAIT_MAX: Final = 60.0
 
@@ -306,6 +308,8 @@ class PullState:
         if batch.messages:
             cursor.buffer.extend(batch.messages)
             self._arrival.fire()
+        elif batch.status is PullStatus.NO_NEW and core.clock.now() - now < _HELD_MIN:
+            yield Pause(_HELD_MIN)
 
     def _room_per_queue(self) -> int:
         return self.options.buffered_max // max(1, len(self.cursors))

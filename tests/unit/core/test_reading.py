@@ -232,6 +232,26 @@ def test_reader_waits_at_the_broker_and_allows_for_its_slow_clock() -> None:
     assert world.servers.fields(PULL)["suspendTimeoutMillis"] == "15000"
 
 
+def test_reader_does_not_overrun_a_broker_that_holds_nothing_back() -> None:
+    world = World(queues=1)
+    world.assign()
+    world.fetch(pulls=3)
+    assert world.servers.pauses == [0.05, 0.05, 0.05]
+
+
+def test_reader_asks_again_at_once_when_the_broker_held_its_pull_back() -> None:
+    world = World(queues=1)
+    world.assign()
+
+    def hold_back(command: Command) -> Command:
+        world.servers.clock.seconds += 15.0
+        return Command(19, PullReply(0, 0, 0, 0).to_fields())
+
+    world.servers.answer("a:1", PULL, hold_back)
+    world.fetch(pulls=3)
+    assert world.servers.pauses == []
+
+
 def test_reader_fetches_no_more_than_may_be_buffered() -> None:
     world = World(batch_count=4, buffered_max=16)
     world.ends[A0] = 100
