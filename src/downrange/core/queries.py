@@ -204,7 +204,7 @@ def _find_route(core: ClientCore, topic: str, deadline: float) -> Flow[Route]:
     """
     route = core.routes.get(topic)
     if route is None or route.is_borrowed:
-        route = yield Once(("route", topic), lambda: refresh_route(core, topic, deadline))
+        route = yield Once(("refresh", topic), lambda: refresh_route(core, topic, deadline))
     if route is None:
         problem = f".\n  Create it with `downrange topic create {topic}`."
         raise RouteNotFound(topic, core.name_servers.addresses, problem)

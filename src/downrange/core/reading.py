@@ -201,6 +201,8 @@ class PullState:
     def _add(self, cursors: Iterable[PullCursor]) -> Flow[None]:
         """Let cursors take their queues over, and begin to fetch."""
         for cursor in cursors:
+            if self._is_closed:
+                raise self._closed()
             old = self.cursors.get(cursor.queue)
             if old is not None:
                 cursor.moves += old.moves
@@ -239,6 +241,9 @@ class PullState:
         self._is_closed = True
         self.drop_all()
         self._arrival.fire()
+
+    def _closed(self) -> ClientClosed:
+        return ClientClosed(f"the consumer of group {self.group!r}")
 
     def cursor_of(self, queue: QueueId) -> PullCursor:
         """Return the cursor in a queue.
@@ -320,7 +325,7 @@ class PullState:
         topic = with_namespace(queue.topic, core.options.namespace)
         deadline = core.clock.now() + core.options.call_timeout
         try:
-            yield Once(("route", topic), lambda: refresh_route(core, topic, deadline))
+            yield Once(("refresh", topic), lambda: refresh_route(core, topic, deadline))
         except RocketMQError:
             return  # it is told by the pull that fails next
 
@@ -354,7 +359,7 @@ class PullState:
             if not is_in_time:
                 break
         if self._is_closed:
-            raise ClientClosed(f"the consumer of group {self.group!r}")
+            raise self._closed()
         failure = self._failure()
         if failure is not None:
             raise failure

@@ -278,6 +278,23 @@ def test_reader_that_waits_is_told_when_it_is_closed() -> None:
         world.poll()
 
 
+def test_reader_that_is_closed_takes_nothing_on() -> None:
+    world = World()
+    flow = world.state.assign(["orders"], start="earliest", wanted=EVERYTHING, deadline=200.0)
+    effect = next(flow)
+    world.state.close()
+    answer = world.servers.perform(effect)
+    with pytest.raises(ClientClosed, match="group 'audit'"):
+        world.servers.run(_from(flow, answer))
+    assert (world.state.cursors, world.flows) == ({}, [])
+
+
+def _from(flow: Flow[None], answer: object) -> Flow[None]:
+    """Go on with a flow that waits for an answer."""
+    while True:
+        answer = yield flow.send(answer)
+
+
 def test_reader_that_waits_goes_on_when_everything_is_taken_from_it() -> None:
     world = World()
     world.assign()
