@@ -249,6 +249,8 @@ class SendFailed(RocketMQError):
 class SendTimedOut(SendFailed, TimeoutError):
     """The deadline passed before a message was stored, as far as the answers tell."""
 
+    code = 10002
+    retryable = True
     hint = "\n  Give it more time with timeout=, or look at the brokers with `downrange doctor`."
 
 
@@ -286,6 +288,7 @@ class BatchFailed(SendFailed):
             f"{len(receipts)} requests of a list were stored, then one failed, and the rest was "
             f"not sent: {error}",
         )
+        self.code, self.address, self.retryable = error.code, error.address, error.retryable
         self.receipts = tuple(receipts)
         self.unsent = tuple(unsent)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NewType
+from typing import TYPE_CHECKING, Final, NewType
 
 import msgspec
 
-from downrange.errors import OptionError, RocketMQError
+from downrange.errors import ConnectFailed, OptionError, RocketMQError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -178,6 +178,9 @@ class SendStatus(Enum):
     FLUSH_SLAVE_TIMEOUT = 12
 
 
+_LATE_STATUSES: Final = {status.value for status in SendStatus if status is not SendStatus.STORED}
+
+
 class Attempt(msgspec.Struct, frozen=True):
     """One try to send that did not end well.
 
@@ -236,8 +239,8 @@ class SendReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_stored_twice(self) -> bool:
-        """Whether an attempt before may have stored it, too: its answer was lost."""
-        return any(attempt.error.retryable for attempt in self.failures)
+        """Whether an attempt before may have stored it, too: its answer was lost, or late."""
+        return any(map(_may_have_stored, self.failures))
 
 
 class Outcome(Enum):
@@ -261,6 +264,13 @@ class TransactionReceipt(msgspec.Struct, frozen=True):
     receipt: SendReceipt
     outcome: Outcome
     error: Exception | None = None
+
+
+def _may_have_stored(attempt: Attempt) -> bool:
+    error = attempt.error
+    if isinstance(error, TransportError):
+        return not isinstance(error, ConnectFailed)
+    return error.code in _LATE_STATUSES
 
 
 class BatchReceipt(msgspec.Struct, frozen=True):

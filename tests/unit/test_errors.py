@@ -11,6 +11,15 @@ import pytest
 
 from downrange import errors
 from downrange.errors import RocketMQError
+from downrange.model import Attempt
+
+CUT = Attempt("a", "a:1", 0, errors.ConnectionLost("a:1", "cut"), 0.5)
+BUSY = Attempt("b", "b:1", 3, errors.SystemBusy(2, None, "b:1"), 0.75)
+LISTED = (
+    "\n  1. a a:1 queue 0: ConnectionLost after 0.5 s (a:1: cut)"
+    "\n  2. b b:1 queue 3: SystemBusy after 0.8 s (b:1 answered with code 2 (flow control: send "
+    "more slowly, or to more brokers))"
+)
 
 #: One of each kind that carries facts, with the facts and the text.
 SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
@@ -21,6 +30,123 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         {"feature": "the console", "extra": "console"},
         "the console needs the 'console' extra: pip install 'downrange[console]'",
     ),
+    (errors.InvalidMessage("text"), {"code": 13}, "text"),
+    (errors.ClientStateError("text"), {}, "text"),
+    (
+        errors.NotStarted("the client"),
+        {},
+        "the client is not started: use it in a with statement, or call start()",
+    ),
+    (errors.ClientClosed("the client"), {}, "the client is closed; make a new one"),
+    (
+        errors.GroupTaken("producer", "shop"),
+        {"group": "shop"},
+        "this client has a producer of group 'shop' already; close that one first, use another "
+        "group, or give each its own client",
+    ),
+    (
+        errors.ForkedClient("the client"),
+        {},
+        "the client was started before this process was forked; make a new one in the child, for "
+        "example in a post-fork hook of the web server",
+    ),
+    (errors.NoNameServer("text"), {"code": 10004}, "text"),
+    (
+        errors.CheckFailed(["dns", "tcp"]),
+        {"findings": ("dns", "tcp")},
+        "the network is not as it should be:\n  1. dns\n  2. tcp",
+    ),
+    (
+        errors.RouteNotFound("orders", ["ns:1", "ns:2"], "."),
+        {"topic": "orders", "addresses": ("ns:1", "ns:2"), "code": 10005, "retryable": False},
+        "topic 'orders' has no route at ns:1, ns:2.",
+    ),
+    (
+        errors.SendFailed("orders", [CUT, BUSY], 1.25),
+        {"topic": "orders", "elapsed": 1.25, "code": 2, "address": "b:1", "retryable": True},
+        f"a message for 'orders' was not stored after 2 attempts in 1.2 s:{LISTED}",
+    ),
+    (
+        errors.SendTimedOut("orders", [], 3.0),
+        {"topic": "orders", "attempts": (), "code": 10002, "address": None, "retryable": True},
+        "a message for 'orders' was not stored after 0 attempts in 3.0 s:"
+        "\n  Give it more time with timeout=, or look at the brokers with `downrange doctor`.",
+    ),
+    (
+        errors.SendUnreachable("orders", [CUT], 1.0),
+        {"topic": "orders", "code": None, "address": "a:1", "retryable": True},
+        "a message for 'orders' was not stored after 1 attempt in 1.0 s:"
+        "\n  1. a a:1 queue 0: ConnectionLost after 0.5 s (a:1: cut)"
+        "\n  The name server told these addresses; `downrange doctor` says which are reachable "
+        "from here.",
+    ),
+    (
+        errors.SendNotPermitted("orders", [], 1.0),
+        {"topic": "orders"},
+        "a message for 'orders' was not stored after 0 attempts in 1.0 s:"
+        "\n  Check the access key and its rights, and the topic with `downrange topic show`.",
+    ),
+    (
+        errors.BatchFailed(errors.SystemBusy(2, "busy", "b:1", "orders"), receipts=[], unsent=[]),
+        {"topic": "orders", "receipts": (), "unsent": (), "attempts": (), "code": 2}
+        | {"address": "b:1", "retryable": True},
+        "0 requests of a list were stored, then one failed, and the rest was not sent: b:1 "
+        "answered with code 2: busy (flow control: send more slowly, or to more brokers)",
+    ),
+    (
+        errors.TooManySends("in_flight_max", 10, 0.25),
+        {"limit": "in_flight_max", "retryable": True},
+        "in_flight_max=10 is reached, and nothing came back within 0.25 s; slow down, raise the "
+        "limit, or give more time",
+    ),
+    (errors.SendForbidden("text"), {"retryable": False}, "text"),
+    (
+        errors.RequestTimedOut("orders", 2.5),
+        {"topic": "orders", "timeout": 2.5, "code": 10006},
+        "a request was sent to 'orders', but no reply came within 2.5 s; is a consumer of that "
+        "topic running and does it reply?",
+    ),
+    (
+        errors.ServerError(99, None, "b:1", "orders"),
+        {"code": 99, "remark": None, "address": "b:1", "topic": "orders", "retryable": False},
+        "b:1 answered with code 99",
+    ),
+    (
+        errors.ServerFailure(1, "oops", "b:1"),
+        {"code": 1, "remark": "oops", "topic": None, "retryable": True},
+        "b:1 answered with code 1: oops",
+    ),
+    (
+        errors.SystemBusy(2, "busy", "b:1"),
+        {"code": 2, "retryable": True},
+        "b:1 answered with code 2: busy (flow control: send more slowly, or to more brokers)",
+    ),
+    (
+        errors.NotSupported(3, None, "b:1"),
+        {"code": 3, "retryable": False},
+        "b:1 answered with code 3 (an older server, or a name server's address where a broker's "
+        "should be)",
+    ),
+    (errors.MessageRefused(13, "no", "b:1"), {"code": 13}, "b:1 answered with code 13: no"),
+    (
+        errors.ServiceNotAvailable(14, "no", "b:1"),
+        {"code": 14, "retryable": True},
+        "b:1 answered with code 14: no",
+    ),
+    (
+        errors.NoPermission(16, "no", "b:1"),
+        {"code": 16, "retryable": False},
+        "b:1 answered with code 16: no (check the access key, its rights, and the topic's "
+        "permission)",
+    ),
+    (
+        errors.TopicNotFound(17, "no", "b:1"),
+        {"code": 17, "retryable": True},
+        "b:1 answered with code 17: no (create it with `downrange topic create`)",
+    ),
+    (errors.NotFound(22, "no", "b:1"), {"code": 22}, "b:1 answered with code 22: no"),
+    (errors.HostNotFound("x:1", "name not found"), {"code": 10001}, "x:1: name not found"),
+    (errors.TlsFailed("x:1", "no trust"), {"code": 10001}, "x:1: no trust"),
     (errors.LinkError("text"), {}, "text"),
     (errors.LinkClosed("text"), {}, "text"),
     (
@@ -145,7 +271,102 @@ def test_an_error_can_be_copied(error: RocketMQError, facts: dict[str, Any], tex
     assert {name: getattr(again, name) for name in facts} == facts
 
 
-def test_our_errors_are_caught_as_what_they_are_in_python() -> None:
-    assert issubclass(errors.OptionError, ValueError)
-    assert issubclass(errors.MissingExtra, ImportError)
-    assert issubclass(errors.CallTimeout, TimeoutError)
+@each_sample
+def test_an_error_says_how_it_can_be_handled(
+    error: RocketMQError, facts: dict[str, Any], text: str
+) -> None:
+    assert isinstance(error.retryable, bool)
+    assert error.code is None or isinstance(error.code, int)
+    assert error.address is None or isinstance(error.address, str)
+    assert error.topic is None or isinstance(error.topic, str)
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        (errors.OptionError, ValueError),
+        (errors.InvalidMessage, ValueError),
+        (errors.MissingExtra, ImportError),
+        (errors.CallTimeout, TimeoutError),
+        (errors.SendTimedOut, TimeoutError),
+        (errors.TooManySends, TimeoutError),
+        (errors.RequestTimedOut, TimeoutError),
+        (errors.ConnectFailed, ConnectionError),
+        (errors.HostNotFound, ConnectionError),
+        (errors.TlsFailed, ConnectionError),
+        (errors.ConnectionLost, ConnectionError),
+        (errors.SendUnreachable, ConnectionError),
+        (errors.NoPermission, PermissionError),
+        (errors.SendNotPermitted, PermissionError),
+    ],
+)
+def test_our_errors_are_caught_as_what_they_are_in_python(
+    kind: type[RocketMQError], base: type[Exception]
+) -> None:
+    assert issubclass(kind, base)
+
+
+def test_a_failed_send_survives_a_pickle_with_its_attempts() -> None:
+    again = pickle.loads(pickle.dumps(errors.SendFailed("orders", [CUT, BUSY], 1.25)))
+    assert [str(attempt) for attempt in again.attempts] == [str(CUT), str(BUSY)]
+    assert [attempt.error.code for attempt in again.attempts] == [None, 2]
+
+
+# ---- errors of servers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (1, errors.ServerFailure),
+        (2, errors.SystemBusy),
+        (3, errors.NotSupported),
+        (13, errors.MessageRefused),
+        (14, errors.ServiceNotAvailable),
+        (16, errors.NoPermission),
+        (17, errors.TopicNotFound),
+        (22, errors.NotFound),
+        (208, errors.NotFound),
+        (4711, errors.ServerError),
+    ],
+)
+def test_a_refusal_has_the_class_of_its_code(code: int, kind: type[errors.ServerError]) -> None:
+    error = errors.server_error(code, "why", "b:1", "orders")
+    assert type(error) is kind
+    assert (error.code, error.remark, error.address, error.topic) == (code, "why", "b:1", "orders")
+
+
+def test_an_access_check_of_4_9_brokers_is_a_lack_of_permission() -> None:
+    remark = "org.apache.rocketmq.acl.common.AclException: Check signature failed"
+    assert type(errors.server_error(1, remark, "b:1")) is errors.NoPermission
+    assert type(errors.server_error(2, remark, "b:1")) is errors.SystemBusy
+    assert type(errors.server_error(1, None, "b:1")) is errors.ServerFailure
+
+
+# ---- errors of name servers ----------------------------------------------------------------------
+
+
+def test_name_servers_that_failed_alike_make_an_error_of_that_kind() -> None:
+    failures = [errors.HostNotFound("a:1", "no name"), errors.HostNotFound("b:1", "no name")]
+    error = errors.no_name_server_answered(failures)
+    assert type(error) is errors.HostNotFound
+    assert "a:1 (no name), b:1 (no name)" in str(error)
+    assert (error.address, error.problem, error.retryable) == ("a:1", "no name", True)
+    assert "downrange doctor a:1" in str(error)
+
+
+def test_name_servers_that_failed_in_different_ways_cannot_be_reached() -> None:
+    failures = [errors.CallTimeout("a:1", 1.0), errors.ConnectFailed("b:1", "refused")]
+    error = errors.no_name_server_answered(failures)
+    assert type(error) is errors.ConnectFailed
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+# ---- lists that were sent in part ----------------------------------------------------------------
+
+
+def test_a_list_that_failed_carries_the_attempts_of_what_stopped_it() -> None:
+    stopped = errors.SendFailed("orders", [CUT, BUSY], 1.25)
+    error = errors.BatchFailed(stopped, receipts=[], unsent=[])
+    assert (error.attempts, error.elapsed, error.topic) == ((CUT, BUSY), 1.25, "orders")
+    assert (error.code, error.address, error.retryable) == (2, "b:1", True)

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
 
-from downrange.errors import OptionError
-from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage
+from downrange.errors import (
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    HostNotFound,
+    OptionError,
+    RocketMQError,
+    TooManyInFlight,
+    server_error,
+)
+from downrange.model import (
+    Attempt,
+    BatchReceipt,
+    LogOffset,
+    Message,
+    QueueId,
+    QueueOffset,
+    ReceivedMessage,
+    SendReceipt,
+    SendStatus,
+)
 
 
 def received(**members: Any) -> ReceivedMessage:
@@ -155,4 +175,86 @@ def test_a_queue_travels_under_its_java_names() -> None:
         "topic": "T",
         "brokerName": "b",
         "queueId": 1,
+    }
+
+
+# ---- receipts ------------------------------------------------------------------------------------
+
+
+def receipt(*errors: RocketMQError, message_id: str = "ID") -> SendReceipt:
+    return SendReceipt(
+        message_id=message_id,
+        queue=QueueId("orders", "a", 3),
+        offset=QueueOffset(7),
+        offset_id="OFFSET-ID",
+        failures=tuple(Attempt("b", "b:10911", 1, error, 0.25) for error in errors),
+    )
+
+
+def test_a_receipt_counts_the_attempts() -> None:
+    assert receipt().attempts == 1
+    assert receipt(ConnectionLost("b:10911", "cut"), server_error(2, None, "b:10911")).attempts == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "may_be"),
+    [
+        (ConnectionLost("b:10911", "cut"), True),
+        (CallTimeout("b:10911", 1.0), True),
+        (server_error(10, "FLUSH_DISK_TIMEOUT", "b:10911"), True),
+        (server_error(11, "SLAVE_NOT_AVAILABLE", "b:10911"), True),
+        (server_error(12, "FLUSH_SLAVE_TIMEOUT", "b:10911"), True),
+        (ConnectFailed("b:10911", "refused"), False),
+        (HostNotFound("b:10911", "no name"), False),
+        (server_error(2, "busy", "b:10911"), False),
+        (TooManyInFlight(5), False),
+    ],
+    ids=lambda value: getattr(value, "remark", None) or type(value).__name__,
+)
+def test_a_message_may_be_stored_twice_after_an_attempt_that_may_have_stored_it(
+    error: RocketMQError, may_be: bool
+) -> None:
+    assert receipt(error).may_be_stored_twice is may_be
+    assert receipt(error, ConnectFailed("b:1", "x")).may_be_stored_twice is may_be
+    assert not receipt().may_be_stored_twice
+
+
+def test_an_attempt_tells_where_it_went_and_how_it_ended() -> None:
+    attempt = Attempt("b", "b:10911", 1, ConnectionLost("b:10911", "cut"), 0.25)
+    assert str(attempt) == "b b:10911 queue 1: ConnectionLost after 0.2 s (b:10911: cut)"
+
+
+def test_receipts_and_attempts_cannot_be_changed() -> None:
+    one: Any = receipt(ConnectionLost("b:10911", "cut"))
+    with pytest.raises(AttributeError):
+        one.offset = 8
+    with pytest.raises(AttributeError):
+        one.failures[0].elapsed = 1.0
+
+
+def test_receipts_pickle_with_their_failures() -> None:
+    one = receipt(CallTimeout("b:10911", 1.0))
+    again = pickle.loads(pickle.dumps(BatchReceipt((one,), (1,))))
+    assert again.receipts[0].queue == one.queue
+    assert str(again.receipts[0].failures[0]) == str(one.failures[0])
+
+
+def test_a_batch_receipt_counts_requests_and_messages() -> None:
+    both = BatchReceipt((receipt(message_id="A,B"), receipt(message_id="C")), (2, 1))
+    assert (both.request_count, len(both)) == (2, 3)
+    assert both.message_ids == ["A", "B", "C"]
+    assert list(both) == list(both.receipts)
+
+
+def test_a_batch_receipt_of_nothing_is_empty() -> None:
+    nothing = BatchReceipt((), ())
+    assert (nothing.request_count, len(nothing), nothing.message_ids) == (0, 0, [])
+
+
+def test_each_send_status_has_the_brokers_code() -> None:
+    assert {status.name: status.value for status in SendStatus} == {
+        "STORED": 0,
+        "FLUSH_DISK_TIMEOUT": 10,
+        "SLAVE_NOT_AVAILABLE": 11,
+        "FLUSH_SLAVE_TIMEOUT": 12,
     }
