@@ -108,8 +108,12 @@ if TYPE_CHECKING:
         Transaction,
         TransactionProducer,
     )
+    from downrange.core.checking import Finding
+    from downrange.core.clusters import ClusterFacts
     from downrange.core.hooks import EndTransactionContext, Hooks, MessageType, SendContext
+    from downrange.core.routes import Route
     from downrange.core.selectors import by_hash, by_random, by_room
+    from downrange.core.topics import QueueState, TopicName, TopicSettings
     from downrange.embedded import Cluster
 
 __all__ = [
@@ -136,6 +140,7 @@ __all__ = [
     "ClientStateError",
     "ClientStats",
     "Cluster",
+    "ClusterFacts",
     "ConnectFailed",
     "ConnectionLost",
     "Converter",
@@ -145,6 +150,7 @@ __all__ = [
     "DiskFull",
     "EndTransactionContext",
     "FaultTolerance",
+    "Finding",
     "ForkedClient",
     "FrameTooLarge",
     "GroupTaken",
@@ -183,9 +189,11 @@ __all__ = [
     "PullOptions",
     "QueueId",
     "QueueOffset",
+    "QueueState",
     "ReceivedMessage",
     "RequestTimedOut",
     "RocketMQError",
+    "Route",
     "RouteNotFound",
     "SendContext",
     "SendFailed",
@@ -204,7 +212,9 @@ __all__ = [
     "TlsFailed",
     "TooManyInFlight",
     "TooManySends",
+    "TopicName",
     "TopicNotFound",
+    "TopicSettings",
     "Trace",
     "Transaction",
     "TransactionProducer",
@@ -237,13 +247,19 @@ _HOMES: Final = {
     "AsyncTransactionProducer": "downrange.client.transaction",
     "Transaction": "downrange.client.transaction",
     "TransactionProducer": "downrange.client.transaction",
+    "Finding": "downrange.core.checking",
+    "ClusterFacts": "downrange.core.clusters",
     "EndTransactionContext": "downrange.core.hooks",
     "Hooks": "downrange.core.hooks",
     "MessageType": "downrange.core.hooks",
     "SendContext": "downrange.core.hooks",
+    "Route": "downrange.core.routes",
     "by_hash": "downrange.core.selectors",
     "by_random": "downrange.core.selectors",
     "by_room": "downrange.core.selectors",
+    "QueueState": "downrange.core.topics",
+    "TopicName": "downrange.core.topics",
+    "TopicSettings": "downrange.core.topics",
     "Cluster": "downrange.embedded",
 }
 
