@@ -158,7 +158,7 @@ class ProducerCore:
             self._idle = Signal()
             yield Wait(self._idle, deadline)
         if self.trace is not None:
-            yield from flush_trace(self.trace, partial(self._send_trace, until=deadline))
+            yield from flush_trace(self.trace, partial(self._send_trace, until=deadline), deadline)
         if self.client.producers.get(self.group) is self:
             yield from leave(self.client, producer=self.group)
             self.client.remove_producer(self.group)

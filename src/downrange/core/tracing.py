@@ -64,16 +64,20 @@ class TraceBuffer:
         dropped_count: Records that found the buffer full, or were too large for a message.
         sent_count: Messages of records that were sent.
         failed_count: Messages of records that were not.
+        under_way: Messages of records that are being sent now.
+        settled: Fires when none is under way any more; closing makes a new one to wait for.
     """
 
     __slots__ = (
         *("_enough", "_oldest_at", "_options", "_waiting"),
         *("clock", "dropped_count", "failed_count", "ready", "sent_count"),
+        *("settled", "under_way"),
     )
 
     def __init__(self, options: Trace, clock: Clock) -> None:
         self.ready = Signal()
-        self.dropped_count = self.failed_count = self.sent_count = 0
+        self.settled = Signal()
+        self.dropped_count = self.failed_count = self.sent_count = self.under_way = 0
         self._options = options
         self.clock = clock
         self._enough = min(options.batch_count, options.queue_max)
@@ -210,19 +214,29 @@ def trace_loop(buffer: TraceBuffer, send: Send) -> Flow[None]:
         yield from _send_all(buffer, buffer.take(clock.now()), send)
 
 
-def flush_trace(buffer: TraceBuffer, send: Send) -> Flow[None]:
-    """Send all that the buffer has; for closing."""
+def flush_trace(buffer: TraceBuffer, send: Send, deadline: float) -> Flow[None]:
+    """Send all that the buffer has, and wait for what the loop is sending; for closing."""
     yield from _send_all(buffer, buffer.take_all(), send)
+    if buffer.under_way:
+        buffer.settled = Signal()
+        yield Wait(buffer.settled, deadline)
 
 
 def _send_all(buffer: TraceBuffer, messages: list[Message], send: Send) -> Flow[None]:
-    if messages:
+    if not messages:
+        return
+    buffer.under_way += len(messages)
+    try:
         outcomes: list[SendReceipt | RocketMQError] = yield Gather(
             [send(message) for message in messages], _SENDS_AT_ONCE
         )
-        failed = sum(isinstance(outcome, RocketMQError) for outcome in outcomes)
-        buffer.failed_count += failed
-        buffer.sent_count += len(outcomes) - failed
+    finally:
+        buffer.under_way -= len(messages)
+        if not buffer.under_way:
+            buffer.settled.fire()
+    failed = sum(isinstance(outcome, RocketMQError) for outcome in outcomes)
+    buffer.failed_count += failed
+    buffer.sent_count += len(outcomes) - failed
 
 
 # ---- records -------------------------------------------------------------------------------------

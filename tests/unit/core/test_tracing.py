@@ -305,12 +305,29 @@ def test_loop_hands_each_message_to_the_send_that_it_was_given() -> None:
 def test_closing_sends_all_that_is_left() -> None:
     traces = buffer()
     traces.add(pub(1))
-    flow = flush_trace(traces, send)
+    flow = flush_trace(traces, send, 110.0)
     assert isinstance(next(flow), Gather)
     with pytest.raises(StopIteration):
         flow.send([receipt()])
     assert (len(traces), traces.sent_count) == (0, 1)
-    assert list(flush_trace(traces, send)) == []
+    assert list(flush_trace(traces, send, 110.0)) == []
+
+
+def test_closing_waits_for_what_the_loop_is_sending() -> None:
+    traces = buffer(batch_count=1)
+    loop = trace_loop(traces, send)
+    next(loop)
+    traces.add(pub(1))
+    assert isinstance(loop.send(True), Gather)
+    traces.add(pub(2))
+    flow = flush_trace(traces, send, 110.0)
+    assert isinstance(next(flow), Gather)
+    wait = flow.send([receipt()])
+    assert isinstance(wait, Wait)
+    assert (wait.deadline, wait.signal.is_fired) == (110.0, False)
+    loop.send([receipt()])
+    assert wait.signal.is_fired
+    assert (traces.under_way, traces.sent_count) == (0, 2)
 
 
 # ---- records -------------------------------------------------------------------------------------
