@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 Kind = Literal["sync", "async"]
 ThingT = TypeVar("ThingT")
 
-_SERVERS = [
-    "embedded",
-    *(pytest.param(name, marks=pytest.mark.apache, id=f"apache-{name}") for name in VERSIONS),
-]
+_APACHE = [pytest.param(name, marks=pytest.mark.apache, id=f"apache-{name}") for name in VERSIONS]
+#: The parameters of `server`, and of what else is there in all three kinds.
+SERVERS = ["embedded", *_APACHE]
+#: For a test of what only Apache's servers have.
+only_apache = pytest.mark.parametrize("server", _APACHE, indirect=True, scope="session")
 #: For a test of what only one front end has.
 only_sync = pytest.mark.parametrize("kind", ["sync"], indirect=True, scope="session")
 only_async = pytest.mark.parametrize("kind", ["async"], indirect=True, scope="session")
@@ -129,7 +130,7 @@ def embedded(embedded_session: Embedded) -> Iterator[Embedded]:
         embedded_session.cluster.intercept(code, None)
 
 
-@pytest.fixture(scope="session", params=_SERVERS)
+@pytest.fixture(scope="session", params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Give each cluster in turn: shared, so leave it running and use names of your own."""
     if request.param == "embedded":

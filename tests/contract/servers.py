@@ -175,11 +175,11 @@ class Server:
 
 
 def wait_until(look: Callable[[], ResultT | None], timeout: float = PATIENCE) -> ResultT:
-    """Look again and again until something true is seen, and return it."""
+    """Look again and again until it is neither None nor False, and return it."""
     deadline = time.monotonic() + timeout
     while True:
         seen = look()
-        if seen:
+        if seen is not None and seen is not False:
             return seen
         assert time.monotonic() < deadline, f"not seen within {timeout} s; last: {seen!r}"
         time.sleep(0.01)

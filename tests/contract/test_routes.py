@@ -12,9 +12,8 @@ from downrange.model import Message
 from downrange.options import ClientOptions, NameServerOptions, ProducerOptions
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
-from tests.apache.artifacts import VERSIONS
 from tests.apache.cluster import ApacheCluster
-from tests.contract.conftest import OPTIONS, Embedded, given_apache
+from tests.contract.conftest import OPTIONS, SERVERS, Embedded, given_apache
 from tests.contract.servers import Server, wait_until
 from tests.contract.test_life import dead_address
 
@@ -153,13 +152,7 @@ def test_a_topic_that_loses_its_permission_is_a_target_no_more(
 # ---- two brokers ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "embedded",
-        *(pytest.param(name, marks=pytest.mark.apache, id=f"apache-{name}") for name in VERSIONS),
-    ],
-)
+@pytest.fixture(scope="module", params=SERVERS)
 def two_brokers(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Give a cluster of broker-a and broker-b."""
     if request.param == "embedded":
