@@ -9,11 +9,17 @@ from typing import Annotated
 
 import typer
 
-from downrange.cli import serving
+from downrange.cli import doctor, messages, reading, sending, serving, topics
 from downrange.cli.assembling import CommonFlags, make_broker, make_cluster, make_name_server
+from downrange.cli.outcomes import EPILOG
 from downrange.errors import OptionError, RocketMQError, WireError
 
 app = typer.Typer(help="RocketMQ for Python and Spark.", no_args_is_help=True, add_completion=False)
+_USE, _RUN = "Use a cluster", "Run servers"
+for command in (sending.send, reading.tail, reading.pull, doctor.doctor):
+    app.command(epilog=EPILOG, rich_help_panel=_USE)(command)
+app.add_typer(topics.app, name="topic", rich_help_panel=_USE)
+app.add_typer(messages.app, name="message", rich_help_panel=_USE)
 
 
 class LogLevel(StrEnum):
@@ -132,7 +138,7 @@ Acl = Annotated[
 LogLevelOption = Annotated[LogLevel, typer.Option(help="What to log.")]
 
 
-@app.command()
+@app.command(rich_help_panel=_RUN)
 def serve(
     store: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of the store; created where it is missing.")
@@ -182,7 +188,7 @@ def serve(
         serving.run_cluster(server)
 
 
-@app.command()
+@app.command(rich_help_panel=_RUN)
 def nameserver(
     host: Host = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 9876,
@@ -217,7 +223,7 @@ def nameserver(
         serving.run_name_server(make_name_server(flags, port, store))
 
 
-@app.command()
+@app.command(rich_help_panel=_RUN)
 def broker(
     nameserver: Annotated[
         list[str],

@@ -1,0 +1,72 @@
+"""`doctor`: looks at every step of the way to name servers and brokers, and says what to do."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from downrange.cli.connecting import Connection, with_connection
+from downrange.cli.outcomes import FAILED, NOT_FOUND, NOT_PERMITTED, UNREACHABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.core.checking import Finding
+
+
+@with_connection
+def doctor(
+    connection: Connection,
+    address: Annotated[
+        str | None,
+        typer.Argument(metavar="[HOST:PORT]", help="Name server; the one of -n if not given."),
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="A topic that should have a route.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
+) -> None:
+    """Look for what keeps messages from arriving: names, ports, TLS, access, brokers, routes.
+
+    Every server is asked once. The exit code is that of the first thing that is wrong.
+    """
+    from downrange.cli.printing import print_json
+    from downrange.core.checking import check_network
+
+    if address is not None:
+        connection = dataclasses.replace(connection, name_server=address)
+    with connection.client(connect_on_start=False) as client:
+        findings = client.run(check_network(client.core, topic=topic))
+    if as_json:
+        for finding in findings:
+            print_json({name: getattr(finding, name) for name in finding.__struct_fields__})
+    else:
+        _show(findings)
+    raise typer.Exit(exit_code(findings))
+
+
+def exit_code(findings: "Iterable[Finding]") -> int:
+    """Return the exit code for the first finding that failed; 0 when none did."""
+    codes = {"access": NOT_PERMITTED, "route": NOT_FOUND, "brokers": FAILED, "master": FAILED}
+    for finding in findings:
+        if not finding.is_ok:
+            return codes.get(finding.name, UNREACHABLE)
+    return 0
+
+
+def _show(findings: "tuple[Finding, ...]") -> None:
+    """Print the findings by what they are about, and what to do below those that failed."""
+    from rich.text import Text
+
+    from downrange.cli.printing import console, readable
+
+    out = console()
+    target = None
+    for finding in findings:
+        if finding.target != target:
+            target = finding.target
+            out.print(Text(readable(target), "bold"))
+        mark = Text("  ok    ", "green") if finding.is_ok else Text("  FAIL  ", "bold red")
+        out.print(mark.append(f"{finding.name:9}", "default").append(readable(finding.text)))
+        if finding.next_step:
+            out.print(Text(f"        → {readable(finding.next_step)}", "yellow"), soft_wrap=True)
+    failed = sum(not finding.is_ok for finding in findings)
+    out.print(f"\n{failed} of {len(findings)} findings failed" if failed else "\nall is well")
