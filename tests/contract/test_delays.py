@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.errors import MalformedId, NotSupported, OptionError, ServerError
+from downrange.errors import MalformedId, OptionError, ServerError
 from downrange.model import Message
 from downrange.wire.recall_handles import RecallHandle
 
@@ -61,9 +61,6 @@ def test_a_timed_message_can_be_taken_back(server: Server, producer: MakeProduce
     if server.is_old:
         with pytest.raises(OptionError, match="there is no recall handle"):
             sender.recall(sent.recall_handle)
-        handle = str(RecallHandle(topic, sent.queue.broker, 0, sent.message_id))
-        with pytest.raises(NotSupported, match="it cannot take messages back"):
-            sender.recall(handle)
         return
     assert sender.recall(sent.recall_handle) == sent.message_id
     sender.send(Message(topic, b"due after it", deliver_in=4.0))
@@ -71,15 +68,15 @@ def test_a_timed_message_can_be_taken_back(server: Server, producer: MakeProduce
 
 
 def test_a_message_that_is_due_is_not_taken_back(server: Server, producer: MakeProducer) -> None:
-    if server.is_old:
-        pytest.skip("4.9 takes nothing back")
     topic = server.topic()
     sender = producer(server)
     receipt = sender.send(Message(topic, b"1"))
     a_second_ago = int(time.time() * 1000) - 1000
     handle = str(RecallHandle(topic, receipt.queue.broker, a_second_ago, receipt.message_id))
-    with pytest.raises(ServerError, match="recall failed"):
+    with pytest.raises(ServerError) as caught:
         sender.recall(handle)
+    said = "brokers from 5.3.2 on can" if server.is_old else "recall failed"
+    assert said in str(caught.value)
 
 
 def test_what_is_no_handle_is_refused(embedded: Embedded, producer: MakeProducer) -> None:
