@@ -345,7 +345,7 @@ def test_a_reader_is_told_why_nothing_can_be_read(
     reading.assign(topic)
     embedded.topic(1, perm=2, name=topic)
     with pytest.raises(RocketMQError, match=r"code 16|no route"):
-        wait_until(lambda: reading.poll(0.2))
+        wait_until(lambda: reading.poll(0.2) or None)
 
 
 def test_lost_replies_lose_no_message(
