@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import ssl
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,21 @@ from typing import Any
 import pytest
 
 from downrange.errors import OptionError
-from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions, delays_of
+from downrange.options import (
+    TLS,
+    AutoBatch,
+    BrokerOptions,
+    ClientOptions,
+    Credentials,
+    FaultTolerance,
+    ListenerOptions,
+    NameServerOptions,
+    ProducerOptions,
+    Proxy,
+    PullOptions,
+    Trace,
+    delays_of,
+)
 
 
 def test_defaults_are_those_of_apache_and_stay_on_this_machine() -> None:
@@ -89,3 +104,146 @@ def test_every_option_is_used(kind: Any) -> None:
     texts = [path.read_text() for path in source.rglob("*.py") if path.name != "options.py"]
     used = set(re.findall(r"options\.([a-z_]+)", "\n".join(texts)))
     assert {option.name for option in fields(kind)} - used == set()
+
+
+# ---- of clients ----------------------------------------------------------------------------------
+
+
+def test_defaults_of_clients_are_those_of_java() -> None:
+    client, producer = ClientOptions(), ProducerOptions()
+    assert (client.route_refresh_interval, client.heartbeat_interval) == (30.0, 30.0)
+    assert (client.call_timeout, client.discovery_interval) == (3.0, 120.0)
+    assert (producer.timeout, producer.retries, producer.submit_retries) == (3.0, 2, 2)
+    assert producer.retry_codes == {1, 2, 14, 16, 17, 204, 205, 1500}
+    assert (producer.compress_over_bytes, producer.compression_level) == (4096, 5)
+    assert (producer.body_bytes_max, producer.default_topic_queues) == (4 * 1024 * 1024, 4)
+    assert (producer.default_topic, producer.auto_create) == ("TBW102", "first-broker")
+    assert (producer.fault_tolerance, producer.trace, producer.auto_batch) == ("off", False, None)
+    batch, trace = AutoBatch(), Trace()
+    assert (batch.hold_ms, batch.hold_bytes, batch.total_bytes_max) == (10, 32_768, 33_554_432)
+    assert (trace.topic, trace.batch_count) == ("RMQ_SYS_TRACE_TOPIC", 10)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ClientOptions(namespace="prod", unit="u"),
+        ProducerOptions(fault_tolerance=FaultTolerance(), trace=Trace(), auto_batch=AutoBatch()),
+        PullOptions(),
+        TLS(ca="ca.pem", certificate="c.pem", key="k.pem"),
+        Proxy("proxy:1080", "me", "secret"),
+        Credentials("me", "secret", "token"),
+    ],
+    ids=lambda options: type(options).__name__,
+)
+def test_options_of_clients_pickle_and_hash(options: object) -> None:
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert len({options, options}) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (ClientOptions, "connect_timeout", 0.0),
+        (ClientOptions, "call_timeout", float("nan")),
+        (ClientOptions, "route_refresh_interval", -1.0),
+        (ClientOptions, "heartbeat_interval", float("inf")),
+        (ClientOptions, "discovery_interval", 0.0),
+        (ClientOptions, "idle_timeout", 0.0),
+        (ClientOptions, "in_flight_max", 0),
+        (ClientOptions, "callback_threads", 0),
+        (ClientOptions, "body_bytes_max", 0),
+        (ClientOptions, "sync_connections_max", -1),
+        (ClientOptions, "callbacks_waiting_max", -1),
+        (ClientOptions, "header_codec", "xml"),
+        (ClientOptions, "discovery_url", "ftp://x"),
+        (ClientOptions, "instance", ""),
+        (ClientOptions, "unit", ""),
+        (ClientOptions, "namespace", ""),
+        (ClientOptions, "namespace", "a b"),
+        (ClientOptions, "namespace_v2", ""),
+        (ClientOptions, "client_ip", ""),
+        (ProducerOptions, "timeout", 0.0),
+        (ProducerOptions, "attempt_timeout", -1.0),
+        (ProducerOptions, "compress_over_bytes", 0),
+        (ProducerOptions, "body_bytes_max", 0),
+        (ProducerOptions, "default_topic_queues", 0),
+        (ProducerOptions, "check_threads", 0),
+        (ProducerOptions, "checks_waiting_max", 0),
+        (ProducerOptions, "retries", -1),
+        (ProducerOptions, "submit_retries", -1),
+        (ProducerOptions, "in_flight_max", 9),
+        (ProducerOptions, "in_flight_bytes_max", 1024 * 1024 - 1),
+        (ProducerOptions, "compression", "rar"),
+        (ProducerOptions, "compression_level", 10),
+        (ProducerOptions, "auto_create", "maybe"),
+        (ProducerOptions, "header_version", 3),
+        (ProducerOptions, "fault_tolerance", "6.x"),
+        (ProducerOptions, "default_topic", "a b"),
+        (FaultTolerance, "style", "6.x"),
+        (FaultTolerance, "detect_interval", 0.0),
+        (FaultTolerance, "detect_timeout", 0.0),
+        (AutoBatch, "hold_ms", 0),
+        (AutoBatch, "hold_ms", 30_001),
+        (AutoBatch, "hold_bytes", 0),
+        (AutoBatch, "hold_bytes", 2 * 1024 * 1024 + 1),
+        (AutoBatch, "total_bytes_max", 0),
+        (Trace, "topic", ""),
+        (Trace, "batch_count", 0),
+        (Trace, "batch_count", 21),
+        (Trace, "flush_interval", 0.0),
+        (Trace, "queue_max", 0),
+        (PullOptions, "batch_count", 0),
+        (PullOptions, "buffered_max", 0),
+        (PullOptions, "suspend", 0.0),
+        (PullOptions, "answer_margin", 0.0),
+    ],
+)
+def test_a_value_of_a_client_that_makes_no_sense_is_named(
+    kind: Any, name: str, value: object
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        kind(**{name: value})
+    shown = repr(value) if isinstance(value, str) else str(value)
+    assert f"{name}={shown}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"latency_ms": (1,)},
+        {"avoid_ms": (1,)},
+        {"latency_ms": (1, 2), "avoid_ms": (1,)},
+        {"latency_ms": (), "avoid_ms": ()},
+        {"latency_ms": (2, 1), "avoid_ms": (0, 0)},
+        {"latency_ms": (1, 1), "avoid_ms": (0, 0)},
+    ],
+)
+def test_a_table_of_latencies_that_makes_no_sense_is_refused(settings: Any) -> None:
+    with pytest.raises(OptionError, match="latency_ms"):
+        FaultTolerance(**settings)
+    assert FaultTolerance(latency_ms=(1, 2), avoid_ms=(0, 9)).avoid_ms == (0, 9)
+
+
+@pytest.mark.parametrize("keys", [("", "s"), ("a", "")])
+def test_credentials_need_both_keys(keys: tuple[str, str]) -> None:
+    with pytest.raises(OptionError, match="access key and a secret key"):
+        Credentials(*keys)
+
+
+def test_files_of_tls_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(OptionError, match="key without certificate"):
+        TLS(key="k.pem")
+    context = ssl.create_default_context()
+    with pytest.raises(OptionError, match="context takes the place"):
+        TLS(context=context, ca="ca.pem")
+    assert TLS(context=context).context is context
+
+
+def test_secrets_never_show() -> None:
+    options = [
+        Credentials("me", "secret", "secret"),
+        Proxy("proxy:1080", "me", "secret"),
+        TLS(certificate="c.pem", key_password="secret"),
+    ]
+    assert "secret" not in repr(options)
