@@ -4,7 +4,7 @@ import re
 import sys
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GROUP: Final = "TOOLS_CONSUMER"
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_WORDS: "Final[dict[str, Start]]" = {
+_WORDS: Final[dict[str, Literal["earliest", "latest", "committed"]]] = {
     "earliest": "earliest",
     "latest": "latest",
     "committed": "committed",
