@@ -286,7 +286,7 @@ class ProducerCore:
                 if part is _NO_MORE:
                     return BatchReceipt(tuple(receipts), tuple(counts))
                 outgoing: Outgoing = yield Ask(prepare_batch, (self, part))
-                receipt = yield from self._send_part(
+                receipt = yield from self.send_prepared(
                     outgoing, lane, rules, target, self.deadline(timeout), is_limited
                 )
             except RocketMQError as error:
@@ -296,7 +296,7 @@ class ProducerCore:
             receipts.append(receipt)
             counts.append(len(part))
 
-    def _send_part(
+    def send_prepared(
         self,
         outgoing: Outgoing,
         lane: Lane,
@@ -305,6 +305,7 @@ class ProducerCore:
         deadline: float,
         is_limited: bool,
     ) -> Flow[SendReceipt]:
+        """Send what is ready, as a part of an accepted flow; limited ones wait for their turn."""
         if not is_limited:
             return (yield from send(self, outgoing, lane, deadline, rules, target))
         size = len(outgoing.body)

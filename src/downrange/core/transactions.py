@@ -27,7 +27,7 @@ from downrange.core.names import with_namespace
 from downrange.core.permits import Permits
 from downrange.core.preparing import Outgoing, prepare
 from downrange.core.queries import read_messages
-from downrange.core.sending import find_route, find_target, send
+from downrange.core.sending import find_route, find_target
 from downrange.core.tracing import trace_of_end_transaction
 from downrange.errors import (
     InvalidMessage,
@@ -183,7 +183,10 @@ def _send_half(
     yield from greet(
         producer.client, route.masters.values(), now + (deadline - now) * _GREETING_SHARE
     )
-    receipt = yield from send(producer, outgoing, lane, deadline, rules)
+    # The local work may send as well, so only the half message counts for back-pressure.
+    receipt = yield from producer.send_prepared(
+        outgoing, lane, rules, None, deadline, rules.mode == "async"
+    )
     half = Half(
         message=outgoing.message,
         queue=QueueId(outgoing.topic, receipt.queue.broker, receipt.queue.number),

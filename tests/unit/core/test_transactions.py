@@ -240,6 +240,19 @@ def test_a_transaction_in_a_namespace_names_everything_as_servers_know_it() -> N
     assert (word.topic, word.producer_group) == ("ns%orders", "ns%pay")
 
 
+def test_half_messages_of_asyncio_wait_for_their_turn_but_local_work_does_not() -> None:
+    here = asking()
+    seen: list[int] = []
+
+    def look(message: Message, receipt: SendReceipt) -> Outcome:
+        seen.append(here.producer.permits.in_flight)
+        return Outcome.COMMIT
+
+    rules = here.producer.async_rules
+    here.run(send_in_transaction(here.producer, ORDER, look, Lane(), rules))
+    assert (here.producer.permits.in_flight_high, seen) == (1, [0])
+
+
 # ---- with a block --------------------------------------------------------------------------------
 
 
