@@ -67,6 +67,10 @@ def test_message_has_the_details() -> None:
     assert TEMPLATE.message("orders", "1", deliver_at=NOON).deliver_at == NOON
 
 
+def test_template_tells_its_producer() -> None:
+    assert TEMPLATE.producer is PRODUCER
+
+
 def test_caller_may_name_the_content_type() -> None:
     message = TEMPLATE.message("orders", b"%PDF", properties={"contentType": "application/pdf"})
     assert message.properties == {"contentType": "application/pdf"}
