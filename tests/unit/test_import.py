@@ -65,6 +65,15 @@ def test_producer_loads_no_server_and_no_extra() -> None:
     assert loaded.isdisjoint({"yaml", "python_socks", "pytest"})
 
 
+@pytest.mark.parametrize("package", ["client", "server"])
+def test_nothing_is_printed_by_a_program_that_has_set_up_no_logging(package: str) -> None:
+    code = f"import logging, downrange.{package}\nlogging.getLogger('downrange.x').error('hear me')"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert result.stderr == ""
+
+
 def test_every_public_name_can_be_had() -> None:
     assert len(set(downrange.__all__)) == len(downrange.__all__)
     for name in downrange.__all__:
