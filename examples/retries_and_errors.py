@@ -1,0 +1,80 @@
+"""What can go wrong, what is tried again, and what an error tells.
+
+python examples/retries_and_errors.py
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import downrange as mq
+from downrange.embedded import Interception, lose_reply, refuse
+from downrange.wire.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from downrange.handling import Peer
+    from downrange.wire.command import Command
+
+SEND = RequestCode.SEND_MESSAGE_V2
+ORDER = mq.Message("orders", b"1")
+
+
+def once(what: Interception) -> Callable[[Command, Peer], Interception | None]:
+    """Treat the first request badly, and no other."""
+    left = [what]
+    return lambda request, peer: left.pop() if left else None
+
+
+def attempt(title: str, producer: mq.Producer, message: mq.Message, timeout: float = 3.0) -> None:
+    """Send, and show the receipt or the error."""
+    print(f"\n--- {title}")
+    try:
+        receipt = producer.send(message, timeout=timeout)
+    except mq.RocketMQError as error:
+        print(f"{type(error).__name__}, retryable={error.retryable}, code={error.code}: {error}")
+    else:
+        print(f"{receipt.status.name} in attempt {receipt.attempts}", end="")
+        print(", maybe stored twice" if receipt.may_be_stored_twice else "")
+        for failure in receipt.failures:
+            print("  before:", failure)
+
+
+def main() -> None:
+    with mq.Cluster() as cluster, mq.Producer(cluster.name_server, group="shop") as producer:
+        attempt("all is well", producer, ORDER)
+
+        cluster.intercept(SEND, once(refuse(ResponseCode.SYSTEM_BUSY, "too much to do")))
+        attempt("the broker is busy, once", producer, ORDER)
+
+        cluster.intercept(SEND, once(lose_reply()))
+        patient = mq.ProducerOptions(attempt_timeout=0.3)
+        with mq.Producer(cluster.name_server, group="patient", options=patient) as other:
+            attempt("an answer is lost; attempt_timeout=0.3", other, ORDER)
+
+        cluster.intercept(SEND, refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "disk full"))
+        attempt("the broker cannot store", producer, ORDER)
+
+        cluster.intercept(SEND, refuse(ResponseCode.MESSAGE_ILLEGAL, "not like this"))
+        attempt("an answer that no retry would change", producer, ORDER)
+
+        cluster.intercept(SEND, lose_reply())
+        attempt("no answer at all, timeout=0.5", producer, ORDER, timeout=0.5)
+        cluster.intercept(SEND, None)
+
+        attempt("a message that breaks a rule", producer, mq.Message("orders", b""))
+
+        cluster.kill_broker(0)
+        attempt("the only broker is gone", producer, ORDER)
+        name_server = cluster.name_server
+
+    print("\n--- nobody is there")
+    try:
+        mq.Producer(name_server, group="shop").start()
+    except mq.ConnectFailed as error:
+        print(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Send with asyncio: the same names, awaited; many at once, with time limits.
+
+python examples/send_async.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import downrange as mq
+
+
+async def main() -> None:
+    async with (
+        mq.Cluster() as cluster,
+        mq.AsyncProducer(cluster.name_server, group="shop") as producer,
+    ):
+        receipt = await producer.send(mq.Message("orders", "the first", keys=["o-1"]))
+        print("one    ", receipt.status.name, "in queue", receipt.queue.number)
+
+        began = time.perf_counter()
+        messages = [mq.Message("orders", f"order {number}") for number in range(2000)]
+        receipts = await asyncio.gather(*map(producer.send, messages))
+        rate = len(receipts) / (time.perf_counter() - began)
+        print(f"gather  {len(receipts)} receipts, {rate:,.0f} per second with the server in here")
+
+        # Deadlines of asyncio work as everywhere; what is cancelled breaks nothing.
+        task = asyncio.create_task(producer.send(mq.Message("orders", "changed my mind")))
+        await asyncio.sleep(0)
+        task.cancel()
+        (outcome,) = await asyncio.gather(task, return_exceptions=True)
+        print("cancel ", type(outcome).__name__, "- it may be stored all the same")
+        async with asyncio.timeout(1.0):
+            await producer.send(mq.Message("orders", "in time"), timeout=0.5)
+        print("timeout kept")
+
+        await producer.send_oneway(mq.Message("metrics", "cpu 0.7"))
+        batch = await producer.send_batch(mq.Message("orders", f"{n}") for n in range(500))
+        print("batch  ", len(batch), "messages in", batch.request_count, "request")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
