@@ -75,9 +75,16 @@ class Permits:
 
     def try_take(self, size: int) -> bool:
         """Take room for one message of so many bytes, if there is some and nobody waits."""
-        if self._line or not self._has_room(size):
+        # `_has_room` and `_grant`, written out: this is done for every message.
+        count, whole = self.in_flight, self.in_flight_bytes + size
+        if self._line or count >= self.count_max or (whole > self.bytes_max and count):
             return False
-        self._grant(size)
+        self.in_flight = count = count + 1
+        self.in_flight_bytes = whole
+        if count > self.in_flight_high:
+            self.in_flight_high = count
+        if whole > self.in_flight_bytes_high:
+            self.in_flight_bytes_high = whole
         return True
 
     def take(self, size: int, deadline: float) -> Flow[None]:

@@ -60,7 +60,7 @@ from downrange.errors import (
 )
 from downrange.model import Attempt, QueueId, QueueOffset, SendReceipt, SendStatus
 from downrange.wire.command import Command
-from downrange.wire.headers import SendReply, SendRequest, SendRequestV2
+from downrange.wire.headers import SendReply, SendRequest
 from downrange.wire.properties import decode_properties
 
 if TYPE_CHECKING:
@@ -304,8 +304,25 @@ def send_command(producer: ProducerCore, outgoing: Outgoing, queue: QueueId) -> 
     """Build the request that sends a message to a queue."""
     options = producer.options
     is_batch = outgoing.batch is not None
-    header_kind = SendRequestV2 if options.header_version == 2 or is_batch else SendRequest
-    header = header_kind(
+    if options.header_version == 2 or is_batch:
+        # The fields of `SendRequestV2`, without making one: this is done for every message.
+        fields = {
+            "a": producer.group,
+            "b": outgoing.topic,
+            "c": options.default_topic,
+            "d": f"{options.default_topic_queues}",
+            "e": f"{queue.number}",
+            "f": f"{outgoing.sys_flag}",
+            "g": f"{outgoing.born_ms}",
+            "h": f"{outgoing.message.flag}",
+            "i": outgoing.properties,
+            "j": "0",
+            "k": "true" if producer.client.options.is_unit_mode else "false",
+            "m": "true" if is_batch else "false",
+            "n": queue.broker,
+        }
+        return Command(outgoing.code, fields, outgoing.body)
+    header = SendRequest(
         producer_group=producer.group,
         topic=outgoing.topic,
         default_topic=options.default_topic,
@@ -317,7 +334,7 @@ def send_command(producer: ProducerCore, outgoing: Outgoing, queue: QueueId) -> 
         properties=outgoing.properties,
         reconsume_times=0,
         unit_mode=producer.client.options.is_unit_mode,
-        batch=is_batch,
+        batch=False,
         broker_name=queue.broker,
     )
     return Command(outgoing.code, header.to_fields(), outgoing.body)

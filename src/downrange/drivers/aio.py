@@ -259,8 +259,8 @@ class Connection(asyncio.Protocol):
 
     # ---- out -----------------------------------------------------------------------------------
 
-    def ask(self, running: Running, call: Call) -> Callable[[], object]:
-        """Send a request; the flow is resumed with the reply. Return how to stop waiting.
+    def ask(self, running: Running, call: Call) -> None:
+        """Send a request; the flow is resumed with the reply.
 
         Raises:
             LinkError: Too many requests wait.
@@ -270,12 +270,16 @@ class Connection(asyncio.Protocol):
         self._write(self._link.request(command, running))
         now = running.asked_at = self._driver.clock.now()
         running.deadline = deadline
+        running.connection, running.request_id = self, command.request_id
         if deadline < self._sweep_at:
             self._sweep_at = deadline
             if self._sweeping is not None:
                 self._sweeping.cancel()
             self._sweeping = self._driver.loop.call_later(deadline - now + _LATE, self._sweep)
-        return partial(self._link.abandon, command.request_id)
+
+    def abandon(self, request_id: int) -> None:
+        """Forget a request whose flow was given up."""
+        self._link.abandon(request_id)
 
     def tell(self, running: Running, call: Call) -> bool:
         """Send a request that is not answered; return whether it is on its way.

@@ -20,7 +20,7 @@ from downrange.errors import RocketMQError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from downrange.drivers.aio import AioDriver
+    from downrange.drivers.aio import AioDriver, Connection
 
 _log = logging.getLogger("downrange.drivers")
 #: What an effect answers that cannot be answered yet.
@@ -36,11 +36,16 @@ class Running:
         done: Called at the end with its result, or with None and the error.
 
     Attributes:
-        asked_at: When the call that it waits for began; connections keep it here.
-        deadline: When that is given up.
+        connection: Where the call went that it waits for; connections keep the rest here, too.
+        request_id: That call's number.
+        asked_at: When it began.
+        deadline: When it is given up.
     """
 
-    __slots__ = ("_done", "_driver", "_flow", "_give_up", "asked_at", "deadline")
+    __slots__ = (
+        *("_done", "_driver", "_flow", "_give_up"),
+        *("asked_at", "connection", "deadline", "request_id"),
+    )
 
     def __init__(
         self,
@@ -53,12 +58,14 @@ class Running:
         self._done = done
         #: Takes back what the flow waits for, when it is cancelled.
         self._give_up: Callable[[], object] | None = None
+        self.connection: Connection | None = None
+        self.request_id = 0
         self.asked_at = self.deadline = 0.0
 
     def resume(self, value: Any = None, error: BaseException | None = None) -> None:
         """Go on with an answer or an error until the flow waits again or ends."""
         flow, lock = self._flow, self._driver.lock
-        self._give_up = None
+        self._give_up = self.connection = None
         while True:
             try:
                 with lock:
@@ -71,6 +78,10 @@ class Running:
                 return
             error = None
             try:
+                if type(effect) is Call and not effect.is_oneway:
+                    # Most of what flows want, and so without a detour.
+                    self._driver.connection(effect.address).ask(self, effect)
+                    return
                 value = self._perform(effect)
             except BaseException as failure:
                 error = failure
@@ -81,7 +92,9 @@ class Running:
     def cancel(self) -> None:
         """Give the flow up: what it holds is given back, `done` is not called."""
         give_up, self._give_up = self._give_up, None
-        if give_up is not None:
+        if self.connection is not None:
+            self.connection.abandon(self.request_id)
+        elif give_up is not None:
             give_up()
         try:
             with self._driver.lock:
@@ -95,10 +108,7 @@ class Running:
         """Carry an effect out, or begin to; return its answer or `_LATER`."""
         if type(effect) is Call:
             connection = self._driver.connection(effect.address)
-            if effect.is_oneway:
-                return None if connection.tell(self, effect) else _LATER
-            self._give_up = connection.ask(self, effect)
-            return _LATER
+            return None if connection.tell(self, effect) else _LATER
         if type(effect) is Wait:
             return self._wait(effect)
         if type(effect) is Pause:

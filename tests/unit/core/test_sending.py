@@ -11,7 +11,7 @@ from downrange.core.hooks import Hooks, SendContext
 from downrange.core.picking import Lane
 from downrange.core.preparing import prepare, prepare_batch
 from downrange.core.selectors import by_hash, by_random
-from downrange.core.sending import SendRules, send, send_oneway, vip_address
+from downrange.core.sending import SendRules, send, send_command, send_oneway, vip_address
 from downrange.errors import (
     CallTimeout,
     ClientClosed,
@@ -35,6 +35,7 @@ from downrange.model import Message, QueueId, SendReceipt, SendStatus
 from downrange.options import ClientOptions, Credentials, FaultTolerance, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
+from downrange.wire.headers import SendRequestV2
 from tests.unit.core.stepping import (
     body,
     clock_of,
@@ -907,3 +908,30 @@ def test_hooks_come_in_order_around_a_one_way_message_too() -> None:
         "a:10911",
         ("after", False, None),
     ]
+
+
+@pytest.mark.parametrize("is_unit_mode", [False, True])
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_send_fields_written_out_are_those_of_the_header_class(
+    is_unit_mode: bool, is_batch: bool
+) -> None:
+    client = core_with(options=ClientOptions(is_unit_mode=is_unit_mode))
+    producer = producer_with(client=client)
+    message = Message("orders", b"1", flag=7)
+    outgoing = prepare_batch(producer, [message]) if is_batch else prepare(producer, message)
+    header = SendRequestV2(
+        producer_group=producer.group,
+        topic="orders",
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=3,
+        sys_flag=0,
+        born_timestamp=outgoing.born_ms,
+        flag=7,
+        properties=outgoing.properties,
+        reconsume_times=0,
+        unit_mode=is_unit_mode,
+        batch=is_batch,
+        broker_name="a",
+    )
+    assert send_command(producer, outgoing, QueueId("orders", "a", 3)).fields == header.to_fields()
