@@ -43,8 +43,8 @@ SERVERS = ["embedded", *_APACHE]
 #: For a test of what only Apache's servers have.
 only_apache = pytest.mark.parametrize("server", _APACHE, indirect=True, scope="session")
 #: For a test of what only one front end has.
-only_sync = pytest.mark.parametrize("kind", ["sync"], indirect=True, scope="session")
-only_async = pytest.mark.parametrize("kind", ["async"], indirect=True, scope="session")
+only_sync = pytest.mark.parametrize("kind", ["sync"], indirect=True)
+only_async = pytest.mark.parametrize("kind", ["async"], indirect=True)
 #: Short times, so that nobody waits long.
 OPTIONS = BrokerOptions(
     delay_levels="1s 2s 3s 4s 5s",
@@ -107,7 +107,19 @@ def _unique_name(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(5)}"
 
 
-@pytest.fixture(scope="session", params=["sync", "async"], autouse=True)
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every test with both front ends, unless it says otherwise.
+
+    Not by parameters of the fixture: so the front end comes first in a test's name, but changes
+    faster than the server, and no cluster is started twice.
+    """
+    marks = metafunc.definition.iter_markers("parametrize")
+    if "kind" in metafunc.fixturenames and not any(mark.args[0] == "kind" for mark in marks):
+        metafunc.parametrize("kind", ["sync", "async"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """Give the front end in turn."""
     return request.param  # type: ignore[no-any-return]
@@ -143,13 +155,20 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def given_apache(make: Callable[[], ApacheCluster]) -> Generator[Server]:
+def given_apache_cluster(make: Callable[[], ApacheCluster]) -> Generator[ApacheCluster]:
     """Start an Apache cluster for one module; skip its tests where it cannot be had."""
     try:
         cluster = make()
     except ApacheUnavailable as error:
         give_up(error)
     with cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def given_apache(make: Callable[[], ApacheCluster]) -> Generator[Server]:
+    """The same, with the face that all clusters have here."""
+    with given_apache_cluster(make) as cluster:
         own = _face_of(cluster)
         yield own
         own.close()

@@ -1,0 +1,183 @@
+"""Signed requests and TLS: who may send, and whom we talk to."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downrange.client.client import Client
+from downrange.client.producer import Producer
+from downrange.embedded import Cluster
+from downrange.errors import ConnectFailed, NoPermission, SendNotPermitted, TlsFailed
+from downrange.model import Message
+from downrange.options import TLS, BrokerOptions, ClientOptions, Credentials, ListenerOptions
+from downrange.tls import client_context, server_context
+from tests.apache.cluster import ApacheCluster
+from tests.apache.fixtures import ACCOUNTS
+from tests.apache.security import make_tls_files
+from tests.contract.blocking import PATIENCE
+from tests.contract.conftest import SERVERS, given_apache_cluster
+from tests.unit.server.certificates import make_authority
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.apache.security import TlsFiles
+    from tests.contract.conftest import Make, MakeProducer
+
+USER = ACCOUNTS.others[0]
+GOOD = Credentials(USER.access_key, USER.secret_key)
+TOPIC = "OpenTopic"
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def guarded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Give the name server of a cluster that asks who somebody is."""
+    if request.param == "embedded":
+        file = tmp_path_factory.mktemp("guarded") / "plain_acl.yml"
+        file.write_text(ACCOUNTS.plain_acl_yaml(), encoding="utf-8")
+        with Cluster(access=file) as cluster:
+            yield cluster.name_server
+        return
+    with given_apache_cluster(lambda: ApacheCluster(request.param, acl=ACCOUNTS)) as apache:
+        yield apache.name_server
+
+
+# ---- accounts ------------------------------------------------------------------------------------
+
+
+def test_an_account_may_do_what_it_is_allowed_to(guarded: str, producer: MakeProducer) -> None:
+    sender = producer(guarded, credentials=GOOD)
+    first = sender.send(Message(TOPIC, b"1"))
+    sender.send_oneway(Message(TOPIC, b"2"))
+    assert sender.submit(Message(TOPIC, b"3")).result(PATIENCE).message_id != first.message_id
+    assert len(sender.send_batch([Message(TOPIC, b"4"), Message(TOPIC, b"5")])) == 2
+    assert sender.client.stats().timers["heartbeats"].failures == 0
+
+
+def test_an_account_may_do_no_more_than_that(guarded: str, producer: MakeProducer) -> None:
+    with pytest.raises(SendNotPermitted, match="ForeignTopic") as caught:
+        producer(guarded, credentials=GOOD).send(Message("ForeignTopic", b"1"))
+    assert all(isinstance(attempt.error, NoPermission) for attempt in caught.value.attempts)
+    assert isinstance(caught.value, PermissionError)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        Credentials(USER.access_key, "another-secret"),
+        Credentials("nobody-known", USER.secret_key),
+    ],
+    ids=["missing", "wrong-secret", "unknown-key"],
+)
+def test_who_is_not_known_may_do_nothing(
+    guarded: str, producer: MakeProducer, wrong: Credentials | None
+) -> None:
+    sender = producer(guarded, credentials=wrong)
+    with pytest.raises(SendNotPermitted, match="Check the access key"):
+        sender.send(Message(TOPIC, b"1"))
+
+
+def test_requests_of_every_kind_are_signed(guarded: str, producer: MakeProducer) -> None:
+    for codec in ("json", "binary"):
+        options = ClientOptions(header_codec=codec)
+        sender = producer(guarded, credentials=GOOD, client_options=options)
+        sender.send(Message(TOPIC, "größer als ASCII".encode(), properties={"name": "Käthe"}))
+
+
+def test_secrets_show_nowhere(guarded: str, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    secret = Credentials(USER.access_key, "sesame-open-up", "token-of-trust")
+    caplog.set_level(logging.DEBUG, "downrange")
+    with make(Client, guarded, credentials=secret) as client:
+        producer = make(Producer, client, group="g").start()
+        with pytest.raises(SendNotPermitted) as caught:
+            producer.send(Message(TOPIC, b"1"))
+        texts = [repr(secret), repr(client), repr(producer), repr(client.stats())]
+    texts += [str(caught.value), repr(caught.value), caplog.text]
+    assert not [text for text in texts if "sesame" in text or "token-of" in text]
+
+
+# ---- TLS -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def encrypted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, TlsFiles]]:
+    """Give the name server of a cluster that insists on TLS, and its files."""
+    if request.param == "embedded":
+        files = make_tls_files(tmp_path_factory.mktemp("tls"))
+        with Cluster(
+            tls=server_context(files.certificate, files.key),
+            client_tls=client_context(ca=files.authority, is_name_checked=False),
+            listener=ListenerOptions(host="0.0.0.0", tls_mode="enforcing"),
+            broker=BrokerOptions(advertised_host="127.0.0.1"),
+        ) as cluster:
+            yield cluster.name_server.replace("0.0.0.0", "127.0.0.1"), files
+        return
+    with given_apache_cluster(lambda: ApacheCluster(request.param, tls="test")) as apache:
+        assert apache.tls is not None
+        yield apache.name_server, apache.tls
+
+
+def test_a_server_that_is_trusted_is_talked_to(
+    encrypted: tuple[str, TlsFiles], producer: MakeProducer
+) -> None:
+    name_server, files = encrypted
+    sender = producer(name_server, tls=TLS(ca=files.authority))
+    sender.send(Message("orders", b"1"))
+    assert sender.submit(Message("orders", b"x" * 100_000)).result(PATIENCE).attempts == 1
+    sender.send_oneway(Message("orders", b"2"))
+
+
+def test_a_context_of_ones_own_is_used(
+    encrypted: tuple[str, TlsFiles], producer: MakeProducer
+) -> None:
+    name_server, files = encrypted
+    own = client_context(ca=files.authority)
+    producer(name_server, tls=TLS(context=own)).send(Message("orders", b"1"))
+
+
+def test_a_server_that_is_not_trusted_is_refused(
+    encrypted: tuple[str, TlsFiles], make: Make, tmp_path: Path
+) -> None:
+    name_server, _ = encrypted
+    stranger = make_authority(tmp_path, "stranger").certificate
+    with pytest.raises(TlsFailed, match="certificate") as caught:
+        make(Producer, name_server, group="g", tls=TLS(ca=stranger)).start()
+    assert name_server in str(caught.value)
+
+
+def test_a_certificate_must_name_the_host(
+    encrypted: tuple[str, TlsFiles], make: Make, producer: MakeProducer
+) -> None:
+    """The certificate names localhost and 127.0.0.1, but not 127.0.0.2."""
+    name_server, files = encrypted
+    other_host = name_server.replace("127.0.0.1", "127.0.0.2")
+    with pytest.raises(TlsFailed, match=r"127\.0\.0\.2"):
+        make(Producer, other_host, group="g", tls=TLS(ca=files.authority)).start()
+    careless = TLS(ca=files.authority, check_host=False)
+    assert producer(other_host, tls=careless).state == "running"
+
+
+def test_plain_text_is_refused_by_a_server_that_insists(
+    encrypted: tuple[str, TlsFiles], make: Make
+) -> None:
+    name_server, _ = encrypted
+    options = ClientOptions(call_timeout=2.0)
+    with pytest.raises(Exception, match=name_server) as caught:
+        make(Producer, name_server, group="g", client_options=options).start()
+    assert isinstance(caught.value, ConnectionError | TimeoutError)
+
+
+def test_a_server_without_tls_is_refused_by_a_client_that_insists(make: Make) -> None:
+    with Cluster(listener=ListenerOptions(tls_mode="disabled")) as cluster:
+        producer: Any = make(Producer, cluster.name_server, group="g", tls=TLS(verify=False))
+        with pytest.raises(ConnectFailed, match=cluster.name_server):
+            producer.start()
