@@ -7,6 +7,7 @@ cannot play tricks with a terminal.
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import sys
 from datetime import UTC, datetime
@@ -131,23 +132,20 @@ def message_line(message: ReceivedMessage) -> str:
 
 
 def body_text(body: bytes, limit: int | None = None) -> str:
-    """Return a body for people: its text in one line, or its bytes in hexadecimal."""
-    part = body if limit is None else body[: limit + 4]  # a character has four bytes at most
+    """Return a body for people: its text in one line, or its bytes in hexadecimal.
+
+    Args:
+        body: The body.
+        limit: Show so many bytes of it at most, and then how many there are.
+    """
+    part = body[:limit]
+    is_cut = len(part) < len(body)
     try:
-        text = readable(part.decode() if part is body else _whole_characters(part))
+        # The cut may go through a character, which is then left out.
+        text = readable(codecs.getincrementaldecoder("utf-8")().decode(part, final=not is_cut))
     except UnicodeDecodeError:
-        text = body[:limit].hex(" ", 4)
-    return text if limit is None or len(body) <= limit else f"{text[:limit]}… {len(body)} bytes"
-
-
-def _whole_characters(part: bytes) -> str:
-    """Decode the beginning of a longer text, which may end within a character."""
-    try:
-        return part.decode()
-    except UnicodeDecodeError as error:
-        if error.start < len(part) - 3:
-            raise
-        return part[: error.start].decode()
+        text = part.hex(" ", 4)
+    return f"{text}… {len(body)} bytes" if is_cut else text
 
 
 def readable(text: str, *, keep: str = "") -> str:

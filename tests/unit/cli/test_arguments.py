@@ -1,0 +1,158 @@
+"""What the arguments of client commands mean, and which are refused before anyone is asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from downrange.cli import app
+from downrange.cli.connecting import Connection
+from downrange.cli.reading import find_queue, parse_start, parse_time
+from downrange.cli.topics import parse_attributes, parse_permission, permission_text
+from downrange.errors import OptionError
+from downrange.model import QueueId
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+QUEUES = [QueueId("t", "a", 0), QueueId("t", "b", 0), QueueId("t", "b", 1)]
+run = CliRunner().invoke
+
+
+@pytest.mark.parametrize("word", ["earliest", "latest", "committed", "Latest"])
+def test_a_start_may_be_a_word(word: str) -> None:
+    assert parse_start(word, NOW) == word.lower()
+
+
+def test_a_start_may_be_an_offset_a_time_or_how_long_ago() -> None:
+    assert parse_start("17", NOW) == 17
+    assert parse_start("2026-01-31T12:00:00+01:00", NOW) == NOW - timedelta(hours=1)
+    assert parse_start("90s", NOW) == NOW - timedelta(seconds=90)
+    assert parse_start("1.5h", NOW) == NOW - timedelta(minutes=90)
+    assert parse_start("2d", NOW) == NOW - timedelta(days=2)
+
+
+def test_a_time_without_a_zone_is_local() -> None:
+    local = datetime(2026, 1, 31, 12).astimezone()
+    assert parse_time("--begin", "2026-01-31 12:00", NOW) == local
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "5 apples", ""])
+def test_a_start_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"--from .* is none of earliest, .* 15m"):
+        parse_start(text, NOW)
+
+
+def test_a_queue_is_found_by_broker_and_number_or_number_alone() -> None:
+    assert find_queue("b:0", QUEUES) == QUEUES[1]
+    assert find_queue("1", QUEUES) == QUEUES[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0", "on several brokers, name one: a:0, b:0"),
+        ("c:0", "does not exist; there are: a:0, b:0, b:1"),
+        ("a:x", "neither BROKER:NUMBER nor a number"),
+    ],
+)
+def test_a_queue_that_is_not_clear_is_refused(text: str, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        find_queue(text, QUEUES)
+
+
+@pytest.mark.parametrize(
+    ("text", "permission", "shown"),
+    [
+        ("rw", 6, "rw"),
+        ("r", 4, "r"),
+        ("w", 2, "w"),
+        ("wr", 6, "rw"),
+        ("7", 7, "rwi"),
+        ("0", 0, "none"),
+    ],
+)
+def test_a_permission_is_read_and_shown(text: str, permission: int, shown: str) -> None:
+    assert parse_permission(text) == permission
+    assert permission_text(permission) == shown
+
+
+@pytest.mark.parametrize("text", ["", "x", "rx", "8"])
+def test_a_permission_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="--permission"):
+        parse_permission(text)
+
+
+def test_an_attribute_is_set_or_taken_away() -> None:
+    assert parse_attributes(["a=1", "b="]) == {"a": "1", "b": None}
+    for text in ("a", "=1"):
+        with pytest.raises(OptionError, match="NAME=VALUE"):
+            parse_attributes([text])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["send", "t", "x", "--access-key", "a"], "belong together"),
+        (["send", "t", "x", "--timeout", "0"], "leaves no time"),
+        (["send", "t", "x", "-n", "nowhere"], "no host:port"),
+        (["send", "t", "x", "--lines"], "exclude each other"),
+        (["send", "t", "--lines", "--json-lines"], "exclude each other"),
+        (["send", "t", "--lines", "--batch", "2", "--oneway"], "exclude each other"),
+        (["send", "t", "--lines", "--rate", "0"], "sends nothing"),
+        (["send", "t", "x", "--rate", "1"], "are for --lines"),
+        (["send", "t", "x", "--property", "color"], "NAME=VALUE"),
+        (["send", "t", "x", "--delay-level", "1", "--deliver-in", "1"], "one way only"),
+        (["send", "t", "x", "--ca", "missing.pem"], "missing.pem"),
+        (["tail", "t", "--from", "soon"], "is none of"),
+        (["tail", "t", "--json", "--body-only"], "exclude each other"),
+        (["tail", "t", "--commit"], "--group"),
+        (["pull", "t", "0", "-1"], "Invalid value|No such option"),
+        (["message", "show", "t", "id", "--since", "soon"], "--since"),
+        (["message", "query", "t"], "--key"),
+        (["topic", "create", "t", "--permission", "x"], "--permission"),
+        (["doctor", "nowhere"], "no host:port"),
+    ],
+)
+def test_wrong_use_ends_with_2_before_anyone_is_asked(arguments: list[str], words: str) -> None:
+    import re
+
+    result = run(app, arguments, env={"COLUMNS": "300"})
+    assert result.exit_code == 2, result.output
+    assert re.search(words, result.output) is not None, result.output
+
+
+def test_options_of_a_connection_become_a_client(tmp_path: Path) -> None:
+    connection = Connection(
+        name_server="a:1;b:2", access_key="key", secret_key="hidden", namespace="ns", timeout=2.0
+    )
+    client = connection.client(connect_on_start=False)
+    assert client.options.namespace == "ns"
+    assert (client.options.call_timeout, client.options.connect_timeout) == (2.0, 2.0)
+    assert client.options.connect_on_start is False
+    assert "hidden" not in repr(connection)
+    assert connection.credentials is not None
+    assert connection.credentials.access_key == "key"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["send"],
+        ["tail"],
+        ["pull"],
+        ["doctor"],
+        *(["topic", name] for name in ("create", "update", "list", "show", "delete")),
+        *(["message", name] for name in ("show", "query")),
+    ],
+)
+def test_help_names_the_connection_and_the_exit_codes(command: list[str]) -> None:
+    result = run(app, [*command, "--help"], env={"COLUMNS": "200", "NAMESRV_ADDR": ""})
+    assert result.exit_code == 0
+    for words in ("--name-server", "NAMESRV_ADDR", "127.0.0.1:9876", "DOWNRANGE_SECRET_KEY"):
+        assert words in result.output
+    assert "4 not permitted" in result.output
