@@ -1,0 +1,127 @@
+"""The client commands do the same on every kind of server."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from downrange.cli import app
+from downrange.embedded import Cluster
+from tests.apache.cluster import ApacheCluster
+from tests.apache.fixtures import ACCOUNTS
+from tests.contract.conftest import SERVERS, given_apache_cluster, only_sync
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.apache.fixtures import UniqueName
+    from tests.contract.servers import Server
+
+pytestmark = only_sync
+USER = ACCOUNTS.others[0]
+
+
+def _run(name_server: str, *arguments: str, stdin: str = "", code: int = 0, **env: str) -> str:
+    environment = {"NAMESRV_ADDR": name_server, "COLUMNS": "200", **env}
+    result = CliRunner().invoke(app, arguments, input=stdin, env=environment)
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 or result.stdout else result.stderr
+
+
+def _json(name_server: str, *arguments: str, stdin: str = "") -> list[Any]:
+    lines = _run(name_server, *arguments, "--json", stdin=stdin).splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_messages_are_sent_and_found_again(server: Server) -> None:
+    at, topic = server.name_server, server.topic()
+    sent = ("send", topic, "42 apples", "--tags", "new", "--key", "o-1", "--property", "color=red")
+    (receipt,) = _json(at, *sent)
+    (found,) = _json(at, "tail", topic, "--from", "earliest", "--max", "1")
+    assert (found["message_id"], found["body"]) == (receipt["message_id"], "42 apples")
+    assert (found["tags"], found["keys"], found["properties"]["color"]) == ("new", ["o-1"], "red")
+    (shown,) = _json(at, "message", "show", topic, receipt["offset_id"])
+    assert shown["offset"] == receipt["offset"]
+    queue = f"{receipt['broker']}:{receipt['queue']}"
+    (pulled,) = _json(at, "pull", topic, queue, str(receipt["offset"]))
+    assert pulled["message_id"] == receipt["message_id"]
+
+
+def test_lines_arrive_in_batches_and_are_all_read(server: Server) -> None:
+    at, topic = server.name_server, server.topic()
+    lines = "".join(f"{number}\n" for number in range(25))
+    receipts = _json(at, "send", topic, "--lines", "--batch", "10", stdin=lines)
+    assert [receipt["line"] for receipt in receipts] == list(range(1, 26))
+    arguments = ("tail", topic, "--from", "earliest", "--no-follow")
+    found = {each["message_id"]: each for each in _json(at, *arguments)}
+    assert found.keys() == {receipt["message_id"] for receipt in receipts}
+    for receipt in receipts:
+        message = found[receipt["message_id"]]
+        assert (message["offset"], message["offset_id"]) == (
+            receipt["offset"],
+            receipt["offset_id"],
+        )
+
+
+def test_a_topic_is_created_changed_shown_and_deleted(
+    server: Server, unique_name: UniqueName
+) -> None:
+    at, topic = server.name_server, unique_name("topic")
+    _run(at, "topic", "create", topic, "--queues", "2")
+    _run(at, "topic", "create", topic, code=1)
+    _run(at, "topic", "update", topic, "--read-queues", "3")
+    _run(at, "send", topic, "--lines", stdin="1\n2\n3\n")
+    (shown,) = _json(at, "topic", "show", topic)
+    assert [(each["read_queues"], each["write_queues"]) for each in shown["brokers"]] == [(3, 2)]
+    assert shown["messages"] == 3
+    assert topic in _run(at, "topic", "list")
+    _run(at, "topic", "delete", topic, "--yes")
+    _run(at, "topic", "show", topic, code=5)
+
+
+def test_the_doctor_finds_nothing_wrong(server: Server) -> None:
+    findings = _json(server.name_server, "doctor", "--topic", server.topic())
+    assert all(finding["is_ok"] for finding in findings), findings
+    assert {"tcp", "answer", "brokers", "route"} <= {finding["name"] for finding in findings}
+
+
+def test_the_doctor_recognizes_a_broker_in_the_place_of_a_name_server(server: Server) -> None:
+    assert "no name server" in _run(server.brokers[0], "doctor", code=3)
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def guarded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Give the name server of a cluster that asks who somebody is."""
+    if request.param == "embedded":
+        file = tmp_path_factory.mktemp("guarded") / "plain_acl.yml"
+        file.write_text(ACCOUNTS.plain_acl_yaml(), encoding="utf-8")
+        with Cluster(access=file) as cluster:
+            yield cluster.name_server
+        return
+    with given_apache_cluster(lambda: ApacheCluster(request.param, acl=ACCOUNTS)) as apache:
+        yield apache.name_server
+
+
+def _account(secret: str = USER.secret_key) -> dict[str, str]:
+    return {"DOWNRANGE_ACCESS_KEY": USER.access_key, "DOWNRANGE_SECRET_KEY": secret}
+
+
+def test_an_account_comes_from_the_environment(guarded: str) -> None:
+    shown = _run(guarded, "doctor", **_account())
+    assert shown.endswith("\nall is well\n")
+    _run(guarded, "send", "OpenTopic", "x", **_account())
+    refused = _run(guarded, "send", "ForeignTopic", "x", code=4, **_account())
+    assert "SendNotPermitted" in refused or "not stored" in refused
+    assert USER.secret_key not in shown + refused
+
+
+def test_the_doctor_sees_an_account_that_is_not_accepted(guarded: str) -> None:
+    assert "give an access key" in _run(guarded, "doctor", code=4)
+    shown = _run(guarded, "doctor", code=4, **_account("wrong-secret"))
+    assert f"check the access key {USER.access_key}" in shown
+    assert "wrong-secret" not in shown
