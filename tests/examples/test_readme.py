@@ -1,8 +1,7 @@
-"""What the README shows runs as printed."""
+"""The commands of the README run as printed; its Python is run by `test_guides`."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
@@ -16,10 +15,8 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 COMMANDS = [line for line in README.splitlines() if line.startswith("downrange decode")]
 
 
-def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(compile(code, "README.md", "exec"), {})
-    assert "127.0.0.1:" in capsys.readouterr().out
+def test_readme_is_short_enough_to_be_read() -> None:
+    assert len(README.splitlines()) < 150
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -1,0 +1,45 @@
+"""Runs the Python blocks of a page of documentation as a reader would, one after the other.
+
+    python -m tests.examples.pages docs/guides/sending.md
+
+All blocks of a page share their names, and a cluster that takes the place of 127.0.0.1:9876; what
+they leave open is closed. A block after a line `<!-- fragment -->` is not run.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from downrange import Admin, Client, Cluster, Producer, PullConsumer
+
+_ADDRESS = "127.0.0.1:9876"
+_BLOCK = re.compile(r"(<!-- fragment -->\n+)?^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks_of(page: Path) -> list[tuple[int, str]]:
+    """Return the blocks that can be run, each with the number of lines before it."""
+    text = page.read_text()
+    return [
+        (text.count("\n", 0, match.start(2)), match[2])
+        for match in _BLOCK.finditer(text)
+        if not match[1]
+    ]
+
+
+def run(page: Path) -> None:
+    """Run a page."""
+    names: dict[str, Any] = {"__name__": "page"}
+    with Cluster() as cluster:
+        for line, code in blocks_of(page):
+            padded = "\n" * line + code.replace(_ADDRESS, cluster.name_server)
+            exec(compile(padded, str(page), "exec"), names)  # a traceback tells the page's line
+        for value in list(names.values()):
+            if isinstance(value, Producer | PullConsumer | Admin | Client):
+                value.close()
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))

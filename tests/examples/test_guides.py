@@ -1,0 +1,48 @@
+"""The Python of README and guides runs as printed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.examples.pages import blocks_of
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    page
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md")))
+    if blocks_of(page)
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_of_the_page_runs(page: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.examples.pages", str(page)],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        cwd=ROOT,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+
+
+def test_fragments_are_left_out_and_lines_are_counted(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "one\n```python\na = 1\n```\n<!-- fragment -->\n```python\nb = ...\n```\n"
+        "```sh\nc\n```\n```python\nd = 2\n```\n"
+    )
+    assert blocks_of(page) == [(2, "a = 1\n"), (12, "d = 2\n")]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/guides").glob("*.md")), ids=lambda p: p.stem)
+def test_links_of_the_page_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        assert "://" in target or (page.parent / target).exists(), target
