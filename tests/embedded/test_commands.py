@@ -14,7 +14,10 @@ from typer.testing import CliRunner, Result
 
 from downrange.cli import app
 from downrange.embedded import Cluster, refuse
+from downrange.options import ListenerOptions
+from downrange.tls import client_context, server_context
 from downrange.wire.codes import RequestCode, ResponseCode
+from tests.apache.security import make_tls_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -295,6 +298,25 @@ def test_a_refusal_of_a_broker_is_4(cluster: Cluster, shell: Shell) -> None:
         assert "not you" in shell("send", topic, "x", code=4).stderr
     finally:
         cluster.intercept(RequestCode.SEND_MESSAGE_V2, None)
+
+
+def test_tls_is_spoken_with_the_authority_that_is_named(tmp_path: Path) -> None:
+    files = make_tls_files(tmp_path)
+    with Cluster(
+        tls=server_context(files.certificate, files.key),
+        client_tls=client_context(ca=files.authority, is_name_checked=False),
+        listener=ListenerOptions(tls_mode="enforcing"),
+    ) as guarded:
+        shell = Shell(guarded.name_server)
+        ours = ("--ca", str(files.authority))
+        shell("send", "orders", "x", *ours)
+        assert "all is well" in shell("doctor", *ours).stdout
+        result = shell("send", "orders", "x", "--tls", code=3)
+        assert "file with --ca" in result.stderr
+        shown = shell("doctor", "--tls", code=3).stdout
+        assert "FAIL  tls" in shown
+        assert "file with --ca" in shown
+        assert "try with TLS" in shell("doctor", code=3).stdout
 
 
 # ---- doctor --------------------------------------------------------------------------------------

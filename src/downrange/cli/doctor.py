@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from downrange.cli.connecting import Connection, with_connection
-from downrange.cli.outcomes import FAILED, NOT_FOUND, NOT_PERMITTED, UNREACHABLE
+from downrange.cli.outcomes import FAILED, NOT_FOUND, NOT_PERMITTED, UNREACHABLE, in_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,6 +67,9 @@ def _show(findings: "tuple[Finding, ...]") -> None:
         mark = Text("  ok    ", "green") if finding.is_ok else Text("  FAIL  ", "bold red")
         out.print(mark.append(f"{finding.name:9}", "default").append(readable(finding.text)))
         if finding.next_step:
-            out.print(Text(f"        → {readable(finding.next_step)}", "yellow"), soft_wrap=True)
+            out.print(
+                Text(f"        → {readable(in_options(finding.next_step))}", "yellow"),
+                soft_wrap=True,
+            )
     failed = sum(not finding.is_ok for finding in findings)
     out.print(f"\n{failed} of {len(findings)} findings failed" if failed else "\nall is well")

@@ -55,9 +55,26 @@ def exit_code_of(error: RocketMQError) -> int:
     return FAILED
 
 
+#: What errors tell a programmer to write, and what one types here instead.
+_TYPED: Final = {
+    "TLS(ca=…)": "--ca",
+    "TLS(certificate=…)": "--certificate",
+    "TLS(check_host=False)": "--no-check-host",
+    "leave tls out": "leave --tls out",
+    "timeout=": "--timeout",
+}
+
+
+def in_options(text: str) -> str:
+    """Return an error's text with the options of the command line in it."""
+    for written, typed in _TYPED.items():
+        text = text.replace(written, typed)
+    return text
+
+
 def complain(text: object) -> None:
     """Say on standard error what is wrong."""
-    typer.echo(f"downrange: {text}", err=True)
+    typer.echo(f"downrange: {in_options(str(text))}", err=True)
 
 
 @contextmanager
@@ -66,7 +83,7 @@ def telling_errors() -> Generator[None]:
     try:
         yield
     except OptionError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(in_options(str(error))) from error
     except RocketMQError as error:
         complain(error)
         raise typer.Exit(exit_code_of(error)) from error

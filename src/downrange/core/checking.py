@@ -57,7 +57,7 @@ _FILTERED: Final = "look at firewalls and security groups between here and there
 _WRONG_HOST: Final = "correct the host name, or the name service of this machine"
 _NOT_ROCKETMQ: Final = (
     "a server that wants TLS ends plain connections, and the gRPC port of a proxy does not speak "
-    "this protocol: try --tls, or the port of the name server, which is mostly 9876"
+    "this protocol: try with TLS, or the port of the name server, which is mostly 9876"
 )
 _ADVERTISED: Final = (
     "the broker itself told this address to the name server. When it is wrong from here, tell the "
@@ -140,7 +140,7 @@ def _no_address() -> Finding:
         target="name server",
         is_ok=False,
         text="no address is known",
-        next_step="give one such as 127.0.0.1:9876, or set NAMESRV_ADDR",
+        next_step="give one such as 127.0.0.1:9876",
     )
 
 
@@ -303,7 +303,7 @@ def _failure(core: ClientCore, step: Step, target: str, error: RocketMQError) ->
     elif isinstance(error, ConnectionLost) or not isinstance(error, TransportError | ServerError):
         next_step = _NOT_ROCKETMQ
     elif isinstance(error, TransportError):
-        next_step = f"give it more time with --timeout. Or {_NOT_ROCKETMQ}"
+        next_step = f"give it more time. Or {_NOT_ROCKETMQ}"
     return Finding(name=step, target=target, is_ok=False, text=text, next_step=next_step or None)
 
 

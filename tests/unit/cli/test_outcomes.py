@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from downrange.cli.doctor import exit_code
-from downrange.cli.outcomes import exit_code_of, telling_errors
+from downrange.cli.outcomes import exit_code_of, in_options, telling_errors
 from downrange.core.checking import Finding, Step
 from downrange.errors import (
     CallTimeout,
@@ -48,7 +48,13 @@ def test_each_kind_of_error_has_its_exit_code(
     with pytest.raises(typer.Exit) as caught, telling_errors():
         raise error
     assert caught.value.exit_code == code
-    assert capsys.readouterr().err == f"downrange: {error}\n"
+    assert capsys.readouterr().err == f"downrange: {in_options(str(error))}\n"
+
+
+def test_an_error_names_the_options_of_the_command_line() -> None:
+    text = "name its authority's file with TLS(ca=…), or set TLS(check_host=False)"
+    assert in_options(text) == "name its authority's file with --ca, or set --no-check-host"
+    assert "with --timeout," in in_options(str(SendTimedOut("t", [], 0.0)))
 
 
 def test_ctrl_c_ends_a_command_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
