@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.client.producer import Producer
-from downrange.embedded import Cluster, refuse
+from downrange.embedded import Cluster, cut, refuse
 from downrange.errors import InvalidMessage, RequestTimedOut, SendFailed
 from downrange.model import Message
 from downrange.options import ClientOptions
@@ -116,6 +116,27 @@ def test_an_answer_may_come_through_a_broker_that_the_topic_is_not_on(
         asker.close()
         answerer.close()
         server.close()
+
+
+def test_an_answer_finds_its_way_after_a_connection_was_cut(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    topic = embedded.topic()
+    asker, answerer = producer(embedded), producer(embedded)
+    with pytest.raises(RequestTimedOut):
+        asker.request(Message(topic, b"nobody answers"), timeout=0.1)
+    cuts = [cut()]
+    embedded.cluster.intercept(
+        RequestCode.SEND_MESSAGE_V2, lambda command, peer: cuts.pop() if cuts else None
+    )
+    # What is submitted shares the connection that answers come on.
+    assert asker.submit(Message(topic, b"cut")).result(10.0).attempts == 2
+    with ThreadPoolExecutor(1) as pool:
+        receipt = answering(
+            embedded, topic, b"again", lambda one: answerer.reply(one, b"yes"), pool
+        )
+        assert asker.request(Message(topic, b"again"), timeout=10.0).body == b"yes"
+        assert receipt().failures == ()
 
 
 def test_a_request_that_no_broker_takes_fails_at_once(
