@@ -97,7 +97,7 @@ class MakeProducer(Protocol):
     """Starts a producer on a server, or on a client that is shared; closed at the end."""
 
     def __call__(
-        self, servers: Server | Client | str, *, group: str | None = None, **settings: Any
+        self, servers: Server | Client | str | None, *, group: str | None = None, **settings: Any
     ) -> Producer:
         """See the class; the settings are those of `Producer`."""
         ...
@@ -125,13 +125,23 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param  # type: ignore[no-any-return]
 
 
+@contextlib.contextmanager
+def given_cluster(**settings: Any) -> Generator[Embedded]:
+    """Start a cluster of ours; the settings are those of `Cluster`."""
+    settings.setdefault("broker", OPTIONS)
+    with Cluster(**settings) as cluster:
+        own = Embedded(cluster)
+        try:
+            yield own
+        finally:
+            own.close()
+
+
 @pytest.fixture(scope="session")
 def embedded_session() -> Iterator[Embedded]:
     """Give our shared cluster to other fixtures."""
-    with Cluster(broker=OPTIONS) as cluster:
-        shared = Embedded(cluster)
+    with given_cluster() as shared:
         yield shared
-        shared.close()
 
 
 @pytest.fixture
@@ -170,8 +180,10 @@ def given_apache(make: Callable[[], ApacheCluster]) -> Generator[Server]:
     """The same, with the face that all clusters have here."""
     with given_apache_cluster(make) as cluster:
         own = _face_of(cluster)
-        yield own
-        own.close()
+        try:
+            yield own
+        finally:
+            own.close()
 
 
 def _face_of(cluster: ApacheCluster) -> Server:
@@ -200,7 +212,7 @@ def producer(make: Make) -> MakeProducer:
     """Give what starts producers of the front end."""
 
     def start(
-        servers: Server | Client | str, *, group: str | None = None, **settings: Any
+        servers: Server | Client | str | None, *, group: str | None = None, **settings: Any
     ) -> Producer:
         where = servers.name_server if isinstance(servers, Server) else servers
         return make(Producer, where, group=group or _unique_name("group"), **settings).start()

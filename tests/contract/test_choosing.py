@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange.core.selectors import by_hash, by_random, by_room
-from downrange.embedded import Cluster, cut, refuse
+from downrange.embedded import cut, refuse
 from downrange.errors import InvalidMessage, OptionError, RouteNotFound, SendFailed
 from downrange.model import Message, QueueId
 from downrange.options import FaultTolerance, ProducerOptions
 from downrange.wire.codes import RequestCode
 from tests.contract.blocking import PATIENCE
-from tests.contract.conftest import OPTIONS, Embedded, only_async
+from tests.contract.conftest import given_cluster, only_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.contract.conftest import Kind, MakeProducer
+    from tests.contract.conftest import Embedded, Kind, MakeProducer
     from tests.contract.servers import Server
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -42,10 +42,8 @@ JAVA_CHOICES: dict[str | int, int] = {
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Embedded]:
     """Give a cluster of ours with broker-a and broker-b."""
-    with Cluster(brokers=2, broker=OPTIONS) as cluster:
-        ours = Embedded(cluster)
+    with given_cluster(brokers=2) as ours:
         yield ours
-        ours.close()
 
 
 # ---- by turns ------------------------------------------------------------------------------------

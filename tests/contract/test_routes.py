@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange.core.hooks import Hooks
 from downrange.embedded import Cluster
 from downrange.errors import ConnectFailed, RouteNotFound
 from downrange.model import Message
@@ -13,16 +14,20 @@ from downrange.options import ClientOptions, NameServerOptions, ProducerOptions
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.apache.cluster import ApacheCluster
-from tests.contract.conftest import OPTIONS, SERVERS, Embedded, given_apache
+from tests.contract.blocking import PATIENCE
+from tests.contract.conftest import SERVERS, given_apache, given_cluster
 from tests.contract.servers import Server, wait_until
 from tests.contract.test_life import dead_address
+from tests.embedded.test_discovery import answering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from downrange.client.producer import Producer
+    from downrange.core.routes import Route
+    from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
-    from tests.contract.conftest import MakeProducer
+    from tests.contract.conftest import Embedded, MakeProducer
 
 #: Routes are looked at again soon.
 EAGER = ClientOptions(route_refresh_interval=0.05)
@@ -69,6 +74,40 @@ def test_known_topics_are_sent_to_while_all_name_servers_are_away(
         sender.send(Message(topic, b"2"))
     with pytest.raises(ConnectFailed):
         sender.send(Message("never_heard_of", b"1"))
+
+
+def test_waiters_for_a_route_share_one_question(server: Server, producer: MakeProducer) -> None:
+    topic = server.topic()
+    asked: list[str] = []
+
+    def note(address: str, request: Command) -> None:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            asked.append(request.fields["topic"])
+
+    sender = producer(server, hooks=Hooks(before_call=(note,)))
+    # The timer asks as well, soon after the start.
+    wait_until(lambda: any(timer.runs for timer in sender.client.stats().timers.values()))
+    for future in [sender.submit(Message(topic, b"1")) for _ in range(40)]:
+        future.result(PATIENCE)
+    assert asked.count(topic) == 1
+
+
+def test_name_servers_can_come_from_an_address_server(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    with Cluster() as other, answering(f"{embedded.name_server}\n".encode()) as addresses:
+        options = ClientOptions(discovery_url=addresses.url, discovery_interval=0.05)
+        sender = producer(None, client_options=options)
+        assert sender.client.stats().name_servers == (embedded.name_server,)
+        sender.send(Message(embedded.topic(), b"1"))
+        addresses.body = other.name_server.encode()
+        wait_until(lambda: sender.client.stats().name_servers == (other.name_server,))
+        addresses.status = 500
+        runs = sender.client.stats().timers["discovery"].failures
+        wait_until(lambda: sender.client.stats().timers["discovery"].failures > runs)
+        assert sender.client.stats().name_servers == (other.name_server,)
+        sender.send(Message("orders", b"1"))
+        sender.close()
 
 
 # ---- missing topics ------------------------------------------------------------------------------
@@ -156,10 +195,8 @@ def test_a_topic_that_loses_its_permission_is_a_target_no_more(
 def two_brokers(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Give a cluster of broker-a and broker-b."""
     if request.param == "embedded":
-        with Cluster(brokers=2, broker=OPTIONS) as cluster:
-            ours = Embedded(cluster)
+        with given_cluster(brokers=2) as ours:
             yield ours
-            ours.close()
         return
     with given_apache(lambda: ApacheCluster(request.param, brokers=2)) as apache:
         yield apache
@@ -173,7 +210,7 @@ def test_a_created_topic_ends_up_on_one_broker(
     sender = producer(two_brokers, client_options=EAGER)
     first = sender.send(Message(topic, b"1")).queue.broker
     wait_until(lambda: two_brokers.route_brokers(topic) == [first])
-    wait_until(lambda: not route_is_borrowed(sender, topic))
+    wait_until(lambda: not known_route(sender, topic).is_borrowed)
     assert brokers_of(sender, topic) == {first}
     assert two_brokers.route_brokers(topic) == [first]
 
@@ -188,7 +225,7 @@ def test_a_topic_that_is_created_in_balance_is_on_every_broker(
     route = two_brokers.route(topic)
     assert route is not None
     assert dict(route.write_counts) == {"broker-a": 3, "broker-b": 3}
-    assert not route_is_borrowed(sender, topic)
+    assert not known_route(sender, topic).is_borrowed
 
 
 def test_an_existing_topic_stays_as_it_is_when_missing_ones_are_balanced(
@@ -224,19 +261,34 @@ def test_only_brokers_that_allow_it_are_written_to(
     assert brokers_of(producer(two_brokers), topic) == {"broker-b"}
 
 
-def route_is_borrowed(producer: Producer, topic: str) -> bool:
-    """Return whether the producer still sends by the default topic's route."""
+def test_a_broker_that_leaves_is_not_sent_to_until_it_is_back(producer: MakeProducer) -> None:
+    with given_cluster(brokers=2) as ours:
+        topic = ours.topic()
+        sender = producer(ours, client_options=EAGER)
+        assert brokers_of(sender, topic) == {"broker-a", "broker-b"}
+        ours.cluster.stop_broker(0)
+        wait_until(lambda: list(known_route(sender, topic).write_counts) == ["broker-b"])
+        before = sender.client.stats().producers[sender.group].retried
+        assert brokers_of(sender, topic) == {"broker-b"}
+        assert sender.client.stats().producers[sender.group].retried == before
+        ours.cluster.restart_broker(0)
+        wait_until(lambda: brokers_of(sender, topic) == {"broker-a", "broker-b"})
+        sender.close()
+
+
+def known_route(producer: Producer, topic: str) -> Route:
+    """Return the route that the producer sends by."""
     route = producer.client.core.routes.get(topic)
     assert route is not None
-    return route.is_borrowed
+    return route
 
 
 # ---- order config --------------------------------------------------------------------------------
 
 
 def test_an_order_config_says_which_queues_there_are(producer: MakeProducer) -> None:
-    with Cluster(brokers=2, nameserver=NameServerOptions(is_order_message_enabled=True)) as cluster:
-        ours = Embedded(cluster)
+    options = NameServerOptions(is_order_message_enabled=True)
+    with given_cluster(brokers=2, nameserver=options) as ours:
         topic = ours.topic(queues=4)
         config = {"namespace": "ORDER_TOPIC_CONFIG", "key": topic, "value": "broker-b:2"}
         assert probe.call(ours.name_server, RequestCode.PUT_KV_CONFIG, config).code == 0
@@ -247,4 +299,3 @@ def test_an_order_config_says_which_queues_there_are(producer: MakeProducer) -> 
             ("broker-b", 1),
         ]
         sender.close()
-        ours.close()

@@ -12,13 +12,14 @@ from downrange.client.producer import Producer
 from downrange.embedded import Cluster
 from downrange.errors import ConnectFailed, NoPermission, SendNotPermitted, TlsFailed
 from downrange.model import Message
-from downrange.options import TLS, BrokerOptions, ClientOptions, Credentials, ListenerOptions
+from downrange.options import TLS, BrokerOptions, ClientOptions, Credentials, ListenerOptions, Proxy
 from downrange.tls import client_context, server_context
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import ACCOUNTS
 from tests.apache.security import make_tls_files
 from tests.contract.blocking import PATIENCE
 from tests.contract.conftest import SERVERS, given_apache_cluster
+from tests.embedded.socks import SocksProxy
 from tests.unit.server.certificates import make_authority
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.apache.security import TlsFiles
-    from tests.contract.conftest import Make, MakeProducer
+    from tests.contract.conftest import Embedded, Make, MakeProducer
+    from tests.contract.servers import Server
 
 USER = ACCOUNTS.others[0]
 GOOD = Credentials(USER.access_key, USER.secret_key)
@@ -181,3 +183,27 @@ def test_a_server_without_tls_is_refused_by_a_client_that_insists(make: Make) ->
         producer: Any = make(Producer, cluster.name_server, group="g", tls=TLS(verify=False))
         with pytest.raises(ConnectFailed, match=cluster.name_server):
             producer.start()
+
+
+# ---- proxies -------------------------------------------------------------------------------------
+
+
+def test_everything_goes_through_a_proxy(server: Server, producer: MakeProducer) -> None:
+    topic = server.topic()
+    with SocksProxy(account=("shop", "sesame")) as proxy:
+        through = Proxy(proxy.address, "shop", "sesame")
+        sender = producer(server, proxy=through)
+        sender.send(Message(topic, b"1"))
+        sender.submit(Message(topic, b"2")).result(PATIENCE)
+        sender.close()
+        asked = {f"{host}:{port}" for host, port in proxy.asked}
+    assert asked == {server.name_server, *server.brokers}
+    assert len(server.read_all(topic, 2)) == 2
+
+
+def test_a_proxy_that_says_no_is_named(embedded: Embedded, make: Make) -> None:
+    with SocksProxy(account=("shop", "sesame")) as proxy:
+        wrong = Proxy(proxy.address, "shop", "open-up")
+        with pytest.raises(ConnectFailed, match=proxy.address) as caught:
+            make(Producer, embedded.name_server, group="g", proxy=wrong).start()
+    assert "open-up" not in str(caught.value)
