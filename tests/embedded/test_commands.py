@@ -200,6 +200,31 @@ def test_tail_follows_until_ctrl_c(cluster: Cluster, shell: Shell) -> None:
     assert process.returncode == 130
 
 
+def test_tail_goes_on_when_a_broker_comes_back() -> None:
+    with Cluster() as own:
+        shell = Shell(own.name_server)
+        topic = shell.topic("patient", "--queues", "1")
+        with subprocess.Popen(
+            [*PYTHON, "tail", topic, "--from", "earliest", "--body-only"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **shell.environment},
+        ) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                shell("send", topic, "1")
+                assert process.stdout.readline() == "1\n"
+                own.stop_broker(0)
+                assert "cannot be read, trying again" in process.stderr.readline()
+                own.restart_broker(0)
+                shell("send", topic, "2")
+                assert process.stdout.readline() == "2\n"
+            finally:
+                process.kill()
+
+
 def test_a_reader_that_goes_away_ends_tail_without_a_traceback(shell: Shell) -> None:
     topic = shell.topic("closed")
     shell("send", topic, "--lines", "--batch", "100", stdin="x\n" * 300)

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from downrange.cli import doctor, messages, reading, sending, serving, topics
-from downrange.cli.assembling import CommonFlags, make_broker, make_cluster, make_name_server
+from downrange.cli import doctor, messages, reading, sending, topics
 from downrange.cli.outcomes import EPILOG
 from downrange.errors import OptionError, RocketMQError, WireError
 
@@ -166,6 +165,9 @@ def serve(
     broker=HOST:PORT store=DIR. Logs go to standard error. SIGTERM or SIGINT stops it, a second one
     at once. Exit code 1 means that it cannot serve, 2 a wrong option.
     """
+    from downrange.cli import serving  # brings the servers along, which no client needs
+    from downrange.cli.assembling import CommonFlags, make_cluster
+
     serving.log_to_stderr(log_level)
     flags = CommonFlags(
         host=host,
@@ -209,6 +211,9 @@ def nameserver(
     When it serves, one line on standard output says so: ready nameserver=HOST:PORT. Logs, signals
     and exit codes are those of `serve`.
     """
+    from downrange.cli import serving  # brings the servers along, which no client needs
+    from downrange.cli.assembling import CommonFlags, make_name_server
+
     serving.log_to_stderr(log_level)
     flags = CommonFlags(
         host=host,
@@ -254,6 +259,9 @@ def broker(
     When it serves, one line on standard output says so: ready broker=HOST:PORT store=DIR. Logs,
     signals and exit codes are those of `serve`.
     """
+    from downrange.cli import serving  # brings the servers along, which no client needs
+    from downrange.cli.assembling import CommonFlags, make_broker
+
     serving.log_to_stderr(log_level)
     flags = CommonFlags(
         host=host,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -119,8 +122,6 @@ def test_an_attribute_is_set_or_taken_away() -> None:
     ],
 )
 def test_wrong_use_ends_with_2_before_anyone_is_asked(arguments: list[str], words: str) -> None:
-    import re
-
     result = run(app, arguments, env={"COLUMNS": "300"})
     assert result.exit_code == 2, result.output
     assert re.search(words, result.output) is not None, result.output
@@ -156,3 +157,14 @@ def test_help_names_the_connection_and_the_exit_codes(command: list[str]) -> Non
     for words in ("--name-server", "NAMESRV_ADDR", "127.0.0.1:9876", "DOWNRANGE_SECRET_KEY"):
         assert words in result.output
     assert "4 not permitted" in result.output
+
+
+def test_client_commands_do_not_load_the_servers() -> None:
+    loaded = (
+        "import sys, downrange.cli; "
+        "print([name for name in sys.modules if name.startswith(('downrange.server', 'rich.'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
