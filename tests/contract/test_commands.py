@@ -24,8 +24,14 @@ pytestmark = only_sync
 USER = ACCOUNTS.others[0]
 
 
-def _run(name_server: str, *arguments: str, stdin: str = "", code: int = 0, **env: str) -> str:
-    environment = {"NAMESRV_ADDR": name_server, "COLUMNS": "200", **env}
+def _run(
+    name_server: str,
+    *arguments: str,
+    stdin: str = "",
+    code: int = 0,
+    env: dict[str, str] | None = None,
+) -> str:
+    environment = {"NAMESRV_ADDR": name_server, "COLUMNS": "200", **(env or {})}
     result = CliRunner().invoke(app, arguments, input=stdin, env=environment)
     assert result.exit_code == code, result.output
     return result.stdout if code == 0 or result.stdout else result.stderr
@@ -112,16 +118,16 @@ def _account(secret: str = USER.secret_key) -> dict[str, str]:
 
 
 def test_an_account_comes_from_the_environment(guarded: str) -> None:
-    shown = _run(guarded, "doctor", **_account())
+    shown = _run(guarded, "doctor", env=_account())
     assert shown.endswith("\nall is well\n")
-    _run(guarded, "send", "OpenTopic", "x", **_account())
-    refused = _run(guarded, "send", "ForeignTopic", "x", code=4, **_account())
+    _run(guarded, "send", "OpenTopic", "x", env=_account())
+    refused = _run(guarded, "send", "ForeignTopic", "x", code=4, env=_account())
     assert "SendNotPermitted" in refused or "not stored" in refused
     assert USER.secret_key not in shown + refused
 
 
 def test_the_doctor_sees_an_account_that_is_not_accepted(guarded: str) -> None:
     assert "give an access key" in _run(guarded, "doctor", code=4)
-    shown = _run(guarded, "doctor", code=4, **_account("wrong-secret"))
+    shown = _run(guarded, "doctor", code=4, env=_account("wrong-secret"))
     assert f"check the access key {USER.access_key}" in shown
     assert "wrong-secret" not in shown
