@@ -1,8 +1,8 @@
 """How long a producer pauses when one of two brokers goes away, in each style of fault tolerance.
 
-Two brokers, each a process of its own, and one thread that sends, a millisecond
-after each answer. A while later broker-b is killed, which its clients notice at once, or stopped, so that it keeps its connections
-and answers nobody, which only a deadline tells.
+Two brokers, each a process of its own, and one thread that sends, a millisecond after each answer.
+A while later broker-b is killed, which its clients notice at once, or stopped, so that it keeps its
+connections and answers nobody, which only a deadline tells.
 
     python -m benchmarks.failover [--seconds 4] [--attempt-timeout 0.5]
 """

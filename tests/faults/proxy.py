@@ -53,6 +53,7 @@ class FaultyProxy:
         #: Connection to a client -> how many bytes may still go there.
         self._left: dict[socket.socket, int] = {}
         self._open: set[socket.socket] = set()
+        self._forgotten: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
@@ -91,6 +92,13 @@ class FaultyProxy:
         """Pass on what has gathered, and all that comes."""
         self._flows.set()
 
+    def forget_connections(self) -> None:
+        """Never again pass anything on over today's connections; new ones are served.
+
+        So does a gateway that dropped them from its tables.
+        """
+        self._forgotten |= self._open
+
     # ---- inside ------------------------------------------------------------------------------
 
     def _start(self, run: Callable[[], None]) -> None:
@@ -120,6 +128,7 @@ class FaultyProxy:
                 self._pass_on(server, client, True)
                 requests.join(10)
                 self._open -= {client, server}
+                self._forgotten -= {client, server}
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
         with contextlib.suppress(OSError):
@@ -127,6 +136,8 @@ class FaultyProxy:
                 if is_reply and self.reply_delay:
                     self._is_over.wait(self.reply_delay)
                 self._flows.wait()
+                if source in self._forgotten:
+                    continue
                 if not is_reply and self._doomed is not None and self._doomed[0] in data:
                     self._left[source], self._doomed = self._doomed[1], None
                 left = self._left.get(sink)

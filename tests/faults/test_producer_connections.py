@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -142,6 +143,33 @@ def test_peer_that_vanished_without_a_word_costs_one_deadline_and_nothing_afterw
     assert producer.send(Message(TOPIC, b"back")).attempts == 1
 
 
+def test_connection_that_leads_nowhere_any_more_is_replaced_after_a_deadline(
+    proxy: FaultyProxy, producer: Producer
+) -> None:
+    """A gateway forgot it: bytes go out, nothing comes back, and nobody says so."""
+    for _ in range(2):
+        proxy.forget_connections()
+        with pytest.raises(SendTimedOut):
+            producer.send(Message(TOPIC, b"into the void"), timeout=1.1)
+        assert producer.send(Message(TOPIC, b"another way"), timeout=5.0).attempts == 1
+
+
+def test_short_deadlines_do_not_end_a_connection_that_is_only_slow(
+    cluster: Cluster, proxy: FaultyProxy
+) -> None:
+    """A thread closes its connection when it gives a call up; the one that many share stays."""
+    with producing("async", cluster.name_server) as producer:
+        producer.send(Message(TOPIC, b"hello"))
+        used = proxy.accepted
+        proxy.reply_delay = 0.1
+        for _ in range(5):
+            with pytest.raises(SendTimedOut):
+                producer.send(Message(TOPIC, b"late"), timeout=0.03)
+        proxy.reply_delay = 0.0
+        producer.send(Message(TOPIC, b"on the same connection"))
+        assert proxy.accepted == used
+
+
 def test_connection_that_was_closed_while_it_was_idle_fails_no_send(
     proxy: FaultyProxy, producer: Producer
 ) -> None:
@@ -206,6 +234,31 @@ def test_close_returns_in_time_while_a_silent_peer_holds_sends_up(
         for future in futures:
             assert future.exception(timeout=5) is not None
         proxy.recover()
+
+
+def test_close_ends_a_send_in_which_another_thread_waits(
+    cluster: Cluster, proxy: FaultyProxy
+) -> None:
+    options = ProducerOptions(timeout=60)
+    with producing("sync", cluster.name_server, options=options) as producer:
+        producer.send(Message(TOPIC, b"hello"))
+        proxy.fall_silent()
+        with ThreadPoolExecutor(1) as pool:
+            stuck = pool.submit(producer.send, Message(TOPIC, b"stuck"))
+            time.sleep(0.1)
+            producer.close(timeout=0.1)
+            assert isinstance(stuck.exception(timeout=5), SendFailed)
+        proxy.recover()
+
+
+def test_close_sends_what_was_submitted_just_before(cluster: Cluster, proxy: FaultyProxy) -> None:
+    """All of it: what waits for a permit, and what has not even begun."""
+    options = ProducerOptions(timeout=30, in_flight_max=10)
+    with producing("sync", cluster.name_server, options=options) as producer:
+        futures = [producer.submit(Message(TOPIC, b"last")) for _ in range(200)]
+        producer.close(timeout=30)
+    assert all(future.done() and future.exception() is None for future in futures)
+    assert _stored(cluster, b"last") == 200
 
 
 def test_name_server_that_is_slow_counts_into_the_deadline(cluster: Cluster, kind: Kind) -> None:

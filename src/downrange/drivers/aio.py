@@ -31,6 +31,9 @@ _log = logging.getLogger("downrange.drivers")
 ResultT = TypeVar("ResultT")
 #: So much later than the deadline a late call is found at most.
 _LATE: Final = 0.005
+#: A connection on which nothing came for so long while somebody waited in vain is given up: the
+#: peer may have vanished without a word, which the system notices after a quarter of an hour.
+_SILENCE: Final = 1.0
 #: So long a connection may take to end in order when the client is closed.
 _GOODBYE: Final = 0.5
 
@@ -233,6 +236,8 @@ class Connection(asyncio.Protocol):
         self._tellers: list[Running] = []
         self._is_flushing = False
         self._is_paused = False
+        #: When the first request went out after which nothing came in.
+        self._silent_since: float | None = None
         self._sweep_at = float("inf")
         self._sweeping: asyncio.TimerHandle | None = None
         self._connecting = driver.loop.create_task(self._connect())
@@ -269,6 +274,8 @@ class Connection(asyncio.Protocol):
         command, deadline = call.command, call.deadline
         self._write(self._link.request(command, running))
         now = running.asked_at = self._driver.clock.now()
+        if self._silent_since is None:
+            self._silent_since = now
         running.deadline = deadline
         running.connection, running.request_id = self, command.request_id
         if deadline < self._sweep_at:
@@ -328,6 +335,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Resume the flows whose replies these are."""
+        self._silent_since = None
         for event in self._link.receive(data):
             if type(event) is ReplyArrived:
                 event.waiter.resume(event.command)
@@ -379,6 +387,8 @@ class Connection(asyncio.Protocol):
         if self.is_ended:
             self._transport.abort()
             return
+        if self._silent_since is not None:
+            self._silent_since = self._driver.clock.now()
         self._flush()
         self._release_tellers()
         with self._driver.lock:
@@ -426,5 +436,8 @@ class Connection(asyncio.Protocol):
             if earliest == float("inf")
             else self._driver.loop.call_later(earliest - now + _LATE, self._sweep)
         )
+        silent_since = self._silent_since
+        if late and self.is_open and silent_since is not None and now - silent_since >= _SILENCE:
+            self.close("the server does not answer")
         for running in late:
             running.resume(error=CallTimeout(self.address, round(now - running.asked_at, 3)))
