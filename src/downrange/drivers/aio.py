@@ -279,10 +279,7 @@ class Connection(asyncio.Protocol):
         running.deadline = deadline
         running.connection, running.request_id = self, command.request_id
         if deadline < self._sweep_at:
-            self._sweep_at = deadline
-            if self._sweeping is not None:
-                self._sweeping.cancel()
-            self._sweeping = self._driver.loop.call_later(deadline - now + _LATE, self._sweep)
+            self._sweep_by(deadline, now)
 
     def abandon(self, request_id: int) -> None:
         """Forget a request whose flow was given up."""
@@ -291,7 +288,8 @@ class Connection(asyncio.Protocol):
     def tell(self, running: Running, call: Call) -> bool:
         """Send a request that is not answered; return whether it is on its way.
 
-        Otherwise the flow is resumed when the connection stands, or when the peer reads again.
+        Otherwise the flow is resumed when the connection stands, when the peer reads again, or at
+        the deadline.
 
         Raises:
             WireError: The command cannot be written.
@@ -299,7 +297,11 @@ class Connection(asyncio.Protocol):
         self._write(self._link.oneway(call.command))
         if self._transport is not None and not self._is_paused:
             return True
+        now = running.asked_at = self._driver.clock.now()
+        running.deadline = call.deadline
         self._tellers.append(running)
+        if call.deadline < self._sweep_at:
+            self._sweep_by(call.deadline, now)
         return False
 
     def _release_tellers(self, error: RocketMQError | None = None) -> None:
@@ -419,6 +421,12 @@ class Connection(asyncio.Protocol):
             waiter.resume(error=copy(error))
         self._release_tellers(error)
 
+    def _sweep_by(self, deadline: float, now: float) -> None:
+        self._sweep_at = deadline
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        self._sweeping = self._driver.loop.call_later(deadline - now + _LATE, self._sweep)
+
     def _sweep(self) -> None:
         """Give up what is late, and come again when the next can be."""
         now = self._driver.clock.now()
@@ -430,12 +438,12 @@ class Connection(asyncio.Protocol):
                 late.append(running)
             else:
                 earliest = min(earliest, running.deadline)
-        self._sweep_at = earliest
-        self._sweeping = (
-            None
-            if earliest == float("inf")
-            else self._driver.loop.call_later(earliest - now + _LATE, self._sweep)
-        )
+        late += [running for running in self._tellers if running.deadline <= now]
+        self._tellers = [running for running in self._tellers if running.deadline > now]
+        earliest = min([earliest, *(running.deadline for running in self._tellers)])
+        self._sweep_at, self._sweeping = float("inf"), None
+        if earliest < float("inf"):
+            self._sweep_by(earliest, now)
         silent_since = self._silent_since
         if late and self.is_open and silent_since is not None and now - silent_since >= _SILENCE:
             self.close("the server does not answer")

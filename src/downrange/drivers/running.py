@@ -92,6 +92,7 @@ class Running:
     def cancel(self) -> None:
         """Give the flow up: what it holds is given back, `done` is not called."""
         give_up, self._give_up = self._give_up, None
+        self._done = _forget  # what it waited for may be here already, in the same turn
         if self.connection is not None:
             self.connection.abandon(self.request_id)
         elif give_up is not None:
@@ -181,6 +182,10 @@ class Running:
         gathering = _Gathering(self._driver, effect, self.resume)
         self._give_up = gathering.cancel
         return gathering.start(_LATER)
+
+
+def _forget(result: Any, error: BaseException | None) -> None:
+    """Take no notice of how a flow that was given up ends."""
 
 
 class _Gathering:
