@@ -121,7 +121,8 @@ def test_a_oneway_message_arrives(server: Server, producer: MakeProducer) -> Non
     sender = producer(server)
     for number in range(3):
         assert sender.send_oneway(Message(topic, f"{number}")) is None  # type: ignore[func-returns-value]
-    assert [message.body for message in server.read_all(topic, 3)] == [b"0", b"1", b"2"]
+    # Nobody waits for one before the next is sent, and brokers work in several threads.
+    assert {message.body for message in server.read_all(topic, 3)} == {b"0", b"1", b"2"}
     assert sender.client.stats().producers[sender.group].oneway == 3
 
 

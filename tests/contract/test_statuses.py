@@ -10,12 +10,16 @@ from downrange.core.hooks import Hooks
 from downrange.errors import SendFailed
 from downrange.model import Message, SendStatus
 from downrange.options import ProducerOptions
+from tests.apache.cluster import ApacheCluster
+from tests.contract.blocking import PATIENCE
+from tests.contract.conftest import given_apache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from downrange.wire.command import Command
     from tests.contract.conftest import Embedded, MakeProducer
+    from tests.contract.servers import Server
 
 
 def answering(*codes: int) -> Callable[[str, Command, Command | None], None]:
@@ -46,6 +50,31 @@ def test_a_status_other_than_stored_is_visible_in_the_receipt(
     assert receipt.status is status
     (stored,) = embedded.read_all(topic, 1)
     assert (stored.queue, stored.offset) == (receipt.queue, receipt.offset)
+
+
+@pytest.fixture(scope="module")
+def lonely_master() -> Iterator[Server]:
+    """Give a master of 4.9 that should copy each message to a slave, and has none.
+
+    One of 5.x waits for as many replicas as it is told to, and is content with itself.
+    """
+    options = {"brokerRole": "SYNC_MASTER"}
+    with given_apache(lambda: ApacheCluster("4.9.4", broker_options=options)) as apache:
+        yield apache
+
+
+@pytest.mark.apache
+def test_an_apache_master_without_its_slave_says_so(
+    lonely_master: Server, producer: MakeProducer
+) -> None:
+    sender = producer(lonely_master)
+    topic = lonely_master.topic(queues=1)
+    assert sender.send(Message(topic, b"1")).status is SendStatus.SLAVE_NOT_AVAILABLE
+    submitted = sender.submit(Message(topic, b"2")).result(PATIENCE)
+    assert submitted.status is SendStatus.SLAVE_NOT_AVAILABLE
+    careless = sender.send(Message(topic, b"3", wait_stored=False))
+    assert careless.status is SendStatus.STORED
+    assert len(lonely_master.read_all(topic, 3)) == 3
 
 
 def test_another_broker_is_tried_when_asked_for(embedded: Embedded, producer: MakeProducer) -> None:
