@@ -6,7 +6,6 @@ python examples/tracing.py
 from __future__ import annotations
 
 import downrange as mq
-from downrange.core.trace_records import PubTrace, decode_trace
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
@@ -25,8 +24,8 @@ def main() -> None:
         with mq.PullConsumer(cluster.name_server, group="audit") as consumer:
             consumer.assign(TRACE_TOPIC, start="earliest")
             for message in consumer.messages(idle_timeout=0.5):
-                for trace in decode_trace(message.body):
-                    if isinstance(trace, PubTrace):
+                for trace in mq.decode_trace(message.body):
+                    if isinstance(trace, mq.PubTrace):
                         print(f"{trace.topic} {trace.keys} from {trace.group} to {trace.address}:")
                         print(f"  {trace.message_id}, {trace.body_bytes} bytes", end="")
                         print(f", {trace.cost_ms} ms, success={trace.is_success}")

@@ -114,6 +114,15 @@ if TYPE_CHECKING:
     from downrange.core.routes import Route
     from downrange.core.selectors import by_hash, by_random, by_room
     from downrange.core.topics import QueueState, TopicName, TopicSettings
+    from downrange.core.trace_records import (
+        EndTransactionTrace,
+        PubTrace,
+        RecallTrace,
+        SubAfterTrace,
+        SubBeforeTrace,
+        UnknownTrace,
+        decode_trace,
+    )
     from downrange.embedded import Cluster
 
 __all__ = [
@@ -149,6 +158,7 @@ __all__ = [
     "Credentials",
     "DiskFull",
     "EndTransactionContext",
+    "EndTransactionTrace",
     "FaultTolerance",
     "Finding",
     "ForkedClient",
@@ -185,11 +195,13 @@ __all__ = [
     "ProducerOptions",
     "ProducerStats",
     "Proxy",
+    "PubTrace",
     "PullConsumer",
     "PullOptions",
     "QueueId",
     "QueueOffset",
     "QueueState",
+    "RecallTrace",
     "ReceivedMessage",
     "RequestTimedOut",
     "RocketMQError",
@@ -208,6 +220,8 @@ __all__ = [
     "ServiceNotAvailable",
     "StoreError",
     "StoreLocked",
+    "SubAfterTrace",
+    "SubBeforeTrace",
     "SystemBusy",
     "TlsFailed",
     "TooManyInFlight",
@@ -221,10 +235,12 @@ __all__ = [
     "TransactionReceipt",
     "TransportError",
     "Unencodable",
+    "UnknownTrace",
     "WireError",
     "by_hash",
     "by_random",
     "by_room",
+    "decode_trace",
 ]
 
 #: Name -> the module that is loaded for it; the same as what type checkers see above.
@@ -260,6 +276,13 @@ _HOMES: Final = {
     "QueueState": "downrange.core.topics",
     "TopicName": "downrange.core.topics",
     "TopicSettings": "downrange.core.topics",
+    "EndTransactionTrace": "downrange.core.trace_records",
+    "PubTrace": "downrange.core.trace_records",
+    "RecallTrace": "downrange.core.trace_records",
+    "SubAfterTrace": "downrange.core.trace_records",
+    "SubBeforeTrace": "downrange.core.trace_records",
+    "UnknownTrace": "downrange.core.trace_records",
+    "decode_trace": "downrange.core.trace_records",
     "Cluster": "downrange.embedded",
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from downrange import Admin, Client, Cluster, Producer, PullConsumer
 
@@ -31,11 +31,13 @@ def blocks_of(page: Path) -> list[tuple[int, str]]:
 
 def run(page: Path) -> None:
     """Run a page."""
-    names: dict[str, Any] = {"__name__": "page"}
+    module = sys.modules["page"] = ModuleType("page")
+    names = vars(module)
     with Cluster() as cluster:
-        for line, code in blocks_of(page):
-            padded = "\n" * line + code.replace(_ADDRESS, cluster.name_server)
-            exec(compile(padded, str(page), "exec"), names)  # a traceback tells the page's line
+        for line, text in blocks_of(page):
+            padded = "\n" * line + text.replace(_ADDRESS, cluster.name_server)
+            code = compile(padded, str(page), "exec", dont_inherit=True)
+            exec(code, names)  # a traceback tells the page's line
         for value in list(names.values()):
             if isinstance(value, Producer | PullConsumer | Admin | Client):
                 value.close()
