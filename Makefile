@@ -20,9 +20,12 @@ $(READY): pyproject.toml uv.lock
 	$(BIN)/uv sync --frozen --all-extras --quiet
 	@touch $@
 
+DEMO := wire_tour embedded_cluster send_sync send_async selectors_and_order fault_tolerance \
+	retries_and_errors transactions template pull_consumer
 demo: $(READY)  ## Run what exists, end to end, with output to look at
-	@$(BIN)/python examples/wire_tour.py
-	@$(BIN)/python examples/embedded_cluster.py
+	@for name in $(DEMO); do \
+		printf '\n==== examples/%s.py\n\n' $$name; $(BIN)/python examples/$$name.py || exit 1; \
+	done
 
 test: lint  ## Check format, lint, types, and run all tests; ends with what was skipped and why
 	@mkdir -p build && rm -f build/skipped.txt
