@@ -326,3 +326,21 @@ def test_an_admin_shares_a_client(embedded: Embedded, make: Make) -> None:
         with make(Admin, client) as administering:
             assert administering.list_topics()
         assert client.state == "running"
+
+
+def test_a_producer_creates_its_topic_and_finds_its_messages(
+    server: Server, producer: MakeProducer
+) -> None:
+    topic = a_name(server)
+    shop = producer(server, client_options=ClientOptions(call_timeout=PATIENCE))
+    shop.create_topic(topic, queues=2)
+    queues = shop.publish_queues(topic)
+    assert [queue.number for queue in queues] == [0, 1]
+    receipt = shop.send(Message(topic, b"1", keys=["k-1"]), queue=queues[1], timeout=PATIENCE)
+    assert shop.min_offset(queues[1]) == 0
+    wait_until(lambda: shop.max_offset(queues[1]) == 1)
+    assert shop.earliest_store_time(queues[1]) is not None
+    assert shop.search_offset(queues[1], datetime.now(UTC) - timedelta(hours=1)) == 0
+    found = wait_until(lambda: shop.query_messages(topic, "k-1"))
+    assert [message.body for message in found] == [b"1"]
+    assert shop.view_message(topic, receipt.message_id).body == b"1"

@@ -81,7 +81,7 @@ class _ConsumerBase(ClientUser[ClientT]):
         return PullState(client.core, self._group, self._options, client.spawn, _report)
 
     def _running_reader(self) -> PullState:
-        self._running_core()
+        self._client_core()
         assert self._reader is not None
         return self._reader
 

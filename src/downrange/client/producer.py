@@ -10,17 +10,17 @@ only how one waits.
 from __future__ import annotations
 
 import logging
-import os
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from downrange.client.client import (
     CLOSE_TIMEOUT,
     AsyncClient,
     Client,
     Servers,
-    State,
     report_hook,
 )
+from downrange.client.helpers import AsyncTopicHelpers, TopicHelpers
+from downrange.client.sharing import ClientT, ClientUser
 from downrange.core.detecting import detect
 from downrange.core.hooks import Hooks
 from downrange.core.producing import ProducerCore
@@ -28,9 +28,7 @@ from downrange.core.recalling import recall
 from downrange.core.requests import reply, reply_to, request
 from downrange.errors import (
     ClientClosed,
-    NoNameServer,
     NotStarted,
-    OptionError,
     RocketMQError,
 )
 from downrange.options import ProducerOptions
@@ -46,13 +44,10 @@ if TYPE_CHECKING:
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 
 _log = logging.getLogger("downrange.client")
-ClientT = TypeVar("ClientT", Client, AsyncClient)
 
 
-class ProducerBase(Generic[ClientT]):
+class ProducerBase(ClientUser[ClientT]):
     """What both producers have in common."""
-
-    _client_class: type[ClientT]
 
     def __init__(
         self,
@@ -66,52 +61,18 @@ class ProducerBase(Generic[ClientT]):
         tls: TLS | None = None,
         proxy: Proxy | None = None,
     ) -> None:
+        super().__init__(
+            cast("Any", servers),  # the same, but the checker loses sight of the variable
+            client_options=client_options,
+            credentials=credentials,
+            tls=tls,
+            proxy=proxy,
+            hooks=hooks,
+        )
         self._group = group
         self._options = options or ProducerOptions()
         self._hooks = hooks or Hooks()
-        self._state: State = "new"
         self._core: ProducerCore | None = None
-        self._owns_client = not isinstance(servers, Client | AsyncClient)
-        if self._owns_client:
-            self._client: ClientT = self._client_class(
-                cast("Servers | None", servers),
-                options=client_options,
-                credentials=credentials,
-                tls=tls,
-                proxy=proxy,
-                hooks=self._hooks,
-            )
-        else:
-            if not isinstance(servers, self._client_class):
-                raise OptionError(
-                    f"{type(self).__name__} needs a {self._client_class.__name__}, not {servers!r}"
-                )
-            given = {
-                "client_options": client_options,
-                "credentials": credentials,
-                "tls": tls,
-                "proxy": proxy,
-            }
-            if named := [name for name, value in given.items() if value is not None]:
-                raise OptionError(f"{', '.join(named)}: give it to the client, which has its own")
-            self._client = servers
-
-    @classmethod
-    def from_env(cls, **settings: Any) -> Self:
-        """Make a producer with the name servers of the environment variable NAMESRV_ADDR.
-
-        Raises:
-            NoNameServer: It is not set.
-        """
-        servers = os.environ.get("NAMESRV_ADDR")
-        if not servers:
-            raise NoNameServer("the environment variable NAMESRV_ADDR is not set")
-        return cls(servers, **settings)
-
-    @property
-    def client(self) -> ClientT:
-        """The client that it uses: the one it was given, or its own."""
-        return self._client
 
     @property
     def group(self) -> str:
@@ -122,11 +83,6 @@ class ProducerBase(Generic[ClientT]):
     def options(self) -> ProducerOptions:
         """Its settings."""
         return self._options
-
-    @property
-    def state(self) -> State:
-        """Whether it is new, running or closed."""
-        return self._state
 
     def set_limits(
         self, *, in_flight_max: int | None = None, in_flight_bytes_max: int | None = None
@@ -170,7 +126,7 @@ class ProducerBase(Generic[ClientT]):
         function()
 
 
-class Producer(ProducerBase[Client]):
+class Producer(ProducerBase[Client], TopicHelpers):
     """Sends messages, from any number of threads.
 
     Args:
@@ -192,8 +148,6 @@ class Producer(ProducerBase[Client]):
             receipt = producer.send(Message("orders", b"1", tags="new", keys=["o-1"]))
         ```
     """
-
-    _client_class = Client
 
     # ---- life --------------------------------------------------------------------------------
 
@@ -483,7 +437,7 @@ class Producer(ProducerBase[Client]):
         return client.run(recall(core, handle, timeout))
 
 
-class AsyncProducer(ProducerBase[AsyncClient]):
+class AsyncProducer(ProducerBase[AsyncClient], AsyncTopicHelpers):
     """Sends messages, from any number of tasks of one event loop.
 
     Args:
@@ -505,8 +459,6 @@ class AsyncProducer(ProducerBase[AsyncClient]):
             receipt = await producer.send(Message("orders", b"1", tags="new", keys=["o-1"]))
         ```
     """
-
-    _client_class = AsyncClient
 
     # ---- life --------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What consumers and admins have in common: the client that they use, their own or a shared one."""
+"""What producers, consumers and admins have in common: the client that they use."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from downrange.errors import ClientClosed, NoNameServer, NotStarted, OptionError
 
 if TYPE_CHECKING:
     from downrange.core.client import ClientCore
+    from downrange.core.hooks import Hooks
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 
 ClientT = TypeVar("ClientT", Client, AsyncClient)
@@ -24,6 +25,7 @@ class ClientUser(Generic[ClientT]):
         credentials: What its own client signs with.
         tls: How its own client speaks TLS.
         proxy: What its own client connects through.
+        hooks: What its own client calls around every request.
 
     Raises:
         OptionError: Settings of a client are given beside a client, or it is of the wrong kind.
@@ -39,6 +41,7 @@ class ClientUser(Generic[ClientT]):
         credentials: Credentials | None = None,
         tls: TLS | None = None,
         proxy: Proxy | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self._state: State = "new"
         self._owns_client = not isinstance(servers, Client | AsyncClient)
@@ -49,6 +52,7 @@ class ClientUser(Generic[ClientT]):
                 credentials=credentials,
                 tls=tls,
                 proxy=proxy,
+                hooks=hooks,
             )
             return
         if not isinstance(servers, self._client_class):
@@ -90,12 +94,13 @@ class ClientUser(Generic[ClientT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._state}>"
 
-    def _running_core(self) -> ClientCore:
+    def _client_core(self) -> ClientCore:
+        """Return the client's core; only while this is running."""
         if self._state == "running":
             return self._client.core
         raise ClientClosed(repr(self)) if self._state == "closed" else NotStarted(repr(self))
 
     def _deadline(self, timeout: float | None) -> tuple[ClientCore, float]:
         """Return the client's core, and when a call that starts now is to be given up."""
-        core = self._running_core()
+        core = self._client_core()
         return core, core.clock.now() + (core.options.call_timeout if timeout is None else timeout)

@@ -15,7 +15,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias
 
 from downrange.client.client import AsyncClient, Client
-from downrange.client.producer import AsyncProducer, ClientT, Producer
+from downrange.client.producer import AsyncProducer, Producer
+from downrange.client.sharing import ClientT
 from downrange.core.transactions import Half, begin, end, send_in_transaction, take_checks
 from downrange.errors import ClientStateError, OptionError, RocketMQError
 from downrange.model import Message, Outcome, ReceivedMessage, SendReceipt, TransactionReceipt
