@@ -1,1 +1,1 @@
-"""The server as a process of its own, with real sockets and a real disk, treated badly."""
+"""Servers as processes of their own, and producers between them, with real sockets, maltreated."""

@@ -6,6 +6,7 @@ requests; with one it keeps the connection open.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -92,14 +93,21 @@ def greet(core: ClientCore, addresses: Iterable[str], deadline: float) -> Flow[N
 
 
 def leave(
-    core: ClientCore, *, producer: str | None = None, consumer: str | None = None
+    core: ClientCore,
+    *,
+    producer: str | None = None,
+    consumer: str | None = None,
+    deadline: float = inf,
 ) -> Flow[int]:
-    """Tell all brokers that a group has no member here any more; return how many did not hear."""
+    """Tell all brokers that a group has no member here any more; return how many did not hear.
+
+    At the deadline nobody is waited for any more; they are told even so.
+    """
     header = UnregisterClientRequest(core.client_id, producer, consumer)
 
     def tell(address: str) -> Flow[None]:
-        deadline = core.clock.now() + core.options.call_timeout
-        yield from core.call(address, request_command(header), deadline)
+        until = min(deadline, core.clock.now() + core.options.call_timeout)
+        yield from core.call(address, request_command(header), until)
 
     targets = sorted(set(heartbeat_targets(core)) & core.greeted)
     outcomes: list[object] = yield Gather([tell(address) for address in targets], _AT_ONCE)

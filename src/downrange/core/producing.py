@@ -160,7 +160,7 @@ class ProducerCore:
         if self.trace is not None:
             yield from flush_trace(self.trace, partial(self._send_trace, until=deadline), deadline)
         if self.client.producers.get(self.group) is self:
-            yield from leave(self.client, producer=self.group)
+            yield from leave(self.client, producer=self.group, deadline=deadline)
             self.client.remove_producer(self.group)
 
     def accepted(

@@ -153,3 +153,11 @@ def test_brokers_that_did_not_hear_the_goodbye_are_counted() -> None:
     core = core_with(route("a", "b"))
     core.greeted |= {"a:10911", "b:10911"}
     assert play(leave(core, producer="shop"), lambda call: ConnectionLost(call.address, "x")) == 2
+
+
+def test_goodbye_is_said_but_not_waited_for_beyond_the_deadline_of_a_close() -> None:
+    core = core_with(route("a"))
+    core.greeted.add("a:10911")
+    clock_of(core).seconds = 200.0
+    gather = expect(Gather, next(leave(core, producer="shop", deadline=199.5)))
+    assert [expect_call(next(flow)).deadline for flow in gather.flows] == [199.5]
