@@ -20,11 +20,9 @@ def big_ones_last(queues: Sequence[mq.QueueId], message: mq.Message) -> mq.Queue
 
 def main() -> None:
     with mq.Cluster(brokers=2) as cluster, mq.Producer(cluster.name_server, group="g") as producer:
-        with mq.Admin(producer.client) as admin:
-            admin.create_topic("orders", queues=4)  # on both brokers
-            print(
-                "queues      ", [f"{q.broker}/{q.number}" for q in admin.publish_queues("orders")]
-            )
+        producer.create_topic("orders", queues=4)  # on both brokers
+        queues = producer.publish_queues("orders")
+        print("queues      ", [f"{queue.broker}/{queue.number}" for queue in queues])
 
         def show(how: str, message: mq.Message, queue: mq.QueueId | None = None) -> None:
             receipt = producer.send(message, queue=queue)
