@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import downrange as mq
 from tests.examples.pages import blocks_of
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +43,16 @@ def test_fragments_are_left_out_and_lines_are_counted(tmp_path: Path) -> None:
         "```sh\nc\n```\n```python\nd = 2\n```\n"
     )
     assert blocks_of(page) == [(2, "a = 1\n"), (12, "d = 2\n")]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [mq.ProducerOptions, mq.ClientOptions, mq.FaultTolerance, mq.AutoBatch, mq.Trace],
+)
+def test_who_comes_from_java_finds_every_option(options: type[Any]) -> None:
+    page = (ROOT / "docs/guides/coming-from-java.md").read_text()
+    words = set(re.findall(r"\w+", page))
+    assert {field.name for field in dataclasses.fields(options)} <= words
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/guides").glob("*.md")), ids=lambda p: p.stem)
