@@ -201,6 +201,8 @@ class AioDriver:
             if self.clock.now() > deadline:
                 for connection in closing:
                     connection.abort()
+                await asyncio.sleep(0)  # in the next turn they are gone, or will never be
+                break
 
     def abandon(self) -> None:
         """Close when the loop comes to it, from whichever thread: nobody is left who could wait."""
@@ -250,6 +252,8 @@ class Connection(asyncio.Protocol):
     @property
     def is_gone(self) -> bool:
         """Whether nothing is left of it on the loop."""
+        if self._connecting.cancelled():
+            return True  # the loop ends what was about to stand, uvloop without telling
         return self._is_lost or (self._transport is None and self._connecting.done())
 
     @property

@@ -85,6 +85,7 @@ class ThreadDriver:
 
         async def begin() -> None:
             self._engine = AioDriver(self.core, self._dialer, lock=self._lock, pool=self._pool)
+            self._tidy_later(loop)
 
         try:
             loop.run_until_complete(begin())
@@ -197,13 +198,13 @@ class ThreadDriver:
                 flow.close()
                 return
             running = self._engine.start(flow, done)
-            if settled.done():
-                return
             self._submitted[running] = done
             if isinstance(settled, CallbackFuture):
                 settled.running = running
-                if settled.cancelled():
-                    self.give_up(running)
+            if settled.cancelled():
+                self.give_up(running)
+            elif settled.done():
+                del self._submitted[running]
 
         self.on_engine(begin)
         return settled
@@ -263,6 +264,13 @@ class ThreadDriver:
     def tidy(self) -> None:
         """Close connections that were not used for long."""
         self._connections.tidy()
+
+    def _tidy_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        def again() -> None:
+            self.tidy()
+            self._tidy_later(loop)
+
+        loop.call_later(self.core.options.idle_timeout / 4, again)
 
     # ---- effects -----------------------------------------------------------------------------
 
@@ -344,6 +352,9 @@ class CallbackFuture(Future[ResultT]):
         running = self.running
         if running is not None:
             self._driver.on_engine(partial(self._driver.give_up, running))
+        with self._condition:
+            if self._state == "CANCELLED":
+                self.set_running_or_notify_cancel()  # wakes `wait` and `as_completed`
         return True
 
 

@@ -114,6 +114,13 @@ class FakeDialer(Dialer):
         self.peers: list[Peer] = []
         self.failure: Exception | None = None
         self.is_reading = True
+        self._dialed = threading.Semaphore(0)
+
+    def wait_for_request(self, number: int = 0) -> None:
+        """Wait until the peer of this number was dialed, and has got a request."""
+        for _ in range(number + 1):
+            assert self._dialed.acquire(timeout=PATIENCE)
+        assert self.peers[number].has_heard.acquire(timeout=PATIENCE)
 
     def _dial(self) -> socket.socket:
         if self.failure is not None:
@@ -123,6 +130,7 @@ class FakeDialer(Dialer):
         self.peers.append(peer)
         if self.is_reading:
             peer.start()
+        self._dialed.release()
         return ours
 
     def connect(self, address: str, within: float) -> socket.socket:

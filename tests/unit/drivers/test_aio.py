@@ -6,8 +6,10 @@ import asyncio
 import logging
 import socket
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
+import uvloop
 
 from downrange.core.flow import Ask, Call, Flow, Pause
 from downrange.drivers import aio
@@ -158,6 +160,20 @@ def test_a_request_without_an_answer_is_late_at_its_deadline() -> None:
             await driver.run(asking(driver, timeout=0.02))
         assert 0.02 <= driver.clock.now() - started < 1.0
         assert driver.addresses() == {"a:1": 0}
+
+    with_driver(main, FakeDialer(silence))
+
+
+def test_a_server_from_which_nothing_comes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio, "_SILENCE", 0.02)
+
+    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
+        with pytest.raises(CallTimeout):
+            await driver.run(asking(driver, timeout=0.01))
+        assert driver.addresses() == {"a:1": 0}
+        with pytest.raises(CallTimeout):
+            await driver.run(asking(driver, timeout=0.02))
+        assert driver.addresses() == {}
 
     with_driver(main, FakeDialer(silence))
 
@@ -502,6 +518,44 @@ def test_a_connection_may_be_closed_while_it_is_being_made() -> None:
     with_driver(main, Slow())
 
 
+@pytest.mark.parametrize("turns", range(5))
+@pytest.mark.parametrize("loops", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_closing_does_not_take_long_however_far_a_connection_has_come(
+    turns: int, loops: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def main() -> float:
+        async with aio_driver(FakeDialer(silence)) as driver:
+            waiting = asyncio.ensure_future(driver.run(asking(driver)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            started = driver.clock.now()
+            await driver.close()
+            took = driver.clock.now() - started
+            await asyncio.wait([waiting])
+            assert waiting.exception() is not None
+            return took
+
+    with asyncio.Runner(loop_factory=loops) as runner:
+        assert runner.run(main()) < 0.4
+
+
+def test_a_connection_that_will_not_end_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aio, "_GOODBYE", 0.01)
+
+    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
+        await driver.run(asking(driver))
+        connection = driver.connection("a:1")
+        transport: Any = connection._transport
+        connection._transport = Mock()
+        async with asyncio.timeout(PATIENCE):
+            await driver.close()
+        transport.abort()
+
+    with_driver(main)
+
+
 def test_a_connection_that_stands_after_it_was_given_up_is_ended() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         connection = driver.connection("a:1")
@@ -566,6 +620,17 @@ def test_what_ends_after_the_caller_was_cancelled_is_dropped() -> None:
             await odd
 
     asyncio.run(main())
+
+
+def test_a_connection_that_ends_after_its_place_was_taken_disturbs_nobody() -> None:
+    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
+        old = driver.connection("a:1")
+        fresh = driver._connections["a:1"] = Connection(driver, "a:1")
+        old.close("for the test")
+        assert driver.connection("a:1") is fresh
+        assert (await driver.run(asking(driver, b"7"))).body == b"7"
+
+    with_driver(main)
 
 
 def test_a_connection_without_a_transport_has_nothing_to_cut() -> None:
