@@ -431,12 +431,22 @@ def test_when_no_broker_permits_it_the_error_says_so() -> None:
     assert isinstance(failed.__cause__, NoPermission)
 
 
-def test_attempts_that_failed_in_different_ways_are_just_a_failure() -> None:
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (CallTimeout("a:10911", 1.0), NoPermission(16, "no", "a:10911")),
+        (ConnectFailed("a:10911", "refused"), ConnectionLost("a:10911", "cut")),
+        (ConnectionLost("a:10911", "cut"), ConnectFailed("a:10911", "refused")),
+    ],
+)
+def test_attempts_that_failed_in_different_ways_are_just_a_failure(
+    first: RocketMQError, last: RocketMQError
+) -> None:
     producer = producer_with(route("a"), options=ProducerOptions(retries=1))
     flow = sending(producer)
     next(flow)
-    flow.throw(CallTimeout("a:10911", 1.0))
-    assert type(failing(flow, refused(16))) is SendFailed
+    flow.throw(first)
+    assert type(failing(flow, last)) is SendFailed
 
 
 def test_a_message_names_its_topic_without_the_namespace_when_it_fails() -> None:
@@ -486,8 +496,15 @@ def test_a_missing_topic_borrows_the_default_topics_route() -> None:
 
 def test_a_missing_topic_is_an_error_where_topics_are_not_created() -> None:
     producer = producer_with(options=ProducerOptions(auto_create="off"))
+    asked: list[str] = []
+
+    def serve(call: Any) -> Command:
+        asked.append(call.command.fields["topic"])
+        return routed(body("a") if asked[-1] == "TBW102" else None)
+
     with pytest.raises(RouteNotFound, match="downrange topic create"):
-        play(sending(producer), lambda _: routed(None))
+        play(sending(producer), serve)
+    assert asked == ["orders"]
 
 
 def test_a_missing_topic_is_created_on_every_master_where_that_is_wanted() -> None:
