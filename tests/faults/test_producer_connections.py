@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 
 from downrange.client.producer import AsyncProducer
 from downrange.embedded import Cluster
@@ -269,6 +270,31 @@ def test_name_server_that_is_slow_counts_into_the_deadline(cluster: Cluster, kin
             producer.send(Message("never-seen", b"x"), timeout=0.3)
         assert time.monotonic() - begun < 0.3 + SLACK
         slow.reply_delay = 0.0
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_connection_that_ends_before_a_request_is_written_leaves_the_loop_in_peace(
+    cluster: Cluster, proxy: FaultyProxy, run: Any
+) -> None:
+    """Requests of one turn of the loop are written together, at its end."""
+    problems: list[dict[str, Any]] = []
+
+    async def play() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, problem: problems.append(problem)
+        )
+        async with AsyncProducer(cluster.name_server, group="ended") as producer:
+            await producer.send(Message(TOPIC, b"hello"))
+            driver: Any = producer.client._driver
+            connection = driver.connection(proxy.address)
+            connection.abort()
+            await asyncio.sleep(0.05)
+            connection._write(b"was on its way when the end came")
+            await asyncio.sleep(0)
+            assert (await producer.send(Message(TOPIC, b"on"))).attempts == 1
+
+    run(play())
+    assert problems == []
 
 
 def test_reconnecting_of_an_async_producer_does_not_pile_up_connections(

@@ -323,6 +323,8 @@ class Connection(asyncio.Protocol):
         self._is_flushing = False
         if self._transport is None or self._is_paused or not self._unsent:
             return  # goes out when it stands, or when the peer reads again
+        if self._transport.is_closing():
+            return  # those who wait hear of it, if they have not yet
         unsent, self._unsent = self._unsent, []
         self.used_at = self._driver.clock.now()
         self._transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
@@ -403,7 +405,8 @@ class Connection(asyncio.Protocol):
             self._driver.spawn(welcome)
 
     def close(self, why: str) -> None:
-        """End the connection."""
+        """End the connection; what was to be written in this turn is written."""
+        self._flush()
         self._end(ConnectionLost(self.address, f"the connection was closed: {why}"))
 
     def abort(self) -> None:
