@@ -57,7 +57,7 @@ def main() -> None:
         try:
             producer.send_batch(list(readings(10_000)))
         except mq.BatchFailed as error:
-            stored = sum(len(receipt.message_id.split(",")) for receipt in error.receipts)
+            stored = len(error.stored)
             print(f"  {stored} stored; failed on {error.unsent[0].keys[0]} and what follows")
 
 

@@ -65,7 +65,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from downrange.model import Attempt, Message, SendReceipt
+    from downrange.model import Attempt, BatchReceipt, Message
 
 
 class RocketMQError(Exception):
@@ -82,6 +82,11 @@ class RocketMQError(Exception):
     code: int | None = None
     address: str | None = None
     topic: str | None = None
+
+    @property
+    def brief(self) -> str:
+        """What happened, for a list that names the address already."""
+        return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Constructors take facts and make the text of them, so a copy must not go through them.
@@ -176,9 +181,16 @@ def no_name_server_answered(failures: Sequence[TransportError]) -> TransportErro
     error = kind.__new__(kind)
     TransportError.__init__(error, failures[0].address or "", failures[0].problem)
     tried = ", ".join(f"{failure.address} ({failure.problem})" for failure in failures)
+    address = failures[0].address
+    hints: dict[type[TransportError], str] = {
+        HostNotFound: "Check the host's name.",
+        TlsFailed: "Check the TLS settings, and that the servers speak TLS.",
+        ConnectionLost: "Is it a name server, and does it want TLS?",
+        CallTimeout: "Is it a name server, and is there a firewall in between?",
+    }
+    hint = hints.get(kind, "Is the cluster running? Start one here with `downrange serve`.")
     error.args = (
-        f"no name server answered: {tried}.\n  Is the cluster running? Start one here with "
-        f"`downrange serve`, or look with `downrange doctor {failures[0].address}`.",
+        f"no name server answered: {tried}.\n  {hint} `downrange doctor {address}` tells more.",
     )
     return error
 
@@ -273,23 +285,23 @@ class BatchFailed(SendFailed):
     """A list of messages was sent in part.
 
     Attributes:
-        receipts: One for each request that was stored, in order.
+        stored: What was stored before: a receipt per request, and how many messages they carried.
         unsent: The messages of the request that failed; those after it were not looked at.
     """
 
     def __init__(
-        self, error: RocketMQError, *, receipts: Sequence[SendReceipt], unsent: Sequence[Message]
+        self, error: RocketMQError, *, stored: BatchReceipt, unsent: Sequence[Message]
     ) -> None:
         """Say what was stored, and what stopped the rest."""
         super().__init__(
             error.topic or "", getattr(error, "attempts", ()), getattr(error, "elapsed", 0.0)
         )
         self.args = (
-            f"{len(receipts)} requests of a list were stored, then one failed, and the rest was "
-            f"not sent: {error}",
+            f"{len(stored)} messages of a list were stored, then a request failed, and the rest "
+            f"was not sent: {error}",
         )
         self.code, self.address, self.retryable = error.code, error.address, error.retryable
-        self.receipts = tuple(receipts)
+        self.stored = stored
         self.unsent = tuple(unsent)
 
 
@@ -352,6 +364,11 @@ class ServerError(RocketMQError):
 
     #: What to do about it, as a part of the text.
     hint: ClassVar[str] = ""
+
+    @property
+    def brief(self) -> str:
+        """What happened, for a list that names the address already."""
+        return f"code {self.code}: {self.remark}" if self.remark else f"code {self.code}"
 
 
 _SERVER_ERRORS: Final[dict[int, type[ServerError]]] = {}
@@ -462,6 +479,11 @@ class TransportError(RocketMQError):
         super().__init__(f"{address}: {problem}")
         self.address = address
         self.problem = problem
+
+    @property
+    def brief(self) -> str:
+        """What happened, for a list that names the address already."""
+        return self.problem
 
 
 class ConnectFailed(TransportError, ConnectionError):

@@ -201,7 +201,7 @@ class Attempt(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return (
             f"{self.broker} {self.address} queue {self.queue_number}: "
-            f"{type(self.error).__name__} after {self.elapsed:.1f} s ({self.error})"
+            f"{type(self.error).__name__} after {self.elapsed:.1f} s ({self.error.brief})"
         )
 
 

@@ -172,12 +172,13 @@ def test_a_list_that_fails_half_way_says_how_far_it_came(
         return refuse(13, "enough") if seen.count == 3 else None
 
     embedded.cluster.intercept(BATCH, third_fails)
-    with pytest.raises(BatchFailed, match="2 requests of a list were stored") as caught:
+    with pytest.raises(BatchFailed, match="messages of a list were stored") as caught:
         sender.send_batch(batch)
     error = caught.value
     stored = embedded.read_all(topic, 8)
-    ids = [one for receipt in error.receipts for one in receipt.message_id.split(",")]
+    ids = [one for receipt in error.stored for one in receipt.message_id.split(",")]
     assert [message.message_id for message in stored] == ids
+    assert (error.stored.request_count, len(error.stored)) == (2, len(stored))
     assert list(error.unsent) == batch[len(stored) : len(stored) + len(error.unsent)]
     assert error.code == 13
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.errors import MalformedId, OptionError, ServerError
+from downrange.errors import OptionError, ServerError
 from downrange.model import Message
 from downrange.wire.recall_handles import RecallHandle
 
@@ -81,7 +81,7 @@ def test_a_message_that_is_due_is_not_taken_back(server: Server, producer: MakeP
 
 def test_what_is_no_handle_is_refused(embedded: Embedded, producer: MakeProducer) -> None:
     sender = producer(embedded)
-    with pytest.raises(MalformedId):
+    with pytest.raises(OptionError):
         sender.recall("no handle")
     with pytest.raises(OptionError, match="cannot be taken back"):
         sender.recall(str(RecallHandle("%RETRY%group", "broker-a", 0, "ID")))

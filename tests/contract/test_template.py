@@ -149,7 +149,7 @@ def test_batch_with_a_bad_value_says_what_was_sent(
     big = b"x" * 3_000_000  # two of them are two requests
     with pytest.raises(BatchFailed, match="type complex cannot be converted") as caught:
         sender.convert_and_send_batch(topic, [big, big, 1j])
-    assert len(caught.value.receipts) == 1
+    assert caught.value.stored.request_count == 1
     assert [len(message.body) for message in server.read_all(topic, 1)] == [len(big)]
 
 

@@ -11,14 +11,13 @@ import pytest
 
 from downrange import errors
 from downrange.errors import RocketMQError
-from downrange.model import Attempt
+from downrange.model import Attempt, BatchReceipt
 
 CUT = Attempt("a", "a:1", 0, errors.ConnectionLost("a:1", "cut"), 0.5)
 BUSY = Attempt("b", "b:1", 3, errors.SystemBusy(2, None, "b:1"), 0.75)
 LISTED = (
-    "\n  1. a a:1 queue 0: ConnectionLost after 0.5 s (a:1: cut)"
-    "\n  2. b b:1 queue 3: SystemBusy after 0.8 s (b:1 answered with code 2 (flow control: send "
-    "more slowly, or to more brokers))"
+    "\n  1. a a:1 queue 0: ConnectionLost after 0.5 s (cut)"
+    "\n  2. b b:1 queue 3: SystemBusy after 0.8 s (code 2)"
 )
 
 #: One of each kind that carries facts, with the facts and the text.
@@ -87,10 +86,12 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         "\n  Check the access key and its rights, and the topic with `downrange topic show`.",
     ),
     (
-        errors.BatchFailed(errors.SystemBusy(2, "busy", "b:1", "orders"), receipts=[], unsent=[]),
-        {"topic": "orders", "receipts": (), "unsent": (), "attempts": (), "code": 2}
+        errors.BatchFailed(
+            errors.SystemBusy(2, "busy", "b:1", "orders"), stored=BatchReceipt((), ()), unsent=[]
+        ),
+        {"topic": "orders", "stored": BatchReceipt((), ()), "unsent": (), "attempts": (), "code": 2}
         | {"address": "b:1", "retryable": True},
-        "0 requests of a list were stored, then one failed, and the rest was not sent: b:1 "
+        "0 messages of a list were stored, then a request failed, and the rest was not sent: b:1 "
         "answered with code 2: busy (flow control: send more slowly, or to more brokers)",
     ),
     (
@@ -367,6 +368,6 @@ def test_name_servers_that_failed_in_different_ways_cannot_be_reached() -> None:
 
 def test_a_list_that_failed_carries_the_attempts_of_what_stopped_it() -> None:
     stopped = errors.SendFailed("orders", [CUT, BUSY], 1.25)
-    error = errors.BatchFailed(stopped, receipts=[], unsent=[])
+    error = errors.BatchFailed(stopped, stored=BatchReceipt((), ()), unsent=[])
     assert (error.attempts, error.elapsed, error.topic) == ((CUT, BUSY), 1.25, "orders")
     assert (error.code, error.address, error.retryable) == (2, "b:1", True)

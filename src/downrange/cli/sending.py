@@ -320,7 +320,7 @@ class Run:
             self._note(group, self._send_messages(messages))
             self.sent += len(messages)
         except RocketMQError as error:
-            count = self._note(group, error.receipts if isinstance(error, BatchFailed) else ())
+            count = self._note(group, error.stored if isinstance(error, BatchFailed) else ())
             self.sent += count
             self.failed += len(group) - count
             complain(f"{where}: {error}")

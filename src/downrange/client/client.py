@@ -131,6 +131,14 @@ def addresses_of(servers: Servers | None) -> list[str]:
     return addresses
 
 
+def cannot_pickle(what: object) -> TypeError:
+    """Return the error for an attempt to pickle what holds connections."""
+    return TypeError(
+        f"{what!r} cannot be pickled: it holds connections; pickle its options, and make a new one "
+        "where they arrive"
+    )
+
+
 class _ClientBase:
     """What both clients have in common: settings, the core, and what is known of it."""
 
@@ -188,6 +196,9 @@ class _ClientBase:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {';'.join(self._addresses) or 'discovered'} {self._state}>"
+
+    def __getstate__(self) -> object:
+        raise cannot_pickle(self)
 
     # ---- inside ------------------------------------------------------------------------------
 

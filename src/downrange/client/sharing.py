@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-from downrange.client.client import AsyncClient, Client, Servers, State
+from downrange.client.client import AsyncClient, Client, Servers, State, cannot_pickle
 from downrange.errors import ClientClosed, NoNameServer, NotStarted, OptionError
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class ClientUser(Generic[ClientT]):
             "tls": tls,
             "proxy": proxy,
         }
+        if hooks is not None and (hooks.before_call or hooks.after_call):
+            raise OptionError("before_call and after_call: give these hooks to the client")
         if named := [name for name, value in given.items() if value is not None]:
             raise OptionError(f"{', '.join(named)}: give it to the client, which has its own")
         self._client = servers
@@ -93,6 +95,9 @@ class ClientUser(Generic[ClientT]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._state}>"
+
+    def __getstate__(self) -> object:
+        raise cannot_pickle(self)
 
     def _client_core(self) -> ClientCore:
         """Return the client's core; only while this is running."""

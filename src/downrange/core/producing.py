@@ -292,7 +292,8 @@ class ProducerCore:
             except RocketMQError as error:
                 if not receipts:
                     raise
-                raise BatchFailed(error, receipts=receipts, unsent=part) from error
+                stored = BatchReceipt(tuple(receipts), tuple(counts))
+                raise BatchFailed(error, stored=stored, unsent=part) from error
             receipts.append(receipt)
             counts.append(len(part))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from downrange.core.names import DLQ_PREFIX, RETRY_PREFIX, without_namespace
 from downrange.core.routes import refresh_route
 from downrange.core.tracing import trace_of_recall
-from downrange.errors import OptionError, RouteNotFound, server_error
+from downrange.errors import MalformedId, OptionError, RouteNotFound, server_error
 from downrange.wire.codes import ResponseCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import RecallReply, RecallRequest
@@ -26,15 +26,17 @@ def recall(producer: ProducerCore, handle: str | None, timeout: float | None = N
     """Return the flow that takes a timed message back and answers its id.
 
     Raises:
-        OptionError: There is no handle, or it is for a topic whose messages are not timed.
-        MalformedId: It is no handle.
+        OptionError: There is no handle, it is none, or its topic's messages are not timed.
     """
     if not handle:
         raise OptionError(
             "there is no recall handle: brokers from 5.3.2 on give one in the receipt of a message "
             "with deliver_at or deliver_in, and no others do"
         )
-    parsed = parse_recall_handle(handle)
+    try:
+        parsed = parse_recall_handle(handle)
+    except MalformedId as error:
+        raise OptionError(f"recall: {error}") from error
     if parsed.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise OptionError(f"messages of {parsed.topic!r} cannot be taken back")
     deadline = producer.deadline(timeout)

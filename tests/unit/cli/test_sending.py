@@ -54,7 +54,8 @@ class FakeProducer:
                 failure = SendUnreachable("orders", [], 0.0)
                 if not receipts:
                     raise failure
-                raise BatchFailed(failure, receipts=receipts, unsent=part)
+                stored = BatchReceipt(tuple(receipts), (2,) * len(receipts))
+                raise BatchFailed(failure, stored=stored, unsent=part)
             self.bodies += [message.body for message in part]
             self.requests.append(len(part))
             receipts.append(_receipt(len(part)))

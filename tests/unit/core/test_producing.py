@@ -352,10 +352,10 @@ def test_when_a_later_request_of_a_list_fails_the_error_says_what_was_stored() -
     def serve(call: Any) -> Command:
         return stored(call, offset=7) if next(answers) else refused(13, "never")
 
-    with pytest.raises(BatchFailed, match="1 requests of a list were stored") as caught:
+    with pytest.raises(BatchFailed, match="messages of a list were stored") as caught:
         play(producer.send_batch(messages, Lane(), producer.waiting_rules), serve)
     failed = caught.value
-    assert [receipt.offset for receipt in failed.receipts] == [7]
+    assert [receipt.offset for receipt in failed.stored] == [7]
     assert failed.unsent == (messages[1],)
     assert (failed.code, failed.topic, len(failed.attempts)) == (13, "orders", 1)
     assert isinstance(failed.__cause__, SendFailed)
@@ -371,7 +371,7 @@ def test_a_stream_that_breaks_a_rule_fails_after_what_was_sent() -> None:
 
     with pytest.raises(BatchFailed, match="topic 'bills'") as caught:
         play(producer.send_batch(messages(), Lane(), producer.waiting_rules), stored)
-    assert len(caught.value.receipts) == 1
+    assert caught.value.stored.request_count == 1
     assert caught.value.unsent == ()
 
 

@@ -9,7 +9,6 @@ import pytest
 from downrange.core.recalling import recall
 from downrange.core.trace_records import RecallTrace
 from downrange.errors import (
-    MalformedId,
     NotSupported,
     OptionError,
     RouteNotFound,
@@ -76,7 +75,7 @@ def test_no_handle_is_refused_with_the_reason(nothing: str | None) -> None:
 
 def test_a_text_that_is_no_handle_is_refused() -> None:
     here = asking()
-    with pytest.raises(MalformedId):
+    with pytest.raises(OptionError):
         recall(here.producer, "no handle")
 
 
