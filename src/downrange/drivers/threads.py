@@ -109,9 +109,11 @@ class ThreadDriver:
         assert engine is not None
 
         async def end() -> None:
-            await engine.close()
-            self._fail_submitted()
-            loop.stop()
+            try:
+                await engine.close()
+                self._fail_submitted()
+            finally:
+                loop.stop()  # whatever happens: the thread must not stay
 
         loop.call_soon_threadsafe(lambda: asyncio.ensure_future(end(), loop=loop))
         if self._thread is not threading.current_thread():

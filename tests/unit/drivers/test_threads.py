@@ -368,6 +368,21 @@ def test_closing_may_happen_on_the_engine() -> None:
         assert not driver._thread.is_alive()
 
 
+def test_a_fault_of_ours_while_closing_leaves_no_thread() -> None:
+    async def broken() -> None:
+        await close()
+        raise ZeroDivisionError
+
+    with thread_driver() as driver:
+        assert driver._engine is not None
+        assert driver._thread is not None
+        assert driver._loop is not None
+        close, driver._engine.close = driver._engine.close, broken  # type: ignore[method-assign]
+        driver._loop.set_exception_handler(lambda *_: None)
+        driver.close()
+        assert not driver._thread.is_alive()
+
+
 def test_a_driver_that_was_not_started_can_be_closed() -> None:
     driver = ThreadDriver(real_core(), FakeDialer())
     driver.close()
