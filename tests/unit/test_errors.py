@@ -75,7 +75,7 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         errors.SendUnreachable("orders", [CUT], 1.0),
         {"topic": "orders", "code": None, "address": "a:1", "retryable": True},
         "a message for 'orders' was not stored after 1 attempt in 1.0 s:"
-        "\n  1. a a:1 queue 0: ConnectionLost after 0.5 s (a:1: cut)"
+        "\n  1. a a:1 queue 0: ConnectionLost after 0.5 s (cut)"
         "\n  The name server told these addresses; `downrange doctor` says which are reachable "
         "from here.",
     ),

@@ -221,7 +221,7 @@ def test_a_message_may_be_stored_twice_after_an_attempt_that_may_have_stored_it(
 
 def test_an_attempt_tells_where_it_went_and_how_it_ended() -> None:
     attempt = Attempt("b", "b:10911", 1, ConnectionLost("b:10911", "cut"), 0.25)
-    assert str(attempt) == "b b:10911 queue 1: ConnectionLost after 0.2 s (b:10911: cut)"
+    assert str(attempt) == "b b:10911 queue 1: ConnectionLost after 0.2 s (cut)"
 
 
 def test_receipts_and_attempts_cannot_be_changed() -> None:
