@@ -24,6 +24,7 @@ class QueueId(
     msgspec.Struct,
     frozen=True,
     order=True,
+    gc=False,
     rename={"broker": "brokerName", "number": "queueId"},
 ):
     """One queue of a topic on one broker. Queues sort as Java's `MessageQueue` does."""

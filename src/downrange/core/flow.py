@@ -30,7 +30,7 @@ from downrange.wire.command import Command
 ResultT = TypeVar("ResultT")
 
 
-class Call(msgspec.Struct):
+class Call(msgspec.Struct, gc=False):
     """Send a command to a server. Answers its reply, a `Command`; None when it is one-way.
 
     The error is a `TransportError` (unreachable, lost, late), a `LinkError`, or a `WireError` when
@@ -141,11 +141,3 @@ class Chance(Protocol):
     def uuid(self) -> str:
         """Return a text that nobody else has, in the form of a UUID."""
         ...
-
-
-def every(interval: float, first: float, action: Callable[[], Flow[None]]) -> Flow[None]:
-    """Run a flow again and again, forever; it handles its own errors."""
-    yield Pause(first)
-    while True:
-        yield from action()
-        yield Pause(interval)

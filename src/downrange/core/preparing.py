@@ -39,7 +39,7 @@ _SEND_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE)
 _SEND_REPLY_V2: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 
 
-class Outgoing(msgspec.Struct):
+class Outgoing(msgspec.Struct, gc=False):
     """A message, or a batch, ready to be sent to any queue.
 
     Attributes:

@@ -23,7 +23,7 @@ from downrange.core.requests import PendingRequests
 from downrange.core.sending import SendRules, send, send_oneway
 from downrange.core.splitting import check_batch, checked, size_in_batch, split
 from downrange.core.tracing import TraceBuffer, flush_trace, trace_loop
-from downrange.core.validation import check_message, check_producer_group
+from downrange.core.validation import GROUP_LENGTH_MAX, check_message, check_producer_group
 from downrange.errors import BatchFailed, ClientClosed, RocketMQError
 from downrange.model import BatchReceipt, Message, QueueId, SendReceipt
 from downrange.options import ProducerOptions, Trace
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _TRACE_OPTIONS: Final = ProducerOptions(
     timeout=5.0, body_bytes_max=128_000, compress_over_bytes=128_000
 )
+#: How Java names the group that sends a group's traces.
+_TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER-{}-PRODUCE-1"
 _NO_MORE: Final[list[Message]] = []
 
 
@@ -107,7 +109,9 @@ class ProducerCore:
         if options.trace:
             trace = options.trace if isinstance(options.trace, Trace) else Trace()
             self.trace = TraceBuffer(trace, client.clock)
-            inner = f"_INNER_TRACE_PRODUCER-{group}-PRODUCE-1"
+            # Cut where it would be too long for a group: brokers only show it.
+            room = GROUP_LENGTH_MAX - len(_TRACE_GROUP.format(""))
+            inner = _TRACE_GROUP.format(group[:room])
             self._tracer = ProducerCore(client, inner, _TRACE_OPTIONS, type(hooks)(), report)
         has_hooks = bool(hooks.before_send or hooks.after_send or hooks.forbid_send)
         #: Whether a send is a call and nothing else.

@@ -81,7 +81,8 @@ def route_of(topic: str, body: RouteBody, *, queue_count_max: int | None = None)
         read = {part.broker_name: part.read_queue_nums for part in parts}
         write = {part.broker_name: part.write_queue_nums for part in parts}
     if body.order_topic_conf:
-        write_counts = _order_counts(body.order_topic_conf)
+        counts = _order_counts(body.order_topic_conf)
+        write_counts = {broker: count for broker, count in counts.items() if broker in masters}
     else:
         write_counts = {
             part.broker_name: write[part.broker_name]

@@ -222,7 +222,12 @@ def send_oneway(
         context = _context(producer, outgoing, queue, address, "oneway")
         yield from run_forbidden(producer.hooks.forbid_send, context)
         yield from run_observers(producer.hooks.before_send, (context,), producer.report)
-        yield from client.call(address, command, deadline, is_oneway=True)
+        try:
+            yield from client.call(address, command, deadline, is_oneway=True)
+        except RocketMQError as error:
+            context.error = error
+            yield from run_observers(producer.hooks.after_send, (context,), producer.report)
+            raise
         yield from run_observers(producer.hooks.after_send, (context,), producer.report)
     producer.counts.oneway += 1
 

@@ -13,6 +13,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from downrange.drivers.deadlines import Deadlines
 from downrange.drivers.running import Running, Sharing
 from downrange.errors import CallTimeout, ClientClosed, ConnectionLost, RocketMQError
 from downrange.wire.codes import HeaderCodec
@@ -65,6 +66,7 @@ class AioDriver:
         self.lock = lock or threading.Lock()
         self.pool = pool
         self.loop = asyncio.get_running_loop()
+        self.deadlines = Deadlines(self.loop, self.clock)
         self.late_replies = 0
         self._thread_id = threading.get_ident()
         self._connections: dict[str, Connection] = {}
@@ -187,6 +189,7 @@ class AioDriver:
         """End all connections and everything in the background."""
         self._is_closed = True
         self._tidying.cancel()
+        self.deadlines.close()
         for running in list(self._background):
             running.cancel()
         self._background.clear()

@@ -126,29 +126,13 @@ class Running:
 
     def _wait(self, effect: Wait) -> Any:
         driver, signal = self._driver, effect.signal
-        left = effect.deadline - driver.clock.now()
-
-        def fired() -> None:  # with the lock held, perhaps on another thread
-            driver.call_soon(ended, True)
-
-        def ended(is_fired: bool) -> None:
-            if self._give_up is give_up:  # the other of signal and timer was not first
-                give_up()
-                self.resume(is_fired)
-
         with driver.lock:
-            if signal.is_fired or left <= 0:
+            if signal.is_fired or effect.deadline <= driver.clock.now():
                 return signal.is_fired
-            signal.listen(fired)
-        timer = driver.loop.call_later(left, ended, False)
-
-        def give_up() -> None:
-            self._give_up = None
-            timer.cancel()
-            with driver.lock:
-                signal.unlisten(fired)
-
-        self._give_up = give_up
+            waiting = _Waiting(self, driver, effect)
+            signal.listen(waiting.notice)
+        driver.deadlines.add(waiting)
+        self._give_up = waiting.end
         return _LATER
 
     def _ask(self, effect: Ask) -> Any:
@@ -186,6 +170,40 @@ class Running:
 
 def _forget(result: Any, error: BaseException | None) -> None:
     """Take no notice of how a flow that was given up ends."""
+
+
+class _Waiting:
+    """A flow that waits for a signal or a deadline, whichever is first."""
+
+    __slots__ = ("_driver", "_is_over", "_running", "_signal", "deadline")
+
+    def __init__(self, running: Running, driver: AioDriver, effect: Wait) -> None:
+        self.deadline = effect.deadline
+        self._running = running
+        self._driver = driver
+        self._signal = effect.signal
+        self._is_over = False
+
+    def notice(self) -> None:
+        """Take notice that the signal fires; the lock is held, perhaps by another thread."""
+        self._driver.call_soon(self._go_on)
+
+    def late(self) -> None:
+        """Take notice that the deadline has passed."""
+        self._go_on()
+
+    def end(self) -> None:
+        """Wait no longer."""
+        self._is_over = True
+        self._driver.deadlines.discard(self)
+        if not self._signal.is_fired:
+            with self._driver.lock:
+                self._signal.unlisten(self.notice)
+
+    def _go_on(self) -> None:
+        if not self._is_over:
+            self.end()
+            self._running.resume(self._signal.is_fired)
 
 
 class _Gathering:

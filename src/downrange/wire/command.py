@@ -33,7 +33,7 @@ _JSON: Final = HeaderCodec.JSON
 _BINARY: Final = HeaderCodec.BINARY
 
 
-class Command(msgspec.Struct):
+class Command(msgspec.Struct, gc=False):  # made per message, and in no cycle
     """One request or reply.
 
     Attributes:
@@ -100,7 +100,7 @@ def decode(frame: Frame) -> Command:
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
-class _JsonHeader(msgspec.Struct, rename={"fields": "extFields", "request_id": "opaque"}):
+class _JsonHeader(msgspec.Struct, rename={"fields": "extFields", "request_id": "opaque"}, gc=False):
     """A JSON header's members; the defaults are those of Java's class."""
 
     code: _Int32 = 0

@@ -39,7 +39,7 @@ Int64 = Annotated[int, "int64"]
 HeaderT = TypeVar("HeaderT", bound="Header")
 
 
-class Header(msgspec.Struct, rename="camel"):
+class Header(msgspec.Struct, rename="camel", gc=False):
     """Base of all typed headers; their own conversions take the place of those declared here."""
 
     def to_fields(self) -> dict[str, str]:

@@ -32,13 +32,13 @@ _REPLY: Final = int(CommandFlag.REPLY)  # arithmetic with the enum costs as much
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
-class RequestArrived(msgspec.Struct):
+class RequestArrived(msgspec.Struct, gc=False):
     """The peer asks for something; answer with `Link.reply` unless the command is one-way."""
 
     command: Command
 
 
-class ReplyArrived(msgspec.Struct, Generic[WaiterT]):
+class ReplyArrived(msgspec.Struct, Generic[WaiterT], gc=False):
     """The peer answered; `waiter` is what `Link.request` was given."""
 
     waiter: WaiterT

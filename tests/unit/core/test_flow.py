@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downrange.core.flow import Flow, Pause, Signal, every
+from downrange.core.flow import Signal
 
 
 def test_a_signal_wakes_everyone_who_listens_once() -> None:
@@ -42,16 +42,3 @@ def test_a_listener_may_listen_for_the_next_signal_while_it_is_woken() -> None:
     signal.fire()
     again.fire()
     assert woken == ["again"]
-
-
-def test_what_is_done_every_so_often_pauses_before_and_between() -> None:
-    runs: list[int] = []
-
-    def action() -> Flow[None]:
-        runs.append(len(runs))
-        yield Pause(0.5)
-
-    flow = every(30.0, 1.0, action)
-    pauses = [next(flow) for _ in range(5)]
-    assert pauses == [Pause(1.0), Pause(0.5), Pause(30.0), Pause(0.5), Pause(30.0)]
-    assert runs == [0, 1]

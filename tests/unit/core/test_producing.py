@@ -539,3 +539,11 @@ def test_a_missing_topic_is_made_where_the_default_topic_is() -> None:
 
     play(producer.create_balanced("orders", 103.0), serve)
     assert created == [("b:10911", "orders", "2")]
+
+
+def test_the_group_that_sends_traces_is_cut_to_what_a_group_may_be() -> None:
+    producer = producer_with(route("a"), options=ProducerOptions(trace=True), group="g" * 120)
+    tracer = producer._tracer
+    assert tracer is not None
+    assert len(tracer.group) == 120
+    assert tracer.group.endswith("g-PRODUCE-1")

@@ -952,3 +952,14 @@ def test_send_fields_written_out_are_those_of_the_header_class(
         broker_name="a",
     )
     assert send_command(producer, outgoing, QueueId("orders", "a", 3)).fields == header.to_fields()
+
+
+def test_hooks_hear_of_a_one_way_message_that_could_not_be_handed_over() -> None:
+    seen: list[SendContext] = []
+    hooks = Hooks(after_send=(seen.append,))
+    producer = producer_with(route("a"), hooks=hooks)
+    outgoing = prepare(producer, Message("orders", b"1"))
+    flow = send_oneway(producer, outgoing, Lane(), 103.0)
+    with pytest.raises(ConnectFailed):
+        play(flow, lambda _: ConnectFailed("a:10911", "refused"))
+    assert [type(context.error) for context in seen] == [ConnectFailed]
