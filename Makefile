@@ -31,7 +31,7 @@ test: lint  ## Check format, lint, types, and run all tests; ends with what was 
 	@mkdir -p build && rm -f build/skipped.txt
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report --fail-under=90
-	$(BIN)/coverage report --include='src/downrange/wire/*,src/downrange/store/*' --fail-under=100
+	$(BIN)/coverage report --include='src/downrange/wire/*,src/downrange/core/*,src/downrange/store/*' --fail-under=100
 	@cat build/skipped.txt
 
 unit: $(READY)  ## Run the unit tests alone
@@ -52,6 +52,7 @@ bench: $(READY)  ## Measure wire layer and store against their floors, the serve
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python -m benchmarks.server
+	$(BIN)/python -m benchmarks.client
 
 SECONDS ?= 60
 SEED ?= random
