@@ -4,7 +4,8 @@ They take turns, round by round, with 1 KB bodies and no compression, and who is
 paused. All messages are counted at the broker in the end; a rate with losses is a failure. Nothing
 else should run meanwhile.
 
-    python -m benchmarks.client [--quick] [--only NAME …] [--server apache|downrange] [--json FILE]
+    python -m benchmarks.client [--quick] [--only NAME …] [--server apache|downrange]
+        [--json FILE] [--store]
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
     from benchmarks.sender import SendMode
 
 TOPIC: Final = "bench-client"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+HEADINGS: Final = [
+    *("", "ratio", "target", "messages/s", "client CPU", "server CPU"),
+    *("median, µs", "99th percentile, µs"),
+]
+_BEGIN: Final = "<!-- begin: python -m benchmarks.client -->"
+_END: Final = "<!-- end: client -->"
 _SENDER_TIMEOUT: Final = 120.0
 
 
@@ -187,45 +195,58 @@ class Bench:
         os.kill(self._java.pid, number)
 
 
-def table_of(samples: dict[str, list[Sample]], ways: Sequence[Way], server: str) -> Table:
-    """Return the result as a table: ratios first."""
-    table = Table(title=f"Producers against {server}")
-    for column in (
-        "Way",
-        "Ratio",
-        "Target",
-        "Messages/s",
-        "±",
-        "Client µs",
-        "Server µs",
-        "p50 µs",
-        "p99 µs",
-    ):
-        table.add_column(column, justify="left" if column == "Way" else "right")
-    medians = {
-        name: statistics.median(one.rate for one in found) for name, found in samples.items()
-    }
+def rows_of(samples: dict[str, list[Sample]], ways: Sequence[Way]) -> list[list[str]]:
+    """Return the result, a row of texts per way.
+
+    A ratio is the median of the rounds' ratios: the two of a round met the same machine.
+    """
+    rows: list[list[str]] = []
     for way in ways:
         found = samples[way.name]
-        rates = [one.rate for one in found]
-        spread = (max(rates) - min(rates)) / medians[way.name] / 2 * 100
+        rates = [sample.rate for sample in found]
+        middle = statistics.median(rates)
         ratio = ""
-        if way.base is not None and way.base in medians:
-            ratio = f"{medians[way.name] / medians[way.base]:.1f}x"
-        p50s = [one.p50_us for one in found if one.p50_us is not None]
-        p99s = [one.p99_us for one in found if one.p99_us is not None]
-        table.add_row(
-            way.label,
-            ratio,
-            "" if way.target is None else f"{way.target:.1f}x",
-            f"{medians[way.name]:,.0f}",
-            f"{spread:.0f}%",
-            f"{statistics.median(one.client_cpu_us for one in found):.1f}",
-            f"{statistics.median(one.server_cpu_us for one in found):.1f}",
-            f"{statistics.median(p50s):,.0f}" if p50s else "",
-            f"{statistics.median(p99s):,.0f}" if p99s else "",
+        if way.base in samples:
+            pairs = zip(found, samples[way.base], strict=True)
+            ratio = f"{statistics.median(ours.rate / base.rate for ours, base in pairs):.1f}x"
+        rows.append(
+            [
+                way.label,
+                ratio,
+                "" if way.target is None else f"{way.target:g}x",
+                f"{middle:,.0f} ±{max(abs(rate - middle) for rate in rates) / middle:.0%}",
+                f"{statistics.median(sample.client_cpu_us for sample in found):.1f}",
+                f"{statistics.median(sample.server_cpu_us for sample in found):.1f}",
+                _middle([sample.p50_us for sample in found]),
+                _middle([sample.p99_us for sample in found]),
+            ]
         )
+    return rows
+
+
+def _middle(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{statistics.median(known):,.0f}" if known else ""
+
+
+def table_of(rows: list[list[str]], server: str) -> Table:
+    """Return the result as a table for a terminal."""
+    table = Table(title=f"Producers against {server}")
+    for column in HEADINGS:
+        table.add_column(column, justify="right" if column else "left")
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def write_into(page: Path, rows: list[list[str]]) -> None:
+    """Replace the figures on a page of the docs, which stand between two comments."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+    _, found, after = rest.partition(_END)
+    assert found, f"{page} has no place for figures"
+    lines = [HEADINGS, ["---", *["---:"] * (len(HEADINGS) - 1)], *rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    page.write_text(f"{before}{_BEGIN}\n\n{table}\n\n{_END}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -234,6 +255,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=[way.name for way in WAYS])
     parser.add_argument("--server", choices=("apache", "downrange"), default="apache")
     parser.add_argument("--json", type=Path, help="file for the samples")
+    parser.add_argument("--store", action="store_true", help="write the figures into the docs")
     arguments = parser.parse_args()
     ways = [way for way in WAYS if arguments.only is None or way.name in arguments.only]
     rounds, seconds, warm_up = (3, 1.5, 3.0) if arguments.quick else (7, 3.0, 15.0)
@@ -255,11 +277,12 @@ def main() -> None:
                 samples[way.name].append(bench.measure(way))
                 progress.advance(task)
         peer.check_counts()
-    Console(width=None if sys.stdout.isatty() else 120).print(
-        table_of(samples, ways, arguments.server)
-    )
+    rows = rows_of(samples, ways)
+    Console(width=None if sys.stdout.isatty() else 120).print(table_of(rows, arguments.server))
     if arguments.json is not None:
         arguments.json.write_bytes(msgspec.json.encode(samples))
+    if arguments.store:
+        write_into(PAGE, rows)
 
 
 if __name__ == "__main__":

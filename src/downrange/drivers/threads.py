@@ -15,8 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -25,6 +24,7 @@ from downrange.core.picking import Lane
 from downrange.drivers.aio import AioDriver
 from downrange.drivers.blocking import BlockingConnections, NoneFree
 from downrange.drivers.forking import Birthplace
+from downrange.drivers.submitting import CallbackFuture, Submission
 from downrange.errors import ClientClosed, ForkedClient
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from downrange.core.client import ClientCore
     from downrange.drivers.dialing import Dialer
-    from downrange.drivers.running import Running
 
 _log = logging.getLogger("downrange.client")
 ResultT = TypeVar("ResultT")
@@ -56,8 +55,7 @@ class ThreadDriver:
         self._lanes = threading.local()
         self._birthplace = Birthplace()
         self._inbox: deque[Callable[[], None]] = deque()
-        #: What was submitted and has not ended, each with what makes it fail.
-        self._submitted: dict[Running, Callable[[Any, BaseException | None], None]] = {}
+        self.submissions: set[Submission] = set()
         self._is_woken = False
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -120,17 +118,11 @@ class ThreadDriver:
             self._thread.join(_STOP_TIMEOUT)
         self._pool.shutdown(wait=False)
 
-    def give_up(self, running: Running) -> None:
-        """End a flow that was submitted, without a result."""
-        if self._submitted.pop(running, None) is not None:
-            running.cancel()
-
     def _fail_submitted(self) -> None:
         """End what waits for something that will not come any more."""
         self._take()
-        for running, done in list(self._submitted.items()):
-            running.cancel()
-            done(None, ClientClosed("the client"))
+        for submission in list(self.submissions):
+            submission.fail(ClientClosed("the client"))
 
     @property
     def is_forked(self) -> bool:
@@ -178,38 +170,13 @@ class ThreadDriver:
         A future that is cancelled before the flow has ended gives the flow up.
         """
         self._check()
-        settled: Future[ResultT] = CallbackFuture(self) if future is None else future
-
-        running: Running | None = None
-
-        def done(result: ResultT, error: BaseException | None) -> None:
-            if running is not None:
-                self._submitted.pop(running, None)
-            try:
-                if error is None:
-                    settled.set_result(result)
-                else:
-                    settled.set_exception(error)
-            except InvalidStateError:
-                pass  # it was cancelled
-
-        def begin() -> None:
-            nonlocal running
-            assert self._engine is not None
-            if settled.cancelled():
-                flow.close()
-                return
-            running = self._engine.start(flow, done)
-            self._submitted[running] = done
-            if isinstance(settled, CallbackFuture):
-                settled.running = running
-            if settled.cancelled():
-                self.give_up(running)
-            elif settled.done():
-                del self._submitted[running]
-
-        self.on_engine(begin)
-        return settled
+        if future is None:
+            future = CallbackFuture(self)
+        submission = Submission(self, flow, future)
+        if isinstance(future, CallbackFuture):
+            future.submission = submission
+        self.on_engine(submission.begin)
+        return future
 
     def run_last(self, flow: Flow[ResultT]) -> ResultT:
         """Run a flow to its end that begins after everything that was submitted has begun."""
@@ -221,11 +188,7 @@ class ThreadDriver:
         """Run a flow in the background until it ends or the driver is closed."""
         self._check()
 
-        def begin() -> None:
-            assert self._engine is not None
-            self._engine.spawn(flow)
-
-        self.on_engine(begin)
+        self.on_engine(lambda: self.engine.spawn(flow))
 
     def step(self, function: Callable[[], ResultT]) -> ResultT:
         """Call a short function of the core while no flow takes a step."""
@@ -310,6 +273,12 @@ class ThreadDriver:
 
     # ---- the engine ----------------------------------------------------------------------------
 
+    @property
+    def engine(self) -> AioDriver:
+        """What runs flows on the engine's loop."""
+        assert self._engine is not None
+        return self._engine
+
     def on_engine(self, begin: Callable[[], None]) -> None:
         """Have the engine call a function; many at once cost one wake-up."""
         self._inbox.append(begin)
@@ -332,39 +301,6 @@ class ThreadDriver:
             raise ForkedClient("the client")
         if self._is_closed:
             raise ClientClosed("the client")
-
-
-class CallbackFuture(Future[ResultT]):
-    """A future whose callbacks run in the client's pool, so that they hold nobody up."""
-
-    def __init__(self, driver: ThreadDriver) -> None:
-        super().__init__()
-        self._driver = driver
-        self.running: Any = None
-
-    def add_done_callback(self, fn: Callable[[Future[ResultT]], object]) -> None:
-        """Have a function called with this future when it is done, in a thread of the pool."""
-        driver = self._driver
-        super().add_done_callback(lambda future: driver.callback(lambda: _called(fn, future)))
-
-    def cancel(self) -> bool:
-        """Give the work up, unless it is done; a message that was sent may be stored."""
-        if not super().cancel():
-            return False
-        running = self.running
-        if running is not None:
-            self._driver.on_engine(partial(self._driver.give_up, running))
-        with self._condition:
-            if self._state == "CANCELLED":
-                self.set_running_or_notify_cancel()  # wakes `wait` and `as_completed`
-        return True
-
-
-def _called(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
-    try:
-        fn(future)
-    except Exception:
-        _log.exception("a callback failed")
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

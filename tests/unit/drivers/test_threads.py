@@ -179,7 +179,7 @@ def test_a_future_that_is_cancelled_gives_the_flow_up() -> None:
         assert future.cancel()  # harmless
         driver.run_last(one(Ask(int, ("7",))))
         assert log == ["ended"]
-        assert not driver._submitted
+        assert not driver.submissions
 
 
 def test_a_future_that_is_cancelled_before_its_flow_begins_prevents_that() -> None:
@@ -236,7 +236,7 @@ def test_a_flow_may_cancel_its_own_future() -> None:
         driver.run_last(one(Ask(int, ("7",))))
         assert futures[0].cancelled()
         assert log == ["ended"]
-        assert not driver._submitted
+        assert not driver.submissions
 
 
 def test_a_flow_that_ends_after_its_future_was_cancelled_is_not_missed() -> None:
@@ -252,7 +252,7 @@ def test_a_flow_that_ends_after_its_future_was_cancelled_is_not_missed() -> None
         is_given.set()
         assert driver.run_last(one(Ask(int, ("7",)))) == 7
         assert futures[0].cancelled()
-        assert not driver._submitted
+        assert not driver.submissions
 
 
 # ---- callbacks -----------------------------------------------------------------------------------
