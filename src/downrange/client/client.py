@@ -501,7 +501,7 @@ class AsyncClient(_ClientBase):
     """
 
     _driver: AioDriver | None = None
-    _birthplace: Birthplace | None = None
+    _birthplace: Birthplace
     _lane: Lane
 
     # ---- life --------------------------------------------------------------------------------
@@ -540,7 +540,7 @@ class AsyncClient(_ClientBase):
         """
         if self._state == "running" and self._driver is not None and self._core is not None:
             self._state = "closed"
-            if not self._is_forked:
+            if not self._birthplace.is_left:
                 deadline = self._core.clock.now() + timeout
                 for producer in list(self._core.producers.values()):
                     await self._finish(producer.exit(deadline))
@@ -568,7 +568,7 @@ class AsyncClient(_ClientBase):
         await self.close()
 
     def __del__(self) -> None:
-        if self._state == "running" and not self._is_forked:
+        if self._state == "running" and not self._birthplace.is_left:
             text = f"{self!r} was not closed"
             self._state = "closed"
             if self._driver is not None:
@@ -615,13 +615,10 @@ class AsyncClient(_ClientBase):
         if self._state != "running" or driver is None:
             self._check_running()
             raise NotStarted("the client")
-        self._check_process()
+        if self._birthplace.is_left:
+            raise ForkedClient("the client")
         return driver
 
     def _check_process(self) -> None:
-        if self._is_forked:
+        if self._birthplace.is_left:
             raise ForkedClient("the client")
-
-    @property
-    def _is_forked(self) -> bool:
-        return self._birthplace is not None and self._birthplace.is_left()

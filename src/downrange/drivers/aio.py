@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from downrange.drivers.deadlines import Deadlines
-from downrange.drivers.running import Running, Sharing
+from downrange.drivers.running import Awaited, Running, Sharing
 from downrange.errors import CallTimeout, ClientClosed, ConnectionLost, RocketMQError
 from downrange.wire.codes import HeaderCodec
 from downrange.wire.link import Link, LinkBroken, ReplyArrived, RequestArrived
@@ -84,7 +84,11 @@ class AioDriver:
             BaseException: What the flow raises.
         """
         future: asyncio.Future[ResultT] = self.loop.create_future()
-        running = self.start(flow, partial(_settle, future))
+        running = Awaited(self, flow, future)
+        if self._is_closed:
+            flow.close()
+            raise ClientClosed("the client")
+        running.resume()
         try:
             return await future
         except asyncio.CancelledError:
@@ -211,17 +215,6 @@ class AioDriver:
         """Close when the loop comes to it, from whichever thread: nobody is left who could wait."""
         if not self.loop.is_closed():
             self.call_soon(lambda: self.loop.create_task(self.close()))
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return  # the caller was cancelled in the same turn
-    if error is None:
-        future.set_result(result)
-    elif isinstance(error, StopIteration):
-        future.set_exception(RuntimeError("a flow raised StopIteration"))
-    else:
-        future.set_exception(error)
 
 
 class Connection(asyncio.Protocol):

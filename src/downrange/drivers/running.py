@@ -51,16 +51,18 @@ class Running:
         self,
         driver: AioDriver,
         flow: Flow[Any],
-        done: Callable[[Any, BaseException | None], None],
+        done: Callable[[Any, BaseException | None], None] | None,
     ) -> None:
         self._driver = driver
         self._flow = flow
-        self._done = done
+        #: Called by `finish`; None when nobody wants to know any more.
+        self._done: Callable[[Any, BaseException | None], None] | None = done
         #: Takes back what the flow waits for, when it is cancelled.
         self._give_up: Callable[[], object] | None = None
         self.connection: Connection | None = None
-        self.request_id = 0
-        self.asked_at = self.deadline = 0.0
+        self.request_id: int
+        self.asked_at: float
+        self.deadline: float
 
     def resume(self, value: Any = None, error: BaseException | None = None) -> None:
         """Go on with an answer or an error until the flow waits again or ends."""
@@ -71,10 +73,10 @@ class Running:
                 with lock:
                     effect = flow.send(value) if error is None else flow.throw(error)
             except StopIteration as finished:
-                self._done(finished.value, None)
+                self.finish(finished.value, None)
                 return
             except BaseException as failure:
-                self._done(None, failure)
+                self.finish(None, failure)
                 return
             error = None
             try:
@@ -89,10 +91,15 @@ class Running:
                 if value is _LATER:
                     return
 
+    def finish(self, result: Any, error: BaseException | None) -> None:
+        """Tell whoever wants to know how it ended."""
+        if self._done is not None:
+            self._done(result, error)
+
     def cancel(self) -> None:
         """Give the flow up: what it holds is given back, `done` is not called."""
         give_up, self._give_up = self._give_up, None
-        self._done = _forget  # what it waited for may be here already, in the same turn
+        self._done = None  # what it waited for may be here already, in the same turn
         if self.connection is not None:
             self.connection.abandon(self.request_id)
         elif give_up is not None:
@@ -168,8 +175,27 @@ class Running:
         return gathering.start(_LATER)
 
 
-def _forget(result: Any, error: BaseException | None) -> None:
-    """Take no notice of how a flow that was given up ends."""
+class Awaited(Running):
+    """A flow whose end a coroutine awaits.
+
+    Attributes:
+        future: What it awaits.
+    """
+
+    __slots__ = ("future",)
+
+    def __init__(self, driver: AioDriver, flow: Flow[Any], future: asyncio.Future[Any]) -> None:
+        super().__init__(driver, flow, None)
+        self.future = future
+
+    def finish(self, result: Any, error: BaseException | None) -> None:
+        """Settle the future, unless whoever awaited it was cancelled in the same turn."""
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
 
 
 class _Waiting:

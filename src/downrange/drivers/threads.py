@@ -127,7 +127,7 @@ class ThreadDriver:
     @property
     def is_forked(self) -> bool:
         """Whether this is another process than the one that started it."""
-        return self._birthplace.is_left()
+        return self._birthplace.is_left
 
     # ---- flows -------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class ThreadDriver:
             inbox.popleft()()
 
     def _check(self) -> None:
-        if self._birthplace.is_left():
+        if self._birthplace.is_left:
             raise ForkedClient("the client")
         if self._is_closed:
             raise ClientClosed("the client")

@@ -14,6 +14,7 @@ import uvloop
 from downrange.core.flow import Ask, Call, Flow, Pause
 from downrange.drivers import aio
 from downrange.drivers.aio import AioDriver, Connection
+from downrange.drivers.running import Awaited
 from downrange.errors import (
     CallTimeout,
     ClientClosed,
@@ -608,18 +609,16 @@ def test_a_driver_that_nobody_holds_closes_itself() -> None:
     driver.abandon()  # harmless when its loop is closed
 
 
-def test_what_ends_after_the_caller_was_cancelled_is_dropped() -> None:
-    async def main() -> None:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+def test_the_end_of_a_flow_whose_caller_was_cancelled_in_the_same_turn_is_nobodys() -> None:
+    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
+        future: asyncio.Future[int] = driver.loop.create_future()
+        running = Awaited(driver, asking(driver), future)
         future.cancel()
-        aio._settle(future, 7, None)
+        running.finish(7, None)
         assert future.cancelled()
-        odd: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        aio._settle(odd, None, StopIteration())
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            await odd
+        running.cancel()
 
-    asyncio.run(main())
+    with_driver(main)
 
 
 def test_a_connection_that_ends_after_its_place_was_taken_disturbs_nobody() -> None:

@@ -403,17 +403,13 @@ def test_a_forked_driver_refuses_and_closes_without_a_hang() -> None:
     with thread_driver() as driver:
         driver.run(asking(driver))
 
-        class Left:
-            def is_left(self) -> bool:
-                return True
-
-        born, driver._birthplace = driver._birthplace, Left()  # type: ignore[assignment]
+        driver._birthplace.is_left = True
         for use in (driver.run, driver.submit, driver.spawn):
             with pytest.raises(ForkedClient):
                 use(asking(driver))
         driver._connections._lock.acquire()  # a thread that did not come along has it
         driver.close()
-        driver._birthplace, driver._is_closed = born, False
+        driver._birthplace.is_left = driver._is_closed = False
 
 
 # ---- what it knows -------------------------------------------------------------------------------
