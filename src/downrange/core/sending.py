@@ -120,10 +120,8 @@ def send(
     route = client.routes.get(topic)
     if route is None or not route.writable:
         route = yield from find_route(producer, topic, deadline)
-    if target is None and outgoing.message.sharding_key is not None:
-        target = by_sharding_key(outgoing.message)
     chosen = None
-    if target is not None:
+    if target is not None or outgoing.message.sharding_key is not None:
         chosen = yield from _choose(producer, route, outgoing, target)
     retries = rules.retries if chosen is None or rules.is_retried_when_chosen else 0
     failures: list[Attempt] = []
@@ -143,17 +141,15 @@ def send(
             address = yield from find_target(producer, queue, deadline)
         if client.options.vip_channel:
             address = vip_address(address)
-        attempt_deadline = deadline
-        if producer.options.attempt_timeout is not None and retries > len(failures):
-            attempt_deadline = min(deadline, now + producer.options.attempt_timeout)
+        until = _time_of_attempt(producer, now, deadline, is_last=len(failures) >= retries)
         command = send_command(producer, outgoing, queue)
         try:
             if producer.is_plain:
-                reply: Command = yield Call(address, command, attempt_deadline)
+                reply: Command = yield Call(address, command, until)
                 receipt = receipt_of(producer, reply, address, queue, outgoing, failures)
             else:
                 receipt = yield from _observed_attempt(
-                    producer, outgoing, queue, address, command, attempt_deadline, rules, failures
+                    producer, outgoing, queue, address, command, until, rules, failures
                 )
         except SendForbidden:  # no broker has to do with it
             producer.counts.failed += outgoing.count
@@ -185,6 +181,14 @@ def send(
     raise failure_of(outgoing.message.topic, failures, clock.now() - started)
 
 
+def _time_of_attempt(
+    producer: ProducerCore, now: float, deadline: float, *, is_last: bool
+) -> float:
+    """Return when an attempt is given up: the last one has all the time that is left."""
+    limit = producer.options.attempt_timeout
+    return deadline if limit is None or is_last else min(deadline, now + limit)
+
+
 def send_oneway(
     producer: ProducerCore,
     outgoing: Outgoing,
@@ -202,9 +206,7 @@ def send_oneway(
     route = client.routes.get(outgoing.topic)
     if route is None or not route.writable:
         route = yield from find_route(producer, outgoing.topic, deadline)
-    if target is None and outgoing.message.sharding_key is not None:
-        target = by_sharding_key(outgoing.message)
-    if target is not None:
+    if target is not None or outgoing.message.sharding_key is not None:
         queue = yield from _choose(producer, route, outgoing, target)
     else:
         queue = producer.picker.pick(
@@ -257,9 +259,11 @@ def find_route(producer: ProducerCore, topic: str, deadline: float) -> Flow[Rout
 
 
 def _choose(
-    producer: ProducerCore, route: Route, outgoing: Outgoing, target: QueueId | Selector
+    producer: ProducerCore, route: Route, outgoing: Outgoing, target: QueueId | Selector | None
 ) -> Flow[QueueId]:
-    """Return the queue that was asked for, or that a selector chooses."""
+    """Return the queue that was asked for, or that a selector or the sharding key chooses."""
+    if target is None:
+        target = by_sharding_key(outgoing.message)
     if isinstance(target, QueueId):
         if target.topic not in (outgoing.message.topic, outgoing.topic):
             raise InvalidMessage(
