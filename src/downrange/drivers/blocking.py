@@ -155,8 +155,12 @@ class BlockingConnections:
             return {address: count for address, count in self._counts.items() if count}
 
     def forget_threads(self) -> None:
-        """After a fork: those who may have held the lock did not come along."""
+        """After a fork: those who used connections, or held the lock, did not come along.
+
+        What they used is the parent's: to shut it down here would end it there.
+        """
         self._lock = threading.Lock()
+        self._used.clear()
 
     def close(self) -> None:
         """End all connections; calls that are under way fail."""

@@ -306,3 +306,14 @@ def test_a_lock_that_was_held_over_a_fork_holds_nobody_up() -> None:
         made._lock.acquire()
         made.forget_threads()
         assert made.counts() == {}
+
+
+def test_closing_in_a_forked_child_leaves_alone_what_threads_of_the_parent_use() -> None:
+    with connections() as (made, dialer):
+        made.call(call())
+        (used,) = made._free.pop("a:1")
+        made._used.add(used)
+        made.forget_threads()
+        made.close()
+        assert not dialer.peers[0].is_ended.wait(0.05)
+        used.close()
