@@ -252,7 +252,7 @@ class ClientOptions:
     vip_channel: bool = False
     header_codec: Literal["json", "binary"] = "json"
     in_flight_max: int = 65_535
-    sync_connections_max: int = 64
+    sync_connections_max: int = 8
     callback_threads: int = 4
     callbacks_waiting_max: int = 10_000
     idle_timeout: float = 120.0
