@@ -149,7 +149,7 @@ def test_futures_cancelled_at_random_moments_leave_nothing_behind(
                     if not future.cancelled():
                         assert future.result(30).attempts == 1
             driver: Any = producer.client._driver
-            wait_until(lambda: not driver._submitted)
+            wait_until(lambda: not driver.submissions)
             facts = producer.client.stats().producers["fickle"]
             assert (facts.in_flight, facts.in_flight_bytes, facts.waiting) == (0, 0, 0)
             assert producer.send(Message(topic, b"fine")).attempts == 1
