@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from downrange.client.client import CLOSE_TIMEOUT
-from downrange.client.helpers import AsyncTopicHelpers, TopicHelpers
+from downrange.client.topic_calls import AsyncTopicCalls, TopicCalls
 from downrange.core import administration, clusters, queries, topics
 from downrange.errors import ClientClosed
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from downrange.model import QueueId, QueueOffset
 
 
-class Admin(TopicHelpers):
+class Admin(TopicCalls):
     """Makes, changes and looks at topics, groups, queues and messages; from any thread.
 
     Every call takes a `timeout` for the whole of it: the client's `call_timeout` unless given. It
@@ -312,7 +312,7 @@ class Admin(TopicHelpers):
         return self._client.run(queries.read_queues(core, topic, deadline=deadline))
 
 
-class AsyncAdmin(AsyncTopicHelpers):
+class AsyncAdmin(AsyncTopicCalls):
     """Makes, changes and looks at topics, groups, queues and messages, on an event loop.
 
     Every call takes a `timeout` for the whole of it: the client's `call_timeout` unless given. It

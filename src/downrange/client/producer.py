@@ -19,8 +19,8 @@ from downrange.client.client import (
     Servers,
     report_hook,
 )
-from downrange.client.helpers import AsyncTopicHelpers, TopicHelpers
 from downrange.client.sharing import ClientT, ClientUser
+from downrange.client.topic_calls import AsyncTopicCalls, TopicCalls
 from downrange.core.detecting import detect
 from downrange.core.hooks import Hooks
 from downrange.core.producing import ProducerCore
@@ -126,7 +126,7 @@ class ProducerBase(ClientUser[ClientT]):
         function()
 
 
-class Producer(ProducerBase[Client], TopicHelpers):
+class Producer(ProducerBase[Client], TopicCalls):
     """Sends messages, from any number of threads.
 
     Args:
@@ -437,7 +437,7 @@ class Producer(ProducerBase[Client], TopicHelpers):
         return client.run(recall(core, handle, timeout))
 
 
-class AsyncProducer(ProducerBase[AsyncClient], AsyncTopicHelpers):
+class AsyncProducer(ProducerBase[AsyncClient], AsyncTopicCalls):
     """Sends messages, from any number of tasks of one event loop.
 
     Args:

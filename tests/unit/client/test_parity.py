@@ -37,7 +37,7 @@ ONLY_FOR_THREADS = {
 OWN_WORDS = {("Client", "run"), ("Client", "lane")}
 
 #: Bases of others, which nobody makes by themselves.
-INSIDE = {"TopicHelpers"}
+INSIDE = {"TopicCalls"}
 
 each_twin = pytest.mark.parametrize("name", TWINS)
 

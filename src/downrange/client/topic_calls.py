@@ -1,6 +1,6 @@
 """Topics, offsets and messages: what producers and admins both can do, as in the Java client.
 
-`TopicHelpers` is for threads, `AsyncTopicHelpers` for asyncio, side by side.
+`TopicCalls` is for threads, `AsyncTopicCalls` for asyncio, side by side.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from downrange.model import QueueId, QueueOffset, ReceivedMessage
 
 
-class TopicHelpers(ClientUser[Client]):
+class TopicCalls(ClientUser[Client]):
     """Creates topics, looks up offsets and messages.
 
     Every call takes a `timeout` for the whole of it: the client's `call_timeout` unless given.
@@ -199,7 +199,7 @@ class TopicHelpers(ClientUser[Client]):
         return self._client.run(flow)
 
 
-class AsyncTopicHelpers(ClientUser[AsyncClient]):
+class AsyncTopicCalls(ClientUser[AsyncClient]):
     """Creates topics, looks up offsets and messages.
 
     Every call takes a `timeout` for the whole of it: the client's `call_timeout` unless given.
