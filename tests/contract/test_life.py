@@ -25,7 +25,7 @@ from downrange.errors import (
     RocketMQError,
 )
 from downrange.model import Message
-from downrange.options import ClientOptions, Credentials
+from downrange.options import ClientOptions, Credentials, ProducerOptions
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.apache.ports import draw_name_server_port
@@ -382,3 +382,18 @@ def test_the_environment_is_read_where_asked_for(
     assert embedded.name_server in repr(kind.from_env(group="g").client)
     with pytest.raises(NoNameServer):
         make(Producer, group="g").start()
+
+
+def test_a_broker_that_is_avoided_is_logged_once(
+    producer: MakeProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Cluster(brokers=2) as cluster:
+        options = ProducerOptions(fault_tolerance="4.x", auto_create="balanced")
+        sender = producer(cluster.name_server, options=options)
+        sender.send(Message("orders", b"1"))
+        cluster.kill_broker(1)
+        with caplog.at_level("WARNING", logger="downrange.client"):
+            for _ in range(20):
+                sender.send(Message("orders", b"1"), timeout=PATIENCE)
+    avoided = [record for record in caplog.records if "is avoided" in record.getMessage()]
+    assert len(avoided) == 1

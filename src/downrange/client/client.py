@@ -223,6 +223,7 @@ class _ClientBase:
         )
         core.routes.on_change.append(_log_route)
         core.report = report_hook
+        core.on_health = _log_health
         return core
 
     def _background(self, core: ClientCore) -> list[Flow[None]]:
@@ -308,6 +309,15 @@ def _producer_stats(producer: Any) -> ProducerStats:
         traces_waiting=0 if trace is None else len(trace),
         traces_dropped=0 if trace is None else trace.dropped_count,
     )
+
+
+def _log_health(state: BrokerState) -> None:
+    if state.is_available and state.is_reachable:
+        _log.info("broker %s is used again", state.broker)
+    else:
+        _log.warning(
+            "broker %s is avoided for %.1f s: slow, or it failed", state.broker, state.avoided_for
+        )
 
 
 def report_hook(where: str, error: Exception) -> None:

@@ -32,7 +32,7 @@ from downrange.model import QueueId, QueueOffset, SendReceipt
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from downrange.core.flow import Clock, Flow
     from downrange.model import Message
@@ -311,8 +311,3 @@ def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
         )
         for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
     ]
-
-
-def batch_keys(messages: Iterable[Message]) -> tuple[str, ...]:
-    """Return the keys of all messages, each once: what Java gives a batch as its own."""
-    return tuple(dict.fromkeys(key for message in messages for key in message.keys))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from downrange.core.flow import Call, Chance, Clock, Flow, Pause
-from downrange.core.health import BrokerHealth, tolerance_of
+from downrange.core.health import BrokerHealth, BrokerState, tolerance_of
 from downrange.core.hooks import run_observers
 from downrange.core.membership import beat, beat_all, heartbeat_targets
 from downrange.core.nameservers import NameServers
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from downrange.wire.bodies import ConsumerMember
     from downrange.wire.ids import UniqueIdMaker
 
-#: Answers a request that a broker sends to us; None sends no reply.
-Handler = "Callable[[str, Command], Flow[Command | None]]"
 _FIRST_REFRESH: Final = 0.01
 _FIRST_HEARTBEAT: Final = 1.0
 
@@ -75,6 +73,7 @@ class ClientCore:
 
     Attributes:
         report: Told of the error of a hook around requests: where, and what.
+        on_health: Told when a broker begins to be avoided, and when it is used again.
     """
 
     def __init__(
@@ -97,6 +96,7 @@ class ClientCore:
         self.chance = chance
         self.unique_ids = unique_ids
         self.report: Report = _ignore
+        self.on_health: Callable[[BrokerState], None] | None = None
         self.name_servers = NameServers(name_servers, chance)
         self.routes = RouteTable()
         #: Group -> the producer's core.
@@ -158,7 +158,7 @@ class ClientCore:
         """Return what is known of the brokers' health; producers of equal settings share it."""
         tolerance = tolerance_of(option)
         if tolerance not in self._health:
-            self._health[tolerance] = BrokerHealth(tolerance, self.chance)
+            self._health[tolerance] = BrokerHealth(tolerance, self.chance, self.on_health)
         return self._health[tolerance]
 
     @property
@@ -254,7 +254,15 @@ class ClientCore:
         return (yield from refresh_all(self))
 
     def _beat(self) -> Flow[int]:
+        self._forget_brokers_that_left()
         return (yield from beat_all(self))
+
+    def _forget_brokers_that_left(self) -> None:
+        known = self.routes.brokers()
+        for health in self._health.values():
+            for state in health.snapshot(self.clock.now()):
+                if state.broker not in known:
+                    health.forget(state.broker)
 
 
 def _ignore(where: str, error: Exception) -> None:

@@ -22,7 +22,13 @@ from downrange.core.preparing import Outgoing, prepare, prepare_batch
 from downrange.core.requests import PendingRequests
 from downrange.core.sending import SendRules, send, send_oneway
 from downrange.core.splitting import check_batch, checked, size_in_batch, split
-from downrange.core.tracing import TraceBuffer, flush_trace, trace_loop
+from downrange.core.tracing import (
+    BODY_BYTES_MAX,
+    SEND_TIMEOUT,
+    TraceBuffer,
+    flush_trace,
+    trace_loop,
+)
 from downrange.core.validation import GROUP_LENGTH_MAX, check_message, check_producer_group
 from downrange.errors import BatchFailed, ClientClosed, RocketMQError
 from downrange.model import BatchReceipt, Message, QueueId, SendReceipt
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
 
 #: The producer of traces is one of its own: short of nothing that the traced one has.
 _TRACE_OPTIONS: Final = ProducerOptions(
-    timeout=5.0, body_bytes_max=128_000, compress_over_bytes=128_000
+    timeout=SEND_TIMEOUT, body_bytes_max=BODY_BYTES_MAX, compress_over_bytes=BODY_BYTES_MAX
 )
 #: How Java names the group that sends a group's traces.
 _TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER-{}-PRODUCE-1"
@@ -265,7 +271,9 @@ class ProducerCore:
         """
         if isinstance(messages, list | tuple):
             check_batch(messages)  # before any of them is sent
-        parts = split(checked(messages), self.options.body_bytes_max, size_in_batch)
+        else:
+            messages = checked(messages)
+        parts = split(messages, self.options.body_bytes_max, size_in_batch)
         return self.accepted(
             self._send_parts(parts, lane, rules, target, timeout, is_limited),
             self.deadline(timeout),

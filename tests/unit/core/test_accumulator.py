@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downrange.core.accumulator import Accumulator, batch_keys, split_receipt
+from downrange.core.accumulator import Accumulator, split_receipt
 from downrange.core.flow import Effect, Flow, Pause, Wait
 from downrange.core.splitting import size_in_batch
 from downrange.errors import (
@@ -430,11 +430,6 @@ def test_message_is_not_held_while_the_total_is_reached() -> None:
     result_of(other)
     assert (accumulator.held_bytes, accumulator.can_hold(body_of(3))) == (0, True)
     assert (accumulator.batches, accumulator.messages) == (1, 2)
-
-
-def test_batch_keys_are_those_of_all_messages_once() -> None:
-    messages = [Message("orders", b"1", keys=["a", "b"]), Message("orders", b"2", keys=["b", "c"])]
-    assert batch_keys(messages) == ("a", "b", "c")
 
 
 # ---- any story -----------------------------------------------------------------------------------

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from downrange.core.client import TimerFacts
 from downrange.core.flow import Ask, Flow, Pause
 from downrange.core.hooks import Hooks
-from downrange.errors import ConnectFailed, GroupTaken, NoPermission
+from downrange.errors import ConnectFailed, ConnectionLost, GroupTaken, NoPermission
 from downrange.options import ClientOptions, Credentials, FaultTolerance
 from downrange.wire.bodies import ConsumerMember
 from downrange.wire.codes import RequestCode
@@ -26,6 +26,9 @@ from tests.unit.core.stepping import (
     refused,
     route,
 )
+
+if TYPE_CHECKING:
+    from downrange.core.health import BrokerState
 
 
 class FakeConsumer:
@@ -257,3 +260,23 @@ def test_a_timer_does_not_hide_a_fault_of_ours() -> None:
     next(flow)
     with pytest.raises(ZeroDivisionError):
         flow.throw(ZeroDivisionError())
+
+
+def test_brokers_that_no_route_names_any_more_are_no_longer_judged() -> None:
+    core = core_with(route("a"))
+    health = core.health_for("5.x")
+    for broker in ("a", "gone"):
+        health.failed(broker, ConnectionLost(f"{broker}:1", "cut"), 0.1, core.clock.now())
+    beating = core.background()[1]
+    next(beating)
+    beating.send(None)
+    assert [state.broker for state in health.snapshot(core.clock.now())] == ["a"]
+
+
+def test_the_client_is_told_when_a_broker_begins_to_be_avoided() -> None:
+    core = core_with(route("a"))
+    told: list[BrokerState] = []
+    core.on_health = told.append
+    health = core.health_for("4.x")
+    health.failed("a", ConnectionLost("a:1", "cut"), 0.1, core.clock.now())
+    assert [(state.broker, state.is_available) for state in told] == [("a", False)]
