@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 EXTRAS = {
     "server": ("uvloop", "yaml"),
     "cli": ("rich", "typer"),
-    "spark": ("pyspark", "pyarrow"),
+    "spark": ("pyspark", "pyarrow", "numpy"),
     "proxy": ("python_socks",),
     "console": ("uvloop", "yaml", "rich", "typer"),
     "dev": ("pytest", "hypothesis"),

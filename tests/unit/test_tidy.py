@@ -38,12 +38,22 @@ ARROWS: dict[str, set[str]] = {
     "addresses": {"errors"},
     "tls": {"errors"},
     "embedded": {"server", "handling", "wire", "options", "errors"},
+    "spark": {"client", "core", "wire", "model", "options", "errors", "extras"},
+    "pipelines": {"spark", "client", "core", "wire", "model", "options", "errors", "extras"},
+    "demo": {"pipelines", "spark", "embedded", "client", "core", "model", "options", "errors"},
     "cli": {
         *("client", "core", "drivers", "server", "store", "options", "wire", "model", "errors"),
-        *("extras", "addresses", "tls"),
+        *("extras", "addresses", "tls", "pipelines", "demo"),
     },
+    "pyspark_rocketmq": {"spark"},
+    "pyspark_downrange": {"spark"},
     "__main__": {"cli", "errors", "extras"},
     "__init__": {"client", "core", "embedded", "model", "options", "errors"},
+}
+
+#: Parts that need an extra.
+_EXTRA_PARTS = {
+    *("cli", "__main__", "spark", "pipelines", "demo", "pyspark_rocketmq", "pyspark_downrange"),
 }
 
 #: Parts that decide and convert, and so can be tested and simulated without a world.
@@ -72,8 +82,10 @@ def _path_of(module: str) -> Path:
 
 def _part_of(module: str) -> str:
     """Return the part of the package that a module belongs to: `wire` for downrange.wire.link."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 else "__init__"
+    package, *parts = module.split(".")
+    if package != "downrange":
+        return package
+    return parts[0] if parts else "__init__"
 
 
 def _imports_of(module: str) -> set[str]:
@@ -131,7 +143,7 @@ def test_plain_install_needs_only_the_declared_packages() -> None:
     used = {
         name.split(".")[0]
         for module in MODULES
-        if _part_of(module) not in {"cli", "__main__"}
+        if _part_of(module) not in _EXTRA_PARTS
         for name in _imports_of(module)
     }
     assert used - set(sys.stdlib_module_names) - {"downrange"} == declared

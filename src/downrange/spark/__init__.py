@@ -1,0 +1,1 @@
+"""The `rocketmq` data source for Spark."""

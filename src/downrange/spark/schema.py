@@ -1,0 +1,94 @@
+"""The columns of the data source, as Spark and Arrow know them, and what a user may choose of them.
+
+A schema that the user gives is a projection: any of the columns, in any order, with the same types.
+What is not in it is not decoded, which is the only column pruning that a Python source has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from downrange.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+#: Spark calls the entries of a map so in Arrow, too; the values may be null, the keys never.
+_PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+
+#: Column -> its type in Spark and in Arrow; what every read has.
+_PLAIN: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "topic": (StringType(), pa.string()),
+    "broker_name": (StringType(), pa.string()),
+    "queue_id": (IntegerType(), pa.int32()),
+    "offset": (LongType(), pa.int64()),
+    "msg_id": (StringType(), pa.string()),
+    "keys": (StringType(), pa.string()),
+    "tags": (StringType(), pa.string()),
+    "body": (BinaryType(), pa.binary()),
+    "properties": (MapType(StringType(), StringType()), _PROPERTIES),
+    "born_timestamp": (TimestampType(), _TIMESTAMP),
+    "store_timestamp": (TimestampType(), _TIMESTAMP),
+}
+#: What `includeMetadata` adds.
+_METADATA: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "born_host": (StringType(), pa.string()),
+    "store_host": (StringType(), pa.string()),
+    "reconsume_times": (IntegerType(), pa.int32()),
+    "flag": (IntegerType(), pa.int32()),
+    "sys_flag": (IntegerType(), pa.int32()),
+}
+_ALL: Final = _PLAIN | _METADATA
+COLUMNS: Final = tuple(_PLAIN)
+METADATA_COLUMNS: Final = tuple(_METADATA)
+
+
+def spark_schema(*, include_metadata: bool) -> StructType:
+    """Return the schema of a read without one of the user's."""
+    columns = _ALL if include_metadata else _PLAIN
+    return StructType([StructField(name, types[0]) for name, types in columns.items()])
+
+
+def arrow_schema(columns: Iterable[str]) -> pa.Schema:
+    """Return the Arrow schema of these columns; all of them may be null, as in Spark's."""
+    return pa.schema([pa.field(name, _ALL[name][1]) for name in columns])
+
+
+def check_projection(schema: StructType) -> tuple[str, ...]:
+    """Return the columns that a user's schema chooses.
+
+    Raises:
+        OptionError: It names a column that is not there, one twice, none, or another type.
+    """
+    if not schema.fields:
+        raise OptionError(f"the schema has no column; choose some of {', '.join(_ALL)}")
+    names = [field.name for field in schema.fields]
+    for field in schema.fields:
+        if field.name not in _ALL:
+            raise OptionError(
+                f"column {field.name!r} is none of the source's: {', '.join(_ALL)}; a schema "
+                "chooses columns, what is in a body is parsed after reading"
+            )
+        wanted = _ALL[field.name][0]
+        if field.dataType != wanted:
+            raise OptionError(
+                f"column {field.name!r} is {wanted.simpleString()}, not "
+                f"{field.dataType.simpleString()}; cast it after reading"
+            )
+        if names.count(field.name) > 1:
+            raise OptionError(f"column {field.name!r} is there twice")
+    return tuple(names)
