@@ -1,0 +1,64 @@
+"""One Spark session for all tests of this folder.
+
+    def test_a_read(spark: SparkSession) -> None: ...
+
+Where no Java is, the tests are skipped with a word on it, or fail with DOWNRANGE_REQUIRE_APACHE=1.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.pipelines.session import find_java, java_hint, make_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let pyspark's own warnings pass: sockets that the collector closes, and the like."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+            )
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    """Skip or fail where Spark cannot run."""
+    if find_java() is None:
+        reason = f"Spark cannot run here: {java_hint()}"
+        if os.environ.get("DOWNRANGE_REQUIRE_APACHE") == "1":
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Give the session that all tests share: two cores, small shuffles, no web page."""
+    scratch: Path = tmp_path_factory.mktemp("spark")
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.streaming.stopTimeout": "30s",
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        session = make_session("downrange-tests", master="local[2]", settings=settings)
+        try:
+            yield session
+        finally:
+            session.stop()
