@@ -111,6 +111,26 @@ class PullBatch(msgspec.Struct, frozen=True):
     replica: int = MASTER
 
 
+class RawPull(msgspec.Struct, frozen=True, gc=False):
+    """What a pull brought, undecoded.
+
+    Attributes:
+        status: How it ended.
+        body: Stored records, back to back, as they lie in the broker's log.
+        next_offset: Where to go on.
+        min_offset: The queue's first.
+        max_offset: The queue's next.
+        replica: Id of the replica that the broker wants to be asked next.
+    """
+
+    status: PullStatus
+    body: bytes
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    replica: int = MASTER
+
+
 def pull(
     core: ClientCore,
     queue: QueueId,
@@ -123,7 +143,45 @@ def pull(
     replica: int = MASTER,
     deadline: float,
 ) -> Flow[PullBatch]:
-    """Read messages of a queue from an offset on.
+    """Read messages of a queue from an offset on; arguments and errors as of `pull_raw`."""
+    found = yield from pull_raw(
+        core,
+        queue,
+        offset,
+        group=group,
+        max_count=max_count,
+        wanted=wanted,
+        suspend=suspend,
+        replica=replica,
+        deadline=deadline,
+    )
+    messages = read_messages(core, found.body, queue.broker) if found.body else []
+    if wanted.tags:
+        messages = [message for message in messages if message.tags in wanted.tags]
+    return PullBatch(
+        found.status,
+        messages,
+        QueueOffset(found.next_offset),
+        QueueOffset(found.min_offset),
+        QueueOffset(found.max_offset),
+        found.replica,
+    )
+
+
+def pull_raw(
+    core: ClientCore,
+    queue: QueueId,
+    offset: int,
+    *,
+    group: str,
+    max_count: int = 32,
+    max_bytes: int | None = None,
+    wanted: Filter = EVERYTHING,
+    suspend: float = 0.0,
+    replica: int = MASTER,
+    deadline: float,
+) -> Flow[RawPull]:
+    """Read messages of a queue from an offset on, as the bytes that the broker has.
 
     Args:
         core: The client.
@@ -131,7 +189,9 @@ def pull(
         offset: The first that is wanted.
         group: In whose name; the broker counts by it.
         max_count: How many at most; a broker gives 32 unless it is set up otherwise.
-        wanted: Which messages.
+        max_bytes: How many bytes at most; a broker of ours that is asked for more than the usual
+            256 KiB, and for more than 32 messages, gives more.
+        wanted: Which messages. By tags, a broker compares only hashes: compare them again.
         suspend: How long the broker waits for a message when there is none. An Apache broker looks
             at this time every five seconds only, so give a deadline that is later by as much.
         replica: Id of the replica to ask, if it is there.
@@ -154,21 +214,19 @@ def pull(
         suspend_timeout_millis=int(suspend * 1000),
         subscription=wanted.text,
         expression_type=wanted.kind,
+        max_msg_bytes=max_bytes,
     )
     reply = yield from core.call(address, request_command(header), deadline)
     status = _STATUSES.get(reply.code)
     if status is None:
         raise core.refused(reply, address, queue.topic)
     found = PullReply.from_fields(reply.fields)
-    messages = read_messages(core, reply.body, queue.broker) if reply.body else []
-    if wanted.tags:
-        messages = [message for message in messages if message.tags in wanted.tags]
-    return PullBatch(
+    return RawPull(
         status,
-        messages,
-        QueueOffset(found.next_begin_offset),
-        QueueOffset(found.min_offset),
-        QueueOffset(found.max_offset),
+        reply.body or b"",
+        found.next_begin_offset,
+        found.min_offset,
+        found.max_offset,
         found.suggest_which_broker_id,
     )
 
