@@ -1,1 +1,69 @@
-"""The `rocketmq` data source for Spark."""
+"""RocketMQ as a data source of Spark, without a jar.
+
+    import downrange.spark
+
+    downrange.spark.register(spark)  # or nothing at all: Spark finds an installed package by itself
+    orders = (
+        spark.readStream.format("rocketmq")
+        .option("nameServer", "127.0.0.1:9876")
+        .option("subscribe", "orders")
+        .load()
+    )
+
+Importing this needs nothing of Spark; what is used does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from downrange.extras import require
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from downrange.spark.deduplicating import drop_duplicates
+    from downrange.spark.listening import LagListener
+    from downrange.spark.losses import DataLost
+    from downrange.spark.source import DownrangeDataSource, RocketMQDataSource
+
+__all__ = [
+    "DataLost",
+    "DownrangeDataSource",
+    "LagListener",
+    "RocketMQDataSource",
+    "drop_duplicates",
+    "register",
+]
+
+_HOMES: Final = {
+    "DataLost": "losses",
+    "DownrangeDataSource": "source",
+    "LagListener": "listening",
+    "RocketMQDataSource": "source",
+    "drop_duplicates": "deduplicating",
+}
+
+
+def register(spark: SparkSession) -> None:
+    """Make `rocketmq`, and `downrange` for where an old jar owns that name, known to a session.
+
+    Spark finds both by itself where this package is installed for the driver's Python; this call is
+    for the rest: a package that is shipped along, and for those who like to see it.
+
+    Raises:
+        MissingExtra: PySpark, PyArrow or NumPy is not installed.
+    """
+    require("the Spark data source", "spark")
+    from downrange.spark.source import DownrangeDataSource, RocketMQDataSource
+
+    spark.dataSource.register(RocketMQDataSource)
+    spark.dataSource.register(DownrangeDataSource)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require("the Spark data source", "spark")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

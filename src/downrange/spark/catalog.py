@@ -180,9 +180,7 @@ class Catalog:
         """Return the first or the next offset of each queue; see `ends`."""
         return self.begins(queues) if edge == "earliest" else self.ends(queues, is_fresh=True)
 
-    def _place(
-        self, queue: QueueId, said: str | datetime | int | None
-    ) -> Callable[[], Flow[int]]:
+    def _place(self, queue: QueueId, said: str | datetime | int | None) -> Callable[[], Flow[int]]:
         """Return what makes the flow that finds a place in a queue; it may be needed again."""
         options, core = self._options, self._client.core
 

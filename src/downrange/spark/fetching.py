@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from downrange.core.names import with_namespace
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("downrange.spark")
 #: How much longer than the request itself its future is waited for.
 _MARGIN: Final = 5.0
+_GOES_ON: Final = (PullStatus.FOUND, PullStatus.NO_MATCH)
 
 
 def read_partition(
@@ -86,48 +87,56 @@ class _RangeReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, in order."""
-        rows_max, bytes_max = self._options.batch_rows, self._options.batch_bytes
+        bytes_max = self._options.batch_bytes
+        # By a filter, rows are fewer than offsets, and nobody has counted them yet.
+        rows_max = self._end if self._is_filtered else self._options.batch_rows
         chunks: list[bytes] = []
-        rows = size = 0
+        begin = end = size = 0
+        is_cut = False
         try:
-            for body, count in self._bodies():
-                if chunks and (rows + count > rows_max or size + len(body) > bytes_max):
-                    yield self._decoded(chunks)
-                    chunks, rows, size = [], 0, 0
-                chunks.append(body)
-                rows += count
-                size += len(body)
+            for stride, found in self._answers():
+                last = min(found.next_offset, stride.end)
+                is_full = last - begin > rows_max or size + len(found.body) > bytes_max
+                if chunks and (is_full or is_cut):
+                    yield self._decoded(chunks, begin, end)
+                    chunks, size = [], 0
+                if not chunks:
+                    begin = stride.begin
+                chunks.append(found.body)
+                size += len(found.body)
+                end = last
+                # A batch that a broker stored whole may stand on the border of two strides, and is
+                # in the answers to both: each takes its own part of it.
+                is_cut = found.next_offset > stride.end
             if chunks:
-                yield self._decoded(chunks)
+                yield self._decoded(chunks, begin, end)
         finally:
             for stride in self._strides:  # a reader that is given up waits for nothing
                 stride.answer.cancel()
 
-    def _decoded(self, chunks: list[bytes]) -> pa.RecordBatch:
-        decoded = decode(chunks, self._wanted)
+    def _decoded(self, chunks: list[bytes], begin: int, end: int) -> pa.RecordBatch:
+        wanted = replace(self._wanted, begin=begin, end=end)
+        decoded = decode(chunks, wanted)
         if decoded.damaged:
             _log.warning("%s: %d bodies cannot be unpacked", self._queue, decoded.damaged)
         return decoded.batch
 
-    def _bodies(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the bytes of answers with about how many messages they hold."""
+    def _answers(self) -> Iterator[tuple[_Stride, RawPull]]:
+        """Yield the answers that hold messages, with the strides that they are answers to."""
         self._fill()
         while self._strides:
             stride = self._strides.popleft()
             found = self._answer(stride)
             if found is None:
                 continue  # asked again, or given up
-            if self._is_filtered:
-                self._next = found.next_offset
-            elif found.next_offset < stride.end:
+            if found.next_offset < stride.end:
                 # The broker gives less at a time: so do the strides to come, and the rest is next.
-                self._stride = max(1, found.next_offset - stride.begin)
+                if not self._is_filtered:
+                    self._stride = found.next_offset - stride.begin
                 self._ask_first(found.next_offset, stride.end)
-            elif not self._next < self._end:
-                pass
             self._fill()
             if found.body:
-                yield found.body, found.next_offset - stride.begin
+                yield stride, found
 
     # ---- asking --------------------------------------------------------------------------------
 
@@ -163,38 +172,39 @@ class _RangeReader:
         Raises:
             RocketMQError: See `read_partition`.
         """
+        is_last = stride.attempts > self._options.fetch_retries
         try:
             found = stride.answer.result(self._options.pull_timeout + _MARGIN)
         except (TopicNotFound, RouteNotFound) as error:
-            if stride.attempts <= self._options.fetch_retries:
-                return self._again(stride, error)
-            self._lose(stride, None, "the topic or its broker is gone")
-            return self._skip(stride, stride.end)
+            if not is_last:
+                self._again(stride, error)
+            else:
+                self._lose(stride, None, "the topic or its broker is gone", go_on_at=stride.end)
+            return None
         except RocketMQError as error:
-            if not error.retryable or stride.attempts > self._options.fetch_retries:
+            if not error.retryable or is_last:
                 raise
-            return self._again(stride, error)
-        there = (found.min_offset, found.max_offset)
-        if found.status is PullStatus.MOVED:
-            problem = "they were deleted" if stride.begin < found.min_offset else "the queue is shorter"
-            self._lose(stride, there, problem)
-            return self._skip(stride, max(found.next_offset, found.min_offset))
-        if found.status is PullStatus.NO_NEW:
-            self._lose(stride, there, "the queue is shorter than it was")
-            return self._skip(stride, stride.end)
-        if found.next_offset <= stride.begin:
-            return self._stuck(stride, there)
-        if found.status is PullStatus.NO_MATCH and not self._is_filtered:
-            self._lose(stride, there, "the broker leaves them out, as they are being deleted")
-            return self._skip(stride, found.next_offset)
-        return found
+            self._again(stride, error)
+            return None
+        if found.next_offset <= stride.begin and not is_last and found.status in _GOES_ON:
+            self._again(stride, None)
+            return None
+        return found if self._is_good(stride, found) else None
 
-    def _stuck(self, stride: _Stride, there: tuple[int, int]) -> RawPull | None:
-        """A broker that does not go on is asked again, then believed to have nothing."""
-        if stride.attempts <= self._options.fetch_retries:
-            return self._again(stride, None)
-        self._lose(stride, there, "the broker does not give them out")
-        return self._skip(stride, stride.end)
+    def _is_good(self, stride: _Stride, found: RawPull) -> bool:
+        """Whether an answer goes on; what it says is lost is told, and left out."""
+        there = (found.min_offset, found.max_offset)
+        if found.status is PullStatus.MOVED and stride.begin < found.min_offset:
+            self._lose(stride, there, "they were deleted", go_on_at=found.min_offset)
+        elif found.status in (PullStatus.MOVED, PullStatus.NO_NEW):
+            self._lose(stride, there, "the queue is shorter than it was", go_on_at=stride.end)
+        elif found.next_offset <= stride.begin:
+            self._lose(stride, there, "the broker does not give them out", go_on_at=stride.end)
+        elif found.status is PullStatus.NO_MATCH and not self._is_filtered:
+            self._lose(stride, there, "they are being deleted", go_on_at=found.next_offset)
+        else:
+            return True
+        return False
 
     def _again(self, stride: _Stride, error: RocketMQError | None) -> None:
         """Ask once more, after a pause and a look where the broker is now."""
@@ -210,14 +220,12 @@ class _RangeReader:
         self._ask_first(stride.begin, stride.end)
         self._strides[0].attempts = stride.attempts + 1
 
-    def _lose(self, stride: _Stride, there: tuple[int, int] | None, problem: str) -> None:
-        loss = DataLost(self._queue, (stride.begin, stride.end), there, problem)
-        tell(loss, is_fatal=self._options.is_loss_fatal)
-
-    def _skip(self, stride: _Stride, to: int) -> None:
-        """Go on at an offset: in this stride, or behind it."""
-        if to < stride.end:
-            self._ask_first(to, stride.end)
-        elif self._is_filtered:
-            self._next = self._end if to >= self._end else to
+    def _lose(
+        self, stride: _Stride, there: tuple[int, int] | None, problem: str, *, go_on_at: int
+    ) -> None:
+        """Tell what is lost, and go on: in this stride, or behind it."""
+        gone = (stride.begin, min(go_on_at, stride.end))
+        tell(DataLost(self._queue, gone, there, problem), is_fatal=self._options.is_loss_fatal)
+        if go_on_at < stride.end:
+            self._ask_first(go_on_at, stride.end)
         self._fill()

@@ -1,0 +1,92 @@
+"""The data source itself: what `format("rocketmq")` means.
+
+    spark.read.format("rocketmq").option("nameServer", …).option("subscribe", "orders").load()
+
+A source of Java's with the same short name goes before one of Python's; where an old jar owns
+"rocketmq", "downrange" is the same source under another name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from downrange.spark.read_options import SELECTIONS, ReadOptions, parse_read
+from downrange.spark.reading import RocketMQReader, check_batch_only
+from downrange.spark.schema import check_projection, spark_schema
+from downrange.spark.streaming import RocketMQStreamReader, check_stream_only
+from downrange.spark.texts import Texts
+from downrange.spark.write_options import WRITE_NAMES, parse_write
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from pyspark.sql.types import StructType
+
+    from downrange.spark.writing import RocketMQStreamWriter, RocketMQWriter
+
+
+class RocketMQDataSource(DataSource):
+    """Topics as tables: batch and stream, read and write.
+
+    Args:
+        options: As Spark gives them; docs/guides/spark.md lists them.
+
+    Raises:
+        OptionError: An option is unknown, missing, or makes no sense; so `load` fails at once.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        # Nobody says here whether it is a read or a write: the options do.
+        texts = Texts(self.options)
+        if any(map(texts.has, SELECTIONS)):
+            parse_read(self.options)
+        elif any(map(texts.has, WRITE_NAMES)):
+            parse_write(self.options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the short name."""
+        return "rocketmq"
+
+    def schema(self) -> StructType:
+        """Return the columns of a read without a schema of the user's."""
+        return spark_schema(include_metadata=self._reading().include_metadata)
+
+    def reader(self, schema: StructType) -> RocketMQReader:
+        """Return what reads a batch."""
+        options = self._reading()
+        check_batch_only(options)
+        return RocketMQReader(options, check_projection(schema))
+
+    def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802
+        """Return what reads a stream."""
+        options = self._reading()
+        check_stream_only(options)
+        return RocketMQStreamReader(options, check_projection(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
+        """Return what writes a batch."""
+        from downrange.spark.writing import RocketMQWriter  # readers do not need it
+
+        return RocketMQWriter(parse_write(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802
+        """Return what writes a stream."""
+        from downrange.spark.writing import RocketMQStreamWriter
+
+        return RocketMQStreamWriter(parse_write(self.options), schema, overwrite=overwrite)
+
+    def _reading(self) -> ReadOptions:
+        return parse_read(self.options)
+
+
+class DownrangeDataSource(RocketMQDataSource):
+    """The same under a name that no old jar has."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the short name."""
+        return "downrange"
