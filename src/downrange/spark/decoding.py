@@ -1,0 +1,260 @@
+"""Bytes of pull replies become rows, record by record: the plain way, which says what is right.
+
+`columns` does the same for many records at once and must give the same rows. The rules of both:
+
+- A record is a row; an inner batch is as many rows as it holds. Rows keep the records' order.
+- Only queue offsets of the wanted range become rows. What lies outside is not unpacked, so that it
+  is not an error of this range either.
+- A time outside the years 1 to 9999 is null: Spark and Python cannot show it, and a nearer one
+  would be made up. Bytes that are no UTF-8 show as U+FFFD.
+- A body that cannot be unpacked and an inner batch that cannot be read are errors, or, where the
+  reader is told to go on, a row with a null body. A damaged inner batch stays one row, at its own
+  offset. A record whose lengths are wrong is always an error: nothing behind it can be found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from downrange.errors import MalformedBody, MalformedRecord, WireError
+from downrange.spark.schema import arrow_schema
+from downrange.wire.compression import decompress
+from downrange.wire.properties import PropertyKey
+from downrange.wire.records import Record, decode_record, decode_records, unwrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+#: The first and last millisecond that becomes a timestamp: years 1 to 9999.
+TIME_MS_MIN: Final = -62_135_596_800_000
+TIME_MS_MAX: Final = 253_402_300_799_999
+#: Replies that become one batch: more could fill a string column over its 2 GiB.
+_INPUT_BYTES_MAX: Final = 256 * 2**20
+#: Arrow counts the bytes of a binary column in 31 bits.
+_BODIES_BYTES_MAX: Final = 2**31 - 1
+_PROPERTY_COLUMNS: Final = frozenset(("msg_id", "keys", "tags", "properties"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What of the records of one queue becomes rows.
+
+    Attributes:
+        columns: Names of the schema's columns, in the order of the batch.
+        topic: The topic as the user knows it; a column with this one value.
+        broker: The broker's name; a column with this one value.
+        begin: The first queue offset that becomes a row.
+        end: The first one that does not any more.
+        tags: Where not empty, only rows whose tag is one of these: a broker compares hashes only.
+        body_bytes_max: The largest body to unpack.
+        is_strict: Whether a body that cannot be unpacked is an error; if not, it is null.
+    """
+
+    columns: tuple[str, ...]
+    topic: str
+    broker: str
+    begin: int
+    end: int
+    tags: frozenset[str] = frozenset()
+    body_bytes_max: int = 128 * 2**20
+    is_strict: bool = True
+
+    @property
+    def needs_body(self) -> bool:
+        """Whether bodies are looked at."""
+        return "body" in self.columns
+
+    @property
+    def needs_properties(self) -> bool:
+        """Whether properties are looked at."""
+        return bool(self.tags) or not _PROPERTY_COLUMNS.isdisjoint(self.columns)
+
+
+class Decoded(NamedTuple):
+    """Rows out of records."""
+
+    batch: pa.RecordBatch
+    #: How many of the rows have a null body because theirs was damaged.
+    damaged: int
+
+
+class _Row(NamedTuple):
+    record: Record
+    properties: dict[str, str]
+    body: bytes | None
+    is_damaged: bool
+
+
+def decode_each(chunks: Sequence[bytes], wanted: Wanted) -> Decoded:
+    """Turn the bodies of pull replies into rows, one record after the other.
+
+    Args:
+        chunks: Stored records back to back; none reaches from one chunk into the next.
+        wanted: Which of them, and what of them.
+
+    Returns:
+        A batch whose schema is exactly that of the wanted columns.
+
+    Raises:
+        WireError: A record is damaged, or the rows are too large for one batch. The text names
+            the topic, the broker and, as far as it is known, queue and offset.
+    """
+    check_input(chunks, wanted)
+    rows = list(_rows_of(chunks, wanted))
+    schema = arrow_schema(wanted.columns)
+    arrays = [pa.array(_VALUES[field.name](rows, wanted), type=field.type) for field in schema]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return Decoded(batch, sum(row.is_damaged for row in rows))
+
+
+def check_input(chunks: Sequence[bytes], wanted: Wanted) -> None:
+    """Refuse more bytes than one batch can surely hold.
+
+    Raises:
+        WireError: They are too many.
+    """
+    size = sum(map(len, chunks))
+    if size > _INPUT_BYTES_MAX:
+        raise WireError(
+            f"replies for {_place(wanted)}",
+            f"{size} bytes cannot become one batch, only {_INPUT_BYTES_MAX}; make batches smaller",
+        )
+
+
+def check_bodies(size: int, wanted: Wanted) -> None:
+    """Refuse unpacked bodies that are too large together.
+
+    Raises:
+        WireError: One binary column cannot hold them.
+    """
+    if size > _BODIES_BYTES_MAX:
+        raise WireError(
+            f"bodies of {_place(wanted)}",
+            f"unpack to over {_BODIES_BYTES_MAX} bytes in one batch; make batches smaller",
+        )
+
+
+def unwrapped(record: Record, wanted: Wanted) -> list[Record] | None:
+    """Return the messages of an inner batch within the range; any other record alone.
+
+    Returns:
+        None for an inner batch that is damaged, and that the reader may go on behind.
+
+    Raises:
+        MalformedBody: It is damaged, and the reader is strict. One that begins behind the range
+            has no rows to lose and raises nothing.
+    """
+    try:
+        inner = unwrap(record)
+    except MalformedBody as error:
+        if wanted.is_strict and record.queue_offset < wanted.end:
+            place = _place(wanted, record.queue_id, record.queue_offset)
+            raise MalformedBody(f"{error.where} of {place}", error.problem) from error
+        return None
+    return [one for one in inner if wanted.begin <= one.queue_offset < wanted.end]
+
+
+def unpacked(
+    body: bytes, sys_flag: int, wanted: Wanted, *, queue_id: int, offset: int
+) -> bytes | None:
+    """Return a body as it was sent.
+
+    Returns:
+        None for a body that is damaged, and that the reader may go on without.
+
+    Raises:
+        MalformedBody: It is damaged, and the reader is strict.
+    """
+    try:
+        return decompress(body, sys_flag, wanted.body_bytes_max)
+    except MalformedBody as error:
+        if wanted.is_strict:
+            place = _place(wanted, queue_id, offset)
+            raise MalformedBody(f"{error.where} of {place}", error.problem) from error
+        return None
+
+
+def _rows_of(chunks: Sequence[bytes], wanted: Wanted) -> Iterator[_Row]:
+    needs_body, needs_properties, tags = wanted.needs_body, wanted.needs_properties, wanted.tags
+    bodies_size = 0
+    for record in _records_of(chunks, wanted):
+        inner = unwrapped(record, wanted)
+        is_broken_batch = inner is None
+        for one in (record,) if inner is None else inner:
+            if not wanted.begin <= one.queue_offset < wanted.end:
+                continue
+            properties = one.properties() if needs_properties else {}
+            if tags and properties.get(PropertyKey.TAGS) not in tags:
+                continue
+            body = None
+            is_damaged = is_broken_batch
+            if needs_body and not is_broken_batch:
+                body = unpacked(
+                    one.body,
+                    one.sys_flag,
+                    wanted,
+                    queue_id=one.queue_id,
+                    offset=one.queue_offset,
+                )
+                is_damaged = body is None
+                bodies_size += len(body or b"")
+                check_bodies(bodies_size, wanted)
+            yield _Row(one, properties, body, is_damaged)
+
+
+def _records_of(chunks: Sequence[bytes], wanted: Wanted) -> Iterator[Record]:
+    for number, chunk in enumerate(chunks, 1):
+        try:
+            yield from decode_records(chunk)
+        except MalformedRecord as error:
+            # What lies before the damage is whole, and so tells the queue.
+            queue_id = decode_record(chunk).queue_id if error.position else None
+            place = f"reply {number} of {len(chunks)} for {_place(wanted, queue_id)}"
+            raise MalformedRecord(error.position, f"{error.problem}; in {place}") from error
+
+
+def _place(wanted: Wanted, queue_id: int | None = None, offset: int | None = None) -> str:
+    """Say where rows come from, as an error names it."""
+    place = f"topic {wanted.topic!r}, broker {wanted.broker!r}"
+    if queue_id is not None:
+        place += f", queue {queue_id}"
+    if offset is not None:
+        return f"{place}, offset {offset}"
+    return f"{place}, offsets {wanted.begin} to {wanted.end}"
+
+
+# ---- columns -------------------------------------------------------------------------------------
+
+
+def _property(key: PropertyKey) -> Callable[[list[_Row], Wanted], Iterable[Any]]:
+    return lambda rows, _: [row.properties.get(key) for row in rows]
+
+
+def _micros(time_ms: int) -> int | None:
+    return time_ms * 1000 if TIME_MS_MIN <= time_ms <= TIME_MS_MAX else None
+
+
+#: Column -> its values; `pa.array` makes what the schema says of them.
+_VALUES: Final[dict[str, Callable[[list[_Row], Wanted], Iterable[Any]]]] = {
+    "topic": lambda rows, wanted: [wanted.topic] * len(rows),
+    "broker_name": lambda rows, wanted: [wanted.broker] * len(rows),
+    "queue_id": lambda rows, _: [row.record.queue_id for row in rows],
+    "offset": lambda rows, _: [row.record.queue_offset for row in rows],
+    "msg_id": lambda rows, _: [
+        row.properties.get(PropertyKey.UNIQUE_KEY) or row.record.offset_id for row in rows
+    ],
+    "keys": _property(PropertyKey.KEYS),
+    "tags": _property(PropertyKey.TAGS),
+    "body": lambda rows, _: [row.body for row in rows],
+    "properties": lambda rows, _: [[*row.properties.items()] for row in rows],
+    "born_timestamp": lambda rows, _: [_micros(row.record.born_ms) for row in rows],
+    "store_timestamp": lambda rows, _: [_micros(row.record.store_ms) for row in rows],
+    "born_host": lambda rows, _: [row.record.born_host for row in rows],
+    "store_host": lambda rows, _: [row.record.store_host for row in rows],
+    "reconsume_times": lambda rows, _: [row.record.reconsume_times for row in rows],
+    "flag": lambda rows, _: [row.record.flag for row in rows],
+    "sys_flag": lambda rows, _: [row.record.sys_flag for row in rows],
+}
