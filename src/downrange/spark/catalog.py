@@ -1,7 +1,7 @@
 """What the driver knows of queues: which there are, and where they begin and end.
 
-Spark asks about every 11 ms while a stream is idle, so answers are kept for a while. A question that
-is not answered is asked again a few times; then it fails, as Spark does not ask again by itself.
+Spark asks about every 11 ms while a stream is idle, so answers are kept for a while. A question
+that is not answered is asked again a few times; then it fails, as Spark does not ask again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from downrange.core.queries import (
 )
 from downrange.core.routes import refresh_route
 from downrange.errors import OptionError, RocketMQError, RouteNotFound
-from downrange.model import QueueId
 from downrange.spark.offsets import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from downrange.client.client import Client
     from downrange.core.client import ClientCore
     from downrange.core.routes import Route
+    from downrange.model import QueueId
     from downrange.spark.read_options import Bound, Edge, ReadOptions
 
 _log = logging.getLogger("downrange.spark")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from downrange.model import QueueId
 
 _WORDS: Final = ("earliest", "latest", "group")
+_TIME_MS_MAX: Final = 253_402_300_799_999
 SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
 #: Where a queue begins that nobody has named.
 Edge: TypeAlias = Literal["earliest", "latest"]
@@ -240,7 +241,7 @@ def _take_filter(texts: Texts) -> Filter:
 def _take_selection(texts: Texts) -> Selection:
     given = [name for name in SELECTIONS if texts.has(name)]
     if len(given) != 1:
-        found = " and ".join(given) or "none of them"
+        found = " and ".join(given) or texts.meant(SELECTIONS) or "none of them"
         raise OptionError(
             f"exactly one of {', '.join(SELECTIONS)} says which topics to read; given: {found}"
         )
@@ -319,6 +320,8 @@ def _time_ms(name: str, given: Any) -> int:
     """Read milliseconds since 1970, or a time in ISO 8601 with its zone."""
     text = str(given)
     if text.isdecimal():
+        if int(text) > _TIME_MS_MAX:
+            raise OptionError(f"option {name}: {text} is more milliseconds than the year 9999 has")
         return int(text)
     try:
         at = datetime.fromisoformat(text)

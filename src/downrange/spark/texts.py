@@ -130,18 +130,22 @@ class Texts:
             return None
         return json_object(name, text)
 
-    def finish(self, other_names: Iterable[str] = ()) -> None:
-        """Refuse what is left.
+    def meant(self, names: Iterable[str]) -> str | None:
+        """Return which of some names an option that is given looks like."""
+        by_lower = {name.lower(): name for name in names}
+        for lower in self._given:
+            if close := get_close_matches(lower, by_lower, n=1, cutoff=0.75):
+                return f"{self._given[lower][0]!r}; did you mean {by_lower[close[0]]}?"
+        return None
 
-        Args:
-            other_names: More names to look for what may have been meant.
+    def finish(self) -> None:
+        """Refuse what is left.
 
         Raises:
             OptionError: An option is unknown; says which one was meant, if that can be told.
         """
         for lower, (name, _) in self._given.items():
-            known = [*self._known, *other_names]
-            raise OptionError(f"unknown option {name!r}{_hint(lower, known)}")
+            raise OptionError(f"unknown option {name!r}{_hint(lower, self._known)}")
 
 
 def json_object(name: str, text: str) -> dict[str, Any]:
