@@ -1,1 +1,1 @@
-"""The demonstration: a cluster, a believable workload, and what Spark makes of it."""
+"""The demo: a small shop on a cluster of two brokers, one of which dies, seen through Spark."""
