@@ -1,0 +1,263 @@
+"""The rounds of `benchmarks.spark`: every job on every side, in turns, in one Spark session.
+
+A round runs each job once on each side, one after the other, so a noisy machine hits all alike.
+The first round only lets the JVM compile; it is not looked at. Rows are checked before anything is
+timed and, of writes, after everything: a rate with losses is a failure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import count, length
+from pyspark.sql.functions import sum as sum_of
+
+from benchmarks.spark_costs import Costs, Meter
+from benchmarks.spark_report import Sample, Series
+from benchmarks.spark_sources import BODY_BYTES, PrebuiltDataSource, write_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+    from benchmarks.spark_sides import Side
+
+Job: TypeAlias = Literal["read", "bodies", "parquet", "write", "trigger"]
+JOBS: Final[dict[Job, str]] = {
+    "read": "read, all columns",
+    "bodies": "read, offset and body",
+    "parquet": "read, to Parquet",
+    "write": "write",
+    "trigger": "small trigger",
+}
+QUEUES: Final = 4
+#: What a small trigger takes from each queue.
+TRIGGER_ROWS: Final = 10
+_TRIGGERS_BEFORE: Final = 3
+_TRIGGER_TIMEOUT: Final = 120.0
+_POLL_INTERVAL: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much to measure.
+
+    Attributes:
+        rounds: Rounds that count.
+        warm_up: Rounds before those.
+        rows: Rows of a job, over all queues.
+        triggers: Triggers of a stream in one round.
+    """
+
+    rounds: int
+    warm_up: int
+    rows: int
+    triggers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One job on one side: what to run, and whose CPU to look at."""
+
+    job: Job
+    side: str
+    title: str
+    run: Callable[[], float | None]
+    broker: Side | None = None
+
+
+@dataclass(slots=True)
+class Rounds:
+    """All jobs with what they need.
+
+    Attributes:
+        spark: The session.
+        sides: Connectors with their brokers.
+        folder: For files, which may be removed at the end.
+        plan: How much to measure.
+        say: Told what happens.
+    """
+
+    spark: SparkSession
+    sides: Sequence[Side]
+    folder: Path
+    plan: Plan
+    say: Callable[[str], object]
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _written: dict[str, int] = field(default_factory=dict[str, int])
+
+    def run(self, jobs: Sequence[Job]) -> list[Series]:
+        """Fill the brokers, check them, and measure."""
+        self._prepare()
+        turns = [turn for job in jobs for turn in self._turns(job)]
+        samples: dict[tuple[Job, str], list[Sample]] = {(turn.job, turn.side): [] for turn in turns}
+        for number in range(self.plan.warm_up + self.plan.rounds):
+            for turn in turns:
+                kind = "warm-up" if number < self.plan.warm_up else "round"
+                self.say(f"{kind} {number + 1}: {turn.title}")
+                sample = self._measure(turn)
+                if number >= self.plan.warm_up:
+                    samples[turn.job, turn.side].append(sample)
+        for side in self.sides:
+            side.resume()
+            side.check_written(self._written.get(side.name, 0))
+        return [
+            Series(
+                job=turn.job,
+                side=turn.side,
+                title=turn.title,
+                unit="ms" if turn.job == "trigger" else "rows/s",
+                samples=samples[turn.job, turn.side],
+            )
+            for turn in turns
+        ]
+
+    def _prepare(self) -> None:
+        self.say("making messages")
+        self.spark.dataSource.register(PrebuiltDataSource)
+        rows = self.plan.rows // QUEUES
+        write_messages(self._messages, QUEUES, rows)
+        for side in self.sides:
+            self.say(f"filling {side.name}")
+            side.fill(self.spark.read.parquet(str(self._messages)), rows)
+            self._check(side, rows * QUEUES)
+            side.pause()
+        os.sync()
+
+    def _check(self, side: Side, expected: int) -> None:
+        """See that all rows and all bytes of bodies arrive."""
+        table = side.read_bodies()
+        found = table.agg(count("*"), sum_of(length(table.columns[1]))).collect()[0]
+        if tuple(found) != (expected, expected * BODY_BYTES):
+            raise RuntimeError(f"{side.name} gives {tuple(found)} rows and bytes, not {expected}")
+
+    @property
+    def _messages(self) -> Path:
+        return self.folder / "messages"
+
+    def _turns(self, job: Job) -> list[Turn]:
+        turns = [self._turn(job, side) for side in self.sides]
+        if job == "read":
+            turns += [
+                Turn(job, "arrow", "ceiling: prebuilt Arrow", lambda: _drain(self._prebuilt())),
+                Turn(job, "file", "ceiling: Parquet file", lambda: _drain(self._file())),
+            ]
+        if job == "parquet":
+            title = "ceiling: prebuilt Arrow, to Parquet"
+            turns.append(Turn(job, "arrow", title, lambda: self._to_parquet(self._prebuilt())))
+        return turns
+
+    def _turn(self, job: Job, side: Side) -> Turn:
+        runs: dict[Job, Callable[[], float | None]] = {
+            "read": lambda: _drain(side.read()),
+            "bodies": lambda: _drain(side.read_bodies()),
+            "parquet": lambda: self._to_parquet(side.read()),
+            "write": lambda: self._write(side),
+            "trigger": lambda: self._trigger(side),
+        }
+        return Turn(job, side.name, f"{side.name}: {JOBS[job]}", runs[job], side)
+
+    def _measure(self, turn: Turn) -> Sample:
+        if turn.broker is not None:
+            turn.broker.resume()
+        meter = Meter(jvm_pid(self.spark), turn.broker.pids if turn.broker else [])
+        milliseconds = turn.run()
+        costs = meter.costs()
+        if turn.broker is not None:
+            turn.broker.pause()
+        if turn.job in ("write", "parquet"):
+            os.sync()  # what was left to be written must not be written in another's time
+        rows = self.plan.rows // QUEUES * QUEUES
+        if milliseconds is not None:
+            return _sample(milliseconds, costs, QUEUES * TRIGGER_ROWS * self.plan.triggers)
+        return _sample(rows / costs.seconds, costs, rows)
+
+    def _prebuilt(self) -> DataFrame:
+        options = {"tasks": str(QUEUES), "rows": str(self.plan.rows // QUEUES)}
+        return self.spark.read.format("prebuilt").options(**options).load()
+
+    def _file(self) -> DataFrame:
+        return self.spark.read.parquet(str(self._messages))
+
+    def _to_parquet(self, table: DataFrame) -> None:
+        target = self.folder / "out"
+        table.write.mode("overwrite").parquet(str(target))
+
+    def _write(self, side: Side) -> None:
+        side.write(self._file())
+        self._written[side.name] = self._written.get(side.name, 0) + (
+            self.plan.rows // QUEUES * QUEUES
+        )
+
+    def _trigger(self, side: Side) -> float:
+        """Follow the topic for some triggers and return how long the middle one took, in ms."""
+        checkpoint = self.folder / f"checkpoint-{next(self._numbers)}"
+        writer = side.follow(QUEUES * TRIGGER_ROWS).writeStream.format("noop")
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        try:
+            wanted = _TRIGGERS_BEFORE + self.plan.triggers
+            deadline = time.monotonic() + _TRIGGER_TIMEOUT
+            while len(query.recentProgress) < wanted and time.monotonic() < deadline:
+                if (error := query.exception()) is not None:
+                    raise error
+                time.sleep(_POLL_INTERVAL)
+            progress = query.recentProgress[_TRIGGERS_BEFORE:wanted]
+        finally:
+            query.stop()
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        if not progress or any(each.numInputRows != QUEUES * TRIGGER_ROWS for each in progress):
+            raise RuntimeError(f"{side.name} gave triggers of another size")
+        return median(each.durationMs["triggerExecution"] for each in progress)
+
+
+def _drain(table: DataFrame) -> None:
+    """Let Spark make every column of every row, and throw them away."""
+    table.write.format("noop").mode("overwrite").save()
+
+
+def _sample(value: float, costs: Costs, rows: int) -> Sample:
+    return Sample(
+        value=value,
+        broker_us=costs.broker / rows * 1e6,
+        jvm_us=costs.jvm / rows * 1e6,
+        python_us=costs.python / rows * 1e6,
+        worker_peak_mb=costs.worker_peak_bytes / 2**20,
+    )
+
+
+def jvm_pid(spark: SparkSession) -> int:
+    """Return the process id of the session's JVM."""
+    jvm: Any = spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
+    return int(jvm.java.lang.ProcessHandle.current().pid())
+
+
+def start_session(jars: Path | None, folder: Path) -> SparkSession:
+    """Start Spark with two cores in this machine, its settings as our guide advises."""
+    builder = (
+        SparkSession.Builder()
+        .master("local[2]")
+        .appName("downrange-benchmarks")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", str(folder / "spark"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.python.unix.domain.socket.enabled", "true")
+    )
+    if jars is not None:
+        builder = builder.config("spark.driver.extraClassPath", f"{jars}/*")
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
