@@ -3,7 +3,8 @@
     python -m tests.examples.pages docs/guides/sending.md
 
 All blocks of a page share their names, and a cluster that takes the place of 127.0.0.1:9876; what
-they leave open is closed. A block after a line `<!-- fragment -->` is not run.
+they leave open is closed. A block after a line `<!-- fragment -->` is not run, and one after
+`<!-- spark -->` by tests/spark/test_guides.py, where there is a session.
 """
 
 from __future__ import annotations
@@ -15,17 +16,24 @@ from types import ModuleType
 
 from downrange import Admin, Client, Cluster, Producer, PullConsumer
 
-_ADDRESS = "127.0.0.1:9876"
-_BLOCK = re.compile(r"(<!-- fragment -->\n+)?^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+ADDRESS = "127.0.0.1:9876"
+_BLOCK = re.compile(
+    r"(?:<!-- (fragment|spark) -->\n+)?^```python\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
 
 
-def blocks_of(page: Path) -> list[tuple[int, str]]:
-    """Return the blocks that can be run, each with the number of lines before it."""
+def blocks_of(page: Path, kind: str | None = None) -> list[tuple[int, str]]:
+    """Return the blocks of a kind, each with the number of lines before it.
+
+    Args:
+        page: The page.
+        kind: What the comment before a block says; None for those that run by themselves.
+    """
     text = page.read_text()
     return [
         (text.count("\n", 0, match.start(2)), match[2])
         for match in _BLOCK.finditer(text)
-        if not match[1]
+        if match[1] == kind
     ]
 
 
@@ -35,7 +43,7 @@ def run(page: Path) -> None:
     names = vars(module)
     with Cluster() as cluster:
         for line, text in blocks_of(page):
-            padded = "\n" * line + text.replace(_ADDRESS, cluster.name_server)
+            padded = "\n" * line + text.replace(ADDRESS, cluster.name_server)
             code = compile(padded, str(page), "exec", dont_inherit=True)
             exec(code, names)  # a traceback tells the page's line
         for value in list(names.values()):

@@ -7,14 +7,14 @@ Where no Java is, the tests are skipped with a word on it, or fail with DOWNRANG
 
 from __future__ import annotations
 
-import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.pipelines.session import find_java, java_hint, make_session
+from downrange.pipelines.session import make_session
+from tests.spark.java import skip_without_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,11 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def java() -> None:
     """Skip or fail where Spark cannot run."""
-    if find_java() is None:
-        reason = f"Spark cannot run here: {java_hint()}"
-        if os.environ.get("DOWNRANGE_REQUIRE_APACHE") == "1":
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+    skip_without_java()
 
 
 @pytest.fixture(scope="session")
