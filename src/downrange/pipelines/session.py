@@ -96,8 +96,8 @@ def install_command() -> str:
             sudo = "" if os.geteuid() == 0 else "sudo "
             return sudo + command.format(version=JAVA_VERSION_MIN)
     return (
-        f"a package such as openjdk-{JAVA_VERSION_MIN}-jre-headless for {platform.system()}, or one "
-        "of https://adoptium.net, and set JAVA_HOME to its folder"
+        f"a package such as openjdk-{JAVA_VERSION_MIN}-jre-headless for {platform.system()}, or "
+        "one of https://adoptium.net, and set JAVA_HOME to its folder"
     )
 
 
@@ -136,6 +136,9 @@ def make_session(
     chosen = master or os.environ.get("SPARK_MASTER")
     if chosen or not _is_submitted():
         builder = builder.master(chosen or "local[*]")
+    if (chosen or "local").startswith("local"):
+        # Workers run on this Python, which has the packages, not on any `python3` of the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in {**_settings(), **(settings or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -1,0 +1,310 @@
+"""`pipeline lake|compact|load|mirror|replay|trace`: ready jobs on Spark.
+
+The flags of a command are the fields of its options, so each is written once, beside what it does.
+Flags are stronger than the TOML file of `--config`. Progress goes to standard error; standard
+output is for the summary.
+"""
+
+import dataclasses
+import inspect
+import os
+import sys
+import time
+import types
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+
+from downrange.cli.outcomes import EPILOG, telling_errors
+from downrange.errors import OptionError
+from downrange.extras import require
+from downrange.pipelines.settings import make_options, read_pairs, tables_of
+from downrange.pipelines.summary import Moment, Summary
+
+app = typer.Typer(
+    help="Ready jobs on Spark: topics to files and back, topic to topic.", no_args_is_help=True
+)
+
+#: Table -> what its flags begin with, and the heading that they stand under.
+_TABLES: Final = {
+    "cluster": ("", "Connection"),
+    "target": ("target-", "Connection of the target"),
+    "run": ("", "Run"),
+    "spark": ("", "Spark"),
+}
+_MORE_NAMES: Final = {"--name-server": ("--nameserver", "-n"), "--output": ("-o",)}
+#: Secrets and addresses may come from the environment; a target has variables of its own.
+_VARIABLES: Final = {
+    "name_server": "NAMESRV_ADDR",
+    "access_key": "DOWNRANGE_ACCESS_KEY",
+    "secret_key": "DOWNRANGE_SECRET_KEY",
+    "security_token": "DOWNRANGE_SECURITY_TOKEN",
+}
+
+
+def _variable(table: str, name: str) -> str | None:
+    variable = _VARIABLES.get(name)
+    if variable is None or table not in ("cluster", "target"):
+        return None
+    return variable if table == "cluster" else f"DOWNRANGE_TARGET_{name.upper()}"
+
+
+# ---- flags from options --------------------------------------------------------------------------
+
+
+class Flags:
+    """The flags of one pipeline, made of its options.
+
+    Args:
+        kind: The class of its options.
+        pipeline: Its name.
+        arguments: Fields that are arguments instead of flags.
+    """
+
+    def __init__(self, kind: type[Any], pipeline: str, arguments: tuple[str, ...] = ()) -> None:
+        self.kind = kind
+        self.pipeline = pipeline
+        self._arguments = arguments
+        #: Name of the parameter -> table, field, and how its value is read.
+        self._homes: dict[str, tuple[str, str, Callable[[Any], Any]]] = {}
+
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        """Make the parameters of a command."""
+        yield from self._parameters(self.kind, self.pipeline)
+        for table, inner in tables_of(self.kind).items():
+            yield from self._parameters(inner, table)
+
+    def _parameters(self, kind: type[Any], table: str) -> Iterator[inspect.Parameter]:
+        hints = get_type_hints(kind)
+        for one in dataclasses.fields(kind):
+            if dataclasses.is_dataclass(hints[one.name]):
+                continue
+            prefix, panel = _TABLES.get(table, ("", None))
+            flag = f"--{prefix}{(one.metadata.get('name') or one.name).replace('_', '-')}"
+            name = f"{table}__{one.name}"
+            typed, read = _typed(hints[one.name], flag)
+            self._homes[name] = (table, one.name, read)
+            variable = _variable(table, one.name)
+            shared: dict[str, Any] = {
+                "help": one.metadata["help"] + (f" [env var: {variable}]" if variable else ""),
+                "metavar": one.metadata.get("metavar"),
+                "rich_help_panel": panel,
+                "show_default": _default_text(one),
+            }
+            information: Any
+            if one.name in self._arguments:
+                shared["metavar"] = shared["metavar"] or f"{flag.strip('-').upper()}"
+                information = typer.Argument(**shared)
+            else:
+                flags = (flag, f"--{prefix}no-{flag[2 + len(prefix) :]}")
+                names = ["/".join(flags)] if typed is bool else [flag]
+                information = typer.Option(*names, *_MORE_NAMES.get(flag, ()), **shared)
+            yield inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[typed | None, information],
+            )
+
+    def options(self, given: Mapping[str, Any], file: Path | None) -> Any:
+        """Build the options of what was given.
+
+        Raises:
+            OptionError: Something is wrong.
+        """
+        values: dict[str, dict[str, Any]] = {}
+        for name, value in given.items():
+            table, key, read = self._homes[name]
+            # A flag that can be repeated and was not given is an empty list.
+            if value is not None and value != []:
+                values.setdefault(table, {})[key] = read(value)
+        return make_options(
+            self.kind, self.pipeline, file=file, flags=values, fallback=self._environment()
+        )
+
+    def _environment(self) -> dict[str, dict[str, str]]:
+        """Return what the environment says; a file and flags are stronger."""
+        found: dict[str, dict[str, str]] = {}
+        for table, name, _ in self._homes.values():
+            variable = _variable(table, name)
+            if variable and (value := os.environ.get(variable)):
+                found.setdefault(table, {})[name] = value
+        return found
+
+
+def _typed(hint: Any, flag: str) -> tuple[Any, Callable[[Any], Any]]:
+    """Return the type that typer knows for a field's type, and how to get from one to the other."""
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next(part for part in get_args(hint) if part is not type(None))
+    if get_origin(hint) is Literal:
+        words = get_args(hint)
+        choice = StrEnum("Choice", {word: word for word in words})  # type: ignore[misc]
+        return choice, lambda value: str(value.value)
+    if get_origin(hint) is tuple:
+        return list[str], tuple
+    if get_origin(hint) is dict:
+        return list[str], lambda texts: read_pairs(flag, texts)
+    if hint in (str, int, float, bool):
+        return hint, lambda value: value
+    # Dates and the like are texts, which are read as those of a file are.
+    import msgspec
+
+    def read(text: str) -> Any:
+        try:
+            return msgspec.convert(text, hint)
+        except msgspec.ValidationError as error:
+            raise OptionError(f"{flag} {text!r}: {error}") from None
+
+    return str, read
+
+
+def _default_text(one: dataclasses.Field[Any]) -> str | bool:
+    """Return the default that help shows; the flag itself has none, so that a file can count."""
+    default = one.default
+    if default is dataclasses.MISSING or default is None or isinstance(default, bool):
+        return False
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+def _command(
+    pipeline: str, module: str, names: tuple[str, str], arguments: tuple[str, ...] = ()
+) -> None:
+    """Make the command of a pipeline.
+
+    Args:
+        pipeline: Its name.
+        module: Where it is.
+        names: What its options and its function are called there.
+        arguments: Fields that are arguments instead of flags.
+    """
+    options_name, function_name = names
+    home = import_module(module)  # light: Spark is imported when it is used
+    flags = Flags(getattr(home, options_name), pipeline, arguments)
+
+    def run(config: Path | None, as_json: bool, **given: Any) -> None:
+        require("a pipeline", "spark")
+        with telling_errors():
+            options = flags.options(given, config)
+            with showing_progress(pipeline) as show:
+                summary = getattr(home, function_name)(options, show=show)
+            print_summary(summary, as_json=as_json)
+
+    shared = [
+        inspect.Parameter(
+            "config",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                Path | None,
+                typer.Option(metavar="FILE", help="TOML file with options; flags are stronger."),
+            ],
+        ),
+        inspect.Parameter(
+            "as_json",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False,
+            annotation=Annotated[
+                bool, typer.Option("--json", help="Print the summary as one JSON object.")
+            ],
+        ),
+    ]
+    own = list(flags.parameters())
+    run.__doc__ = _SAYS[pipeline]
+    run.__name__ = pipeline
+    run.__annotations__ = {}  # the signature has them
+    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    app.command(pipeline, epilog=EPILOG)(run)
+
+
+_SAYS: Final = {
+    "lake": """Write topics to Parquet files by topic and day, exactly once.
+
+    Can be killed and started again at any time. Runs until a signal comes, or with --once until
+    all is written that is there.
+    """,
+    "compact": """Write the small files of a lake into large ones, for days that are over.
+
+    Readers see the same rows at every moment. The lake must not run meanwhile.
+    """,
+    "load": """Send the rows of Parquet, CSV or JSON lines files to a topic.
+
+    Files that were sent are remembered, so it can be killed and started again. A row that is sent
+    twice for that has the same message id.
+    """,
+    "mirror": """Copy topics to another cluster, or to other topics of the same one.
+
+    Keys, tags, properties and the order within a queue are kept. A message that is sent twice,
+    because the job was killed, has the same message id.
+    """,
+    "replay": """Send messages of a topic again, to another one: those of a time, or with some keys.
+
+    Where a message was is kept in its properties.
+    """,
+}
+
+_command("lake", "downrange.pipelines.lake", ("LakeOptions", "run_lake"), ("topics",))
+_command(
+    "compact", "downrange.pipelines.compacting", ("CompactOptions", "run_compact"), ("output",)
+)
+
+
+# ---- what is shown -------------------------------------------------------------------------------
+
+
+@contextmanager
+def showing_progress(pipeline: str) -> Generator[Callable[[Moment], None]]:
+    """Show progress on standard error: in one line that changes, or in a line every few seconds."""
+    from downrange.cli.printing import console
+
+    out = console(stderr=True)
+    if out.is_terminal:
+        with out.status(f"{pipeline}: starting Spark") as status:
+            yield lambda moment: status.update(f"{pipeline}: {moment}")
+        return
+    yield PlainProgress(pipeline)
+
+
+class PlainProgress:
+    """Prints a line when there is something new, and not more often than every few seconds.
+
+    Args:
+        pipeline: What the lines begin with.
+    """
+
+    _SECONDS: Final = 5.0
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._next = 0.0
+        self._last = ""
+
+    def __call__(self, moment: Moment) -> None:
+        """Take note of how far it is."""
+        text = str(moment)
+        if text != self._last and time.monotonic() >= self._next:
+            self._last, self._next = text, time.monotonic() + self._SECONDS
+            print(f"{self._pipeline}: {text}", file=sys.stderr, flush=True)
+
+
+def print_summary(summary: Summary, *, as_json: bool) -> None:
+    """Print what was done."""
+    from downrange.cli.printing import print_facts, print_json
+
+    if as_json:
+        print_json(summary.as_json())
+        return
+    facts = summary.as_json()
+    facts.pop("pipeline")
+    facts["rows"] = f"{summary.rows:,}"
+    facts["rows_per_second"] = f"{summary.rows_per_second:,.0f}"
+    facts["seconds"] = f"{summary.seconds:.1f}"
+    shown = {name.replace("_", " "): value for name, value in facts.items()}
+    print_facts(shown, title=f"{summary.pipeline}: {summary.ended}")

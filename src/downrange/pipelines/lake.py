@@ -1,0 +1,140 @@
+"""Topics to Parquet files, exactly once.
+
+    lake/topic=orders/date=2026-11-16/part-….parquet
+
+The date is that of the store time, in UTC. All columns that say where a message was are kept, so
+any row can be found again in its topic. Exactly once comes of three things: the source plans a
+batch from stored offsets alone, Spark's file sink lists the files of each batch, and a checkpoint
+that does not belong to the output is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from downrange.pipelines.manifest import read_manifest
+from downrange.pipelines.places import absolute, claim_output, local_path, place_of, working_in
+from downrange.pipelines.running import own_session, run_stream, take_checkpoint, telling_why
+from downrange.pipelines.settings import ReadingOptions, says
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from downrange.pipelines.running import Show, StopRequest
+    from downrange.pipelines.summary import Summary
+
+#: How many batches there are from one condensed list of files to the next; `compact` works on what
+#: such a list holds. Spark's default of 10 would leave more for the next time.
+_LIST_INTERVAL: Final = "4"
+_SETTINGS: Final = {
+    "spark.sql.streaming.fileSink.log.compactInterval": _LIST_INTERVAL,
+    # Timestamps as every reader of Parquet understands them; Spark's default is a relic.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeOptions(ReadingOptions):
+    """What goes into a lake, and how.
+
+    Attributes:
+        output: The folder; local, or on any file system of Spark's.
+        body: Bodies as bytes, or as text, where bytes that are no UTF-8 become U+FFFD.
+        compression: Of the files.
+        include_metadata: Whether to keep hosts, flags and the count of deliveries, too.
+    """
+
+    output: str = field(metadata=says("Folder of the Parquet files.", metavar="DIR"))
+    body: Literal["binary", "text"] = field(
+        default="binary", metadata=says("Bodies as bytes, or as text in UTF-8.")
+    )
+    compression: Literal["zstd", "snappy", "gzip", "uncompressed"] = field(
+        default="zstd", metadata=says("Of the files.")
+    )
+    include_metadata: bool = field(
+        default=False, metadata=says("Keep hosts, flags and counts of deliveries, too.")
+    )
+
+
+def run_lake(
+    options: LakeOptions,
+    spark: SparkSession | None = None,
+    *,
+    show: Show | None = None,
+    stop: StopRequest | None = None,
+) -> Summary:
+    """Write topics to Parquet, until all is written or somebody asks to stop.
+
+    Args:
+        options: What and where.
+        spark: A session to use; one is made and stopped otherwise.
+        show: Told how far it is.
+        stop: Asks to stop; SIGINT and SIGTERM do so too.
+
+    Returns:
+        What was done; its facts name `output`, `checkpoint` and, on this machine, `files`.
+
+    Raises:
+        OptionError: An option makes no sense, or output or checkpoint belong to another job.
+        FolderBusy: Another process works in the output.
+        PipelineFailed: Spark ended it with an error.
+    """
+    output = absolute(options.output)
+    folder = local_path(output)
+    job = {
+        "pipeline": "lake",
+        "topics": sorted(options.topics),
+        "output": output,
+        "body": options.body,
+        "include_metadata": options.include_metadata,
+        "tags": options.tags,
+    }
+    with (
+        own_session("lake", spark, options.spark, _SETTINGS) as session,
+        working_in(folder, "the lake"),
+    ):
+        place = place_of(output, session)
+        default = f"{output}/_downrange/checkpoint"
+        checkpoint, job_id = take_checkpoint(session, options.run, default, job)
+        claim_output(output, place, job_id)
+        with telling_why():
+            rows = lake_rows(messages_of(session, options), options.body)
+        writer = (
+            rows.writeStream.format("parquet")
+            .queryName("downrange lake")
+            .partitionBy("topic", "date")
+            .option("path", output)
+            .option("compression", options.compression)
+        )
+        summary = run_stream(
+            "lake", writer, options.run, checkpoint=checkpoint, show=show, stop=stop
+        )
+        return replace(summary, facts={"output": output, **summary.facts, **_count(folder)})
+
+
+def messages_of(spark: SparkSession, options: LakeOptions) -> DataFrame:
+    """Return the stream of messages."""
+    source = options.source_options()
+    if options.include_metadata:
+        source["includeMetadata"] = "true"
+    return spark.readStream.format("downrange").options(**source).load()
+
+
+def lake_rows(messages: DataFrame, body: Literal["binary", "text"] = "binary") -> DataFrame:
+    """Return the rows of a lake for messages: their columns, and the date of the store time."""
+    from pyspark.sql import functions as F
+
+    if body == "text":
+        # A cast alone would leave bytes in a text that other readers of Parquet stumble over.
+        text = F.make_valid_utf8(F.col("body").cast("string"))
+        messages = messages.withColumn("body", text)
+    return messages.withColumn("date", F.to_date("store_timestamp"))
+
+
+def _count(folder: Path | None) -> dict[str, int]:
+    if folder is None or not (folder / "_spark_metadata").is_dir():
+        return {}
+    return {"files": len(read_manifest(folder).files)}
