@@ -7,12 +7,12 @@ export UV_PROJECT_ENVIRONMENT := .venv
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fix unit bench fuzz campaign golden clean
+.PHONY: help setup java demo examples test lint fix unit bench fuzz campaign golden clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-setup: $(READY)  ## Create .venv with the downrange command, all extras and all tools
+setup: $(READY) java  ## Create .venv with the downrange command, all extras and all tools
 
 $(READY): pyproject.toml uv.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -20,10 +20,16 @@ $(READY): pyproject.toml uv.lock
 	$(BIN)/uv sync --frozen --all-extras --quiet
 	@touch $@
 
-DEMO := wire_tour embedded_cluster send_sync send_async selectors_and_order fault_tolerance \
+java: $(READY)  ## See that there is a Java for Spark: install it where that can be done, or say how
+	@$(BIN)/python scripts/ensure_java.py
+
+demo: $(READY) java  ## Two brokers, every way to send, a crash, Spark, a report: build/demo/report.html
+	@$(BIN)/downrange demo --output build/demo
+
+EXAMPLES := wire_tour embedded_cluster send_sync send_async selectors_and_order fault_tolerance \
 	retries_and_errors transactions template pull_consumer
-demo: $(READY)  ## Run what exists, end to end, with output to look at
-	@for name in $(DEMO); do \
+examples: $(READY)  ## Run some of the examples, with output to look at
+	@for name in $(EXAMPLES); do \
 		printf '\n==== examples/%s.py\n\n' $$name; $(BIN)/python examples/$$name.py || exit 1; \
 	done
 

@@ -12,7 +12,7 @@ import typer
 from downrange.cli.outcomes import FAILED, complain, telling_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable, Sequence
     from types import FrameType
 
     from downrange.demo.running import DemoOutcome
@@ -20,6 +20,22 @@ if TYPE_CHECKING:
 #: Where it leaves its files, below the working directory.
 OUTPUT: Final = Path("downrange-demo")
 _TERMINATED: Final = 143
+_AUTO_CREATED_NOTE: Final = (
+    "coupons was created the Apache way, by its first message: on one broker alone."
+)
+_COPIES_NOTE: Final = (
+    "copies: a retry after a lost answer, and a broker that was killed, may store a message twice, "
+    "with\nthe same id; nothing is lost, and consumers can tell."
+)
+_LEFT_BEHIND: Final = {
+    "report.html": "what the traces tell",
+    "lake": "all topics as Parquet",
+    "trace": "the tables behind the report, as Parquet",
+    "summary.json": "these numbers, for programs",
+    "logs": "what the servers logged",
+}
+#: Columns of words; all others hold numbers.
+_WORDS: Final = ("topic", "sent by", "group", "ok")
 
 
 def demo(
@@ -105,85 +121,90 @@ def _stay(name_server: str) -> None:
 
 def show_outcome(outcome: "DemoOutcome") -> None:
     """Print what was found: tables, what was left out, where things are, and the verdict."""
-    _show_topics(outcome)
-    _show_brokers(outcome)
+    _show_sending(outcome)
     _show_groups(outcome)
+    _show_agreement(outcome)
     if outcome.left_out is not None:
-        typer.echo(f"Left out: the lake and the trace report, which need Spark. {outcome.left_out}")
+        typer.echo(f"Left out: the Parquet files and the report, made by Spark. {outcome.left_out}")
     for check in outcome.checks:
         for problem in check.problems:
             complain(f"{check.topic}: {problem}")
     _show_places(outcome)
 
 
-def _show_topics(outcome: "DemoOutcome") -> None:
-    from downrange.cli.printing import print_table
-
-    counts = ("acknowledged", "one-way", "retried", "failed", "withdrawn", "stored", "copies")
-    with_landed = outcome.left_out is None
-    numbers = (*counts, "landed") if with_landed else counts
-    rows = [
-        [
-            check.topic,
-            check.mode,
-            *(
-                _count(number)
-                for number in (
-                    check.sent.acknowledged,
-                    check.sent.oneway,
-                    check.sent.retried,
-                    check.sent.failed,
-                    check.sent.withdrawn,
-                    check.stored,
-                    check.copies,
-                )
-            ),
-            *([_count(check.landed)] if with_landed else []),
-            "no" if check.problems else "yes",
-        ]
-        for check in outcome.checks
-    ]
-    print_table(
-        ("topic", "sent by", *numbers, "agrees"),
-        rows,
-        title="\nSent, stored" + (" and landed in Parquet" if with_landed else ""),
-        numbers=numbers,
-    )
-
-
-def _show_brokers(outcome: "DemoOutcome") -> None:
-    from downrange.cli.printing import print_table
-
+def _show_sending(outcome: "DemoOutcome") -> None:
     brokers = sorted({broker for check in outcome.checks for broker in check.brokers})
-    print_table(
-        ("topic", *brokers),
+    numbers = ("retried", "failed", "undone", *brokers)
+    _print_table(
+        "How it went: retries while a broker was away, and where messages lie",
+        ("topic", "sent by", *numbers),
         [
-            (check.topic, *(_count(check.brokers.get(broker, 0)) for broker in brokers))
+            (
+                check.topic,
+                check.mode,
+                check.sent.retried,
+                check.sent.failed,
+                check.sent.withdrawn,
+                *(check.brokers.get(broker, 0) for broker in brokers),
+            )
             for check in outcome.checks
         ],
-        title="Where messages lie; coupons was created the Apache way, on one broker",
-        numbers=brokers,
     )
+    typer.echo(_AUTO_CREATED_NOTE)
+
+
+def _show_agreement(outcome: "DemoOutcome") -> None:
+    checks = outcome.checks
+    rows: list[list[str | int]] = [
+        [check.topic, check.sent.acknowledged, check.sent.oneway, check.stored, check.copies]
+        for check in checks
+    ]
+    columns = ["topic", "acknowledged", "one-way", "stored", "copies"]
+    title = "What was sent and stored"
+    if outcome.left_out is None:
+        title = "What was sent, stored, and landed in Parquet"
+        columns.append("landed")
+        for row, check in zip(rows, checks, strict=True):
+            row.append(check.landed or 0)
+    columns.append("ok")
+    for row, check in zip(rows, checks, strict=True):
+        row.append("no" if check.problems else "yes")
+    _print_table(title, columns, rows)
+    if any(check.copies for check in checks):
+        typer.echo(_COPIES_NOTE)
+
+
+def _print_table(
+    title: str, columns: "Sequence[str]", rows: "Iterable[Sequence[str | int]]"
+) -> None:
+    """Print a table; counts of nothing are left empty, and numbers stand to the right."""
+    from rich.text import Text
+
+    from downrange.cli.printing import console, print_table
+
+    shown = [
+        [value if isinstance(value, str) else f"{value:,}" if value else "" for value in row]
+        for row in rows
+    ]
+    console().print(Text(f"\n{title}", "bold"))
+    print_table(columns, shown, numbers=[name for name in columns if name not in _WORDS])
 
 
 def _show_groups(outcome: "DemoOutcome") -> None:
-    from downrange.cli.printing import print_table
-
     stored = {check.topic: check.stored for check in outcome.checks}
-    print_table(
+    _print_table(
+        "Who read what; the rest was left on purpose",
         ("group", "topic", "handled", "at the second try", "left"),
         [
             (
                 reading.reader.group,
                 reading.reader.topic,
-                _count(reading.handled),
-                _count(reading.tried_again),
-                _count(max(0, stored[reading.reader.topic] - reading.handled)),
+                reading.handled,
+                reading.tried_again,
+                max(0, stored[reading.reader.topic] - reading.handled),
             )
             for reading in outcome.readings
         ],
-        title="Who read what; the rest was left on purpose",
-        numbers=("handled", "at the second try", "left"),
     )
 
 
@@ -194,10 +215,13 @@ def _show_places(outcome: "DemoOutcome") -> None:
 
     out = console()
     if outcome.agrees:
-        what = "acknowledged, stored and landed" if outcome.report else "acknowledged and stored"
-        out.print(Text(f"All agrees: every message that was {what} is the same.", "bold green"))
+        count = sum(check.sent.acknowledged for check in outcome.checks)
+        where = "stored and landed in Parquet" if outcome.left_out is None else "stored"
+        out.print(
+            Text(f"It agrees: all {count:,} acknowledged messages are {where}.", "bold green")
+        )
     else:
-        out.print(Text("It does not agree; see above.", "bold red"))
+        out.print(Text("It does NOT agree; what is wrong is said above.", "bold red"))
     out.print(f"{outcome.elapsed:.0f} s in all. In {outcome.output}:", soft_wrap=True)
     for name, what in _LEFT_BEHIND.items():
         if (outcome.output / name).exists():
@@ -205,16 +229,3 @@ def _show_places(outcome: "DemoOutcome") -> None:
     if outcome.report is not None:
         out.print("\nThe report, for any browser:")
         out.print(f"  {outcome.report.as_uri()}", soft_wrap=True)
-
-
-_LEFT_BEHIND: Final = {
-    "report.html": "what the traces tell",
-    "lake": "all topics as Parquet",
-    "trace": "the tables behind the report, as Parquet",
-    "summary.json": "these numbers, for programs",
-    "logs": "what the servers logged",
-}
-
-
-def _count(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"

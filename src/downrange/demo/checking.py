@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from downrange.client.admin import Admin
 from downrange.client.consumer import PullConsumer
 from downrange.demo.workload import CLIENT
-from downrange.errors import RocketMQError
+from downrange.errors import CallTimeout, RocketMQError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +32,7 @@ _GROUP: Final = "TOOLS_CONSUMER"
 _POLL: Final = 0.1
 _POLL_COUNT: Final = 2000
 _CALL_TIMEOUT: Final = 10.0
+_READ_TIMEOUT: Final = 60.0
 #: How many ids an error names.
 _NAMED: Final = 3
 
@@ -164,6 +165,18 @@ class StoreReader:
     def _is_past(self, ends: Mapping[QueueId, int]) -> bool:
         positions = {queue: self._consumer.position(queue) for queue in self._consumer.queues()}
         return all((positions.get(queue) or 0) >= end for queue, end in ends.items())
+
+
+def read_stored(name_server: str, topics: Iterable[str]) -> dict[str, Found]:
+    """Return what the brokers hold: topic -> its messages.
+
+    Raises:
+        CallTimeout: It takes too long.
+    """
+    with StoreReader(name_server, list(topics)) as reader:
+        if not reader.read_to_the_end(time.monotonic() + _READ_TIMEOUT):
+            raise CallTimeout(name_server, _READ_TIMEOUT)
+        return reader.found
 
 
 # ---- holding them against each other -------------------------------------------------------------

@@ -121,7 +121,7 @@ def read(name_server: str, reading: Reading, *, seconds: float, settled: threadi
                     _handle(message, reading, traces)
                 if messages:
                     _commit(consumer)
-                elif was_settled:
+                elif was_settled and _has_everything(consumer):
                     return
     except RocketMQError as error:
         reading.problem = error
@@ -134,6 +134,14 @@ def _poll(consumer: PullConsumer) -> list[ReceivedMessage]:
         if not error.retryable:
             raise
         return []  # the brokers are away; fetching goes on in the background
+
+
+def _has_everything(consumer: PullConsumer) -> bool:
+    """Whether nothing is left; a broker that is just back may not have been asked again yet."""
+    try:
+        return not any(consumer.lag().values())
+    except RocketMQError:
+        return False
 
 
 def _commit(consumer: PullConsumer) -> None:

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from downrange.demo.checking import check_topic
+from downrange.demo.checking import check_topic, read_stored
 from downrange.demo.servers import Servers
-from downrange.demo.spark_part import why_not
+from downrange.demo.spark_part import land, landed_in, start_spark, why_not
 from downrange.demo.trading import Trading
 from downrange.errors import OptionError
 
@@ -159,7 +159,23 @@ def _analyse(
     name_server: str, stored: Mapping[str, Found], output: Path, show: Show
 ) -> tuple[Mapping[str, Found], Mapping[str, Found], Path]:
     """Run the pipelines; return what landed, what is stored by then, and the report."""
-    raise NotImplementedError
+    with show.stage("Start Spark") as stage:
+        stage.bar("Spark")
+        spark = start_spark(output / "logs" / "spark.log")
+        stage.done(f"Spark {spark.version}, {spark.sparkContext.defaultParallelism} tasks at once")
+    try:
+        with show.stage("Lake: all topics to Parquet, exactly once") as stage:
+            total = sum(len(found.ids) for found in stored.values())
+            land(spark, name_server, stored, output / "lake", stage.bar("rows", total))
+            landed = landed_in(output / "lake", stored)
+            count = sum(len(found.ids) for found in landed.values())
+            stage.done(f"{count:,} rows landed")
+        later = stored
+        if any(landed[topic].ids.keys() != stored[topic].ids.keys() for topic in stored):
+            later = read_stored(name_server, stored)
+    finally:
+        spark.stop()
+    return landed, later, output / "report.html"
 
 
 def prepare(output: Path) -> None:

@@ -51,7 +51,9 @@ class ServerProcess:
         folder: Where its log goes.
 
     Attributes:
-        address: Where it listens.
+        name: What it is called.
+        log: The file of what it says.
+        address: Where it listens, once it is ready.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], folder: Path) -> None:
@@ -66,11 +68,27 @@ class ServerProcess:
                 text=True,
                 process_group=0,  # Ctrl-C is for us; we end it in our own time
             )
-        try:
-            self.address = self._wait_until_ready()
-        except BaseException:
-            self.kill()
-            raise
+        self.address = ""
+
+    def wait_until_ready(self) -> Self:
+        """Wait until it serves.
+
+        Raises:
+            ServerFailed: It does not begin to.
+        """
+        output = self._process.stdout
+        assert output is not None
+        seen, _, _ = select.select([output], [], [], START_TIMEOUT)
+        line = output.readline() if seen else ""
+        if not line.startswith("ready "):
+            said = self.log.read_text(errors="replace").strip().splitlines()
+            raise ServerFailed(
+                f"the {self.name} of the demo does not serve: "
+                f"{said[-1] if said else 'it said nothing'}\n  All of it is in {self.log}."
+            )
+        # ready broker=HOST:PORT store=DIR, or ready nameserver=HOST:PORT
+        self.address = line.split()[1].partition("=")[2]
+        return self
 
     @property
     def is_running(self) -> bool:
@@ -98,21 +116,6 @@ class ServerProcess:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def _wait_until_ready(self) -> str:
-        """Return the address in the line that says ready."""
-        output = self._process.stdout
-        assert output is not None
-        seen, _, _ = select.select([output], [], [], START_TIMEOUT)
-        line = output.readline() if seen else ""
-        if not line.startswith("ready "):
-            said = self.log.read_text(errors="replace").strip().splitlines()
-            raise ServerFailed(
-                f"the {self.name} of the demo does not serve: "
-                f"{said[-1] if said else 'it said nothing'}\n  All of it is in {self.log}."
-            )
-        # ready broker=HOST:PORT store=DIR, or ready nameserver=HOST:PORT
-        return line.split()[1].partition("=")[2]
-
 
 class Servers:
     """The cluster of the demo; a context manager.
@@ -138,8 +141,11 @@ class Servers:
             self._name_server = ServerProcess(
                 "nameserver", ("nameserver", "--port", "0", "--log-level", "warning"), self._logs
             )
+            self._name_server.wait_until_ready()
             for name in BROKERS:
                 self._brokers[name] = self._start_broker(name, port=0)
+            for broker in self._brokers.values():
+                broker.wait_until_ready()
         except BaseException:
             self._stop()
             raise
@@ -178,6 +184,7 @@ class Servers:
         began = time.monotonic()
         port = int(self._brokers[name].address.rpartition(":")[2])
         self._brokers[name] = self._start_broker(name, port)
+        self._brokers[name].wait_until_ready()
         return time.monotonic() - began
 
     def check(self) -> None:

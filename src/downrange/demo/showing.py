@@ -76,7 +76,10 @@ class Show:
             return
         self._console.print(title, style="bold")
         with _progress(self._console) as progress:
-            yield _Bars(progress)
+            bars = _Bars(progress)
+            yield bars
+        if bars.end is not None:
+            self._console.print(f"  {bars.end}")
 
     def say(self, text: str, style: str | None = None) -> None:
         """Print a line."""
@@ -102,6 +105,7 @@ class _Bars:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._bars: list[_Bar] = []
+        self.end: str | None = None
 
     def bar(self, name: str, total: int | None = None) -> Bar:
         bar = _Bar(self._progress, self._progress.add_task(name, total=total, note=""))
@@ -114,7 +118,7 @@ class _Bars:
     def done(self, text: str) -> None:
         for bar in self._bars:
             bar.finish()
-        self.say(text)
+        self.end = text  # printed when the bars stand still
 
 
 class _Bar:

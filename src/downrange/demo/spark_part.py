@@ -1,15 +1,123 @@
-"""What Spark makes of the shop's day: Parquet files of all topics, and a report of the traces."""
+"""What Spark makes of the shop's day: Parquet files of all topics, and a report of the traces.
+
+One rule: what landed is read here without Spark, by the list of files that the lake keeps, so that
+the demo does not ask the one it checks.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
 
+from downrange.demo.checking import Found, Position
 from downrange.errors import MissingExtra
-from downrange.pipelines.session import find_java, java_hint
+from downrange.pipelines.lake import LakeOptions, run_lake
+from downrange.pipelines.manifest import read_manifest
+from downrange.pipelines.running import StopRequest
+from downrange.pipelines.session import find_java, java_hint, make_session
+from downrange.pipelines.settings import ClusterOptions, RunOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from downrange.demo.showing import Bar
+    from downrange.pipelines.summary import Moment
+
+_PACKAGES: Final = ("pyspark", "pyarrow", "numpy")
+_COLUMNS: Final = ("broker_name", "queue_id", "offset", "msg_id")
+_STDERR: Final = 2
+#: The data of a demo is small; more partitions would only be more tasks to start.
+_SETTINGS: Final = {"spark.sql.shuffle.partitions": "2"}
 
 
 def why_not() -> str | None:
     """Return why Spark cannot run here, and what to do about it; None when it can."""
-    if any(find_spec(package) is None for package in ("pyspark", "pyarrow", "numpy")):
+    if any(find_spec(package) is None for package in _PACKAGES):
         return str(MissingExtra("the part with Spark", "spark"))
     return None if find_java() is not None else java_hint()
+
+
+def start_spark(log: Path) -> SparkSession:
+    """Start Spark in this machine, on all of its cores.
+
+    Args:
+        log: What Java and the workers have to say goes there; they would write into the bars.
+
+    Raises:
+        JavaMissing: There is no Java for Spark.
+    """
+    with _errors_to(log):
+        return make_session("downrange demo", settings=_SETTINGS)
+
+
+@contextmanager
+def _errors_to(log: Path) -> Generator[None]:
+    """Let processes that are started meanwhile write their errors to a file, to their end."""
+    sys.stderr.flush()
+    saved = os.dup(_STDERR)
+    try:
+        with log.open("ab") as out:
+            os.dup2(out.fileno(), _STDERR)
+        yield
+    finally:
+        os.dup2(saved, _STDERR)
+        os.close(saved)
+
+
+def land(
+    spark: SparkSession, name_server: str, topics: Iterable[str], lake: Path, bar: Bar
+) -> None:
+    """Write topics to Parquet, all that is there now.
+
+    Args:
+        spark: Runs it.
+        name_server: Where the topics are.
+        topics: Which.
+        lake: Folder of the files.
+        bar: Moved by the rows that landed.
+
+    Raises:
+        PipelineFailed: Spark ended it with an error.
+        KeyboardInterrupt: Somebody asked to stop.
+    """
+    options = LakeOptions(
+        topics=tuple(topics),
+        output=str(lake),
+        cluster=ClusterOptions(name_server=name_server),
+        run=RunOptions(once=True),
+    )
+    stop = StopRequest()
+    summary = run_lake(options, spark, show=_mover(bar), stop=stop)
+    if stop.is_wanted:
+        raise KeyboardInterrupt
+    bar.update(summary.rows)
+
+
+def landed_in(lake: Path, topics: Iterable[str]) -> dict[str, Found]:
+    """Return what a lake holds: topic -> the messages found there."""
+    import pyarrow.parquet as parquet
+
+    found = {topic: Found() for topic in topics}
+    for file in read_manifest(lake).files:
+        # topic=orders/date=2026-11-16/part-….parquet
+        topic = file.partition.parent.name.removeprefix("topic=")
+        # As a file, not as a part of a data set, whose columns the path would add to.
+        table = parquet.ParquetFile(file.path).read(columns=list(_COLUMNS))
+        for broker, queue, offset, message_id in zip(
+            *(table.column(name).to_pylist() for name in _COLUMNS), strict=True
+        ):
+            found[topic].add(Position(broker, queue, offset), message_id)
+    return found
+
+
+def _mover(bar: Bar) -> Callable[[Moment], None]:
+    def move(moment: Moment) -> None:
+        bar.update(moment.rows, moment.doing)
+
+    return move

@@ -327,7 +327,7 @@ SERVICES: Final = (
     Service("bank", "transaction", "payments", 50, bank),
     Service("mailer", "delay", "reminders", 40, mailer),
     Service("access-log", "one-way", "access-log", 100, access_log),
-    Service("marketing", "sync, auto-created", "coupons", 60, marketing),
+    Service("marketing", "sync, threads", "coupons", 60, marketing),
 )
 #: The topic that nobody makes.
 AUTO_CREATED: Final = "coupons"
