@@ -1,25 +1,31 @@
 """One Spark session for all tests of this folder.
 
-    def test_a_read(spark: SparkSession) -> None: ...
+    def test_a_read(spark: SparkSession, server: Server) -> None: ...
 
 Where no Java is, the tests are skipped with a word on it, or fail with DOWNRANGE_REQUIRE_APACHE=1.
 """
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange.embedded import Cluster
 from downrange.pipelines.session import make_session
+from tests.apache.artifacts import VERSIONS
+from tests.contract.servers import Server
 from tests.spark.java import skip_without_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+    from tests.apache.fixtures import ApacheVersions
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -58,3 +64,27 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
             yield session
         finally:
             session.stop()
+
+
+def _unique_name(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(5)}"
+
+
+@pytest.fixture(
+    scope="session",
+    params=["embedded", pytest.param(VERSIONS[0], marks=pytest.mark.apache)],
+)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Give our cluster and Apache's in turn: shared, so use names of your own."""
+    if request.param == "embedded":
+        with Cluster() as cluster:
+            own = Server(cluster.name_server, cluster.brokers, None, _unique_name)
+            yield own
+            own.close()
+        return
+    versions: ApacheVersions = request.getfixturevalue("apache_versions")
+    apache = versions.cluster(request.param)
+    addresses = [broker.address for broker in apache.brokers]
+    own = Server(apache.name_server, addresses, apache.version, _unique_name)
+    yield own
+    own.close()
