@@ -31,10 +31,10 @@ _KEY: Final = "K" * 16
 class Sends:
     """Makes send requests without end, round the queues, no two with the same key."""
 
-    def __init__(self, topic: str, queue_count: int) -> None:
+    def __init__(self, topic: str, queue_count: int, *, tag: str | None = None) -> None:
         """Build one header per queue."""
         prefix = _key_prefix()
-        self._heads = [_send_head(topic, queue, prefix) for queue in range(queue_count)]
+        self._heads = [_send_head(topic, queue, prefix, tag) for queue in range(queue_count)]
         self._sent = 0
 
     def take(self, count: int) -> bytes:
@@ -51,10 +51,10 @@ class Sends:
 class Batches:
     """Makes batches without end, round the queues, no two messages with the same key."""
 
-    def __init__(self, topic: str, queue_count: int) -> None:
+    def __init__(self, topic: str, queue_count: int, *, tag: str | None = None) -> None:
         """Build one header per queue, and the bytes between two keys of a batch."""
         prefix = _key_prefix()
-        made = [_batch_parts(topic, queue, prefix) for queue in range(queue_count)]
+        made = [_batch_parts(topic, queue, prefix, tag) for queue in range(queue_count)]
         self._heads = [head for head, _, _ in made]
         _, self._between, self._end = made[0]
         self._sent = 0
@@ -75,22 +75,25 @@ def _key_prefix() -> str:
     return os.urandom(8).hex().upper()
 
 
-def _send_head(topic: str, queue: int, prefix: str) -> bytes:
-    command = request_command(_send_header(topic, queue, prefix), BODY)
+def _send_head(topic: str, queue: int, prefix: str, tag: str | None) -> bytes:
+    command = request_command(_send_header(topic, queue, _properties(prefix, tag)), BODY)
     return _fillable(command).removesuffix(BODY)
 
 
-def _batch_parts(topic: str, queue: int, prefix: str) -> tuple[bytes, bytes, bytes]:
+def _batch_parts(
+    topic: str, queue: int, prefix: str, tag: str | None
+) -> tuple[bytes, bytes, bytes]:
     """Return what comes before the first key of the messages, between two, and after the last."""
-    header = _send_header(topic, queue, prefix)
+    properties = _properties(prefix, tag)
+    header = _send_header(topic, queue, properties)
     header.batch = True
-    items = encode_batch([BatchItem(0, BODY, _properties(prefix).encode())] * BATCH)
+    items = encode_batch([BatchItem(0, BODY, properties.encode())] * BATCH)
     command = request_command(header, items, code=RequestCode.SEND_BATCH_MESSAGE)
     head, between, *_, end = _fillable(command).split(_KEY.encode())
     return head, between, end
 
 
-def _send_header(topic: str, queue: int, prefix: str) -> SendRequestV2:
+def _send_header(topic: str, queue: int, properties: str) -> SendRequestV2:
     return SendRequestV2(
         producer_group="bench",
         topic=topic,
@@ -100,15 +103,16 @@ def _send_header(topic: str, queue: int, prefix: str) -> SendRequestV2:
         sys_flag=0,
         born_timestamp=int(time.time() * 1000),
         flag=0,
-        properties=_properties(prefix),
+        properties=properties,
         reconsume_times=0,
         unit_mode=False,
         batch=False,
     )
 
 
-def _properties(prefix: str) -> str:
-    return f"UNIQ_KEY\x01{prefix}{_KEY}\x02WAIT\x01true\x02"
+def _properties(prefix: str, tag: str | None) -> str:
+    tags = "" if tag is None else f"TAGS\x01{tag}\x02"
+    return f"UNIQ_KEY\x01{prefix}{_KEY}\x02WAIT\x01true\x02{tags}"
 
 
 def _fillable(command: Command) -> bytes:

@@ -25,7 +25,10 @@ from downrange.errors import (
 from downrange.model import Message, QueueId, ReceivedMessage
 from downrange.options import ClientOptions, PullOptions
 from downrange.wire.codes import RequestCode
+from downrange.wire.records import decode_records
+from tests.apache import probe
 from tests.contract.blocking import PATIENCE
+from tests.contract.conftest import only_sync
 from tests.contract.servers import wait_until
 
 if TYPE_CHECKING:
@@ -181,6 +184,48 @@ def test_a_small_buffer_still_brings_everything(
     reading = consumer(server, options=PullOptions(batch_count=3, buffered_max=4))
     reading.assign(topic, start="earliest")
     assert bodies(read(reading, 40)) == [text.encode() for text in sent]
+
+
+@only_sync
+@pytest.mark.parametrize("tags", ["*", "a"])
+def test_a_pull_that_asks_for_more_than_apache_gives_is_understood_everywhere(
+    server: Server, producer: MakeProducer, tags: str
+) -> None:
+    """Apache's brokers answer it with 32 messages at most, ours with what was asked for."""
+    topic = server.topic(queues=1)
+    queue = QueueId(topic, server.route_brokers(topic)[0], 0)
+    batch = [Message(topic, f"{number:03}", tags="a") for number in range(100)]
+    producer(server).send_batch(batch, queue=queue)
+    where = {"topic": topic, "queueId": "0"}
+    broker = server.brokers[0]
+    wait_until(lambda: _max_offset(broker, where) == 100)
+    fields = where | {
+        "consumerGroup": "contract",
+        "maxMsgNums": "1000",
+        "maxMsgBytes": str(1 << 20),
+        "sysFlag": "4",
+        "subscription": tags,
+        "expressionType": "TAG",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subVersion": "0",
+    }
+    counts: list[int] = []
+    found: list[bytes] = []
+    while len(found) < 100:
+        offset = {"queueOffset": str(len(found))}
+        answer = probe.call(broker, RequestCode.PULL_MESSAGE, fields | offset)
+        assert answer.code == 0, answer
+        records = decode_records(answer.body)
+        assert answer.fields["nextBeginOffset"] == str(len(found) + len(records))
+        counts.append(len(records))
+        found += [record.body for record in records]
+    assert found == [message.body for message in batch]
+    assert counts == ([32, 32, 32, 4] if server.is_apache else [100])
+
+
+def _max_offset(broker: str, where: dict[str, str]) -> int:
+    return int(probe.call(broker, RequestCode.GET_MAX_OFFSET, where).fields["offset"])
 
 
 # ---- where to begin ------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import CommitOffsetRequest
+from downrange.wire.records import decode_records
 from tests.embedded.brokers import (
     bodies,
     connection,
@@ -244,6 +245,21 @@ def test_a_broker_on_ipv6_says_so_in_its_records(tmp_path: Path) -> None:
 
 
 # ---- answers ----
+
+
+@pytest.mark.parametrize("frame_bytes_max", [200_000, 16 * 1024 * 1024])
+def test_large_answers_fit_the_largest_frame(tmp_path: Path, frame_bytes_max: int) -> None:
+    listening = ListenerOptions(frame_bytes_max=frame_bytes_max)
+    server = BrokerServer(tmp_path, BrokerOptions(pull_bytes_max=1000), listening)
+    with ServerThread(server), connection(server.address) as peer:
+        for number in range(50):
+            assert peer.ask(send_request(b"%050000d" % number)).code == 0
+        pull = pull_request(0)
+        pull.fields |= {"maxMsgNums": "1000", "maxMsgBytes": str(100 * 1024 * 1024)}
+        answer = peer.ask(pull)
+    assert answer.code == 0
+    found = [int(record.body[-9:]) for record in decode_records(answer.body)]
+    assert found == list(range(50 if frame_bytes_max > 3_000_000 else 1))
 
 
 def test_a_pull_that_waits_is_answered_within_milliseconds_of_the_message(tmp_path: Path) -> None:

@@ -79,6 +79,9 @@ def test_options_pickle(options: object) -> None:
         (BrokerOptions, "parked_pulls_max", -1),
         (BrokerOptions, "default_topic_queues", 65_537),
         (BrokerOptions, "region", "a\x02DELAY\x011"),
+        (BrokerOptions, "bulk_pull_messages_max", 0),
+        (BrokerOptions, "bulk_pull_bytes_max", 0),
+        (BrokerOptions, "bulk_pull_bytes_max", 9 * 1024 * 1024),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named(kind: Any, name: str, value: object) -> None:

@@ -25,6 +25,8 @@ DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2
 _MIB: Final = 1024 * 1024
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _QUEUES_MAX: Final = 65_536
+#: Half of the largest frame that clients take.
+_BULK_BYTES_MAX: Final = 8 * _MIB
 _REGION_LENGTH_MAX: Final = 255
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -168,6 +170,11 @@ class BrokerOptions:
         parked_pulls_max: How many pulls may wait for messages.
         pull_messages_max: Messages per answer (maxTransferCountOnMessageInMemory).
         pull_bytes_max: Bytes per answer (maxTransferBytesOnMessageInMemory).
+        bulk_pull_messages_max: Messages per answer to a pull that asks for more than both limits
+            above: with `maxMsgNums` and `maxMsgBytes`. Apache knows no such answers, and its
+            clients do not ask for them unless they are told to.
+        bulk_pull_bytes_max: Bytes per such answer, against holding up everyone else. With one of
+            the two no larger than the limit above there are no such answers.
         region: Told to producers, and kept with each message (regionId).
         is_trace_on: Told to producers: whether their trace is wanted (traceOn).
         is_trace_topic_created: Whether the trace topic exists from the start (traceTopicEnable).
@@ -203,6 +210,8 @@ class BrokerOptions:
     parked_pulls_max: int = 100_000
     pull_messages_max: int = 32
     pull_bytes_max: int = 256 * 1024
+    bulk_pull_messages_max: int = 8192
+    bulk_pull_bytes_max: int = 4 * _MIB
     region: str = "DefaultRegion"
     is_trace_on: bool = True
     is_trace_topic_created: bool = False
@@ -236,7 +245,8 @@ class BrokerOptions:
         for name in (
             *("flush_bytes", "topics_max", "groups_max", "default_topic_queues"),
             *("message_bytes_max", "transaction_checks_max", "pull_messages_max"),
-            *("pull_bytes_max", "timer_messages_max"),
+            *("pull_bytes_max", "bulk_pull_messages_max", "bulk_pull_bytes_max"),
+            "timer_messages_max",
         ):
             check_at_least(1, name, getattr(self, name))
         for name in ("broker_id", "topics_created_per_minute_max", "parked_pulls_max"):
@@ -244,6 +254,11 @@ class BrokerOptions:
         if self.default_topic_queues > _QUEUES_MAX:
             queues = self.default_topic_queues
             raise OptionError(f"default_topic_queues={queues} is more than {_QUEUES_MAX}")
+        if self.bulk_pull_bytes_max > _BULK_BYTES_MAX:
+            raise OptionError(
+                f"bulk_pull_bytes_max={self.bulk_pull_bytes_max} comes too close to the largest "
+                f"frame that clients take; {_BULK_BYTES_MAX} does not"
+            )
         delays_of(self.delay_levels)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import socket
@@ -86,7 +87,8 @@ class BrokerServer:
         access: AccessFile | None = None,
     ) -> None:
         self.folder = os.fspath(folder)
-        self._options = options or BrokerOptions()
+        listening = listening or ListenerOptions()
+        self._options = _fit(options or BrokerOptions(), listening)
         self._store_options = store or StoreOptions()
         self._retention = retention or RetentionOptions()
         self._name_server_tls = name_server_tls
@@ -94,7 +96,7 @@ class BrokerServer:
         self._access = access
         self._listener = Listener(
             self,
-            listening or ListenerOptions(),
+            listening,
             tls=tls,
             clock_ms=wall_clock_ms,
             logger=_log,
@@ -302,3 +304,9 @@ def _own_address() -> str:
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
+
+
+def _fit(options: BrokerOptions, listening: ListenerOptions) -> BrokerOptions:
+    """Keep bulk answers well below the largest frame that may be sent."""
+    bytes_max = min(options.bulk_pull_bytes_max, listening.frame_bytes_max // 2)
+    return dataclasses.replace(options, bulk_pull_bytes_max=bytes_max)

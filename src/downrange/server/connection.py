@@ -4,6 +4,9 @@ A peer is held to three limits without ever being told no. When it has too many 
 for late replies, or leaves too many reply bytes unread, we stop reading from it, and what was read
 waits; so its own TCP window fills up and it slows down. A peer that does not take its replies for
 `unread_timeout` is cut off. Whoever breaks the protocol is cut off at once.
+
+Requests that came together are handled together, but large replies one by one: in between the
+event loop sees to the other peers.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ _log: Final = logging.getLogger("downrange.server")
 
 #: Replies that are joined before they are written: enough for one system call to be well used.
 _WRITE_BYTES: Final = 64 * 1024
+#: After so many bytes of replies a connection lets the others have a turn: a few ms of work.
+_TURN_BYTES: Final = 2 * 1024 * 1024
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
@@ -104,6 +109,7 @@ class Connection(asyncio.Protocol):
         self._events: deque[Event[_Question]] = deque()
         self._frames: list[bytes] = []
         self._frames_bytes = 0
+        self._turn_bytes = 0  # of replies in this turn
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
         self._is_congested = False
@@ -134,8 +140,7 @@ class Connection(asyncio.Protocol):
         """The peer took half of them: go on."""
         self._is_congested = False
         self._stop_cut_timer()
-        self._owner.ready.append(self)
-        self._owner.settle()
+        self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything; what was read and not yet handled has nobody to be answered to."""
@@ -151,12 +156,16 @@ class Connection(asyncio.Protocol):
     # ---- what the owner calls ----
 
     def work(self) -> None:
-        """Handle what was read, as far as the limits allow."""
+        """Handle what was read, as far as the limits allow, and not too much of it in one go."""
         events, owner = self._events, self._owner
         in_flight_max = self._options.in_flight_max
         is_traced = _log.isEnabledFor(logging.DEBUG)
         now_ms = owner.clock_ms()  # one moment for all that came with one read
+        self._turn_bytes = 0
         while events and self.unanswered < in_flight_max and not self._is_congested:
+            if self._turn_bytes >= _TURN_BYTES:
+                self.loop.call_soon(self._go_on)
+                break
             event = events.popleft()
             if isinstance(event, RequestArrived):
                 request = event.command
@@ -247,6 +256,11 @@ class Connection(asyncio.Protocol):
             self._conclude(question, None)
         self.close()
 
+    def _go_on(self) -> None:
+        """Handle more of what was read."""
+        self._owner.ready.append(self)
+        self._owner.settle()
+
     def _give_up(self, command: Command) -> None:
         question = self._link.abandon(command.request_id)
         if question is not None:
@@ -277,6 +291,7 @@ class Connection(asyncio.Protocol):
             self._owner.unwritten.append(self)
         self._frames.append(data)
         self._frames_bytes += len(data)
+        self._turn_bytes += len(data)
         if self._frames_bytes >= _WRITE_BYTES:
             self.flush()
 

@@ -32,11 +32,12 @@ from downrange.wire.hashing import tag_hash
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from downrange.store.files import Files, Write
     from downrange.store.key_index import Found, KeyFlush
     from downrange.store.log import LogFlush
+    from downrange.store.queue_index import Numbers
     from downrange.wire.records import Record
 
 ABORT: Final = "abort"
@@ -46,6 +47,9 @@ _PREPARED: Final = int(TransactionFlag.PREPARED)
 _TAGS: Final = PropertyKey.TAGS.value
 #: How many queues a full flush looks through for files that are not needed any more.
 _QUEUES_SWEPT: Final = 64
+#: How much of what lies between records one `read_range` may pass, so that it never takes long.
+#: A read of its own counts as the largest gap that is read over.
+_GAPS_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +99,7 @@ class Fetched(NamedTuple):
     """Records that were read: how many, and their bytes, to be joined."""
 
     record_count: int
-    parts: list[bytes]
+    parts: list[bytes | memoryview]
 
 
 @dataclass(slots=True, eq=False)
@@ -334,32 +338,37 @@ class MessageStore:
         """Return the bytes of the record that a queue unit names."""
         return self.log.read(unit.log_offset, unit.size)
 
-    def read_range(self, units: Sequence[Unit], bytes_max: int) -> Fetched:
+    def read_range(self, units: Iterable[Numbers], bytes_max: int) -> Fetched:
         """Return the records of units, in as few reads as possible.
 
         Args:
-            units: Of one queue, in its order.
+            units: Of one queue, in its order; no more of them are taken than needed.
             bytes_max: The first record is returned whatever its size, others while all of them
                 are not larger together.
 
         Returns:
-            The records before the first one that is gone or too much.
+            The records before the first one that is gone or too much, or that lies behind too
+            many others' records.
         """
-        runs: list[tuple[int, int]] = []  # neighbours in the log are one
-        begin = end = count = total = 0
+        log_first, log_end = self.log.first, self.log.end
+        runs: list[tuple[int, int]] = []  # where neighbours in the log begin and end
+        begin = end = count = total = gaps = 0
         for log_offset, size, _ in units:
             total += size
-            if not self.log.first <= log_offset < self.log.end or (count and total > bytes_max):
+            if not log_first <= log_offset < log_end or (total > bytes_max and count):
                 break
             if log_offset != end:
-                if end:
-                    runs.append((begin, end - begin))
+                if count:
+                    gaps += min(log_offset - end, commit_log.GAP_BYTES)
+                    if gaps > _GAPS_BYTES_MAX:
+                        break
+                    runs.append((begin, end))
                 begin = log_offset
             end = log_offset + size
             count += 1
-        if end:
-            runs.append((begin, end - begin))
-        return Fetched(count, [self.log.read(begin, size) for begin, size in runs])
+        if count:
+            runs.append((begin, end))
+        return Fetched(count, self.log.read_runs(runs))
 
     def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, found_max: int) -> Found:
         """Look messages up by key; compare what is found, as the index knows only hashes."""

@@ -14,8 +14,9 @@ is in memory when the process ends is built again from the log.
 
 from __future__ import annotations
 
+from itertools import chain
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from downrange.errors import CorruptStore, DiskFull, StoreError
 from downrange.store.files import Write
@@ -36,6 +37,9 @@ _UNIT_BYTES: Final = _UNIT.size
 _PADDING_SIZE: Final = 0x7FFFFFFF
 _PADDING: Final = _UNIT.pack(0, _PADDING_SIZE, 0)
 _NO_LIMIT: Final = 1 << 62
+
+#: A unit as plain numbers: log offset, size, tag hash.
+Numbers: TypeAlias = tuple[int, int, int]
 
 
 class Unit(NamedTuple):
@@ -156,15 +160,17 @@ class QueueIndex:
 
     def units(self, offset: int, count: int) -> list[Unit]:
         """Return the units of up to `count` messages from a number on; none of one that is gone."""
+        return list(map(Unit._make, self.numbers(offset, count)))
+
+    def numbers(self, offset: int, count: int) -> Iterator[Numbers]:
+        """Give the same one by one and without names: for those who look at thousands."""
         end = min(offset + count, self.max_offset)
-        if offset < self.min_offset:
-            return []
-        found: list[Unit] = []
-        while offset < end:
-            data = self._read(offset, end)
-            found += map(Unit._make, _UNIT.iter_unpack(data))
-            offset += len(data) // _UNIT_BYTES
-        return found
+        pieces: list[bytes | bytearray] = []
+        if offset >= self.min_offset:
+            while offset < end:
+                pieces.append(self._read(offset, end))
+                offset += len(pieces[-1]) // _UNIT_BYTES
+        return chain.from_iterable(map(_UNIT.iter_unpack, pieces))
 
     def walk(self, offset: int) -> Iterator[Unit]:
         """Read all units from a number on."""

@@ -37,9 +37,13 @@ class FakeLoop:
     def __init__(self) -> None:
         self.now = 0.0
         self.timers: list[FakeTimer] = []
+        self.turns: list[Callable[[], None]] = []
 
     def time(self) -> float:
         return self.now
+
+    def call_soon(self, run: Callable[[], None]) -> None:
+        self.turns.append(run)
 
     def call_later(self, delay: float, run: Callable[..., None], *arguments: Any) -> FakeTimer:
         self.timers.append(FakeTimer(lambda: run(*arguments)))

@@ -28,6 +28,28 @@ def test_large_replies_are_written_before_all_requests_are_handled() -> None:
     assert len(stage.transport.writes) == 2
 
 
+def test_very_large_replies_leave_turns_to_other_connections() -> None:
+    stage = Stage()
+    stage.service.body = bytes(3_000_000)
+    stage.receive(1, 2, 3)
+    assert stage.service.events == ["1"]
+    assert [reply.request_id for reply in stage.transport.replies()] == [0]
+    stage.loop.turns.pop()()
+    assert stage.service.events == ["1", "2"]
+    stage.loop.turns.pop()()
+    assert [reply.request_id for reply in stage.transport.replies()] == [0, 1, 2]
+    assert stage.loop.turns == []
+
+
+def test_a_turn_that_comes_after_the_end_does_nothing() -> None:
+    stage = Stage()
+    stage.service.body = bytes(3_000_000)
+    stage.receive(1, 2)
+    stage.connection.connection_lost(None)
+    stage.loop.turns.pop()()
+    assert stage.service.events == ["1", "lost"]
+
+
 def test_a_one_way_request_gets_no_reply() -> None:
     stage = Stage()
     stage.receive(1, flags=int(CommandFlag.ONEWAY))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange.errors import CorruptStore, DiskFull, StoreError, Unencodable
-from downrange.store.files import MemoryFiles
+from downrange.store.files import MemoryFile, MemoryFiles
 from downrange.store.log import CommitLog
 from downrange.wire.records import blank_record, encode_record
 from tests.unit.store.making import record
@@ -35,6 +35,39 @@ def test_records_are_read_back_where_they_say_they_lie(files: Files) -> None:
         assert log.record_at(written.log_offset) is not None
     assert _bodies(log) == [f"body {number}".encode() for number in range(12)]
     assert log.end == records[-1].log_offset + records[-1].size
+
+
+def test_runs_that_lie_close_together_are_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _log(MemoryFiles())
+    records = [record(number) for number in range(12)]
+    log.append(records)
+    reads: list[int] = []
+    read = MemoryFile.read
+
+    def counted(file: MemoryFile, at: int, size: int) -> bytes:
+        reads.append(size)
+        return read(file, at, size)
+
+    monkeypatch.setattr(MemoryFile, "read", counted)
+
+    def read_some(*numbers: int) -> None:
+        wanted = [records[number] for number in numbers]
+        reads.clear()
+        parts = log.read_runs([(each.log_offset, each.log_offset + each.size) for each in wanted])
+        assert [bytes(part) for part in parts] == [encode_record(each) for each in wanted]
+
+    assert log.read_runs([]) == []
+    read_some(0)
+    assert len(reads) == 1
+    read_some(0, 2, 4)
+    assert len(reads) == 1
+    read_some(*range(0, 12, 2))  # of two segments
+    assert len(reads) == len(log.segment_starts) == 2
+    read_some(4, 0)  # no log is in such an order, but nothing is mixed up
+    assert len(reads) == 2
+    monkeypatch.setattr("downrange.store.log.GAP_BYTES", records[1].size - 1)
+    read_some(0, 2, 4)
+    assert reads == [each.size for each in (records[0], records[2], records[4])]
 
 
 def test_segment_that_is_full_ends_with_a_blank_record(files: Files) -> None:

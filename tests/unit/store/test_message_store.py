@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from downrange.errors import CorruptStore, DiskFull, OptionError, StoreError, Unencodable
 from downrange.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -330,6 +332,43 @@ def test_neighbours_are_read_together_up_to_a_size(files: Files) -> None:
     assert store.read_range(units, sum(sizes) - 1).record_count == 5
     assert store.read_range(units, 1).record_count == 1
     assert store.read_range(units[:0], 1) == (0, [])
+
+
+def test_others_records_in_between_end_a_range_when_they_are_too_many(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _open(files)
+    store.append([record(number, queue_id=number % 2) for number in range(12)], 1000)
+    units = store.queue("T", 0).units(0, 99)
+    gap = units[1].log_offset - units[0].log_offset - units[0].size
+    monkeypatch.setattr("downrange.store.message_store._GAPS_BYTES_MAX", 3 * gap)
+    assert store.read_range(units, 1 << 20).record_count == 4
+    assert store.read_range(units[4:], 1 << 20).record_count == 2
+    monkeypatch.setattr("downrange.store.message_store._GAPS_BYTES_MAX", 0)
+    assert store.read_range(units, 1 << 20).record_count == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 400)), max_size=120), st.data())
+def test_a_range_is_the_records_one_by_one(
+    made: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """Whatever lies in between, wherever segments and files end, in memory or not."""
+    store = _open(MemoryFiles())
+    for number, (queue_id, size) in enumerate(made):
+        store.append([record(number, queue_id=queue_id, size=size)], 1000)
+        if number % 17 == 16:
+            store.flush()
+    queue = store.queue("T", 0)
+    units = queue.units(0, 1000)
+    offset = data.draw(st.integers(0, len(units)))
+    bytes_max = data.draw(st.integers(1, 20_000))
+    count, parts = store.read_range(queue.numbers(offset, 1000), bytes_max)
+    whole = b"".join(store.read(unit) for unit in units[offset : offset + count])
+    assert b"".join(parts) == whole
+    assert count == min(count, 1) or len(whole) <= bytes_max
+    if offset + count < len(units):
+        assert count
+        assert len(whole) + units[offset + count].size > bytes_max
 
 
 # ---- flushing ------------------------------------------------------------------------------------

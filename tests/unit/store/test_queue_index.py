@@ -54,6 +54,15 @@ def test_units_are_read_from_memory_and_files_as_one(files: Files) -> None:
     assert index.find(lambda unit: unit.log_offset < 1065) == 7
 
 
+def test_numbers_are_the_units_without_their_names(files: Files) -> None:
+    index = _filled(files, 11)
+    for offset, count in ((0, 100), (2, 7), (9, 2), (10, 1), (11, 5), (3, 0)):
+        assert list(index.numbers(offset, count)) == index.units(offset, count)
+    assert [type(unit) for unit in index.numbers(0, 1)] == [tuple]
+    index.drop_before(1060)
+    assert list(index.numbers(5, 9)) == []
+
+
 def test_index_knows_its_end_after_opening(files: Files) -> None:
     for count in (0, 1, 3, 4, 5, 8):
         files.remove("consumequeue")

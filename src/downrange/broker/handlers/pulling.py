@@ -1,12 +1,15 @@
 """Pulls: reading a queue from an offset on, at once or as soon as something arrives.
 
-    11 361   group, topic, queue and offset, count, `sysFlag` (commit, suspend, subscription),
-             commit offset, suspend time, subscription text and version
+    11 361   group, topic, queue and offset, count, bytes, `sysFlag` (commit, suspend,
+             subscription), commit offset, suspend time, subscription text and version
 
 Checked in Apache's order (Java: PullMessageProcessor): group, topic, queue, subscription. What the
 store says becomes a code and the next offset as in the table of `_Found`. Tags are compared by
 hash, so a consumer compares their text again. A pull that finds nothing and may wait is parked;
 it is answered when a message that its filter takes arrives, or when its time is over.
+
+An answer keeps to Apache's limits, which count 32 messages and never look at `maxMsgBytes`. A pull
+that asks for more of both gets more of both: that is how our own readers of whole topics ask.
 
 Skipped on purpose: SQL92 and class filters (23), slaves (a master suggests itself).
 """
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
 
     from downrange.broker.handlers.answers import Handler
     from downrange.broker.state import BrokerState
-    from downrange.store.queue_index import Unit
+    from downrange.options import BrokerOptions
+    from downrange.store.queue_index import Numbers
     from downrange.wire.bodies import GroupConfig, TopicConfig
     from downrange.wire.records import Record
 
@@ -198,46 +202,51 @@ def _look(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None
         return _Found(_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset)
     if offset > high:
         return _Found(_MOVED, "OFFSET_OVERFLOW_BADLY", high)
-    count_max = min(max(header.max_msg_nums, 1), state.options.pull_messages_max)
+    count_max, bytes_max = _limits(state.options, header)
     if hashes is None:
-        units = queue.units(offset, count_max)
-        next_offset = offset + len(units)
+        count, parts = state.store.read_range(queue.numbers(offset, count_max), bytes_max)
+        next_offset = offset + (count or min(count_max, high - offset))
     else:
-        units, next_offset = _matching(state, header, hashes, count_max)
+        units, offsets = _matching(state, header, hashes, count_max)
         if not units:
-            return _Found(_RETRY, "NO_MATCHED_MESSAGE", next_offset)
-    count, parts = state.store.read_range(units, state.options.pull_bytes_max)
+            return _Found(_RETRY, "NO_MATCHED_MESSAGE", offsets[0])
+        count, parts = state.store.read_range(units, bytes_max)
+        next_offset = offsets[count] if count else offsets[-1]
     if not count:
         return _Found(_RETRY, "MESSAGE_WAS_REMOVING", next_offset)
-    if count < len(units):
-        is_whole = hashes is None
-        next_offset = offset + count if is_whole else _offset_of(state, header, units[count])
-    body = parts[0] if len(parts) == 1 else b"".join(parts)
-    return _Found(_FOUND, "FOUND", next_offset, body, count)
+    return _Found(_FOUND, "FOUND", next_offset, b"".join(parts), count)
+
+
+def _limits(options: BrokerOptions, header: PullRequest) -> tuple[int, int]:
+    """Return how many messages and bytes an answer may have."""
+    count_max = min(header.max_msg_nums, options.bulk_pull_messages_max)
+    bytes_max = min(header.max_msg_bytes or 0, options.bulk_pull_bytes_max)
+    if count_max > options.pull_messages_max and bytes_max > options.pull_bytes_max:
+        return count_max, bytes_max
+    return min(max(header.max_msg_nums, 1), options.pull_messages_max), options.pull_bytes_max
 
 
 def _matching(
     state: BrokerState, header: PullRequest, hashes: frozenset[int], count_max: int
-) -> tuple[list[Unit], int]:
-    """Return the units whose tags a filter takes, and the offset behind the last one seen."""
+) -> tuple[list[Numbers], list[int]]:
+    """Return the units whose tags a filter takes, and their offsets with the next one to look at.
+
+    So there is one offset more than there are units.
+    """
     queue = state.store.queue(header.topic, header.queue_id)
-    taken: list[Unit] = []
+    taken: list[Numbers] = []
+    offsets: list[int] = []
     offset = header.queue_offset
     end = min(offset + _LOOK_THROUGH_MAX, queue.max_offset)
     while offset < end:
-        for unit in queue.units(offset, min(_LOOK_THROUGH_STEP, end - offset)):
-            offset += 1
-            if unit.tag_hash in hashes:
+        for unit in queue.numbers(offset, min(_LOOK_THROUGH_STEP, end - offset)):
+            if unit[2] in hashes:
                 taken.append(unit)
+                offsets.append(offset)
                 if len(taken) == count_max:
-                    return taken, offset
-    return taken, offset
-
-
-def _offset_of(state: BrokerState, header: PullRequest, unit: Unit) -> int:
-    """Return the queue offset of the first unit that did not fit into the answer."""
-    queue = state.store.queue(header.topic, header.queue_id)
-    return queue.find(lambda other: other.log_offset < unit.log_offset)
+                    return taken, [*offsets, offset + 1]
+            offset += 1
+    return taken, [*offsets, offset]
 
 
 def _answer(

@@ -281,6 +281,94 @@ def test_an_answer_is_not_larger_than_allowed_unless_by_its_first_message(tags: 
     assert len(stage.ask(pull_request(queue_id=1)).body) > 5000
 
 
+# ---- more at a time ----
+
+BULK: dict[str, Any] = {"max_msg_nums": 1000, "max_msg_bytes": 1 << 20}
+
+
+@pytest.mark.parametrize("tags", ["*", "a"])
+def test_a_pull_that_asks_for_more_messages_and_bytes_gets_them(tags: str) -> None:
+    stage = a_stage()
+    fill(stage, *["a"] * 100, body=bytes(5000))
+    answer = stage.ask(pull_request(tags=tags, **BULK))
+    assert bodies_of(answer) == [bytes(5000) + b"%d" % number for number in range(100)]
+    assert answer.fields["nextBeginOffset"] == "100"
+    assert (answer.code, answer.remark) == (FOUND, "FOUND")
+
+
+@pytest.mark.parametrize(
+    ("messages", "size", "count"),
+    [
+        (1000, None, 4),  # no word of bytes
+        (1000, 100_000, 4),  # the limit itself is not more
+        (1000, -1, 4),
+        (4, 200_000, 4),
+        (-1, 200_000, 1),
+        (5, 100_001, 5),
+        (1000, 200_000, 8),
+    ],
+)
+@pytest.mark.parametrize("tags", ["*", "a"])
+def test_who_does_not_ask_for_more_of_both_is_held_to_the_usual_limits(
+    tags: str, messages: int, size: int | None, count: int
+) -> None:
+    stage = a_stage(pull_messages_max=4, pull_bytes_max=100_000, bulk_pull_messages_max=8)
+    fill(stage, *["a"] * 10)
+    answer = stage.ask(pull_request(tags=tags, max_msg_nums=messages, max_msg_bytes=size))
+    assert len(bodies_of(answer)) == count
+    assert answer.fields["nextBeginOffset"] == str(count)
+
+
+@pytest.mark.parametrize(
+    "options", [{"bulk_pull_messages_max": 32}, {"bulk_pull_bytes_max": 256 * 1024}]
+)
+def test_larger_answers_can_be_switched_off(options: dict[str, int]) -> None:
+    stage = a_stage(**options)
+    fill(stage, *["a"] * 40)
+    assert len(bodies_of(stage.ask(pull_request(**BULK)))) == 32
+
+
+@pytest.mark.parametrize("tags", ["*", "a", "a || c"])
+def test_large_answers_read_a_queue_like_small_ones(tags: str) -> None:
+    stage = a_stage(pull_messages_max=2, pull_bytes_max=700, bulk_pull_bytes_max=3000)
+    for number in range(60):  # three queues, so that the log holds them in turns
+        stage.ask(
+            send_request(
+                bytes(number * 7 % 400 + (3000 if number == 30 else 0)) + b"%d" % number,
+                queue_id=number % 3,
+                properties={"TAGS": "abc"[number // 3 % 3], "UNIQ_KEY": f"U{number}"},
+            )
+        )
+
+    def read_all(**changes: Any) -> tuple[list[bytes], list[int]]:
+        seen: list[bytes] = []
+        sizes: list[int] = []
+        offset = 0
+        while offset < 20:
+            answer = stage.ask(pull_request(offset, tags=tags, **changes))
+            sizes.append(len(answer.body))
+            seen += bodies_of(answer)
+            assert offset < int(answer.fields["nextBeginOffset"])
+            offset = int(answer.fields["nextBeginOffset"])
+        return seen, sizes
+
+    small, small_sizes = read_all()
+    large, large_sizes = read_all(**BULK)
+    assert small == large
+    assert len(large_sizes) < len(small_sizes)
+    # Number 30, which has the tag b, is larger than an answer may be: it comes alone.
+    assert [size > 3000 for size in large_sizes].count(True) == (tags == "*")
+
+
+def test_a_pull_that_waited_may_be_answered_at_length(stage: Stage) -> None:
+    pull = wait(stage, **BULK)
+    body = encode_batch([BatchItem(0, b"x", b"")] * 100)
+    stage.ask(send_request(body, code=RequestCode.SEND_BATCH_MESSAGE))
+    answer = stage.answer_to(pull)
+    assert answer is not None
+    assert len(bodies_of(answer)) == 100
+
+
 def test_statistics_count_what_was_pulled(stage: Stage) -> None:
     fill(stage, "a", "b")
     stage.ask(pull_request())
