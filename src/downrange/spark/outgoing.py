@@ -116,7 +116,10 @@ class Rows:
 
     def _value(self, name: str, index: int) -> Any:
         at = self.batch.schema.get_field_index(name)
-        return None if at < 0 else self.batch.column(at)[index].as_py()
+        try:
+            return None if at < 0 else self.batch.column(at)[index].as_py()
+        except UnicodeDecodeError:
+            return "that are no UTF-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +242,8 @@ def _topics(
         rows.refuse_first(column.is_null(), "its topic is null; name one, or set the option topic")
     coded = column.dictionary_encode()
     codes: NDArray[np.int64] = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    topics: list[str] = coded.dictionary.to_pylist()
+    names: list[bytes] = coded.dictionary.cast(_BINARY).to_pylist()
+    topics = [name.decode(errors="replace") for name in names]
     for code, topic in enumerate(topics):
         try:
             check_message(Message(topic, b"1"), 1, namespace)
