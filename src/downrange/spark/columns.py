@@ -1,7 +1,7 @@
 """Bytes of pull replies become rows, all at once: what `decoding` does, several times faster.
 
 Each wanted column is built for all rows together, by numpy and Arrow; Python looks at single
-records only where their bodies are compressed or batches. Below some hundred records the loop of
+records only where their bodies are compressed or batches. Below some dozens of records the loop of
 `decoding` is faster, and it also words the errors: whatever is wrong here is left to it.
 """
 
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from downrange.spark.decoding import Wanted
     from downrange.spark.property_columns import Array
 
-#: Records from which on building whole columns costs less than the loop.
-CROSSOVER: Final = 24
+#: Records from which on whole columns cost less than the loop, with and without properties: there
+#: is a price per column, whatever it holds (`python -m benchmarks.spark_decoding`).
+CROSSOVER: Final = 64
+CROSSOVER_OF_NUMBERS: Final = 24
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 
 
@@ -58,7 +60,7 @@ def decode(chunks: Sequence[bytes], wanted: Wanted) -> Decoded:
     check_input(chunks, wanted)
     try:
         data, starts = hop(chunks)
-        if len(starts) >= CROSSOVER:
+        if len(starts) >= (CROSSOVER if wanted.needs_properties else CROSSOVER_OF_NUMBERS):
             return decode_columns(data, starts, wanted)
     except WireError:
         pass  # raised again, with all that is known about the place

@@ -151,8 +151,7 @@ def unwrapped(record: Record, wanted: Wanted) -> list[Record] | None:
         inner = unwrap(record)
     except MalformedBody as error:
         if wanted.is_strict and record.queue_offset < wanted.end:
-            place = _place(wanted, record.queue_id, record.queue_offset)
-            raise MalformedBody(f"{error.where} of {place}", error.problem) from error
+            raise _lost_body(error, wanted, record.queue_id, record.queue_offset) from error
         return None
     return [one for one in inner if wanted.begin <= one.queue_offset < wanted.end]
 
@@ -172,8 +171,7 @@ def unpacked(
         return decompress(body, sys_flag, wanted.body_bytes_max)
     except MalformedBody as error:
         if wanted.is_strict:
-            place = _place(wanted, queue_id, offset)
-            raise MalformedBody(f"{error.where} of {place}", error.problem) from error
+            raise _lost_body(error, wanted, queue_id, offset) from error
         return None
 
 
@@ -214,6 +212,14 @@ def _records_of(chunks: Sequence[bytes], wanted: Wanted) -> Iterator[Record]:
             queue_id = decode_record(chunk).queue_id if error.position else None
             place = f"reply {number} of {len(chunks)} for {_place(wanted, queue_id)}"
             raise MalformedRecord(error.position, f"{error.problem}; in {place}") from error
+
+
+def _lost_body(error: MalformedBody, wanted: Wanted, queue_id: int, offset: int) -> MalformedBody:
+    """Return the error of a strict reader: where it happened, and what can be done."""
+    return MalformedBody(
+        f"{error.where} of {_place(wanted, queue_id, offset)}",
+        f"{error.problem}; with failOnDataLoss=false the row stays, without its body",
+    )
 
 
 def _place(wanted: Wanted, queue_id: int | None = None, offset: int | None = None) -> str:

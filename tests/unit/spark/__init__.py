@@ -1,0 +1,1 @@
+"""Unit tests of the Spark data source: what it decides without Spark."""
