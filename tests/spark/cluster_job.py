@@ -2,7 +2,6 @@
 
     cluster_job.py write  NAME_SERVER TOPIC ROWS
     cluster_job.py mirror NAME_SERVER SOURCE TARGET FOLDER
-    cluster_job.py land   NAME_SERVER SOURCE FOLDER
 
 It works slowly on purpose, so that a worker can be killed in the middle.
 """
@@ -11,35 +10,34 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
 import downrange.spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable
 
-#: Rows of one Arrow batch, and the pause of a task after each.
-ROWS_AT_ONCE = 100
-PAUSE = 0.1
+#: What a task takes for each row.
+PAUSE = 0.002
 
 
-def slowly(batches: Iterable[Any]) -> Iterator[Any]:
-    for batch in batches:
-        time.sleep(PAUSE)
-        yield batch
+@F.udf(returnType=StringType())
+def slowly(text: str) -> str:
+    time.sleep(PAUSE)
+    return text
 
 
 def write(spark: SparkSession, server: str, topic: str, rows: str) -> None:
     frame = spark.range(0, int(rows), 1, 4).select(
-        F.concat(F.lit("row "), F.col("id")).alias("body"),
+        slowly(F.concat(F.lit("row "), F.col("id"))).alias("body"),
         F.col("id").cast("string").alias("keys"),
     )
     (
-        frame.mapInArrow(slowly, frame.schema)
-        .write.format("rocketmq")
+        frame.write.format("rocketmq")
         .mode("append")
         .option("nameServer", server)
         .option("topic", topic)
@@ -49,26 +47,13 @@ def write(spark: SparkSession, server: str, topic: str, rows: str) -> None:
 
 
 def mirror(spark: SparkSession, server: str, source: str, target: str, folder: str) -> None:
-    frame = _stream(spark, server, source).select("body", "keys")
     query = (
-        frame.mapInArrow(slowly, frame.schema)
+        _stream(spark, server, source)
+        .select(slowly(F.col("body").cast("string")).alias("body"))
         .writeStream.format("rocketmq")
         .option("nameServer", server)
         .option("topic", target)
         .option("maxBatchBytes", 8192)
-        .option("checkpointLocation", f"{folder}/checkpoint")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-
-
-def land(spark: SparkSession, server: str, source: str, folder: str) -> None:
-    frame = _stream(spark, server, source)
-    query = (
-        frame.mapInArrow(slowly, frame.schema)
-        .writeStream.format("parquet")
-        .option("path", f"{folder}/rows")
         .option("checkpointLocation", f"{folder}/checkpoint")
         .trigger(availableNow=True)
         .start()
@@ -83,8 +68,6 @@ def _stream(spark: SparkSession, server: str, source: str) -> DataFrame:
         .option("subscribe", source)
         .option("startingOffsets", "earliest")
         .option("minPartitions", 4)
-        .option("batchRows", ROWS_AT_ONCE)
-        .option("pullBatchSize", ROWS_AT_ONCE)
         .option("maxOffsetsPerTrigger", 2000)
         .load()
     )
@@ -92,7 +75,7 @@ def _stream(spark: SparkSession, server: str, source: str) -> DataFrame:
 
 if __name__ == "__main__":
     session = SparkSession.builder.appName(sys.argv[1]).getOrCreate()
-    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ROWS_AT_ONCE))
     downrange.spark.register(session)
-    {"write": write, "mirror": mirror, "land": land}[sys.argv[1]](session, *sys.argv[2:])
+    work: dict[str, Callable[..., None]] = {"write": write, "mirror": mirror}
+    work[sys.argv[1]](session, *sys.argv[2:])
     session.stop()

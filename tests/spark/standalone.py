@@ -130,7 +130,7 @@ class StandaloneCluster:
         }
         log = self.folder / f"{name}.log"
         process = ChildProcess(
-            name, command, output=log, directory=Path.cwd(), environment=environment
+            name, command, output=log, directory=self.folder, environment=environment
         )
         return Job(process, log)
 
