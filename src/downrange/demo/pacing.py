@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: How much above and below its mean the rate goes.
 SWELL: Final = 0.5
-#: A sender that was held up may take so much longer to catch up.
+#: A sender that was held up may take so many times its time in all, to catch up.
 OVERTIME: Final = 1.25
 # Enough to know the time to a microsecond in any demo.
 _HALVINGS: Final = 32
@@ -56,12 +56,14 @@ class Pace:
         per_second: The mean rate.
         stopped: Ends it early.
         begun_at: When it began, on the monotonic clock.
+        overtime: How many times `seconds` a sender that was held up may take in all.
     """
 
     seconds: float
     per_second: float
     stopped: threading.Event
     begun_at: float = field(default_factory=time.monotonic)
+    overtime: float = OVERTIME
 
     @property
     def planned(self) -> int:
@@ -89,5 +91,5 @@ class Pace:
         return max(0.0, at - time.monotonic())
 
     def _is_over(self) -> bool:
-        late = time.monotonic() - self.begun_at > self.seconds * OVERTIME
+        late = time.monotonic() - self.begun_at > self.seconds * self.overtime
         return late or self.stopped.is_set()

@@ -1,0 +1,273 @@
+"""The services and readers of the demo, on real brokers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.client.admin import Admin
+from downrange.client.consumer import PullConsumer
+from downrange.core.trace_records import PubTrace, SubAfterTrace, SubBeforeTrace, decode_trace
+from downrange.demo import workload
+from downrange.demo.checking import StoreReader, check_topic
+from downrange.demo.consuming import TRACE_TOPIC, Reader, Reading, read
+from downrange.demo.ledger import Account
+from downrange.demo.orders import Shop
+from downrange.demo.pacing import Pace
+from downrange.demo.servers import BROKERS, ServerFailed, ServerProcess, Servers
+from downrange.demo.workload import AUTO_CREATED, SERVICES, Service, Shift
+from downrange.embedded import Cluster
+from downrange.options import BrokerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from downrange.core.trace_records import TraceRecord
+    from downrange.demo.checking import TopicCheck
+
+DEADLINE = 60.0
+SECONDS = 0.5
+BROKER = BrokerOptions(
+    is_trace_topic_created=True, transaction_timeout=0.2, transaction_check_interval=0.2
+)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=2, broker=BROKER) as running:
+        yield running
+
+
+@contextmanager
+def at_work(cluster: Cluster, service: Service, *, seconds: float = SECONDS) -> Generator[Account]:
+    """Let a service send what it has; it stays until the block is left."""
+    account, settled = Account(service.topic, service.mode), threading.Event()
+    if service.topic == AUTO_CREATED:
+        workload.open_shop(cluster.name_server, account, Shop(5, "trial"))
+    else:
+        with Admin(cluster.name_server) as admin:
+            admin.create_topic(service.topic, queues=2)
+    pace = Pace(seconds, service.per_second, threading.Event(), overtime=DEADLINE)
+    shift = Shift(cluster.name_server, pace, Shop(5, service.name), account, settled)
+    thread = threading.Thread(target=service.run, args=(shift,))
+    thread.start()
+    try:
+        deadline = time.monotonic() + DEADLINE
+        while thread.is_alive() and not shift.has_sent.is_set():
+            assert time.monotonic() < deadline
+            thread.join(0.05)
+        yield account
+    finally:
+        settled.set()
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
+def look(cluster: Cluster, account: Account) -> TopicCheck:
+    with StoreReader(cluster.name_server, [account.topic]) as reader:
+        assert reader.wait_for([account], time.monotonic() + DEADLINE)
+        found = reader.found[account.topic]
+    return check_topic(account, found, None, found)
+
+
+def traces(cluster: Cluster) -> list[TraceRecord]:
+    with PullConsumer(cluster.name_server, group="audit") as consumer:
+        consumer.assign(TRACE_TOPIC, start="earliest")
+        messages = list(consumer.messages(idle_timeout=0.5))
+    return [record for message in messages for record in decode_trace(message.body)]
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
+def test_service_sends_what_it_planned_and_keeps_its_books(
+    cluster: Cluster, service: Service
+) -> None:
+    with at_work(cluster, service) as account:
+        outcome = look(cluster, account)
+    assert outcome.problems == ()
+    trial = service.topic == AUTO_CREATED
+    assert outcome.sent.handed_over == round(SECONDS * service.per_second) + trial
+    assert outcome.sent.failed == 0
+    if service.mode == "one-way":
+        assert outcome.sent.acknowledged == 0
+    else:
+        traced = [record for record in traces(cluster) if isinstance(record, PubTrace)]
+        ids = {one for record in traced for one in (record.message_id or "").split(",")}
+        assert account.acknowledged <= ids
+        assert {record.group for record in traced} >= {service.name}
+
+
+def test_declined_payments_are_never_seen_and_open_ones_are_asked_for(cluster: Cluster) -> None:
+    with at_work(cluster, _service("bank"), seconds=2.0) as account:
+        outcome = look(cluster, account)
+    assert outcome.problems == ()
+    assert outcome.sent.withdrawn > 0
+    assert outcome.stored == outcome.sent.acknowledged
+
+
+def test_reminders_come_later_and_recalled_ones_not_at_all(cluster: Cluster) -> None:
+    with at_work(cluster, _service("mailer"), seconds=1.0) as account:
+        outcome = look(cluster, account)
+    assert outcome.problems == ()
+    assert outcome.sent.withdrawn > 0
+
+
+def test_topic_that_nobody_made_lands_on_one_broker_and_the_others_on_both(
+    cluster: Cluster,
+) -> None:
+    with at_work(cluster, _service("marketing")) as coupons:
+        assert len(look(cluster, coupons).brokers) == 1
+    with at_work(cluster, _service("web")) as clicks:
+        assert len(look(cluster, clicks).brokers) == 2
+
+
+def test_retries_bring_messages_past_a_broker_that_dies(cluster: Cluster) -> None:
+    killer = threading.Timer(0.5, cluster.kill_broker, (0,))
+    killer.start()
+    with at_work(cluster, _service("checkout"), seconds=1.5) as account:
+        killer.join()
+        cluster.restart_broker(0)
+        outcome = look(cluster, account)
+    assert outcome.problems == ()
+    assert outcome.sent.failed == 0
+    assert outcome.sent.retried > 0
+
+
+def _service(name: str) -> Service:
+    return next(service for service in SERVICES if service.name == name)
+
+
+# ---- readers -------------------------------------------------------------------------------------
+
+
+def _read(cluster: Cluster, reader: Reader) -> Reading:
+    reading, settled = Reading(reader), threading.Event()
+    settled.set()
+    read(cluster.name_server, reading, seconds=SECONDS, settled=settled)
+    assert reading.problem is None
+    return reading
+
+
+def test_reader_handles_its_tags_and_leaves_a_pair_of_traces_for_each(cluster: Cluster) -> None:
+    with at_work(cluster, _service("checkout"), seconds=1.5) as account:
+        look(cluster, account)
+    reading = _read(cluster, Reader("packing", "orders", tags="standard || express"))
+    assert 0 < reading.handled < len(account.acknowledged)
+    assert reading.tried_again > 0
+    assert reading.traces > 0
+    assert reading.traces_lost == 0
+    records = traces(cluster)
+    before = {one.request_id: one for one in records if isinstance(one, SubBeforeTrace)}
+    after = {one.request_id: one for one in records if isinstance(one, SubAfterTrace)}
+    assert before.keys() == after.keys()
+    assert len(after) == reading.handled + reading.tried_again
+    assert sum(one.is_success for one in after.values()) == reading.handled
+    assert {one.retry_count for one in before.values()} == {0, 1}
+    done = {one.message_id for one in after.values() if one.is_success}
+    assert len(done) == reading.handled
+    assert done < account.acknowledged
+    assert {one.group for one in after.values()} == {"packing"}
+
+
+def test_reader_goes_on_where_its_group_was(cluster: Cluster) -> None:
+    with at_work(cluster, _service("web")) as account:
+        look(cluster, account)
+    analysts = Reader("analysts", "clicks")
+    assert _read(cluster, analysts).handled == len(account.acknowledged)
+    with PullConsumer(cluster.name_server, group="analysts") as consumer:
+        consumer.assign("clicks", start="committed")
+        assert consumer.poll(0.5) == []
+
+
+def test_reader_that_goes_home_early_leaves_the_rest(cluster: Cluster) -> None:
+    with at_work(cluster, _service("web")) as account:
+        look(cluster, account)
+    reading = Reading(Reader("analysts", "clicks", share=0.0))
+    read(cluster.name_server, reading, seconds=SECONDS, settled=threading.Event())
+    assert reading.handled == 0
+
+
+# ---- servers -------------------------------------------------------------------------------------
+
+
+def test_killed_broker_comes_back_at_the_same_address(tmp_path: Path) -> None:
+    with Servers(tmp_path / "store", tmp_path / "logs") as servers:
+        addresses = servers.brokers
+        assert list(addresses) == list(BROKERS)
+        servers.check()
+        servers.kill_broker("broker-b")
+        with pytest.raises(ServerFailed, match="broker-b"):
+            servers.check()
+        servers.restart_broker("broker-b")
+        servers.check()
+        assert servers.brokers == addresses
+
+
+def test_server_that_cannot_start_says_why_and_where_its_log_is(tmp_path: Path) -> None:
+    server = ServerProcess("nameserver", ("nameserver", "--port", "-5"), tmp_path)
+    try:
+        with pytest.raises(ServerFailed, match=r"nameserver\.log"):
+            server.wait_until_ready()
+    finally:
+        server.stop()
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def _demo(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "downrange", "demo", "--no-spark", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        process_group=0,
+    )
+
+
+def _servers_of(folder: Path) -> list[str]:
+    """Return the servers that still run with their stores in this folder."""
+    commands = [
+        path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if os.access(path, os.R_OK)
+    ]
+    return [command for command in commands if str(folder) in command and " broker " in command]
+
+
+def test_demo_without_spark_agrees_and_says_what_it_left_out(tmp_path: Path) -> None:
+    with _demo(tmp_path, "--seconds", "2") as process:
+        shown, _ = process.communicate(timeout=DEADLINE * 2)
+    assert process.returncode == 0, shown
+    assert "Left out" in shown
+    assert "It agrees" in shown
+    assert "kill -9" in shown
+    assert (tmp_path / "downrange-demo" / "summary.json").exists()
+    assert _servers_of(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["downrange-demo"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_ends_the_demo_and_its_servers(tmp_path: Path, number: int, code: int) -> None:
+    with _demo(tmp_path, "--seconds", "60") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("Trade"):
+                break
+        assert len(_servers_of(tmp_path)) == 2
+        process.send_signal(number)
+        shown, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == code, shown
+    assert "Traceback" not in shown
+    assert _servers_of(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["downrange-demo"]
