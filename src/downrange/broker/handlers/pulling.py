@@ -207,11 +207,12 @@ def _look(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None
         count, parts = state.store.read_range(queue.numbers(offset, count_max), bytes_max)
         next_offset = offset + (count or min(count_max, high - offset))
     else:
-        units, offsets = _matching(state, header, hashes, count_max)
-        if not units:
-            return _Found(_RETRY, "NO_MATCHED_MESSAGE", offsets[0])
-        count, parts = state.store.read_range(units, bytes_max)
-        next_offset = offsets[count] if count else offsets[-1]
+        taken, next_offset = _matching(state, header, hashes, count_max, bytes_max)
+        if not taken:
+            return _Found(_RETRY, "NO_MATCHED_MESSAGE", next_offset)
+        count, parts = state.store.read_range([unit for _, unit in taken], bytes_max)
+        if 0 < count < len(taken):
+            next_offset = taken[count][0]
     if not count:
         return _Found(_RETRY, "MESSAGE_WAS_REMOVING", next_offset)
     return _Found(_FOUND, "FOUND", next_offset, b"".join(parts), count)
@@ -227,26 +228,33 @@ def _limits(options: BrokerOptions, header: PullRequest) -> tuple[int, int]:
 
 
 def _matching(
-    state: BrokerState, header: PullRequest, hashes: frozenset[int], count_max: int
-) -> tuple[list[Numbers], list[int]]:
-    """Return the units whose tags a filter takes, and their offsets with the next one to look at.
+    state: BrokerState,
+    header: PullRequest,
+    hashes: frozenset[int],
+    count_max: int,
+    bytes_max: int,
+) -> tuple[list[tuple[int, Numbers]], int]:
+    """Return offsets and units whose tags a filter takes, and the offset behind the last one seen.
 
-    So there is one offset more than there are units.
+    There are as many as the limits allow, maybe some more than fit the bytes.
     """
     queue = state.store.queue(header.topic, header.queue_id)
-    taken: list[Numbers] = []
-    offsets: list[int] = []
+    taken: list[tuple[int, Numbers]] = []
     offset = header.queue_offset
     end = min(offset + _LOOK_THROUGH_MAX, queue.max_offset)
-    while offset < end:
-        for unit in queue.numbers(offset, min(_LOOK_THROUGH_STEP, end - offset)):
-            if unit[2] in hashes:
-                taken.append(unit)
-                offsets.append(offset)
-                if len(taken) == count_max:
-                    return taken, [*offsets, offset + 1]
-            offset += 1
-    return taken, [*offsets, offset]
+    step, total = count_max, 0  # one step is enough where the filter takes everything
+    while offset < end and len(taken) < count_max and total <= bytes_max:
+        step = min(step, _LOOK_THROUGH_STEP, end - offset)
+        units = enumerate(queue.numbers(offset, step), offset)
+        found = [(number, unit) for number, unit in units if unit[2] in hashes]
+        taken += found
+        total += sum([unit[1] for _, unit in found])
+        offset += step
+        step *= 2
+    if len(taken) >= count_max:
+        del taken[count_max:]
+        offset = taken[-1][0] + 1
+    return taken, offset
 
 
 def _answer(
