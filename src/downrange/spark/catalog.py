@@ -29,10 +29,9 @@ from downrange.errors import OptionError, RocketMQError, RouteNotFound
 from downrange.spark.offsets import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from downrange.client.client import Client
-    from downrange.core.client import ClientCore
     from downrange.core.routes import Route
     from downrange.model import QueueId
     from downrange.spark.read_options import Bound, Edge, ReadOptions
@@ -55,6 +54,7 @@ class Catalog:
         self._queues: frozenset[QueueId] = frozenset()
         self._queues_until = 0.0
         self._ends: dict[QueueId, int] = {}
+        self._asked: frozenset[QueueId] = frozenset()  # those that `_ends` would have, if known
         self._ends_until = 0.0
         self._is_filter_checked = False
 
@@ -64,32 +64,45 @@ class Catalog:
 
     # ---- which queues --------------------------------------------------------------------------
 
-    def queues(self) -> frozenset[QueueId]:
+    def queues(self, known: Collection[QueueId] | None = ()) -> frozenset[QueueId]:
         """Return the queues to read, as name servers say it now, or said it not long ago.
 
+        Args:
+            known: Those that were read before. Whether they may be missing is for the caller to
+                judge; but first they are looked for some more times. None when it is not known
+                yet whether something was read before, so that nothing is missing.
+
         Raises:
-            OptionError: No queue is left by the options.
-            RouteNotFound: A topic that is named does not exist.
+            OptionError: Options name queues or brokers that are not there.
+            RouteNotFound: A topic that is named does not exist, and was not read before.
             RocketMQError: No name server answered.
         """
         now = time.monotonic()
         if now >= self._queues_until:
-            self._queues = self._retrying(self._find_queues)
-            self._queues_until = now + self._options.route_interval
-            self._check_filter()
+            found = self._retrying(lambda: self._find_queues(known))
+            for _ in range(self._options.fetch_retries):
+                if found >= set(known or ()):
+                    break
+                time.sleep(self._options.retry_interval)
+                found = self._retrying(lambda: self._find_queues(known))
+            self._check_filter(found)
+            self._queues = found
+            self._queues_until = time.monotonic() + self._options.route_interval
         return self._queues
 
     def forget(self) -> None:
         """Ask anew the next time."""
         self._queues_until = self._ends_until = 0.0
 
-    def _find_queues(self) -> frozenset[QueueId]:
+    def _find_queues(self, known: Collection[QueueId] | None) -> frozenset[QueueId]:
         selection = self._options.selection
         if selection.pattern is None:
             routes = self._routes(selection.named_topics)
+            known_topics = {queue.topic for queue in known or ()}
             for topic, route in routes.items():
-                if route is None and not any(queue.topic == topic for queue in self._queues):
-                    raise RouteNotFound(topic, self._client.core.name_servers.addresses, ".")
+                if route is None and known is not None and topic not in known_topics:
+                    problem = f".\n  Create it with `downrange topic create {topic}`."
+                    raise RouteNotFound(topic, self._client.core.name_servers.addresses, problem)
         else:
             routes = self._routes(self._matching_topics(selection.pattern))
         found = {
@@ -99,10 +112,13 @@ class Catalog:
             for queue in route.readable
         }
         taken = frozenset(queue for queue in found if selection.takes(queue))
-        if found and not taken:
-            raise OptionError(
-                f"assign, queueIds and brokers leave none of the queues: {_named(found)}"
-            )
+        if found and known is not None and not known:
+            if missing := selection.missing(found):
+                raise OptionError(f"not there: {', '.join(missing)}; there are {_named(found)}")
+            if not taken:
+                raise OptionError(
+                    f"assign, queueIds and brokers leave none of the queues: {_named(found)}"
+                )
         return taken
 
     def _matching_topics(self, pattern: str) -> list[str]:
@@ -117,13 +133,13 @@ class Catalog:
         flows = [refresh_route(core, topic, self._deadline()) for topic in full.values()]
         return dict(zip(full, self._all(flows), strict=True))
 
-    def _check_filter(self) -> None:
+    def _check_filter(self, queues: Iterable[QueueId]) -> None:
         """Let a broker look at an SQL expression once: in a pull, a broken one takes everything."""
         wanted = self._options.wanted
         if wanted.kind != "SQL92" or self._is_filter_checked:
             return
         client = self._client
-        for topic in sorted({queue.topic for queue in self._queues}):
+        for topic in sorted({queue.topic for queue in queues}):
             client.run(
                 check_filter(client.core, topic, self._options.group, wanted, self._deadline())
             )
@@ -134,58 +150,60 @@ class Catalog:
     def ends(self, queues: Iterable[QueueId], *, is_fresh: bool = False) -> dict[QueueId, int]:
         """Return the offset of the next message of each queue that can be asked.
 
-        Queues that nobody knows any more are left out.
+        Queues that nobody knows any more are left out, after some attempts.
 
         Args:
             queues: Which.
-            is_fresh: Whether an answer of before is good enough.
+            is_fresh: Whether they are asked now, whatever they said a moment ago.
 
         Raises:
             RocketMQError: A broker did not answer.
         """
         wanted = frozenset(queues)
-        now = time.monotonic()
-        if is_fresh or now >= self._ends_until or not wanted <= self._ends.keys():
+        if is_fresh or time.monotonic() >= self._ends_until or not wanted <= self._asked:
             self._ends = self._known_of(wanted, max_offset)
-            self._ends_until = now + self._options.metadata_interval
+            self._asked = wanted
+            self._ends_until = time.monotonic() + self._options.metadata_interval
         return {queue: self._ends[queue] for queue in wanted if queue in self._ends}
 
     def begins(self, queues: Iterable[QueueId]) -> dict[QueueId, int]:
         """Return the offset of the first message that each queue still has; see `ends`."""
         return self._known_of(queues, min_offset)
 
-    def known_ends(self) -> dict[QueueId, int]:
-        """Return the ends that were asked for last."""
-        return dict(self._ends)
-
-    def resolve(self, bound: Bound, queues: Iterable[QueueId]) -> dict[QueueId, int]:
+    def resolve(
+        self, bound: Bound, queues: Iterable[QueueId], *, others: Edge
+    ) -> dict[QueueId, int]:
         """Return the offset that a bound means for each queue now.
 
-        Queues that it says nothing of begin where new ones do.
+        Args:
+            bound: What the user says.
+            queues: Which queues are read.
+            others: What is meant for those that the bound says nothing of.
 
         Raises:
-            OptionError: It names queues that are not read.
+            OptionError: It names queues or topics that are not read.
             RouteNotFound, RocketMQError: A queue is not there, or its broker did not answer.
         """
         wanted = sorted(queues)
-        if unknown := bound.named_queues - set(wanted):
+        unknown = [_named([queue]) for queue in sorted(bound.named_queues - set(wanted))]
+        unknown += sorted(bound.named_topics - {queue.topic for queue in wanted})
+        if unknown:
             raise OptionError(
-                f"offsets are given for {_named(unknown)}, which is not read; there are "
-                f"{_named(wanted)}"
+                f"offsets or times are given for {', '.join(unknown[:8])}, which is not read; "
+                f"there are {_named(wanted)}"
             )
-        flows = [self._place(queue, bound.of(queue)) for queue in wanted]
+        said = {queue: bound.of(queue) for queue in wanted}
+        flows = [
+            self._place(queue, others if place is None else place) for queue, place in said.items()
+        ]
         return dict(zip(wanted, self._retrying(lambda: self._all(flows)), strict=True))
 
-    def edge(self, queues: Iterable[QueueId], edge: Edge) -> dict[QueueId, int]:
-        """Return the first or the next offset of each queue; see `ends`."""
-        return self.begins(queues) if edge == "earliest" else self.ends(queues, is_fresh=True)
-
-    def _place(self, queue: QueueId, said: str | datetime | int | None) -> Callable[[], Flow[int]]:
+    def _place(self, queue: QueueId, said: str | datetime | int) -> Callable[[], Flow[int]]:
         """Return what makes the flow that finds a place in a queue; it may be needed again."""
         options, core = self._options, self._client.core
 
         def find() -> Flow[int]:
-            place = options.new_queue_start if said is None else said
+            place = said
             if place == "group":
                 committed = yield from group_offset(
                     core, options.group, queue, deadline=self._deadline()
@@ -225,20 +243,21 @@ class Catalog:
 
         def look() -> None:
             flows = [ask(core, queue, deadline=self._deadline()) for queue in left]
-            failure: RocketMQError | None = None
-            again: list[QueueId] = []
+            failures: dict[QueueId, RocketMQError] = {}
             for queue, outcome in zip(left, self._gathered(flows), strict=True):
-                if not isinstance(outcome, RocketMQError):
+                if isinstance(outcome, RocketMQError):
+                    failures[queue] = outcome
+                else:
                     known[queue] = outcome
-                elif not isinstance(outcome, RouteNotFound):
-                    failure = outcome
-                    again.append(queue)
-                # Nobody knows the queue: for the caller to judge.
-            left[:] = again
-            if failure is not None:
+            left[:] = failures
+            # What is said in the end: that a broker does not answer goes before that one is gone.
+            for failure in sorted(failures.values(), key=_is_gone):
                 raise failure
 
-        self._retrying(look)
+        try:
+            self._retrying(look)
+        except RouteNotFound as error:  # nobody knows the queues: for the caller to judge
+            _log.info("%s: %s", _named(left), error)
         return known
 
     def _all(self, flows: Iterable[Any]) -> list[Any]:
@@ -274,11 +293,12 @@ class Catalog:
     def _refresh_routes(self) -> None:
         """Ask where brokers are now; one that was restarted may be elsewhere."""
         core = self._client.core
-        self._gathered([refresh_route(core, name, self._deadline()) for name in _topics_of(core)])
+        names = core.routes.topics()
+        self._gathered([refresh_route(core, name, self._deadline()) for name in names])
 
 
-def _topics_of(core: ClientCore) -> list[str]:
-    return list(core.routes.topics())
+def _is_gone(error: RocketMQError) -> bool:
+    return isinstance(error, RouteNotFound)
 
 
 def _gather(flows: list[Flow[Any]]) -> Flow[list[Any]]:

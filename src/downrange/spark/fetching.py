@@ -2,7 +2,9 @@
 
 A range is asked for in strides, each as long as the broker's last answers were, so that the next
 pulls are on their way while the rows of the last one go to Spark. An answer may be shorter than its
-stride; the rest is asked for again, before anything that comes later. Rows keep their order.
+stride; the rest is asked for again, before anything that comes later. One that is much shorter says
+that strides are too long for this broker: all that are under way are given up, and cut anew. When
+answers fill their strides for some time, strides grow again. Rows keep their order.
 
 A pull by a filter may go far beyond a stride, so such a range has one pull under way.
 """
@@ -15,6 +17,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from downrange.core.clusters import cluster_facts
 from downrange.core.names import with_namespace
 from downrange.core.pulling import PullStatus, RawPull, pull_raw
 from downrange.core.routes import refresh_route
@@ -36,6 +39,8 @@ _log = logging.getLogger("downrange.spark")
 #: How much longer than the request itself its future is waited for.
 _MARGIN: Final = 5.0
 _GOES_ON: Final = (PullStatus.FOUND, PullStatus.NO_MATCH)
+#: Answers that fill their strides, one after the other, until strides grow.
+_FULL_ANSWERS: Final = 16
 
 
 def read_partition(
@@ -48,8 +53,10 @@ def read_partition(
         WireError: The broker's bytes are damaged.
         RocketMQError: A broker did not answer, again and again.
     """
+    stride_counts: dict[str, int] = {}  # what brokers give at a time, as seen in other queues
     for each in partition.ranges:
-        yield from _RangeReader(each, tuple(columns), options).batches()
+        reader = _RangeReader(each, tuple(columns), options, stride_counts)
+        yield from reader.batches()
 
 
 @dataclass(slots=True)
@@ -65,7 +72,13 @@ class _Stride:
 class _RangeReader:
     """Reads one range of one queue."""
 
-    def __init__(self, wanted: Range, columns: tuple[str, ...], options: ReadOptions) -> None:
+    def __init__(
+        self,
+        wanted: Range,
+        columns: tuple[str, ...],
+        options: ReadOptions,
+        stride_counts: dict[str, int],
+    ) -> None:
         self._queue = wanted.queue
         self._end = wanted.end
         self._options = options
@@ -74,7 +87,9 @@ class _RangeReader:
         self._is_filtered = options.wanted.kind != "TAG" or bool(options.wanted.tags)
         self._strides: deque[_Stride] = deque()
         self._next = wanted.begin  # where the next stride begins
-        self._stride = options.pull_count
+        self._stride_counts = stride_counts
+        self._full_answers = 0
+        self._there = (0, 0)  # the offsets that the queue has, as the last answer says
         self._wanted = Wanted(
             columns=columns,
             topic=wanted.queue.topic,
@@ -97,8 +112,8 @@ class _RangeReader:
             for stride, found in self._answers():
                 last = min(found.next_offset, stride.end)
                 is_full = last - begin > rows_max or size + len(found.body) > bytes_max
-                if chunks and (is_full or is_cut):
-                    yield self._decoded(chunks, begin, end)
+                if chunks and (is_full or is_cut or stride.begin != end):
+                    yield from self._decoded(chunks, begin, end)
                     chunks, size = [], 0
                 if not chunks:
                     begin = stride.begin
@@ -109,17 +124,23 @@ class _RangeReader:
                 # in the answers to both: each takes its own part of it.
                 is_cut = found.next_offset > stride.end
             if chunks:
-                yield self._decoded(chunks, begin, end)
+                yield from self._decoded(chunks, begin, end)
         finally:
-            for stride in self._strides:  # a reader that is given up waits for nothing
-                stride.answer.cancel()
+            self._give_up()  # a reader that is not read to its end waits for nothing
 
-    def _decoded(self, chunks: list[bytes], begin: int, end: int) -> pa.RecordBatch:
-        wanted = replace(self._wanted, begin=begin, end=end)
-        decoded = decode(chunks, wanted)
+    def _decoded(self, chunks: list[bytes], begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        decoded = decode(chunks, replace(self._wanted, begin=begin, end=end))
+        batch = decoded.batch
         if decoded.damaged:
             _log.warning("%s: %d bodies cannot be unpacked", self._queue, decoded.damaged)
-        return decoded.batch
+        elif not self._is_filtered and batch.num_rows < end - begin:
+            # A broker that deletes old messages passes over those that are gone already.
+            problem = f"{end - begin - batch.num_rows} of them are not in the broker's answers"
+            loss = DataLost(self._queue, (begin, end), self._there, problem)
+            tell(loss, is_fatal=self._options.is_loss_fatal)
+        rows_max = self._options.batch_rows
+        for row in range(0, batch.num_rows, rows_max):
+            yield batch.slice(row, rows_max)
 
     def _answers(self) -> Iterator[tuple[_Stride, RawPull]]:
         """Yield the answers that hold messages, with the strides that they are answers to."""
@@ -129,10 +150,10 @@ class _RangeReader:
             found = self._answer(stride)
             if found is None:
                 continue  # asked again, or given up
-            if found.next_offset < stride.end:
-                # The broker gives less at a time: so do the strides to come, and the rest is next.
-                if not self._is_filtered:
-                    self._stride = found.next_offset - stride.begin
+            self._there = (found.min_offset, found.max_offset)
+            if not self._is_filtered:
+                self._learn(stride, found.next_offset)
+            elif found.next_offset < stride.end:
                 self._ask_first(found.next_offset, stride.end)
             self._fill()
             if found.body:
@@ -140,11 +161,42 @@ class _RangeReader:
 
     # ---- asking --------------------------------------------------------------------------------
 
+    @property
+    def _stride_count(self) -> int:
+        """How many messages the broker gives at a time, as far as that is known."""
+        return self._stride_counts.get(self._queue.broker, self._options.pull_count)
+
+    def _learn(self, stride: _Stride, next_offset: int) -> None:
+        """Ask for what an answer has left out of its stride, and for as much as the broker gives.
+
+        A broker keeps to a count of messages, or to a size, so that answers vary.
+        """
+        count, wanted = next_offset - stride.begin, stride.end - stride.begin
+        if count >= wanted:
+            self._full_answers += 1
+            if self._full_answers % _FULL_ANSWERS == 0:
+                grown = min(2 * self._stride_count, self._options.pull_count)
+                self._stride_counts[self._queue.broker] = grown
+            return
+        self._full_answers = 0
+        self._stride_counts[self._queue.broker] = count
+        if 2 * count > wanted:
+            self._ask_first(next_offset, stride.end)
+            return
+        self._give_up()
+        self._next = next_offset
+
+    def _give_up(self) -> None:
+        """Wait no more for what is under way."""
+        while self._strides:
+            self._strides.pop().answer.cancel()
+
     def _fill(self) -> None:
         """Have as many requests under way as wanted."""
         most = 1 if self._is_filtered else self._options.pull_concurrency
         while self._next < self._end and len(self._strides) < most:
-            end = self._end if self._is_filtered else min(self._next + self._stride, self._end)
+            count = self._end if self._is_filtered else self._stride_count
+            end = min(self._next + count, self._end)
             self._strides.append(_Stride(self._next, end, self._submit(self._next, end)))
             self._next = end
 
@@ -178,33 +230,54 @@ class _RangeReader:
         except (TopicNotFound, RouteNotFound) as error:
             if not is_last:
                 self._again(stride, error)
+            elif isinstance(error, TopicNotFound) or self._is_broker_there():
+                self._lose(stride, None, "the topic was deleted", go_on_at=stride.end)
             else:
-                self._lose(stride, None, "the topic or its broker is gone", go_on_at=stride.end)
+                raise  # a broker that is away may come back: nothing is lost yet
             return None
         except RocketMQError as error:
             if not error.retryable or is_last:
                 raise
             self._again(stride, error)
             return None
-        if found.next_offset <= stride.begin and not is_last and found.status in _GOES_ON:
+        if self._problem_of(stride, found) is None:
+            return found
+        if is_last or found.min_offset > stride.begin:
+            self._lose_some(stride, found)
+        else:  # a broker that was just started may not have read all of its store yet
             self._again(stride, None)
-            return None
-        return found if self._is_good(stride, found) else None
+        return None
 
-    def _is_good(self, stride: _Stride, found: RawPull) -> bool:
-        """Whether an answer goes on; what it says is lost is told, and left out."""
-        there = (found.min_offset, found.max_offset)
+    def _problem_of(self, stride: _Stride, found: RawPull) -> str | None:
+        """Return why an answer does not go on; None when it does."""
         if found.status is PullStatus.MOVED and stride.begin < found.min_offset:
-            self._lose(stride, there, "they were deleted", go_on_at=found.min_offset)
-        elif found.status in (PullStatus.MOVED, PullStatus.NO_NEW):
-            self._lose(stride, there, "the queue is shorter than it was", go_on_at=stride.end)
-        elif found.next_offset <= stride.begin:
-            self._lose(stride, there, "the broker does not give them out", go_on_at=stride.end)
-        elif found.status is PullStatus.NO_MATCH and not self._is_filtered:
-            self._lose(stride, there, "they are being deleted", go_on_at=found.next_offset)
+            return "they were deleted"
+        if found.status not in _GOES_ON:
+            return "the queue is shorter than it was"
+        if found.next_offset <= stride.begin:
+            return "the broker does not give them out"
+        if found.status is PullStatus.NO_MATCH and not self._is_filtered:
+            return "they are being deleted"
+        return None
+
+    def _lose_some(self, stride: _Stride, found: RawPull) -> None:
+        """Leave out what an answer says is lost, and go on behind it."""
+        problem = self._problem_of(stride, found) or ""
+        there = (found.min_offset, found.max_offset)
+        if found.min_offset > stride.begin:
+            go_on_at = found.min_offset
+        elif found.status is PullStatus.NO_MATCH and found.next_offset > stride.begin:
+            go_on_at = found.next_offset
         else:
-            return True
-        return False
+            go_on_at = stride.end
+        self._lose(stride, there, problem, go_on_at=go_on_at)
+
+    def _is_broker_there(self) -> bool:
+        """Whether name servers know the queue's broker; if so, it is the topic that is gone."""
+        client = self._client
+        deadline = client.core.clock.now() + client.options.call_timeout
+        facts = client.run(cluster_facts(client.core, deadline=deadline))
+        return any(broker.name == self._queue.broker for broker in facts.brokers)
 
     def _again(self, stride: _Stride, error: RocketMQError | None) -> None:
         """Ask once more, after a pause and a look where the broker is now."""

@@ -13,7 +13,7 @@ texts, so keys are always sorted. Two more members are ours alone:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Self
 
 from downrange.errors import OptionError
@@ -23,6 +23,7 @@ VERSION: Final = 1
 #: What stands for the first and for the next message in offsets that a user writes.
 EARLIEST: Final = -2
 LATEST: Final = -1
+_OFFSET_MAX: Final = 2**63 - 1
 
 
 class Positions(Mapping[QueueId, int]):
@@ -118,13 +119,16 @@ def begins_of(start: Positions, end: Positions) -> dict[QueueId, int]:
     return begins
 
 
-def read_table(name: str, table: Any, *, least: int) -> dict[QueueId, int]:
+def read_table(
+    name: str, table: Any, *, least: int = 0, read: Callable[[Any], int] | None = None
+) -> dict[QueueId, int]:
     """Read topic -> broker -> queue id -> number.
 
     Args:
         name: Of the option that holds it, for the error.
         table: What JSON says.
-        least: The smallest number that means something.
+        least: The smallest offset that means something.
+        read: Reads what is not an offset.
 
     Raises:
         OptionError: It has another form.
@@ -144,11 +148,15 @@ def read_table(name: str, table: Any, *, least: int) -> dict[QueueId, int]:
             for number, offset in queues.items():
                 if not number.isdecimal():
                     raise OptionError(f"{name}: {number!r} of {topic!r} is no queue id; {_FORM}")
-                if type(offset) is not int or offset < least:
+                place = QueueId(topic, broker, int(number))
+                if read is not None:
+                    found[place] = read(offset)
+                elif type(offset) is int and least <= offset <= _OFFSET_MAX:
+                    found[place] = offset
+                else:
                     raise OptionError(
                         f"{name}: {offset!r} of {topic!r} {broker!r} {number} is no offset"
                     )
-                found[QueueId(topic, broker, int(number))] = offset
     return found
 
 

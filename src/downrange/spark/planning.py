@@ -94,23 +94,32 @@ def _cut(whole: Range, parts: int) -> list[Range]:
 
 def _pack(ranges: list[Range], options: ReadOptions) -> list[list[Range]]:
     """Put neighbours together, each pack about as large as the others."""
-    if not ranges:
-        return []
     total = sum(each.length for each in ranges)
-    count = min(len(ranges), max(1, -(-total // options.partition_records_min)))
-    if options.partitions_min is not None:
-        count = max(count, min(len(ranges), options.partitions_min))
+    wanted = -(-total // min(options.partition_records_min, options.partition_records_max))
+    wanted = min(len(ranges), max(wanted, options.partitions_min or 1))
     if options.partitions_max is not None:
-        count = min(count, options.partitions_max)
+        wanted = min(wanted, options.partitions_max)
+    packs = _share_out(ranges, wanted, options.partition_records_max)
+    if options.partitions_max is not None and len(packs) > options.partitions_max:
+        return _share_out(ranges, wanted, total)  # fewer tasks go before smaller ones
+    return packs
+
+
+def _share_out(ranges: list[Range], count: int, length_max: int) -> list[list[Range]]:
+    """Share ranges out to so many packs, or to more where they would be longer than allowed."""
     packs: list[list[Range]] = []
-    left, room = total, 0.0
+    left = sum(each.length for each in ranges)
+    length = room = 0
     for number, each in enumerate(ranges):
         missing = count - len(packs)
         must_open = len(ranges) - number == missing  # each that is left needs a pack of its own
-        if not packs or (missing > 0 and (must_open or room < each.length / 2)):
-            room = left / missing if missing else 0.0
+        is_full = missing > 0 and room < each.length / 2
+        if not packs or must_open or is_full or length + each.length > length_max:
+            room = left // max(missing, 1)
+            length = 0
             packs.append([])
         packs[-1].append(each)
+        length += each.length
         room -= each.length
         left -= each.length
     return packs

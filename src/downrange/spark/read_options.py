@@ -11,11 +11,11 @@ from downrange.core.pulling import EVERYTHING, Filter, by_sql, by_tags
 from downrange.core.validation import check_group
 from downrange.errors import OptionError
 from downrange.spark.connection import ConnectionOptions, take_connection
-from downrange.spark.offsets import EARLIEST, read_table
-from downrange.spark.texts import Texts
+from downrange.spark.offsets import EARLIEST, LATEST, Positions, read_table
+from downrange.spark.texts import Texts, json_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from downrange.model import QueueId
 
@@ -54,6 +54,23 @@ class Selection:
             topic == queue.topic and broker in (None, queue.broker) and queue.number in numbers
             for topic, broker, numbers in self.queues
         )
+
+    def missing(self, there: Iterable[QueueId]) -> list[str]:
+        """Return what is named, but is none of the queues that there are: most likely a typo."""
+        queues = list(there)
+        numbers = {queue.number for queue in queues}
+        brokers = {queue.broker for queue in queues}
+        found = [f"queueIds {number}" for number in sorted((self.queue_ids or numbers) - numbers)]
+        found += [f"brokers {name}" for name in sorted((self.brokers or brokers) - brokers)]
+        for topic, broker, wanted in self.queues:
+            known = {
+                queue.number
+                for queue in queues
+                if queue.topic == topic and broker in (None, queue.broker)
+            }
+            place = topic if broker is None else f"{topic} on {broker}"
+            found += [f"queue {number} of {place}" for number in sorted(wanted - known)]
+        return found
 
     @property
     def named_topics(self) -> tuple[str, ...]:
@@ -95,6 +112,11 @@ class Bound:
     def named_queues(self) -> set[QueueId]:
         """The queues that are named, which must exist."""
         return {queue for queue, _ in (*self.offsets, *self.queue_times_ms)}
+
+    @property
+    def named_topics(self) -> set[str]:
+        """The topics that are named without their queues, which must exist."""
+        return {topic for topic, _ in self.topic_times_ms}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,11 +242,26 @@ def _check(parsed: ReadOptions, group: str | None) -> None:
         raise OptionError(f"minPartitions={fewest} is more than maxPartitions={highest}")
     if fewest is not None and not parsed.is_split:
         raise OptionError("minPartitions splits queues, which orderBy=queue forbids; give either")
+    _check_bounds(parsed.starting, parsed.ending)
     if group is None:
         if parsed.is_group_committed:
             raise OptionError("commitGroupOffsets needs option group: whose offsets?")
         if parsed.starting is not None and parsed.starting.word == "group":
             raise OptionError("startingOffsets=group needs option group: whose offsets?")
+
+
+def _check_bounds(starting: Bound | None, ending: Bound | None) -> None:
+    """Refuse an end before its start, as far as the two can be compared without asking anybody."""
+    if starting is None or ending is None:
+        return
+    first, last = starting.time_ms, ending.time_ms
+    if first is not None and last is not None and first > last:
+        raise OptionError(f"startingTimestamp={first} is later than endingTimestamp={last}")
+    ends = dict(ending.offsets)
+    for queue, begin in starting.offsets:
+        end = ends.get(queue, LATEST)
+        if begin > end >= 0:
+            raise OptionError(f"startingOffsets={begin} is behind endingOffsets={end} of {queue}")
 
 
 def _edge(texts: Texts, name: str) -> Edge:
@@ -301,18 +338,27 @@ def _take_bound(texts: Texts, prefix: Literal["starting", "ending"]) -> Bound | 
         return Bound(word=cast("Any", offsets.lower()))
     if not offsets.startswith("{"):
         raise OptionError(f"option {name}={offsets!r} is none of {', '.join(_WORDS)}, and no JSON")
-    table = Texts({name: offsets}).json(name)
-    if "v" in table and "q" in table:  # pasted from a stream's progress
-        table = table["q"]
-    return Bound(offsets=tuple(read_table(name, table, least=EARLIEST).items()))
+    table = json_object(name, offsets)
+    if type(table.get("v")) is int:  # pasted from a stream's progress
+        return Bound(offsets=tuple(Positions.from_json(table).items()))
+    # Nothing ends before the first message.
+    least = EARLIEST if prefix == "starting" else LATEST
+    found = read_table(name, table, least=least)
+    if not found:
+        raise OptionError(f"option {name} names no queue: {offsets}")
+    return Bound(offsets=tuple(found.items()))
 
 
 def _bound_by_time(name: str, table: dict[str, Any]) -> Bound:
+    """Read topic -> time, or topic -> broker -> queue id -> time."""
     topics = {topic: time for topic, time in table.items() if not isinstance(time, dict)}
     queues = {topic: brokers for topic, brokers in table.items() if topic not in topics}
+    if not table:
+        raise OptionError(f"option {name} names no topic")
+    times = read_table(name, queues, read=lambda time: _time_ms(name, time))
     return Bound(
         topic_times_ms=tuple((topic, _time_ms(name, time)) for topic, time in topics.items()),
-        queue_times_ms=tuple(read_table(name, queues, least=0).items()),
+        queue_times_ms=tuple(times.items()),
     )
 
 

@@ -10,6 +10,7 @@ from downrange.errors import OptionError
 from downrange.spark.catalog import Catalog
 from downrange.spark.fetching import read_partition
 from downrange.spark.losses import DataLost, tell
+from downrange.spark.offsets import LATEST
 from downrange.spark.planning import ReadPartition, plan
 from downrange.spark.read_options import Bound
 
@@ -46,8 +47,10 @@ class RocketMQReader(DataSourceReader):
         options = self._options
         catalog = Catalog(options)
         queues = catalog.queues()
-        begins = catalog.resolve(options.starting or Bound(word="earliest"), queues)
-        ends = catalog.resolve(options.ending or Bound(word="latest"), queues)
+        begins = catalog.resolve(
+            options.starting or Bound(word="earliest"), queues, others=options.new_queue_start
+        )
+        ends = catalog.resolve(options.ending or Bound(word="latest"), queues, others="latest")
         return plan(*self._checked(catalog, begins, ends), options)
 
     def _checked(
@@ -59,7 +62,7 @@ class RocketMQReader(DataSourceReader):
         for queue in begins:
             there = (firsts.get(queue, 0), nexts.get(queue, 0))
             wanted = (begins[queue], ends[queue])
-            if options.starting is not None and begins[queue] > ends[queue] == nexts.get(queue):
+            if wanted[0] > there[1]:
                 problem = "it is to begin behind its last message"
             elif wanted[0] < there[0] and wanted[0] < wanted[1]:
                 problem = "the first ones were deleted"
@@ -100,5 +103,8 @@ def check_batch_only(options: ReadOptions) -> None:
         raise OptionError(
             f"option {given[0]} is for streams; use spark.readStream, or leave it out"
         )
-    if options.starting is not None and options.starting.word == "latest":
+    starting = options.starting
+    if starting is not None and (
+        starting.word == "latest" or any(offset == LATEST for _, offset in starting.offsets)
+    ):
         raise OptionError("startingOffsets=latest leaves a batch nothing to read; use earliest")

@@ -84,11 +84,13 @@ def check_projection(schema: StructType) -> tuple[str, ...]:
                 "chooses columns, what is in a body is parsed after reading"
             )
         wanted = _ALL[field.name][0]
-        if field.dataType != wanted:
+        if field.dataType.simpleString() != wanted.simpleString():
             raise OptionError(
                 f"column {field.name!r} is {wanted.simpleString()}, not "
                 f"{field.dataType.simpleString()}; cast it after reading"
             )
+        if not field.nullable or field.dataType != wanted:
+            raise OptionError(f"column {field.name!r} and its values may be null; leave that open")
         if names.count(field.name) > 1:
             raise OptionError(f"column {field.name!r} is there twice")
     return tuple(names)

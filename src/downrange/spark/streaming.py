@@ -32,7 +32,7 @@ from downrange.spark.read_options import Bound
 from downrange.spark.reading import read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Sequence, Set
 
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
@@ -61,6 +61,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: With the trigger AvailableNow, where it all ends.
         self._target: dict[QueueId, int] | None = None
         self._waiting_since: float | None = None
+        #: Queues that appeared, and where they begin, until a batch has noted it.
+        self._new: dict[QueueId, int] = {}
+        #: Queues that cannot be read any more, which was told, and when to look for them again.
+        self._gone: dict[QueueId, float] = {}
+        #: Where queues ended when that was asked last.
+        self._latest: dict[QueueId, int] = {}
         self._committed: dict[QueueId, int] = {}
         self._committed_at = 0.0
 
@@ -70,8 +76,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a query without a checkpoint begins; always the same in one process."""
         if self._initial is None:
             bound = self._options.starting or Bound(word="latest")
-            queues = self._catalog.queues()
-            self._initial = Positions(self._catalog.resolve(bound, queues), is_first=True)
+            found = self._catalog.resolve(
+                bound, self._catalog.queues(), others=self._options.new_queue_start
+            )
+            self._initial = Positions(found, is_first=True)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -86,7 +94,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Settle where this run ends: at what there is now."""
         self._catalog.forget()
-        self._target = self._catalog.ends(self._catalog.queues(), is_fresh=True)
+        self._target = self._catalog.ends(self._catalog.queues(None), is_fresh=True)
+        self._catalog.forget()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends; `start` itself when there is nothing to do.
@@ -100,40 +109,58 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = self._begins(begin, ends)
         ends = {queue: ends.get(queue, offset) for queue, offset in begins.items()}
         is_limited = not isinstance(limit, ReadAllAvailable)
+        is_idle = ends == dict(begin) and not begin.is_first
         if is_limited and self._is_to_wait(backlog(begins, ends)):
+            is_idle = True
+        self._commit_group(begin, is_idle=is_idle)
+        if is_idle:
             return start
         if is_limited and self._options.trigger_offsets_max is not None:
             ends = limited(begins, ends, self._options.trigger_offsets_max)
         changed = {queue: begins[queue] for queue in begins if begins[queue] != begin.get(queue)}
-        is_idle = ends == dict(begin) and not begin.is_first
-        self._commit_group(begin, is_idle=is_idle)
-        if is_idle:
-            return start
         initial = Positions(begins if begin.is_first else changed)
         return Positions(ends, initial=initial if initial else None).to_json()
 
     def _ends(self, begin: Positions) -> dict[QueueId, int]:
         """Return where all queues end now, or where this run does."""
-        if self._target is not None:
-            return {queue: max(end, begin.get(queue, 0)) for queue, end in self._target.items()}
-        queues = self._catalog.queues()
-        if gone := begin.keys() - queues:
-            self._catalog.forget()
-            queues = self._catalog.queues()
-            gone = begin.keys() - queues
-        ends = self._catalog.ends(queues | gone)
-        for queue in sorted(gone):
-            self._judge_gone(queue, begin[queue], ends.pop(queue, None))
+        if self._target is None:
+            queues: Set[QueueId] = self._catalog.queues(begin.keys())
+            self._look_again(queues)
+            self._latest = self._catalog.ends((queues | begin.keys()) - self._gone.keys())
+        else:
+            if missing := begin.keys() - self._target.keys() - self._gone.keys():
+                # Its broker may have been away for a moment when this run began.
+                back = self._catalog.queues(begin.keys()) & missing
+                self._target |= self._catalog.ends(back, is_fresh=True)
+            queues, self._latest = self._target.keys(), self._target
+        ends = dict(self._latest)
+        for queue in sorted(begin.keys() - self._gone.keys()):
+            end = ends.get(queue)
+            if queue not in queues or end is None:
+                self._judge_gone(queue, begin[queue], ends.pop(queue, None))
+            elif begin.is_first and self._target is not None:
+                # "Latest" was asked for later than where this run ends.
+                ends[queue] = max(end, begin[queue])
         return ends
 
+    def _look_again(self, queues: Set[QueueId]) -> None:
+        """Ask for queues that were gone, now that a name server knows them."""
+        now = time.monotonic()
+        for queue in [queue for queue in self._gone if queue in queues]:
+            if now >= self._gone[queue]:
+                del self._gone[queue]
+
     def _judge_gone(self, queue: QueueId, offset: int, end: int | None) -> None:
-        """A queue that cannot be read any more is harmless when all of it has been read."""
-        if end == offset:
-            return
-        problem = "its broker is away, or its topic deleted" if end is None else "it was taken away"
-        wanted = (offset, offset if end is None else end)
-        there = None if end is None else (offset, offset)
-        tell(DataLost(queue, wanted, there, problem), is_fatal=self._options.is_loss_fatal)
+        """A queue that cannot be read any more is harmless when all of it has been read.
+
+        Its offset stays where it is: should it come back, it is not a new one.
+        """
+        if end != offset:
+            there = None if end is None or end < offset else (offset, offset)
+            problem = "it was taken away" if there else "its broker is away, or its topic deleted"
+            loss = DataLost(queue, (offset, max(offset, end or 0)), there, problem)
+            tell(loss, is_fatal=self._options.is_loss_fatal)
+        self._gone[queue] = time.monotonic() + self._options.route_interval
 
     def _begins(self, begin: Positions, ends: dict[QueueId, int]) -> dict[QueueId, int]:
         """Return where the next batch begins, new queues and ones made anew included."""
@@ -144,17 +171,23 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 loss = DataLost(queue, (begin[queue], begin[queue]), (0, end), "it was made anew")
                 tell(loss, is_fatal=self._options.is_loss_fatal)
                 begins |= self._catalog.begins([queue])
-        new = ends.keys() - begin.keys()
-        if new:
-            edge = self._options.new_queue_start
-            found = self._catalog.edge(new, edge)
-            # An empty queue need not be noted, unless it must not be read from its beginning.
-            begins |= {
-                queue: offset
-                for queue, offset in found.items()
-                if edge == "latest" or offset < ends[queue]
-            }
-        return begins
+        return begins | self._begins_of_new(ends.keys() - begin.keys(), ends)
+
+    def _begins_of_new(self, new: Set[QueueId], ends: dict[QueueId, int]) -> dict[QueueId, int]:
+        """Return where queues begin that no batch has noted yet; settled when they are seen."""
+        is_latest = self._options.new_queue_start == "latest"
+        self._new = {queue: offset for queue, offset in self._new.items() if queue in new}
+        unseen = new - self._new.keys()
+        if is_latest:
+            self._new |= {queue: ends[queue] for queue in unseen}
+        elif unseen:
+            self._new |= self._catalog.begins(unseen)
+        # An empty queue need not be noted, unless it must not be read from its beginning.
+        return {
+            queue: offset
+            for queue, offset in self._new.items()
+            if is_latest or offset < ends[queue]
+        }
 
     def _is_to_wait(self, waiting: int) -> bool:
         """Whether there are too few messages yet, and there is time."""
@@ -172,8 +205,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where the queues end, for the progress of the query."""
-        ends = self._catalog.known_ends()
-        return Positions(ends).to_json() if ends else None
+        return Positions(self._latest).to_json() if self._latest else None
 
     # ---- rows ----------------------------------------------------------------------------------
 

@@ -57,7 +57,8 @@ class Texts:
         """Take a text; from the environment where it is not given."""
         self._known.append(name)
         given = self._given.pop(name.lower(), None)
-        value = (os.environ.get(env) if env else None) if given is None else given[1]
+        # A variable that is set to nothing says nothing; an option that is, is a mistake.
+        value = (os.environ.get(env) or None if env else None) if given is None else given[1]
         if value is None:
             return default
         value = value.strip()

@@ -1,0 +1,130 @@
+"""The data source: names, what fails at `load`, what is imported when."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+import downrange.spark
+import pyspark_downrange
+import pyspark_rocketmq
+from downrange.errors import OptionError
+from downrange.spark.reading import RocketMQReader
+from downrange.spark.source import DownrangeDataSource, RocketMQDataSource
+from downrange.spark.streaming import RocketMQStreamReader
+
+BASE = {"nameServer": "127.0.0.1:1", "subscribe": "orders"}
+
+
+def source(**options: str) -> RocketMQDataSource:
+    return RocketMQDataSource({**BASE, **options})
+
+
+def test_there_are_two_names_which_spark_finds_by_itself() -> None:
+    assert RocketMQDataSource.name() == "rocketmq"
+    assert DownrangeDataSource.name() == "downrange"
+    assert pyspark_rocketmq.DefaultSource is RocketMQDataSource
+    assert pyspark_downrange.DefaultSource is DownrangeDataSource
+
+
+def test_both_are_registered_by_one_call() -> None:
+    registered: list[object] = []
+
+    class FakeSession:
+        class dataSource:  # noqa: N801
+            register = staticmethod(registered.append)
+
+    downrange.spark.register(FakeSession)  # type: ignore[arg-type]
+    assert registered == [RocketMQDataSource, DownrangeDataSource]
+
+
+def test_nothing_connects_before_it_is_read() -> None:
+    """There is no server at this address."""
+    own = pickle.loads(pickle.dumps(source(includeMetadata="true")))
+    schema = own.schema()
+    assert len(schema.names) == 16
+    for reader in (own.reader(schema), own.streamReader(schema)):
+        assert isinstance(pickle.loads(pickle.dumps(reader)), RocketMQReader | RocketMQStreamReader)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"subscribe": "orders"}, "nameServer is missing"),
+        ({**BASE, "startingOffset": "latest"}, "did you mean startingOffsets?"),
+        ({**BASE, "assign": '{"orders": [0]}'}, "given: subscribe and assign"),
+        ({"nameServer": "127.0.0.1:1", "topic": "orders", "dedupe": "key"}, "did you mean dedup?"),
+    ],
+)
+def test_options_that_make_no_sense_fail_at_once(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        RocketMQDataSource(dict(options))
+    assert problem in str(caught.value)
+
+
+def test_a_read_that_names_no_topic_says_so() -> None:
+    with pytest.raises(OptionError, match="exactly one of subscribe, subscribePattern, assign"):
+        RocketMQDataSource({"nameServer": "127.0.0.1:1"}).schema()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is for streams"),
+        ({"minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger is for streams"),
+        ({"commitGroupOffsets": "true", "group": "g"}, "commitGroupOffsets is for streams"),
+        ({"startingOffsets": "latest"}, "leaves a batch nothing to read"),
+        ({"startingOffsets": '{"orders": {"b": {"0": -1}}}'}, "leaves a batch nothing to read"),
+    ],
+)
+def test_a_batch_refuses_what_only_streams_know(options: dict[str, str], problem: str) -> None:
+    own = source(**options)
+    with pytest.raises(OptionError, match=problem):
+        own.reader(own.schema())
+
+
+@pytest.mark.parametrize(
+    "options", [{"endingOffsets": "latest"}, {"endingTimestamp": "5"}], ids=["offsets", "time"]
+)
+def test_a_stream_refuses_an_end(options: dict[str, str]) -> None:
+    own = source(**options)
+    with pytest.raises(OptionError, match="are for batches"):
+        own.streamReader(own.schema())
+
+
+@pytest.mark.parametrize("make", ["reader", "streamReader"])
+def test_a_schema_that_is_no_choice_of_columns_is_refused(make: str) -> None:
+    wrong = StructType([StructField("amount", LongType())])
+    with pytest.raises(OptionError, match="'amount' is none of the source's"):
+        getattr(source(), make)(wrong)
+
+
+def _modules_after(code: str) -> set[str]:
+    listing = f"{code}\nimport sys\nprint(*sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, text=True, timeout=60, check=True
+    )
+    return {*found.stdout.split()}
+
+
+def test_importing_the_package_imports_neither_spark_nor_arrow() -> None:
+    loaded = _modules_after("import downrange.spark; downrange.spark.register")
+    assert loaded & {"pyspark", "pyarrow", "numpy", "downrange.client"} == set()
+
+
+def test_what_spark_imports_to_find_the_source_is_no_more_than_a_read_needs() -> None:
+    loaded = _modules_after("import pyspark_rocketmq")
+    assert loaded & {"pandas", "downrange.spark.writing", "downrange.embedded"} == set()
+
+
+def test_a_name_that_is_not_there_is_said() -> None:
+    unknown: Any = downrange.spark
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        unknown.nothing  # noqa: B018
+    assert downrange.spark.LagListener.__name__ == "LagListener"
+    assert downrange.spark.DataLost.__name__ == "DataLost"
