@@ -10,7 +10,8 @@ brokers decides: equal numbers always meet in one queue |
 | neither, orderBy=queue | one for all rows of a Spark partition, which so keep their order |
 
 Rows of the first three kinds never go elsewhere: when the broker is away, they wait for it. Queues
-are those of the route at the task's start.
+are those of the route at the task's start; a broker that a row names and that is not there is
+waited for, up to sendTimeoutMs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import pyarrow.compute
 from downrange.core.selectors import by_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -50,12 +51,13 @@ class QueueChoice:
     """Chooses queues for the rows of one task.
 
     Attributes:
-        queues_of: Topic -> its queues that can be sent to, at least one.
+        queues_of: Topic, names of brokers -> the topic's queues that can be sent to, at least one;
+            those of the named brokers among them, if these are there or come back in time.
         partition: The number of the Spark partition.
         is_ordered: Whether rows of the partition stay in order.
     """
 
-    queues_of: Callable[[str], Sequence[QueueId]]
+    queues_of: Callable[[str, Collection[str]], Sequence[QueueId]]
     partition: int
     is_ordered: bool
 
@@ -72,8 +74,8 @@ class QueueChoice:
         codes = np.zeros(len(encoded), np.int64)
         destinations: list[Destination] = []
         for topic_code, topic in enumerate(encoded.topics):
-            queues = self.queues_of(topic)
             members = np.flatnonzero(encoded.topic_codes == topic_code)
+            queues = self.queues_of(topic, _brokers(rows, numbers, members))
             start = self.partition % len(queues) if self.is_ordered else _NOWHERE
             picks = np.full(len(members), start, np.int64)
             if keys is not None:
@@ -107,6 +109,17 @@ def _numbers(rows: Rows) -> NDArray[np.int64] | None:
     )
     numbers: NDArray[np.int64] = column.fill_null(_NOWHERE).to_numpy(zero_copy_only=False)
     return numbers
+
+
+def _brokers(
+    rows: Rows, numbers: NDArray[np.int64] | None, members: NDArray[np.intp]
+) -> Collection[str]:
+    """Return the brokers that rows name together with a queue."""
+    column = rows.column("broker_name")
+    if column is None or numbers is None:
+        return ()
+    named = members[numbers[members] >= 0]
+    return {name for name in column.take(pa.array(named)).unique().to_pylist() if name is not None}
 
 
 def _pick_by_key(

@@ -12,10 +12,11 @@ Hooks run in different processes: the constructor on the driver, `write` on exec
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -25,6 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from downrange.core.names import with_namespace
+from downrange.core.routes import refresh_route
 from downrange.core.sending import find_route
 from downrange.errors import OptionError
 from downrange.spark.outgoing import Rows, encode_rows, in_chunks
@@ -35,7 +37,7 @@ from downrange.spark.shipments import shipments
 from downrange.spark.write_columns import check_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from pyspark.sql.types import StructType
 
@@ -45,8 +47,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("downrange.spark")
 #: Where Spark tells tasks of a stream which query and which batch they belong to.
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+#: How often it is asked whether a broker is back.
+_ROUTE_PAUSE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,14 +277,23 @@ class _Sending:
         for shipment in shipments(encoded, destinations, codes, self._producer, self._options):
             self.window.add(shipment)
 
-    def _queues_of(self, topic: str) -> Sequence[QueueId]:
+    def _queues_of(self, topic: str, brokers: Collection[str]) -> Sequence[QueueId]:
+        """Return a topic's queues; wait for brokers that are to have some and are not there."""
+        client, producer = self._client, self._producer
+        whole = with_namespace(topic, client.options.namespace)
+        deadline = producer.deadline(self._options.timeout)
         queues = self._routes.get(topic)
         if queues is None:
-            producer = self._producer
-            whole = with_namespace(topic, self._client.options.namespace)
-            deadline = producer.deadline(self._options.timeout)
-            route = self._client.run(find_route(producer, whole, deadline))
-            queues = self._routes[topic] = route.writable
+            queues = self._routes[topic] = client.run(
+                find_route(producer, whole, deadline)
+            ).writable
+        while not {queue.broker for queue in queues}.issuperset(brokers):
+            if client.core.clock.now() + _ROUTE_PAUSE >= deadline:
+                break  # the error that names the row tells the rest
+            time.sleep(_ROUTE_PAUSE)
+            route = client.run(refresh_route(client.core, whole, deadline))
+            if route is not None and route.writable:
+                queues = self._routes[topic] = route.writable
         return queues
 
 
