@@ -127,6 +127,8 @@ class StandaloneCluster:
             **self._environment(),
             "PYSPARK_PYTHON": str(self.python),
             "PYSPARK_DRIVER_PYTHON": str(self.python),
+            # The process that plans a stream on the driver does not see --py-files.
+            "PYTHONPATH": str(self.package),
         }
         log = self.folder / f"{name}.log"
         process = ChildProcess(
