@@ -166,7 +166,7 @@ def _typed(hint: Any, flag: str) -> tuple[Any, Callable[[Any], Any]]:
 def _default_text(one: dataclasses.Field[Any]) -> str | bool:
     """Return the default that help shows; the flag itself has none, so that a file can count."""
     default = one.default
-    if default is dataclasses.MISSING or default is None or isinstance(default, bool):
+    if not isinstance(default, str | int | float) or isinstance(default, bool) or default == "":
         return False
     return f"{default:g}" if isinstance(default, float) else str(default)
 
@@ -254,6 +254,9 @@ _command("lake", "downrange.pipelines.lake", ("LakeOptions", "run_lake"), ("topi
 _command(
     "compact", "downrange.pipelines.compacting", ("CompactOptions", "run_compact"), ("output",)
 )
+_command("load", "downrange.pipelines.load", ("LoadOptions", "run_load"), ("path",))
+_command("mirror", "downrange.pipelines.mirror", ("MirrorOptions", "run_mirror"), ("topics",))
+_command("replay", "downrange.pipelines.replay", ("ReplayOptions", "run_replay"), ("topic",))
 
 
 # ---- what is shown -------------------------------------------------------------------------------

@@ -34,14 +34,12 @@ if TYPE_CHECKING:
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK_SECONDS: Final = 0.2
-#: A Python error in the text of a Spark one: the last line of a traceback.
-_PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w+): (.+)$", re.MULTILINE)
+#: Errors of Python in the text of one of Spark: the last lines of tracebacks, ours first.
+_OUR_ERROR: Final = re.compile(r"^downrange\.[\w.]*\.(\w+): (.+(?:\n  \d+\. .+)*)", re.MULTILINE)
+_PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w+Error): (.+)$", re.MULTILINE)
+_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_SPARK_ERROR: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .+")
 _OPTION_ERRORS: Final = ("OptionError", "InvalidMessage")
-#: Errors that say only that another one happened.
-_WRAPPERS: Final = {
-    *("PythonException", "StreamingQueryException", "SparkException", "Py4JJavaError"),
-    *("AnalysisException", "PySparkRuntimeError", "Caused", "SparkRuntimeException"),
-}
 
 
 class PipelineFailed(RocketMQError):
@@ -120,10 +118,19 @@ def own_session(
         for key, value in {"spark.sql.session.timeZone": "UTC", **(settings or {})}.items():
             session.conf.set(key, value)
         register(session)
+        make_active(session)
         yield session
     finally:
+        make_active(base)
         if spark is None:
             base.stop()
+
+
+def make_active(spark: SparkSession) -> None:
+    """Make a session the one of this thread: Spark looks there for the names of sources."""
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is not None:  # None with Connect, where a session is never looked for
+        jvm.SparkSession.setActiveSession(getattr(spark, "_jsparkSession"))  # noqa: B009
 
 
 def run_stream(
@@ -316,13 +323,13 @@ def reason_of(text: str) -> tuple[str, str]:
 
     The kind is empty if there is none inside; the text is then the first line of Spark's.
     """
-    found = [
-        (match[1], match[2].strip())
-        for match in _PYTHON_ERROR.finditer(text)
-        if match[1] not in _WRAPPERS
-    ]
-    if found:
-        return found[-1]
+    for pattern in (_OUR_ERROR, _PYTHON_ERROR):
+        if found := list(pattern.finditer(text)):
+            return found[-1][1], found[-1][2].strip()
+    if raised := _RAISED.search(text):
+        return "", raised[1].strip()
+    if told := _SPARK_ERROR.search(text):
+        return "", told[0].strip()
     return "", text.strip().splitlines()[0] if text.strip() else "Spark gave no reason"
 
 

@@ -1,0 +1,261 @@
+"""Rows of Parquet, CSV or JSON lines files to a topic.
+
+Files are followed as a stream, whether it ends with the last one or watches for more: a checkpoint
+remembers which were sent, so a load can be killed and started again, and sends new files only. A
+row that is sent twice for that has the same id: made of its file and its place there, or taken from
+a column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from downrange.core.validation import check_topic
+from downrange.errors import OptionError
+from downrange.pipelines.mapping import RowMapping, checked_rows, sent_columns
+from downrange.pipelines.places import absolute, local_path, spark_path
+from downrange.pipelines.reading import SETTINGS, FileRows
+from downrange.pipelines.running import own_session, run_stream, take_checkpoint, telling_why
+from downrange.pipelines.settings import ClusterOptions, RunOptions, SparkOptions, says
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from downrange.pipelines.running import Show, StopRequest
+    from downrange.pipelines.summary import Summary
+
+Format: TypeAlias = Literal["parquet", "csv", "json"]
+#: The end of a name -> its format.
+_FORMATS: Final[dict[str, Format]] = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """What is sent, and how rows become messages.
+
+    Attributes:
+        path: A file, a folder, or a pattern.
+        topic: Where to.
+        cluster: Where that is.
+        format: Of the files; told by their names if not given.
+        columns: The columns of the files, as in "id BIGINT, name STRING"; found in the files if not
+            given, where all columns of CSV are texts.
+        header: Whether CSV files begin with the names of columns.
+        delimiter: Between the values of CSV.
+        body: The column that is the body.
+        body_json: Whether the whole row is the body, as JSON.
+        keys: Columns that are keys.
+        tags: The column that is the tag.
+        properties: Property -> column.
+        properties_column: A column that is a map of properties.
+        sharding_key: The column whose equal values meet in one queue.
+        delay: The column that says how many milliseconds later a message is delivered.
+        id: The column that is the message id, unique for each row.
+        bad_rows: Folder for rows that cannot be sent, as JSON lines; without it they are an error.
+        watch: Whether to go on and send new files as they come.
+        batch_files_max: The most files of one batch.
+        write: More options of the `rocketmq` sink, by their names.
+        run: How to run.
+        spark: Where.
+    """
+
+    path: str = field(metadata=says("File, folder or pattern.", metavar="PATH"))
+    topic: str = field(metadata=says("Topic to send to.", metavar="NAME"))
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    format: Format | None = field(
+        default=None, metadata=says("Of the files; told by their names if not given.")
+    )
+    columns: str | None = field(
+        default=None, metadata=says("Columns: 'id BIGINT, name STRING'.", metavar="DDL")
+    )
+    header: bool = field(default=True, metadata=says("CSV begins with the names of columns."))
+    delimiter: str = field(default=",", metadata=says("Between values of CSV.", metavar="MARK"))
+    body: str | None = field(
+        default=None, metadata=says("Column that is the body.", metavar="COLUMN")
+    )
+    body_json: bool = field(default=False, metadata=says("The whole row is the body, as JSON."))
+    keys: tuple[str, ...] = field(
+        default=(), metadata=says("Columns that are keys: A,B.", metavar="COLUMNS")
+    )
+    tags: str | None = field(
+        default=None, metadata=says("Column that is the tag.", metavar="COLUMN")
+    )
+    properties: dict[str, str] = field(
+        default_factory=dict[str, str],
+        metadata=says("A property; repeatable.", metavar="NAME=COLUMN", name="property"),
+    )
+    properties_column: str | None = field(
+        default=None, metadata=says("Column that is a map of properties.", metavar="COLUMN")
+    )
+    sharding_key: str | None = field(
+        default=None, metadata=says("Equal values meet in one queue.", metavar="COLUMN")
+    )
+    delay: str | None = field(
+        default=None, metadata=says("Milliseconds to deliver later.", metavar="COLUMN")
+    )
+    id: str | None = field(
+        default=None, metadata=says("Column that is the message id.", metavar="COLUMN")
+    )
+    bad_rows: str | None = field(
+        default=None, metadata=says("Folder for rows that cannot be sent.", metavar="DIR")
+    )
+    watch: bool = field(default=False, metadata=says("Go on, and send new files as they come."))
+    batch_files_max: int = field(
+        default=100, metadata=says("The most files of one batch.", metavar="COUNT")
+    )
+    write: dict[str, str] = field(
+        default_factory=dict[str, str],
+        metadata=says(
+            "An option of the rocketmq sink; repeatable.", metavar="NAME=VALUE", name="write-option"
+        ),
+    )
+    run: RunOptions = field(default_factory=RunOptions)
+    spark: SparkOptions = field(default_factory=SparkOptions)
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense.
+
+        Raises:
+            OptionError: Names the option.
+        """
+        check_topic(self.topic)
+        if (self.body is None) != self.body_json:
+            raise OptionError("give either body, a column, or body_json for the whole row")
+        if self.run.checkpoint is None:
+            raise OptionError(
+                "checkpoint is missing: name a folder that remembers which files were sent, such "
+                "as load-checkpoint"
+            )
+        if self.watch and self.run.once:
+            raise OptionError("watch and once exclude each other; give either")
+        if self.run.every is not None and not self.watch:
+            raise OptionError("every says how often to look for files, which only watch does")
+        if self.batch_files_max < 1:
+            raise OptionError(f"batch_files_max = {self.batch_files_max} leaves no files")
+
+    def mapping(self) -> RowMapping:
+        """Return how rows become messages."""
+        return RowMapping(
+            body=self.body,
+            keys=tuple(key.strip() for text in self.keys for key in text.split(",")),
+            tags=self.tags,
+            properties=self.properties,
+            properties_column=self.properties_column,
+            sharding_key=self.sharding_key,
+            delay=self.delay,
+            id=self.id,
+        )
+
+
+def run_load(
+    options: LoadOptions,
+    spark: SparkSession | None = None,
+    *,
+    show: Show | None = None,
+    stop: StopRequest | None = None,
+) -> Summary:
+    """Send the rows of files, until all are sent or, with `watch`, until somebody asks to stop.
+
+    Args:
+        options: What and where.
+        spark: A session to use; one is made and stopped otherwise.
+        show: Told how far it is.
+        stop: Asks to stop; SIGINT and SIGTERM do so too.
+
+    Raises:
+        OptionError: An option makes no sense, or the checkpoint belongs to another job.
+        PipelineFailed: A row cannot be sent, and is named; or Spark ended it with an error.
+    """
+    kind = options.format or format_of(options.path)
+    path = absolute(options.path)
+    mapping = options.mapping()
+    job = {"pipeline": "load", "path": path, "topic": options.topic, "id": options.id}
+    run = options.run if options.watch else replace(options.run, once=True)
+    with own_session("load", spark, options.spark, SETTINGS) as session:
+        checkpoint, _ = take_checkpoint(session, run, "", job)
+        files = FileRows(
+            path=path,
+            format=kind,
+            columns=options.columns,
+            header=options.header,
+            delimiter=options.delimiter,
+            batch_files_max=options.batch_files_max,
+        )
+        with telling_why():
+            rows = checked_rows(files.stream(session), mapping, files.data_columns(session))
+            # A task of the sink costs more than one that reads a small file.
+            rows = rows.coalesce(2 * session.sparkContext.defaultParallelism)
+            writer = _writer(rows, options, absolute_or_none(options.bad_rows))
+        summary = run_stream("load", writer, run, checkpoint=checkpoint, show=show, stop=stop)
+        facts = {"path": path, "topic": options.topic, **summary.facts}
+        if options.bad_rows is not None:
+            facts["bad_rows"] = absolute(options.bad_rows)
+            facts["bad"] = _count_bad(session, absolute(options.bad_rows))
+        return replace(summary, facts=facts)
+
+
+def format_of(path: str) -> Format:
+    """Tell the format of files by their names.
+
+    Raises:
+        OptionError: The names do not tell.
+    """
+    local = local_path(path)
+    names = [path]
+    if local is not None and local.is_dir():
+        names = [str(one) for one in sorted(local.rglob("*"))]
+    found: set[Format] = {
+        kind for name in names for end, kind in _FORMATS.items() if name.endswith(end)
+    }
+    if len(found) != 1:
+        seen = ", ".join(sorted(found)) or "none"
+        raise OptionError(
+            f"format is missing, and the names of {path} tell {seen}; give parquet, csv or json"
+        )
+    return found.pop()
+
+
+def absolute_or_none(path: str | None) -> str | None:
+    """Return a path that does not depend on the working directory; None for None."""
+    return None if path is None else absolute(path)
+
+
+def _writer(rows: DataFrame, options: LoadOptions, bad_rows: str | None) -> DataStreamWriter:
+    target = options.cluster.source_options() | {
+        "topic": options.topic,
+        "dedup": "column",
+        **options.write,
+    }
+    if bad_rows is None:
+        good = sent_columns(rows, fail=True)
+        return good.writeStream.format("downrange").queryName("downrange load").options(**target)
+
+    def send(batch: DataFrame, number: int) -> None:
+        batch.persist()
+        try:
+            bad = batch.where("problem IS NOT NULL").select("file", "row", "problem", "given")
+            # Written anew when the batch is: its folder is named by its number.
+            if not bad.isEmpty():
+                bad.write.mode("overwrite").json(f"{bad_rows}/batch={number}")
+            good = sent_columns(batch.where("problem IS NULL"), fail=False)
+            good.write.format("downrange").options(**target).mode("append").save()
+        finally:
+            batch.unpersist()
+
+    return rows.writeStream.queryName("downrange load").foreachBatch(send)
+
+
+def _count_bad(spark: SparkSession, path: str) -> int:
+    """Return how many rows lie aside, of all runs."""
+    local = local_path(path)
+    if local is None:
+        return spark.read.text(path).count()
+    return spark.read.text(spark_path(local)).count() if any(local.glob("batch=*")) else 0

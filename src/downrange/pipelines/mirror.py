@@ -1,0 +1,141 @@
+"""Topic to topic, within a cluster or from one to another.
+
+Keys, tags and properties are kept, but for those that belong to brokers. Messages of a queue stay
+in order: a queue is read by one task, and all of its messages go to one queue of the target.
+Delivery is at least once; a copy that is sent twice has the same id, as that is made of the place
+it was read from, so readers can drop it (`downrange.spark.drop_duplicates`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from downrange.core.validation import check_topic
+from downrange.errors import OptionError
+from downrange.pipelines.copying import (
+    TOPIC_MARK,
+    TargetOptions,
+    copied_rows,
+    find_queues,
+    write_options,
+)
+from downrange.pipelines.running import own_session, run_stream, take_checkpoint, telling_why
+from downrange.pipelines.settings import ReadingOptions, says
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from downrange.pipelines.running import Show, StopRequest
+    from downrange.pipelines.summary import Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorOptions(ReadingOptions):
+    """What is copied, and where to.
+
+    Attributes:
+        target: The other cluster; the same one if it has no name server.
+        target_topic: Where messages go; `{topic}` in it is the topic they come from.
+        create: Whether to create missing topics of the target, with as many queues per broker.
+        label: Part of the ids. Give each source its own where several clusters feed one topic.
+        write: More options of the `rocketmq` sink, by their names.
+    """
+
+    target: TargetOptions = field(default_factory=TargetOptions)
+    target_topic: str = field(
+        default=TOPIC_MARK,
+        metadata=says("Topic to send to; {topic} is the one that is read.", metavar="NAME"),
+    )
+    create: bool = field(default=False, metadata=says("Create missing topics of the target."))
+    label: str = field(default="mirror", metadata=says("Part of the message ids.", metavar="TEXT"))
+    write: dict[str, str] = field(
+        default_factory=dict[str, str],
+        metadata=says(
+            "An option of the rocketmq sink; repeatable.", metavar="NAME=VALUE", name="write-option"
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense.
+
+        Raises:
+            OptionError: Names the option.
+        """
+        ReadingOptions.__post_init__(self)
+        if self.run.checkpoint is None:
+            raise OptionError(
+                "checkpoint is missing: name a folder that keeps the place reached, such as "
+                "mirror-checkpoint"
+            )
+        target = self.target.or_else(self.cluster)
+        is_same = (target.name_server, target.namespace) == (
+            self.cluster.name_server,
+            self.cluster.namespace,
+        )
+        for source, name in self.names.items():
+            check_topic(name)
+            if is_same and name in self.topics:
+                raise OptionError(
+                    f"{source!r} would be copied to {name!r} of the same cluster, which is read as "
+                    "well, for ever; give another target_topic, or a target"
+                )
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Topic that is read -> topic that is sent to."""
+        return {name: self.target_topic.replace(TOPIC_MARK, name) for name in self.topics}
+
+
+def run_mirror(
+    options: MirrorOptions,
+    spark: SparkSession | None = None,
+    *,
+    show: Show | None = None,
+    stop: StopRequest | None = None,
+) -> Summary:
+    """Copy topics, until all is copied or somebody asks to stop.
+
+    Args:
+        options: What and where.
+        spark: A session to use; one is made and stopped otherwise.
+        show: Told how far it is.
+        stop: Asks to stop; SIGINT and SIGTERM do so too.
+
+    Raises:
+        OptionError: An option makes no sense, or the checkpoint belongs to another job.
+        RouteNotFound: A topic of the target does not exist.
+        PipelineFailed: Spark ended it with an error.
+    """
+    target = options.target.or_else(options.cluster)
+    queue_counts = find_queues(options.cluster, target, options.names, create=options.create)
+    job = {
+        "pipeline": "mirror",
+        "topics": sorted(options.topics),
+        "target": target.name_server,
+        "target_topic": options.target_topic,
+        "label": options.label,
+        "tags": options.tags,
+    }
+    with own_session("mirror", spark, options.spark) as session:
+        checkpoint, _ = take_checkpoint(session, options.run, "", job)
+        with telling_why():
+            # A queue is read by one task, from its first message to its last.
+            source = {**options.source_options(), "orderBy": "queue"}
+            rows = copied_rows(
+                session.readStream.format("downrange").options(**source).load(),
+                topics=options.topics,
+                target_topic=options.target_topic,
+                queue_counts=queue_counts,
+                label=options.label,
+            )
+        writer = (
+            rows.writeStream.format("downrange")
+            .queryName("downrange mirror")
+            .options(**write_options(target), **options.write)
+        )
+        summary = run_stream(
+            "mirror", writer, options.run, checkpoint=checkpoint, show=show, stop=stop
+        )
+        facts = {"topics": options.names, "target": target.name_server, **summary.facts}
+        return replace(summary, facts=facts)

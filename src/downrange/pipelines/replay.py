@@ -1,0 +1,255 @@
+"""Messages of a topic, sent again to another: those of a time range, or with some keys.
+
+Where a message was is kept in its properties:
+
+    origin.topic  origin.broker  origin.queue  origin.offset  origin.stored_at (ms since 1970)
+
+A replay is one batch. Killed, it is started again from the beginning; what was sent before has the
+same id, as that is made of the place of the message and the replay's label.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from downrange.core.validation import check_topic
+from downrange.errors import OptionError
+from downrange.pipelines.batches import run_batch
+from downrange.pipelines.copying import TargetOptions, copied_rows, find_queues, write_options
+from downrange.pipelines.running import own_session, telling_why
+from downrange.pipelines.settings import ClusterOptions, SparkOptions, says, time_ms
+from downrange.pipelines.summary import Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from downrange.pipelines.running import Show, StopRequest
+
+#: Key sets up to this are written into the query; larger ones are a table to join with.
+_INLINE_KEYS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """What is sent again, and where to.
+
+    Attributes:
+        topic: Which is read.
+        target_topic: Which is sent to.
+        cluster: Where it is read.
+        target: Where it is sent to; the same cluster if it has no name server.
+        from_time: Only messages stored at this time or later; ISO 8601 with its zone, or ms.
+        to_time: Only messages stored before this time.
+        keys: Only messages with one of these keys.
+        keys_file: More keys, one in a line.
+        tags: Only messages with one of these, as in "paid || sent".
+        label: Part of the ids: another one makes the same replay a new one.
+        dry_run: Whether to count only.
+        create: Whether to create the target topic where it is missing.
+        read: More options of the `rocketmq` source, by their names.
+        spark: Where Spark runs.
+    """
+
+    topic: str = field(metadata=says("Topic to read.", metavar="TOPIC"))
+    target_topic: str = field(metadata=says("Topic to send to.", metavar="NAME"))
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    target: TargetOptions = field(default_factory=TargetOptions)
+    from_time: str | None = field(
+        default=None, metadata=says("Stored at this time or later.", metavar="TIME", name="from")
+    )
+    to_time: str | None = field(
+        default=None, metadata=says("Stored before this time.", metavar="TIME", name="to")
+    )
+    keys: tuple[str, ...] = field(
+        default=(), metadata=says("With this key; repeatable.", metavar="KEY", name="key")
+    )
+    keys_file: str | None = field(
+        default=None, metadata=says("File with more keys, one in a line.", metavar="FILE")
+    )
+    tags: str | None = field(
+        default=None, metadata=says("With such tags: 'a || b'.", metavar="EXPRESSION")
+    )
+    label: str = field(
+        default="replay",
+        metadata=says("Part of the message ids; another one sends anew.", metavar="TEXT"),
+    )
+    dry_run: bool = field(default=False, metadata=says("Count only, send nothing."))
+    create: bool = field(default=False, metadata=says("Create the target topic if missing."))
+    read: dict[str, str] = field(
+        default_factory=dict[str, str],
+        metadata=says(
+            "An option of the rocketmq source; repeatable.",
+            metavar="NAME=VALUE",
+            name="read-option",
+        ),
+    )
+    spark: SparkOptions = field(default_factory=SparkOptions)
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense.
+
+        Raises:
+            OptionError: Names the option.
+        """
+        check_topic(self.target_topic)
+        if self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms:
+            raise OptionError(f"from_time {self.from_time} is not before to_time {self.to_time}")
+        target = self.target.or_else(self.cluster)
+        if (self.topic, self.cluster.name_server) == (self.target_topic, target.name_server):
+            raise OptionError(
+                f"{self.topic!r} would be sent to itself; give another target_topic, or a target"
+            )
+        if not (self.from_time or self.to_time or self.keys or self.keys_file or self.tags):
+            raise OptionError(
+                "nothing says which messages: give from_time, to_time, keys, keys_file or tags"
+            )
+
+    @property
+    def from_ms(self) -> int | None:
+        """The first moment, in ms since 1970."""
+        return None if self.from_time is None else time_ms("from_time", self.from_time)
+
+    @property
+    def to_ms(self) -> int | None:
+        """The moment after the last, in ms since 1970."""
+        return None if self.to_time is None else time_ms("to_time", self.to_time)
+
+    def all_keys(self) -> tuple[str, ...]:
+        """Return the keys, with those of the file.
+
+        Raises:
+            OptionError: The file cannot be read, or holds none.
+        """
+        if self.keys_file is None:
+            return self.keys
+        try:
+            lines = Path(self.keys_file).read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"keys_file {self.keys_file} cannot be read: {error}") from error
+        found = [line.strip() for line in lines if line.strip()]
+        if not found:
+            raise OptionError(f"keys_file {self.keys_file} holds no key")
+        return (*self.keys, *found)
+
+
+def run_replay(
+    options: ReplayOptions,
+    spark: SparkSession | None = None,
+    *,
+    show: Show | None = None,
+    stop: StopRequest | None = None,
+) -> Summary:
+    """Send messages of a topic again.
+
+    Args:
+        options: Which, and where to.
+        spark: A session to use; one is made and stopped otherwise.
+        show: Told how far it is.
+        stop: Asks to stop, which a replay does at once; SIGINT and SIGTERM do so too.
+
+    Returns:
+        What was done: `rows` were found; its fact `sent` says how many were sent.
+
+    Raises:
+        OptionError: An option makes no sense.
+        RouteNotFound: The target topic does not exist.
+        PipelineFailed: Spark ended it with an error.
+    """
+    keys = options.all_keys()
+    target = options.target.or_else(options.cluster)
+    started = time.monotonic()
+    queue_counts: dict[str, dict[str, int]] = {}
+    if not options.dry_run:
+        names = {options.topic: options.target_topic}
+        queue_counts = find_queues(options.cluster, target, names, create=options.create)
+    with own_session("replay", spark, options.spark) as session, telling_why():
+        found = wanted_messages(session, options, keys)
+        if options.dry_run:
+            rows, ended = run_batch(session, lambda: found.count(), show=show, stop=stop)
+        else:
+            to_send = copied_rows(
+                found,
+                topics=[options.topic],
+                target_topic=options.target_topic,
+                queue_counts=queue_counts,
+                label=f"{options.label}/{options.target_topic}",
+                more_properties=origin_properties(),
+            )
+            rows, ended = run_batch(
+                session, lambda: _send(to_send, write_options(target)), show=show, stop=stop
+            )
+    return Summary(
+        pipeline="replay",
+        ended=ended,
+        rows=rows or 0,
+        seconds=time.monotonic() - started,
+        facts={
+            "topic": options.topic,
+            "target": target.name_server,
+            "target_topic": options.target_topic,
+            "sent": 0 if options.dry_run else rows,
+        },
+    )
+
+
+def _send(rows: DataFrame, options: dict[str, str]) -> int:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    counted = Observation("sent")
+    rows = rows.observe(counted, F.count(F.lit(1)).alias("rows"))
+    rows.write.format("downrange").options(**options).mode("append").save()
+    return int(counted.get["rows"])
+
+
+def wanted_messages(
+    spark: SparkSession, options: ReplayOptions, keys: tuple[str, ...] = ()
+) -> DataFrame:
+    """Return the messages that a replay is about."""
+    from pyspark.sql import functions as F
+
+    source = options.cluster.source_options() | {"subscribe": options.topic, "orderBy": "queue"}
+    # These find the place in each queue; the exact times are looked at below.
+    if options.from_ms is not None:
+        source["startingTimestamp"] = str(options.from_ms)
+    if options.to_ms is not None:
+        source["endingTimestamp"] = str(options.to_ms)
+    if options.tags is not None:
+        source["tags"] = options.tags
+    found = spark.read.format("downrange").options(**source, **options.read).load()
+    if options.from_ms is not None:
+        found = found.where(F.unix_millis("store_timestamp") >= options.from_ms)
+    if options.to_ms is not None:
+        found = found.where(F.unix_millis("store_timestamp") < options.to_ms)
+    if keys:
+        found = _with_keys(spark, found, tuple(dict.fromkeys(keys)))
+    return found
+
+
+def _with_keys(spark: SparkSession, messages: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Keep messages that have one of the keys; a message has several, with blanks between."""
+    from pyspark.sql import functions as F
+
+    words = F.split(F.coalesce("keys", F.lit("")), " ")
+    if len(keys) <= _INLINE_KEYS_MAX:
+        return messages.where(F.arrays_overlap(words, F.array(*map(F.lit, keys))))
+    table = spark.createDataFrame([(key,) for key in keys], "wanted string")
+    # A semi join keeps a message once, however many of its keys are wanted.
+    is_wanted = F.array_contains(F.split(F.coalesce("keys", F.lit("")), " "), F.col("wanted"))
+    return messages.join(F.broadcast(table), is_wanted, "left_semi")
+
+
+def origin_properties() -> dict[str, Column]:
+    """Return the properties that say where a message was."""
+    from pyspark.sql import functions as F
+
+    return {
+        "origin.topic": F.col("topic"),
+        "origin.broker": F.col("broker_name"),
+        "origin.queue": F.col("queue_id").cast("string"),
+        "origin.offset": F.col("offset").cast("string"),
+        "origin.stored_at": F.unix_millis("store_timestamp").cast("string"),
+    }
