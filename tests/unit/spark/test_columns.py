@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from struct import pack_into
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from downrange.spark.decoding import Decoded, decode_each
 from downrange.spark.hopping import hop
 from downrange.spark.schema import arrow_schema
 from downrange.wire.compression import Compression
-from downrange.wire.records import Record
+from downrange.wire.records import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, Record
 from tests.unit.spark.replies import (
     ALL_COLUMNS,
     compressed,
@@ -29,7 +30,7 @@ from tests.unit.spark.replies import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from downrange.spark.decoding import Wanted
 
@@ -89,6 +90,64 @@ def test_damaged_replies_are_read_or_refused_alike(
     cut = data.draw(st.integers(0, len(whole)))
     broken = whole[:at] + new + whole[at + gone :]
     assert_alike([broken[:cut], broken[cut:]], wish)
+
+
+#: Field -> where a record with IPv4 hosts has it, how it is written, and lies to put there.
+LIES: dict[str, tuple[int, str, tuple[int, ...]]] = {
+    "size": (0, ">i", (-(2**31), -1, 0, 4, 90, 91, 100, 2**31 - 1)),
+    "magic": (4, ">i", (0, MAGIC_V1, MAGIC_V2, BLANK_MAGIC)),
+    "sys_flag": (36, ">i", (0x10, 0x20, 0x30)),
+    "body_size": (84, ">i", (-(2**31), -90, -1, 0, 3, 7, 2**31 - 1)),
+}
+
+
+def with_lies() -> Iterator[bytes]:
+    """Yield records of both kinds, each with one field that lies."""
+    for magic, topic_head in ((MAGIC_V1, 1), (MAGIC_V2, 2)):
+        for changes in ({}, {"body": b"", "property_bytes": b""}):
+            one = record(1, magic=magic, **changes)
+            data = encoded(one)
+            topic_at = 88 + len(one.body)
+            properties_at = topic_at + topic_head + len(one.topic_bytes)
+            lies = LIES | {
+                "topic_size": (
+                    topic_at,
+                    ">b" if topic_head == 1 else ">h",
+                    (-128, -1, 0, 5, 7, 8, 9, 127),
+                ),
+                "property_size": (properties_at, ">h", (-(2**15), -1, 0, 1, 2**15 - 1)),
+            }
+            for at, form, numbers in lies.values():
+                for number in numbers:
+                    lying = bytearray(data)
+                    pack_into(form, lying, at, number)
+                    yield bytes(lying)
+            # The sizes that the body can claim so that the record ends within what follows it.
+            for size in range(len(one.body), len(data) - 86):
+                lying = bytearray(data)
+                pack_into(">i", lying, 84, size)
+                yield bytes(lying)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (1, 0), (0, 2)])
+def test_records_whose_lengths_lie_are_read_or_refused_alike(before: int, after: int) -> None:
+    sound = encoded(record(0))
+    refused = 0
+    for lying in with_lies():
+        chunks = [sound * before + lying + sound * after]
+        assert_alike(chunks, wanted(columns=("offset", "body", "tags")))
+        refused += isinstance(outcome(decode_each, chunks, wanted()), WireError)
+    assert refused > 100
+
+
+def test_properties_of_32768_bytes_end_no_record() -> None:
+    """Their length would be right if it were unsigned."""
+    data = encoded(record(1, property_bytes=b"x" * 32767))
+    longer = bytearray(data + b"x")
+    pack_into(">i", longer, 0, len(longer))
+    pack_into(">H", longer, len(longer) - 32770, 32768)
+    assert_alike([bytes(longer)], wanted())
+    assert isinstance(outcome(decode_each, [bytes(longer)], wanted()), WireError)
 
 
 @given(st.binary(max_size=300), wishes())

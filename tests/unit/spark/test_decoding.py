@@ -211,6 +211,12 @@ def test_a_time_that_no_calendar_has_is_null(
         ("größe\x01µ€\x02".encode(), {"größe": "µ€"}),
         (b"a\xff\x01\xe2\x82\x02b\x01\xc3", {"a\ufffd": "\ufffd", "b": "\ufffd"}),
         (b"no marks at all", {}),
+        # Each breaks just one rule of the regular form.
+        (b"aa\x02bb", {}),
+        (b"aa\x01b\x00c\x01dd", {"aa": "b\x00c\x01dd"}),
+        (b"aa\x01\x02bb\x012\x02", {"bb": "2"}),
+        (b"\x01aa\x02bb\x012\x02", {"bb": "2"}),
+        (b"aa\x011\x02bb\x01", {"aa": "1"}),
     ],
 )
 def test_properties_are_read_as_java_reads_them(
