@@ -213,13 +213,13 @@ def item_sizes(encoded: EncodedRows) -> NDArray[np.int64]:
 
 
 def _plain(column: Any) -> Any:
-    """Return a column without the large types that Spark can be told to use."""
+    """Return a column in one of few types; Spark can be told to use large ones."""
     kind = column.type
     if pa.types.is_large_string(kind):
         return column.cast(pa.string())
     if pa.types.is_large_binary(kind):
         return column.cast(_BINARY)
-    if pa.types.is_list(kind) and pa.types.is_large_string(kind.value_type):
+    if pa.types.is_list(kind):  # also one whose elements are never null: no function takes that
         return column.cast(pa.list_(pa.string()))
     if pa.types.is_map(kind) and pa.types.is_large_string(kind.key_type):
         return column.cast(pa.map_(pa.string(), pa.string()))

@@ -137,8 +137,10 @@ def test_columns_without_any_value_are_as_if_they_were_not_there() -> None:
     assert properties_of(batch) == [{}]
 
 
-def test_a_list_of_keys_is_joined_by_blanks() -> None:
-    batch = batch_of(keys=pa.array([["a", "b"], [], None, ["c"]]))
+@pytest.mark.parametrize("is_nullable", [True, False])
+def test_a_list_of_keys_is_joined_by_blanks(is_nullable: bool) -> None:
+    kind = pa.list_(pa.field("element", pa.string(), nullable=is_nullable))
+    batch = batch_of(keys=pa.array([["a", "b"], [], None, ["c"]], kind))
     assert properties_of(batch) == [{"KEYS": "a b"}, {}, {}, {"KEYS": "c"}]
 
 

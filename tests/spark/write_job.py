@@ -1,0 +1,88 @@
+"""A Spark program that writes, for tests that need one of their own: to be retried, or killed.
+
+write_job.py retried NAME_SERVER TOPIC MARK      a task fails once after it has sent its rows
+write_job.py stream NAME_SERVER TOPIC SOURCE CHECKPOINT    a stream of text files, until killed
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+
+from downrange import spark as downrange_spark
+from downrange.pipelines.session import make_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROWS = 2000
+
+
+def fail_once(mark: str) -> Any:
+    """Return a function that passes rows on and fails after the last ones, once per partition."""
+
+    def passed_on(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        context = TaskContext.get()
+        assert context is not None
+        place = Path(f"{mark}-{context.partitionId()}")
+        if not place.exists():
+            place.touch()
+            raise OSError("the first attempt fails here")
+
+    return passed_on
+
+
+def retried(name_server: str, topic: str, mark: str) -> None:
+    """Write rows whose every task fails once, after its rows were handed to the sink."""
+    session = make_session("write-job", master="local[2,3]", settings=SETTINGS)
+    downrange_spark.register(session)
+    rows = session.range(ROWS).repartition(2).selectExpr("CAST(id AS STRING) AS body")
+    (
+        rows.mapInArrow(fail_once(mark), "body string")
+        .write.format("rocketmq")
+        .options(nameServer=name_server, topic=topic, maxBatchBytes="2048")
+        .mode("append")
+        .save()
+    )
+    session.stop()
+
+
+def stream(name_server: str, topic: str, source: str, checkpoint: str) -> None:
+    """Write the lines of text files as they appear."""
+    session = make_session("write-job", master="local[2]", settings=SETTINGS)
+    downrange_spark.register(session)
+    query = begin_stream(session, name_server, topic, source, checkpoint)
+    query.awaitTermination()
+
+
+def begin_stream(
+    session: Any, name_server: str, topic: str, source: str, checkpoint: str, **trigger: Any
+) -> Any:
+    """Start the query that `stream` runs, and that is gone on with after the kill."""
+    lines = session.readStream.format("text").load(source)
+    writing = (
+        lines.selectExpr("value AS body")
+        .writeStream.format("rocketmq")
+        .options(nameServer=name_server, topic=topic, checkpointLocation=checkpoint)
+        .option("maxBatchBytes", "2048")
+    )
+    if trigger:
+        writing = writing.trigger(**trigger)
+    return writing.start()
+
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # The last rows reach the sink before the task fails.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
+}
+
+if __name__ == "__main__":
+    jobs: dict[str, Any] = {"retried": retried, "stream": stream}
+    jobs[sys.argv[1]](*sys.argv[2:])
