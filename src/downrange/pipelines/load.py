@@ -15,13 +15,12 @@ from downrange.core.validation import check_topic
 from downrange.errors import OptionError
 from downrange.pipelines.mapping import RowMapping, checked_rows, sent_columns
 from downrange.pipelines.places import absolute, local_path, spark_path
-from downrange.pipelines.reading import SETTINGS, FileRows
+from downrange.pipelines.reading import SETTINGS, FileRows, numbered
 from downrange.pipelines.running import own_session, run_stream, take_checkpoint, telling_why
 from downrange.pipelines.settings import ClusterOptions, RunOptions, SparkOptions, says
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from downrange.pipelines.running import Show, StopRequest
     from downrange.pipelines.summary import Summary
@@ -190,10 +189,11 @@ def run_load(
             batch_files_max=options.batch_files_max,
         )
         with telling_why():
-            rows = checked_rows(files.stream(session), mapping, files.data_columns(session))
-            # A task of the sink costs more than one that reads a small file.
-            rows = rows.coalesce(2 * session.sparkContext.defaultParallelism)
-            writer = _writer(rows, options, absolute_or_none(options.bad_rows))
+            columns = files.data_columns(session)
+            mapping.check(columns)
+            sender = BatchSender(options, mapping, columns)
+            rows = files.stream(session).writeStream.queryName("downrange load")
+            writer = rows.foreachBatch(sender.send)
         summary = run_stream("load", writer, run, checkpoint=checkpoint, show=show, stop=stop)
         facts = {"path": path, "topic": options.topic, **summary.facts}
         if options.bad_rows is not None:
@@ -223,34 +223,45 @@ def format_of(path: str) -> Format:
     return found.pop()
 
 
-def absolute_or_none(path: str | None) -> str | None:
-    """Return a path that does not depend on the working directory; None for None."""
-    return None if path is None else absolute(path)
+class BatchSender:
+    """Sends the rows of batches; runs on the driver.
 
+    Args:
+        options: Where to, and what becomes of bad rows.
+        mapping: How rows become messages.
+        columns: The files' own columns.
+    """
 
-def _writer(rows: DataFrame, options: LoadOptions, bad_rows: str | None) -> DataStreamWriter:
-    target = options.cluster.source_options() | {
-        "topic": options.topic,
-        "dedup": "column",
-        **options.write,
-    }
-    if bad_rows is None:
-        good = sent_columns(rows, fail=True)
-        return good.writeStream.format("downrange").queryName("downrange load").options(**target)
+    def __init__(self, options: LoadOptions, mapping: RowMapping, columns: list[str]) -> None:
+        self._mapping = mapping
+        self._columns = columns
+        self._bad_rows = None if options.bad_rows is None else absolute(options.bad_rows)
+        self._target = options.cluster.source_options() | {
+            "topic": options.topic,
+            "dedup": "column",
+            **options.write,
+        }
 
-    def send(batch: DataFrame, number: int) -> None:
-        batch.persist()
+    def send(self, batch: DataFrame, number: int) -> None:
+        """Send a batch; set its bad rows aside, or fail with the first."""
+        rows = checked_rows(numbered(batch), self._mapping, self._columns)
+        if self._bad_rows is None:
+            self._write(sent_columns(rows, fail=True))
+            return
+        rows.persist()
         try:
-            bad = batch.where("problem IS NOT NULL").select("file", "row", "problem", "given")
+            bad = rows.where("problem IS NOT NULL").select("file", "row", "problem", "given")
             # Written anew when the batch is: its folder is named by its number.
             if not bad.isEmpty():
-                bad.write.mode("overwrite").json(f"{bad_rows}/batch={number}")
-            good = sent_columns(batch.where("problem IS NULL"), fail=False)
-            good.write.format("downrange").options(**target).mode("append").save()
+                bad.write.mode("overwrite").json(f"{self._bad_rows}/batch={number}")
+            self._write(sent_columns(rows.where("problem IS NULL"), fail=False))
         finally:
-            batch.unpersist()
+            rows.unpersist()
 
-    return rows.writeStream.queryName("downrange load").foreachBatch(send)
+    def _write(self, rows: DataFrame) -> None:
+        # A task of the sink costs more than one that reads a small file.
+        few = rows.coalesce(2 * rows.sparkSession.sparkContext.defaultParallelism)
+        few.write.format("downrange").options(**self._target).mode("append").save()
 
 
 def _count_bad(spark: SparkSession, path: str) -> int:

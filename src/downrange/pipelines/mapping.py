@@ -85,13 +85,9 @@ def checked_rows(rows: DataFrame, mapping: RowMapping, columns: list[str]) -> Da
         rows: With the columns of `reading`.
         mapping: Which column is what.
         columns: The files' own columns.
-
-    Raises:
-        OptionError: A column is missing.
     """
     from pyspark.sql import functions as F
 
-    mapping.check(columns)
     whole = F.to_json(F.struct(*(_col(name) for name in columns)), {"ignoreNullFields": "false"})
     body = whole.cast("binary") if mapping.body is None else _bytes(rows, mapping.body)
     keys = F.array_compact(F.array(*(_text(name) for name in mapping.keys)))

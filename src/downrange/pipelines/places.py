@@ -201,7 +201,7 @@ def claim_checkpoint(path: str, place: Place, job: Mapping[str, Any]) -> str:
     try:
         known: dict[str, Any] = json.loads(text)
         number = str(known.pop("id"))
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise OptionError(f"checkpoint {path}: {JOB_FILE} is damaged; {way_out}") from None
     wanted: dict[str, Any] = json.loads(json.dumps(job))  # as it looks when read back
     for name in sorted({*known, *wanted}):

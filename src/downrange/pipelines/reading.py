@@ -110,21 +110,30 @@ class FileRows:
 
 
 def with_places(rows: DataFrame, kind: str) -> DataFrame:
-    """Add the columns that say where a row is from."""
+    """Add the columns that say where a row is from; `numbered` makes `_row` whole."""
     from pyspark.sql import functions as F
 
     is_parquet = kind == "parquet"
-    # Parquet knows the number of a row. Rows of texts are counted by their task, which reads one
-    # piece of one file, see SETTINGS; the upper bits of this id are the task's own number.
-    counted = F.monotonically_increasing_id().bitwiseAND(_ROW_BITS)
-    number = F.col("_metadata.row_index") if is_parquet else counted
+    number = F.col("_metadata.row_index") + 1 if is_parquet else F.lit(None)
     block = F.lit(0) if is_parquet else F.col("_metadata.file_block_start")
     return rows.select(
         "*",
         F.col("_metadata.file_path").alias("_file"),
-        (number + 1).cast("bigint").alias("_row"),
+        number.cast("bigint").alias("_row"),
         block.cast("bigint").alias("_block"),
     )
+
+
+def numbered(batch: DataFrame) -> DataFrame:
+    """Number the rows of a batch where the files do not: count them.
+
+    A partition is one piece of one file then, see `SETTINGS`. The upper bits of Spark's id are the
+    number of the partition, the lower ones that of the row in it.
+    """
+    from pyspark.sql import functions as F
+
+    counted = F.monotonically_increasing_id().bitwiseAND(F.lit(_ROW_BITS)) + 1
+    return batch.withColumn("_row", F.coalesce("_row", counted))
 
 
 def _first_line(error: Exception) -> str:
