@@ -39,8 +39,8 @@ _log = logging.getLogger("downrange.spark")
 #: How much longer than the request itself its future is waited for.
 _MARGIN: Final = 5.0
 _GOES_ON: Final = (PullStatus.FOUND, PullStatus.NO_MATCH)
-#: Answers that fill their strides, one after the other, until strides grow.
-_FULL_ANSWERS: Final = 16
+#: Answers that fill their strides until longer ones are tried for the first time.
+_PATIENCE: Final = 16
 
 
 def read_partition(
@@ -53,10 +53,45 @@ def read_partition(
         WireError: The broker's bytes are damaged.
         RocketMQError: A broker did not answer, again and again.
     """
-    stride_counts: dict[str, int] = {}  # what brokers give at a time, as seen in other queues
+    paces: dict[str, _Pace] = {}  # by broker: what one queue teaches is known in the next
     for each in partition.ranges:
-        reader = _RangeReader(each, tuple(columns), options, stride_counts)
-        yield from reader.batches()
+        pace = paces.setdefault(each.queue.broker, _Pace(options.pull_count))
+        yield from _RangeReader(each, tuple(columns), options, pace).batches()
+
+
+class _Pace:
+    """How many messages a broker gives at a time, as its answers teach.
+
+    It keeps to a count of messages, or to a size: then answers vary, and strides stay a little
+    below them. Longer strides are tried now and then; the more seldom, the more often in vain.
+
+    Attributes:
+        count: Messages of the next strides.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.count = most
+        self._most = most
+        self._before = most  # until longer strides were tried
+        self._is_learned = False
+        self._full_answers = 0
+        self._patience = _PATIENCE
+
+    def learn(self, count: int, wanted: int) -> None:
+        """Take note of an answer's length, and of its stride's."""
+        if count < wanted:
+            is_steady = not self._is_learned or count == self._before
+            self.count = count if is_steady else max(1, count - count // 8)
+            self._is_learned = True
+            self._full_answers = 0
+        elif wanted == self.count < self._most:
+            self._full_answers += 1
+            if self._full_answers == 1 and self.count > self._before:
+                self._patience = _PATIENCE  # the longer ones are good
+            elif self._full_answers == self._patience:
+                self._before, self.count = self.count, min(2 * self.count, self._most)
+                self._full_answers = 0
+                self._patience *= 2
 
 
 @dataclass(slots=True)
@@ -77,7 +112,7 @@ class _RangeReader:
         wanted: Range,
         columns: tuple[str, ...],
         options: ReadOptions,
-        stride_counts: dict[str, int],
+        pace: _Pace,
     ) -> None:
         self._queue = wanted.queue
         self._end = wanted.end
@@ -87,8 +122,7 @@ class _RangeReader:
         self._is_filtered = options.wanted.kind != "TAG" or bool(options.wanted.tags)
         self._strides: deque[_Stride] = deque()
         self._next = wanted.begin  # where the next stride begins
-        self._stride_counts = stride_counts
-        self._full_answers = 0
+        self._pace = pace
         self._there = (0, 0)  # the offsets that the queue has, as the last answer says
         self._wanted = Wanted(
             columns=columns,
@@ -152,7 +186,7 @@ class _RangeReader:
                 continue  # asked again, or given up
             self._there = (found.min_offset, found.max_offset)
             if not self._is_filtered:
-                self._learn(stride, found.next_offset)
+                self._go_on(stride, found.next_offset)
             elif found.next_offset < stride.end:
                 self._ask_first(found.next_offset, stride.end)
             self._fill()
@@ -161,30 +195,17 @@ class _RangeReader:
 
     # ---- asking --------------------------------------------------------------------------------
 
-    @property
-    def _stride_count(self) -> int:
-        """How many messages the broker gives at a time, as far as that is known."""
-        return self._stride_counts.get(self._queue.broker, self._options.pull_count)
-
-    def _learn(self, stride: _Stride, next_offset: int) -> None:
-        """Ask for what an answer has left out of its stride, and for as much as the broker gives.
-
-        A broker keeps to a count of messages, or to a size, so that answers vary.
-        """
+    def _go_on(self, stride: _Stride, next_offset: int) -> None:
+        """Ask for what an answer has left out of its stride."""
         count, wanted = next_offset - stride.begin, stride.end - stride.begin
+        self._pace.learn(count, wanted)
         if count >= wanted:
-            self._full_answers += 1
-            if self._full_answers % _FULL_ANSWERS == 0:
-                grown = min(2 * self._stride_count, self._options.pull_count)
-                self._stride_counts[self._queue.broker] = grown
             return
-        self._full_answers = 0
-        self._stride_counts[self._queue.broker] = count
         if 2 * count > wanted:
             self._ask_first(next_offset, stride.end)
-            return
-        self._give_up()
-        self._next = next_offset
+        else:
+            self._give_up()
+            self._next = next_offset
 
     def _give_up(self) -> None:
         """Wait no more for what is under way."""
@@ -195,7 +216,7 @@ class _RangeReader:
         """Have as many requests under way as wanted."""
         most = 1 if self._is_filtered else self._options.pull_concurrency
         while self._next < self._end and len(self._strides) < most:
-            count = self._end if self._is_filtered else self._stride_count
+            count = self._end if self._is_filtered else self._pace.count
             end = min(self._next + count, self._end)
             self._strides.append(_Stride(self._next, end, self._submit(self._next, end)))
             self._next = end

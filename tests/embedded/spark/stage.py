@@ -1,0 +1,250 @@
+"""A cluster of ours, and the readers of the Spark data source in this process, without Spark.
+
+    with staged() as stage:
+        topic = stage.topic()
+        stage.send(topic, [b"1", b"2"])
+        assert stage.bodies(subscribe=topic) == [b"1", b"2"]
+
+What Spark does with a reader, a test does here step by step: ask where a stream begins, where its
+next batch ends, share it out, read each part.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from downrange.client.admin import Admin
+from downrange.client.producer import Producer
+from downrange.embedded import Cluster
+from downrange.model import Message, QueueId
+from downrange.options import BrokerOptions
+from downrange.server.cluster import ClusterOptions, ClusterServer
+from downrange.server.running import ServerThread
+from downrange.spark.connection import close_clients
+from downrange.spark.offsets import Positions
+from downrange.spark.source import RocketMQDataSource
+from downrange.store.message_store import StoreOptions
+from downrange.store.retention import RetentionOptions
+from tests.contract.servers import Server, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Sequence
+    from pathlib import Path
+
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+    from downrange.handling import Peer
+    from downrange.server.interception import Interception
+    from downrange.spark.reading import RocketMQReader
+    from downrange.spark.streaming import RocketMQStreamReader
+    from downrange.wire.command import Command
+
+ALL = ReadAllAvailable()
+#: Few attempts without pauses, and nothing remembered: so that no test waits.
+QUICK = {
+    "fetchOffset.numRetries": "2",
+    "fetchOffset.retryIntervalMs": "10",
+    "metadataIntervalMs": "0",
+    "routeIntervalMs": "0",
+}
+
+
+class Stage:
+    """A cluster with what sends to it and reads from it.
+
+    Args:
+        name_server: Where it is.
+        brokers: The brokers' addresses.
+    """
+
+    def __init__(self, name_server: str, brokers: Sequence[str]) -> None:
+        self.name_server = name_server
+        self.server = Server(name_server, brokers, None, _unique_name)
+        self.admin = Admin(name_server).start()
+        self.producer = Producer(name_server, group="stage").start()
+
+    def close(self) -> None:
+        """Close all clients."""
+        self.producer.close()
+        self.admin.close()
+        self.server.close()
+        close_clients()
+
+    # ---- sending -------------------------------------------------------------------------------
+
+    def topic(self, queues: int = 2, *, name: str | None = None) -> str:
+        """Create a topic with so many queues on every broker."""
+        return self.server.topic(queues, name=name)
+
+    def send(
+        self,
+        topic: str,
+        bodies: Iterable[bytes],
+        *,
+        broker: str = "broker-a",
+        queue: int = 0,
+        **settings: Any,
+    ) -> None:
+        """Store messages in one queue, and wait until they can be read."""
+        place = QueueId(topic, broker, queue)
+        messages = [Message(topic, body, **settings) for body in bodies]
+        self.producer.send_batch(messages, queue=place)
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    def source(self, **options: Any) -> RocketMQDataSource:
+        """Make the data source; a name with two underscores has a dot there."""
+        texts = {name.replace("__", "."): str(value) for name, value in options.items()}
+        return RocketMQDataSource({"nameServer": self.name_server, **QUICK, **texts})
+
+    def batch(self, **options: Any) -> RocketMQReader:
+        """Make the reader of a batch."""
+        source = self.source(**options)
+        return source.reader(source.schema())
+
+    def stream(self, **options: Any) -> RocketMQStreamReader:
+        """Make the reader of a stream."""
+        source = self.source(**options)
+        return source.streamReader(source.schema())
+
+    def table(self, **options: Any) -> Any:
+        """Read a batch."""
+        reader = self.batch(**options)
+        return read(reader, reader.partitions())
+
+    def bodies(self, **options: Any) -> list[bytes]:
+        """Read the bodies of a batch."""
+        return self.table(**options)["body"].to_pylist()  # type: ignore[no-any-return]
+
+
+def _unique_name(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(5)}"
+
+
+def read(
+    reader: RocketMQReader | RocketMQStreamReader, partitions: Sequence[InputPartition]
+) -> Any:
+    """Read partitions, one after the other, as Spark's tasks do."""
+    batches = [batch for partition in partitions for batch in reader.read(partition)]
+    return pa.Table.from_batches(batches) if batches else pa.table({"body": pa.array([], "binary")})
+
+
+class Query:
+    """What Spark does with a stream: keeps the end of each batch, and asks for the next.
+
+    Args:
+        reader: Of the stream.
+        start: The end of the last batch of a checkpoint; None where there is none.
+    """
+
+    def __init__(self, reader: RocketMQStreamReader, start: dict[str, Any] | None = None) -> None:
+        self.reader = reader
+        self.start = reader.initialOffset() if start is None else start
+        self.batches: list[list[bytes]] = []
+
+    def plan(self, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """Return where the next batch ends; through JSON, as in Spark."""
+        chosen = self.reader.getDefaultReadLimit() if limit is None else limit
+        return json.loads(json.dumps(self.reader.latestOffset(self.start, chosen)))  # type: ignore[no-any-return]
+
+    def step(self, limit: ReadLimit | None = None) -> list[bytes]:
+        """Run the next batch, if there is one; return its bodies."""
+        end = self.plan(limit)
+        if json.dumps(end) == json.dumps(self.start):
+            return []
+        table = read(self.reader, self.reader.partitions(self.start, end))
+        bodies: list[bytes] = table["body"].to_pylist()
+        self.batches.append(bodies)
+        self.start = end
+        return bodies
+
+    @property
+    def rows(self) -> list[bytes]:
+        """The bodies of all batches."""
+        return [body for batch in self.batches for body in batch]
+
+    @property
+    def position(self) -> Positions:
+        """Where it is."""
+        return Positions.from_json(self.start)
+
+
+class Counting:
+    """Counts requests; one is left alone unless `rule` says otherwise."""
+
+    def __init__(self, *rules: Interception | None) -> None:
+        self.codes: Counter[int] = Counter()
+        self._rules = [*rules]
+
+    def __call__(self, request: Command, peer: Peer) -> Interception | None:
+        """See a request; the first ones are treated as the rules say, in turn."""
+        self.codes[request.code] += 1
+        return self._rules.pop(0) if self._rules else None
+
+
+@contextmanager
+def staged(**settings: Any) -> Generator[tuple[Stage, Cluster]]:
+    """Start a cluster; settings are those of `Cluster`."""
+    with Cluster(**settings) as cluster:
+        stage = Stage(cluster.name_server, cluster.brokers)
+        try:
+            yield stage, cluster
+        finally:
+            stage.close()
+
+
+class ForgetfulStage(Stage):
+    """A cluster of one broker that drops old messages when it is told to."""
+
+    def __init__(self, server: ClusterServer, thread: ServerThread) -> None:
+        self._server = server
+        self._thread = thread
+        super().__init__(server.name_server.address, [server.brokers[0].address])
+
+    def drop_old(self, topic: str) -> int:
+        """Drop all but the last segments; return where the first queue begins then."""
+        before = self._first(topic)
+
+        async def drop() -> None:
+            run: Any = self._server.brokers[0]._running
+            run._retention = RetentionOptions(keep_hours=1e-9)
+
+        async def keep() -> None:
+            run: Any = self._server.brokers[0]._running
+            run._retention = RetentionOptions()
+
+        self._thread.run(drop())
+        wait_until(lambda: self._first(topic) > before)
+        self._thread.run(keep())
+        return self._first(topic)
+
+    def _first(self, topic: str) -> int:
+        states = self.admin.topic_stats(topic)
+        return min(state.min_offset for state in states if state.queue.number == 0)
+
+
+@contextmanager
+def forgetful(folder: Path) -> Generator[ForgetfulStage]:
+    """Start a cluster whose log has small segments."""
+    server = ClusterServer(
+        ClusterOptions(
+            store=str(folder),
+            broker=BrokerOptions(retention_interval=0.05, checkpoint_interval=0.05),
+            store_files=StoreOptions(log_segment_bytes=65_536),
+        )
+    )
+    thread = ServerThread(server)
+    with thread:
+        stage = ForgetfulStage(server, thread)
+        try:
+            yield stage
+        finally:
+            stage.close()
