@@ -148,9 +148,9 @@ def _in_one_buffer(table: RecordTable) -> tuple[NDArray[np.uint8], NDArray[np.in
     starts, ends = table.property_starts, table.property_ends
     octets = np.frombuffer(table.data, np.uint8)
     is_empty = starts == ends
-    # A mark at the end ends nothing that the next one would not begin. The byte before the first
-    # property is the low one of the length: room for the mark.
-    ends = ends - ((octets[ends - 1] == _ITEM_MARK) & ~is_empty)
+    # A mark at the end ends nothing that the next one would not begin. Before the properties is the
+    # low byte of their length: room for the mark, and not taken for one where nothing follows.
+    ends = ends - (octets[ends - 1] == _ITEM_MARK)
     starts = starts - ~is_empty
     joined = pick_slices(pa.binary(), table.data, starts, ends)
     row_starts = np.zeros(len(table) + 1, np.int64)

@@ -140,14 +140,36 @@ def test_records_whose_lengths_lie_are_read_or_refused_alike(before: int, after:
     assert refused > 100
 
 
-def test_properties_of_32768_bytes_end_no_record() -> None:
-    """Their length would be right if it were unsigned."""
-    data = encoded(record(1, property_bytes=b"x" * 32767))
-    longer = bytearray(data + b"x")
-    pack_into(">i", longer, 0, len(longer))
-    pack_into(">H", longer, len(longer) - 32770, 32768)
-    assert_alike([bytes(longer)], wanted())
-    assert isinstance(outcome(decode_each, [bytes(longer)], wanted()), WireError)
+def unsigned_property_size() -> bytes:
+    data = bytearray(encoded(record(1, property_bytes=b"x" * 32767)) + b"x")
+    pack_into(">i", data, 0, len(data))
+    pack_into(">H", data, len(data) - 32770, 32768)
+    return bytes(data)
+
+
+def unsigned_topic_size() -> bytes:
+    data = bytearray(encoded(record(1, topic_bytes=b"t" * 127)))
+    topic_at = 88 + len(record(1).body)
+    data[topic_at + 1 : topic_at + 1] = b"t" * 73
+    pack_into(">i", data, 0, len(data))
+    data[topic_at] = 200
+    return bytes(data)
+
+
+def negative_topic_size() -> bytes:
+    """The topic leads back into the body, where a fitting length of the properties stands."""
+    data = bytearray(encoded(record(1, body=b"b" * 150)))
+    topic_at = 88 + 150
+    pack_into(">b", data, topic_at, -100)
+    pack_into(">h", data, topic_at + 1 - 100, len(data) - (topic_at + 3 - 100))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("lie", [unsigned_property_size, unsigned_topic_size, negative_topic_size])
+def test_lengths_are_signed(lie: Callable[[], bytes]) -> None:
+    """Each would add up if its sign did not matter."""
+    assert_alike([lie()], wanted())
+    assert isinstance(outcome(decode_each, [lie()], wanted()), WireError)
 
 
 @given(st.binary(max_size=300), wishes())
