@@ -1,0 +1,1 @@
+"""The trace topic as tables, measures and a report that opens without a network."""

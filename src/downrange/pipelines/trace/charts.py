@@ -1,0 +1,219 @@
+"""Charts as SVG that stretches to any width, with labels beside it as HTML text.
+
+The drawing of a chart has no text and is stretched to the room it gets; strokes keep their width.
+Labels are HTML, placed by per cent, so that they are as large on a telephone as on a desk. What a
+pointer shows comes from one JSON text per chart; a reader without sight gets a label and a table.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Final
+
+from downrange.pipelines.trace import texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from downrange.pipelines.trace.figures import Series, Span
+
+_WIDTH: Final = 1000.0
+_HEIGHT: Final = 240.0
+_TICKS_MAX: Final = 6
+#: Milliseconds that a logarithmic axis names: 1 ms to 100 days.
+_DURATION_MARKS: Final = (1, 10, 100, 1e3, 1e4, 6e4, 6e5, 3.6e6, 3.6e7, 8.64e7, 8.64e8, 8.64e9)
+_MARKS_MAX: Final = 4
+_STEP_SECONDS: Final = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
+    *(3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800),
+)
+
+
+def line_chart(
+    span: Span,
+    series: Sequence[Series],
+    *,
+    title: str,
+    note: str,
+    value: Callable[[float | None], str],
+    is_logarithmic: bool = False,
+    style: str = "hue",
+) -> str:
+    """Draw lines over time.
+
+    Args:
+        span: The time.
+        series: The lines; the names are foreign text.
+        title: What it shows.
+        note: How to read it.
+        value: How a value is written.
+        is_logarithmic: Whether the upward axis is; from 0, as log(1 + value).
+        style: The colours: `hue` for names, `rank` for percentiles.
+    """
+    top = max((v for one in series for v in one.values if v is not None), default=0.0)
+    ticks = _log_ticks(top) if is_logarithmic else _ticks(top)
+    most = max(ticks[-1], top)
+
+    def height(v: float) -> float:
+        part = math.log1p(max(v, 0)) / math.log1p(most) if is_logarithmic else max(v, 0) / most
+        return _HEIGHT * (1 - part)
+
+    lines = [
+        f'<path class="line {style}-{index}" d="{_path(one.values, height)}"/>'
+        for index, one in enumerate(series)
+    ]
+    lines.reverse()  # the first is drawn last, so that it is on top
+    rules = "".join(
+        f'<path class="rule" d="M0 {height(tick):.1f}H{_WIDTH:.0f}"/>' for tick in ticks
+    )
+    y_labels = "".join(
+        f'<span style="top:{height(tick) / _HEIGHT:.2%}">{value(tick)}</span>' for tick in ticks
+    )
+    legend = "".join(
+        f'<li><i class="swatch {style}-{index}"></i>{texts.name(one.name)}</li>'
+        for index, one in enumerate(series)
+    )
+    peak = texts.safe(texts.bare(value(top)))
+    drawing = (
+        f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{texts.safe(title)}: {len(series)} lines, highest value {peak}">'
+        f"{rules}{''.join(lines)}</svg>"
+    )
+    shown = [[None if v is None else texts.bare(value(v)) for v in one.values] for one in series]
+    names = [one.name for one in series]
+    return (
+        f'<figure class="chart">{_caption(title, note)}<ul class="legend">{legend}</ul>'
+        f"<div class=\"plot\" data-chart='{_chart_json(span, names, shown, style)}'>"
+        f'<div class="y" aria-hidden="true">{y_labels}</div>'
+        f'<div class="area">{drawing}<div class="cursor" hidden></div></div>'
+        f"{_time_axis(span)}</div>{_table(span, names, shown)}</figure>"
+    )
+
+
+def heat_map(
+    span: Span,
+    series: Sequence[Series],
+    *,
+    title: str,
+    note: str,
+    value: Callable[[float | None], str],
+) -> str:
+    """Draw a row of cells for each name: the more, the darker; nothing at all is hatched."""
+    top = max((v for one in series for v in one.values if v), default=1.0)
+    width = _WIDTH / span.count
+    rows: list[str] = []
+    for one in series:
+        cells = "".join(
+            f'<rect x="{index * width:.2f}" width="{width:.2f}" height="10" '
+            f'fill-opacity="{0.15 + 0.85 * (v / top):.3f}"/>'
+            for index, v in enumerate(one.values)
+            if v
+        )
+        total = texts.count(sum(v or 0 for v in one.values))
+        shown = [[texts.bare(value(v)) for v in one.values]]
+        rows.append(
+            f'<div class="heat-name">{texts.name(one.name)}</div>'
+            f"<div class=\"heat-row\" data-chart='{_chart_json(span, [one.name], shown, 'hue')}'>"
+            f'<div class="area"><svg viewBox="0 0 {_WIDTH:.0f} 10" preserveAspectRatio="none" '
+            f'role="img" aria-label="{texts.safe(one.name)}: {total} messages in all">'
+            f'{cells}</svg><div class="cursor" hidden></div></div></div>'
+        )
+    names = [one.name for one in series]
+    shown = [[texts.bare(value(v)) for v in one.values] for one in series]
+    scale = f'<p class="scale"><i class="empty"></i>none<i class="ramp"></i>up to {value(top)}</p>'
+    return (
+        f'<figure class="chart heat">{_caption(title, note)}'
+        f'<div class="heat-rows">{"".join(rows)}'
+        f'<div></div><div class="plot">{_time_axis(span)}</div></div>{scale}'
+        f"{_table(span, names, shown)}</figure>"
+    )
+
+
+def empty_chart(title: str, why: str) -> str:
+    """Say that there is nothing to draw, and why."""
+    return f'<figure class="chart">{_caption(title, "")}<p class="empty-state">{why}</p></figure>'
+
+
+def _caption(title: str, note: str) -> str:
+    shown = f"<small>{texts.safe(note)}</small>" if note else ""
+    return f"<figcaption><strong>{texts.safe(title)}</strong>{shown}</figcaption>"
+
+
+def _path(values: Sequence[float | None], height: Callable[[float], float]) -> str:
+    """Return the line through the middles of the buckets; where a value is missing, it breaks."""
+    width = _WIDTH / max(len(values), 1)
+    parts: list[str] = []
+    is_open = False
+    for index, value in enumerate(values):
+        if value is None:
+            is_open = False
+            continue
+        x, y = (index + 0.5) * width, height(value)
+        parts.append(f"{'L' if is_open else 'M'}{x:.1f} {y:.1f}")
+        is_alone = not is_open and (index + 1 == len(values) or values[index + 1] is None)
+        if is_alone:
+            parts.append("h.1")  # a dot, by the round ends of the stroke
+        is_open = True
+    return "".join(parts)
+
+
+def _ticks(top: float) -> list[float]:
+    step = texts.round_up(top / 4) if top > 0 else 1.0
+    return [step * index for index in range(math.ceil(top / step - 1e-9) + 1)] or [0.0, 1.0]
+
+
+def _log_ticks(top: float) -> list[float]:
+    """Return marks for durations; of a long axis, every second one."""
+    marks = [mark for mark in _DURATION_MARKS if mark < top]
+    kept = [*marks, next((mark for mark in _DURATION_MARKS if mark >= top), top)]
+    stride = -(-len(kept) // _MARKS_MAX)
+    return [0.0, *kept[::-1][::stride][::-1]]
+
+
+def _time_axis(span: Span) -> str:
+    length = span.bucket_ms * span.count
+    steps = [seconds * 1000 for seconds in _STEP_SECONDS]
+    step = next((s for s in steps if length / s <= _TICKS_MAX), None)
+    if step is None:
+        step = -(-length // (_TICKS_MAX * 86_400_000)) * 86_400_000
+    first = -(-span.begin_ms // step) * step
+    labels: list[str] = []
+    for index, at in enumerate(range(first, span.end_ms, step)):
+        left = (at - span.begin_ms) / length
+        if left > 0.96:
+            break
+        odd = ' class="odd"' if index % 2 else ""
+        labels.append(f'<span{odd} style="left:{left:.2%}">{texts.clock(at, step)}</span>')
+    return f'<div class="x" aria-hidden="true">{"".join(labels)}</div>'
+
+
+def _chart_json(
+    span: Span, names: Sequence[str], shown: Sequence[Sequence[str | None]], style: str
+) -> str:
+    """Return what the page's script shows under the pointer, safe within single quotes."""
+    facts = {
+        "begin": span.begin_ms,
+        "bucket": span.bucket_ms,
+        "names": list(names),
+        "values": shown,
+        "style": style,
+    }
+    text = json.dumps(facts, separators=(",", ":"))
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("'", "&#39;")
+
+
+def _table(span: Span, names: Sequence[str], shown: Sequence[Sequence[str | None]]) -> str:
+    """Return the chart's values as a table, folded."""
+    head = "".join(f"<th>{texts.name(name)}</th>" for name in names)
+    rows: list[str] = []
+    for index in range(span.count):
+        values = [one[index] for one in shown]
+        cells = "".join(f"<td>{texts.NONE if v is None else texts.safe(v)}</td>" for v in values)
+        at = texts.moment(span.begin_ms + index * span.bucket_ms)
+        rows.append(f"<tr><th>{at}</th>{cells}</tr>")
+    return (
+        '<details class="values"><summary>Show the values</summary><div class="scroll"><table>'
+        f"<thead><tr><th>From (UTC)</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+        "</table></div></details>"
+    )

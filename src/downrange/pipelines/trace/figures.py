@@ -1,0 +1,344 @@
+"""What the report shows, as plain Python: series of at most 96 points and tables of a few rows.
+
+Only aggregates and the top of sorted tables are collected, so memory does not grow with the topic.
+Times are milliseconds since 1970 from here on; a page needs no time zone of Spark's.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pyspark import inheritable_thread_target
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
+
+from downrange.pipelines.trace.measures import measure_deliveries, measure_sends
+from downrange.pipelines.trace.tables import named_brokers, numbered_sends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from downrange.pipelines.trace.measures import TraceMeasures
+    from downrange.pipelines.trace.tables import TraceTables
+
+#: A row of a small table, by column.
+Line: TypeAlias = dict[str, Any]
+
+BUCKETS_MAX: Final = 96
+SERIES_MAX: Final = 6
+BROKERS_MAX: Final = 24
+#: With fewer messages for each broker or queue, chance alone makes a topic look uneven.
+MESSAGES_PER_PLACE_MIN: Final = 10
+_LINES_MAX: Final = 12
+_QUEUES_MAX: Final = 512
+_JOBS_AT_ONCE: Final = 4
+#: The lengths a point of a series may stand for; beyond, whole days.
+_BUCKET_SECONDS: Final = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
+    *(3600, 7200, 10800, 14400, 21600, 43200, 86400),
+)
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a chart: a value for each bucket of time, None where there is none."""
+
+    name: str
+    values: list[float | None]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The time that a report is about, cut into buckets of equal length."""
+
+    begin_ms: int
+    bucket_ms: int
+    count: int
+
+    @property
+    def end_ms(self) -> int:
+        """The end of the last bucket."""
+        return self.begin_ms + self.bucket_ms * self.count
+
+    @classmethod
+    def over(cls, begin_ms: int, end_ms: int) -> Span:
+        """Return the span that holds these times, in buckets of a round length."""
+        length = max(1, end_ms - begin_ms)
+        bucket_ms = next(
+            # One more for the odd ends.
+            (s * 1000 for s in _BUCKET_SECONDS if length / (s * 1000) <= BUCKETS_MAX - 1),
+            -(-length // (_DAY_MS * (BUCKETS_MAX - 1))) * _DAY_MS,
+        )
+        begin = begin_ms // bucket_ms * bucket_ms
+        return cls(begin, bucket_ms, (end_ms - begin) // bucket_ms + 1)
+
+
+@dataclass
+class Figures:
+    """All that a report shows.
+
+    Attributes:
+        span: The time it is about; None if nothing happened at all.
+        first_ms: When the first thing happened, or the range begins.
+        last_ms: When the last thing happened, or the range ends.
+        totals: Single numbers, by name.
+        sent: Messages sent per second: the largest topics, and the others.
+        consumed: Deliveries per second: the largest groups, and the others.
+        send_latency: Percentiles of the time that a send took.
+        end_to_end: Percentiles of the time from a send to the end of the consumption.
+        heat: Messages of each broker and bucket.
+        tables: Small tables by name, as measured, the largest first.
+        balance: How each topic is spread over brokers and queues, the worst first.
+        queues: Messages of the queues of each topic in `balance`.
+        has_queues: Whether business topics were given, so that queues are known.
+    """
+
+    span: Span | None
+    first_ms: int = 0
+    last_ms: int = 0
+    totals: Line = field(default_factory=dict[str, Any])
+    sent: list[Series] = field(default_factory=list[Series])
+    consumed: list[Series] = field(default_factory=list[Series])
+    send_latency: list[Series] = field(default_factory=list[Series])
+    end_to_end: list[Series] = field(default_factory=list[Series])
+    heat: list[Series] = field(default_factory=list[Series])
+    tables: dict[str, list[Line]] = field(default_factory=dict[str, list[Line]])
+    balance: list[Line] = field(default_factory=list[Line])
+    queues: dict[str, list[Line]] = field(default_factory=dict[str, list[Line]])
+    has_queues: bool = False
+
+
+def collect_figures(tables: TraceTables, measures: TraceMeasures) -> Figures:
+    """Collect what a report shows.
+
+    Args:
+        tables: What traces tell; best read from files, for each is looked at several times.
+        measures: What they come to.
+    """
+    sends = named_brokers(numbered_sends(tables.sends), tables.brokers)
+    sent, delivered, counts, unconsumed = (
+        lines[0]
+        for lines in _together(
+            sends.sparkSession,
+            [
+                lambda: _lines(measure_sends(sends, [])),
+                lambda: _lines(measure_deliveries(tables.deliveries, [])),
+                lambda: _lines(_counts(tables)),
+                lambda: _lines(_unconsumed_totals(tables.unconsumed)),
+            ],
+        )
+    )
+    times = [
+        line[name]
+        for line in (sent, delivered, counts)
+        for name in ("first_at", "last_at")
+        if line[name] is not None
+    ]
+    if tables.begin is not None:
+        times.append(round(tables.begin.timestamp() * 1000))
+    if tables.end is not None:
+        times.append(round(tables.end.timestamp() * 1000) - 1)
+    figures = Figures(None, has_queues=tables.stored is not None)
+    figures.totals = {
+        **{f"sent_{name}": value for name, value in sent.items()},
+        **{f"consumed_{name}": value for name, value in delivered.items()},
+        **counts,
+        **unconsumed,
+    }
+    if times:
+        figures.first_ms, figures.last_ms = min(times), max(times)
+        figures.span = Span.over(figures.first_ms, figures.last_ms)
+        _collect_lines(figures, tables, measures, sends)
+        _collect_series(figures, figures.span, tables, sends)
+    return figures
+
+
+def _collect_lines(
+    figures: Figures, tables: TraceTables, measures: TraceMeasures, sends: DataFrame
+) -> None:
+    """Collect the small tables."""
+    slow_sends = sends.where((F.col("batch_index") == 0) & F.col("cost_ms").isNotNull())
+    unconsumed = tables.unconsumed.groupBy("topic", "consumer_group").agg(
+        F.count(F.lit(1)).alias("unconsumed_count"),
+        F.count_if(F.col("delivery_count") == 0).alias("undelivered_count"),
+        F.count_if(F.col("message_kind") == "delay").alias("delayed_count"),
+        F.min("sent_at").alias("oldest_at"),
+    )
+    wanted: dict[str, tuple[DataFrame, str, int]] = {
+        "topics": (measures.sends_by_topic, "message_count", _LINES_MAX),
+        "producer_groups": (measures.sends_by_group, "message_count", _LINES_MAX),
+        "brokers": (measures.sends_by_broker, "message_count", BROKERS_MAX),
+        "clients": (measures.sends_by_client, "message_count", _LINES_MAX),
+        "consumers": (measures.consumptions_by_group, "delivery_count", _LINES_MAX),
+        "consumer_clients": (measures.consumptions_by_client, "delivery_count", _LINES_MAX),
+        "transactions": (measures.transactions_by_topic, "transaction_count", _LINES_MAX),
+        "errors": (measures.errors, "error_count", _LINES_MAX),
+        "unconsumed_groups": (unconsumed, "unconsumed_count", _LINES_MAX),
+        "slowest_sends": (slow_sends, "cost_ms", _LINES_MAX),
+        "slowest_deliveries": (
+            tables.deliveries.where(F.col("end_to_end_ms").isNotNull()),
+            "end_to_end_ms",
+            _LINES_MAX,
+        ),
+        "balance": (
+            measures.balance.where(F.col("level") == "broker").withColumn("rank", _balance_rank()),
+            "rank",
+            _LINES_MAX,
+        ),
+    }
+    found = _together(sends.sparkSession, [partial(_top, *one) for one in wanted.values()])
+    figures.tables = dict(zip(wanted, found, strict=True))
+    oldest = tables.unconsumed.orderBy("sent_at", "message_id").limit(_LINES_MAX)
+    figures.tables["unconsumed"] = _lines(oldest)
+    figures.balance = figures.tables.pop("balance")
+    topics = [line["topic"] for line in figures.balance]
+    # Both are small: a row for each queue of a few topics.
+    over_queues = _lines(
+        measures.balance.where((F.col("level") == "queue") & F.col("topic").isin(topics))
+    )
+    by_topic = {line["topic"]: line for line in over_queues}
+    for line in figures.balance:
+        line["over_queues"] = by_topic.get(line["topic"])
+    queues = measures.queue_counts.where(F.col("topic").isin(topics))
+    for line in _lines(queues.orderBy("topic", "broker", "queue_id").limit(_QUEUES_MAX)):
+        figures.queues.setdefault(line["topic"], []).append(line)
+
+
+def _collect_series(figures: Figures, span: Span, tables: TraceTables, sends: DataFrame) -> None:
+    """Collect the lines of the charts."""
+    at = F.floor((F.unix_millis("time") - span.begin_ms) / span.bucket_ms).alias("bucket")
+    per_second = 1000 / span.bucket_ms
+    topics = [line["topic"] for line in figures.tables["topics"][:SERIES_MAX]]
+    groups = list(dict.fromkeys(line["consumer_group"] for line in figures.tables["consumers"]))[
+        :SERIES_MAX
+    ]
+    brokers = [line["broker"] for line in figures.tables["brokers"]]
+    count = F.count(F.lit(1)).alias("count")
+
+    def counts(rows: DataFrame, column: str, names: Sequence[str | None]) -> list[Line]:
+        known = F.coalesce(column, F.lit(_NAMELESS))
+        kept = [_NAMELESS if name is None else name for name in names]
+        shown = F.when(known.isin(kept), known).otherwise(_OTHERS).alias("name")
+        return _lines(rows.groupBy(at, shown).agg(count))
+
+    by_topic, by_group, by_broker, sent, delivered = _together(
+        sends.sparkSession,
+        [
+            lambda: counts(sends, "topic", topics),
+            lambda: counts(tables.deliveries, "consumer_group", groups),
+            lambda: counts(sends, "broker", brokers),
+            lambda: _lines(measure_sends(sends, [at], with_retries=False)),
+            lambda: _lines(measure_deliveries(tables.deliveries, [at])),
+        ],
+    )
+    figures.sent = _series(span, by_topic, topics, per_second)
+    figures.consumed = _series(span, by_group, groups, per_second)
+    figures.heat = _series(span, by_broker, brokers, 1.0)
+    figures.send_latency = _percentile_series(span, sent, "")
+    figures.end_to_end = _percentile_series(span, delivered, "end_to_end_")
+
+
+#: What a missing name, and the names that are not shown one by one, are called.
+_NAMELESS: Final = "(not named)"
+_OTHERS: Final = "(others)"
+
+
+def _series(
+    span: Span, lines: list[Line], names: Sequence[str | None], factor: float
+) -> list[Series]:
+    """Return counts as a line for each name; what did not happen is a zero."""
+    order = [_NAMELESS if name is None else name for name in names]
+    if any(line["name"] == _OTHERS for line in lines) and _OTHERS not in order:
+        order.append(_OTHERS)
+    values: dict[str, list[float | None]] = {name: [0.0] * span.count for name in order}
+    for line in lines:
+        if 0 <= line["bucket"] < span.count:
+            values[line["name"]][line["bucket"]] = line["count"] * factor
+    return [Series(name, values[name]) for name in order]
+
+
+def _percentile_series(span: Span, lines: list[Line], prefix: str) -> list[Series]:
+    found: list[Series] = []
+    for name in ("p50", "p90", "p99"):
+        values: list[float | None] = [None] * span.count
+        for line in lines:
+            if 0 <= line["bucket"] < span.count:
+                values[line["bucket"]] = line[f"{prefix}{name}_ms"]
+        found.append(Series(name, values))
+    return found if any(value is not None for one in found for value in one.values) else []
+
+
+def _counts(tables: TraceTables) -> DataFrame:
+    """Return one row with the counts of everything that is neither sent nor consumed."""
+    halves = F.count_if(F.col("message_kind") == "half").alias("half_count")
+    sends = tables.sends.agg(
+        F.count_distinct("topic").alias("topic_count"),
+        F.count_distinct("client").alias("client_count"),
+        halves,
+    )
+    deliveries = tables.deliveries.agg(
+        F.count_distinct("consumer_group").alias("group_count"),
+        F.count_if(F.col("end_to_end_ms") < 0).alias("backward_count"),
+        F.count_if(F.col("topic").isNull()).alias("homeless_count"),
+    )
+    recalls = tables.recalls.agg(
+        F.count(F.lit(1)).alias("recall_count"),
+        F.count_if(~F.col("is_success")).alias("recall_failed_count"),
+    )
+    unknown = tables.unknown.agg(F.count(F.lit(1)).alias("unknown_count"))
+    times = (
+        tables.transactions.select("time")
+        .unionByName(tables.recalls.select("time"))
+        .unionByName(tables.unknown.select("time"))
+    )
+    if tables.stored is not None:
+        times = times.unionByName(tables.stored.select(F.col("stored_at").alias("time")))
+    edges = times.agg(F.min("time").alias("first_at"), F.max("time").alias("last_at"))
+    return sends.crossJoin(deliveries).crossJoin(recalls).crossJoin(unknown).crossJoin(edges)
+
+
+def _unconsumed_totals(unconsumed: DataFrame) -> DataFrame:
+    has_group = F.col("consumer_group").isNotNull()
+    return unconsumed.agg(
+        F.count_if(has_group).alias("unconsumed_count"),
+        F.count_if(has_group & (F.col("delivery_count") == 0)).alias("undelivered_count"),
+        F.count_if(~has_group).alias("groupless_count"),
+    )
+
+
+def _balance_rank() -> Column:
+    """Put the least even topics first, and those last that are too small to say."""
+    is_enough = F.col("message_count") >= F.col("place_count") * MESSAGES_PER_PLACE_MIN
+    return F.when(is_enough, F.col("gini")).otherwise(F.col("gini") - 1)
+
+
+def _top(rows: DataFrame, column: str, count: int) -> list[Line]:
+    """Return the rows with the largest values, in an order that does not change between runs."""
+    texts = [name for name, kind in rows.dtypes if kind == "string"]
+    order: list[Column] = [F.col(column).desc_nulls_last(), *(F.col(name) for name in texts)]
+    return _lines(rows.orderBy(*order).limit(count))
+
+
+def _together(spark: SparkSession, jobs: Sequence[Callable[[], list[Line]]]) -> list[list[Line]]:
+    """Run some jobs at a time; Spark's planning of one goes on beside the tasks of another."""
+    with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
+        # The threads take over the job group, so that who cancels it cancels these.
+        inherit: Any = inheritable_thread_target(spark)
+        return [one.result() for one in [pool.submit(inherit(job)) for job in jobs]]
+
+
+def _lines(rows: DataFrame) -> list[Line]:
+    """Collect rows; times become milliseconds since 1970."""
+    columns = [
+        F.unix_millis(field.name).alias(field.name)
+        if isinstance(field.dataType, TimestampType)
+        else F.col(field.name)
+        for field in rows.schema.fields
+    ]
+    return [row.asDict() for row in rows.select(*columns).collect()]

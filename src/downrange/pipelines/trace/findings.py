@@ -1,0 +1,194 @@
+"""What stands out in the figures, in sentences, the worst first; the thresholds are here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from downrange.pipelines.trace import texts
+from downrange.pipelines.trace.figures import MESSAGES_PER_PLACE_MIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from downrange.pipelines.trace.figures import Figures, Line, Series, Span
+
+Weight: TypeAlias = Literal["bad", "warn", "note", "good"]
+_ORDER: Final[tuple[Weight, ...]] = ("bad", "warn", "note", "good")
+_FAILED_SHARE_WARN: Final = 0.01
+_FAILED_SHARE_BAD: Final = 0.05
+_RETRIED_SHARE_WARN: Final = 0.02
+_MAX_OVER_MEAN_WARN: Final = 1.5
+#: A broker is called silent after so many buckets in a row without a message.
+_SILENT_BUCKETS_MIN: Final = 2
+_FINDINGS_MAX: Final = 12
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence; `html` is safe."""
+
+    weight: Weight
+    html: str
+
+
+def findings_of(figures: Figures) -> list[Finding]:
+    """Return what stands out, the worst first; one good word if nothing does."""
+    found = [
+        *_about_balance(figures),
+        *_about_silence(figures),
+        *_about_consumers(figures),
+        *_about_sends(figures),
+        *_about_traces(figures),
+    ]
+    if not any(one.weight in ("bad", "warn") for one in found) and figures.span is not None:
+        found.append(Finding("good", "Nothing stands out: no failures, no silence, even queues."))
+    found.sort(key=lambda one: _ORDER.index(one.weight))
+    return found[:_FINDINGS_MAX]
+
+
+def balance_verdict(line: Line) -> tuple[Weight, str]:
+    """Say how even a topic is over brokers, or over queues.
+
+    Args:
+        line: A row of the measure `balance`.
+    """
+    if line["place_count"] < 2:
+        return "note", f"one {line['level']} only"
+    if line["message_count"] < line["place_count"] * MESSAGES_PER_PLACE_MIN:
+        return "note", "too few to say"
+    if line["used_count"] == 1:
+        return "bad", f"all on one {line['level']}"
+    if line["used_count"] < line["place_count"] or line["max_over_mean"] > _MAX_OVER_MEAN_WARN:
+        return "warn", "uneven"
+    return "good", "even"
+
+
+def silences(span: Span, heat: list[Series]) -> Iterator[tuple[str, int, int]]:
+    """Find when a broker got nothing while others did: its name, and from when to when.
+
+    Before its first message and after its last one a broker is not called silent: it may not have
+    been there yet, or the time may just be over.
+    """
+    totals = [
+        sum(values) for values in zip(*([v or 0 for v in s.values] for s in heat), strict=True)
+    ]
+    for one in heat:
+        busy = [index for index, value in enumerate(one.values) if value]
+        for last, following in pairwise(busy):
+            gap = range(last + 1, following)
+            if len(gap) >= _SILENT_BUCKETS_MIN and all(totals[index] for index in gap):
+                yield (
+                    one.name,
+                    span.begin_ms + gap.start * span.bucket_ms,
+                    span.begin_ms + gap.stop * span.bucket_ms,
+                )
+
+
+def _about_balance(figures: Figures) -> Iterator[Finding]:
+    for line in figures.balance:
+        weight, verdict = balance_verdict(line)
+        topic = f"<b>{texts.name(line['topic'])}</b>"
+        if weight == "bad":
+            others = line["place_count"] - 1
+            rest = (
+                "the other broker has none" if others == 1 else f"{others} other brokers have none"
+            )
+            yield Finding(
+                "bad",
+                f"All {texts.count(line['message_count'])} messages of {topic} are on "
+                f"<b>{texts.name(line['top_place'])}</b>; {rest}. A topic that its first send "
+                "created lives on one broker: create it on all of them.",
+            )
+        elif weight == "warn":
+            yield Finding(
+                "warn",
+                f"{topic} is {verdict} over brokers: {texts.share(line['top_share'])} on "
+                f"<b>{texts.name(line['top_place'])}</b>, {line['max_over_mean']:.2f} times the "
+                "mean.",
+            )
+        queues = line.get("over_queues")
+        if (
+            weight == "good"
+            and queues is not None
+            and balance_verdict(queues)[0] in ("bad", "warn")
+        ):
+            yield Finding(
+                "warn",
+                f"{topic} is uneven over queues: {texts.share(queues['top_share'])} in "
+                f"<b>{texts.name(queues['top_place'])}</b>, {queues['max_over_mean']:.2f} times "
+                "the mean.",
+            )
+
+
+def _about_silence(figures: Figures) -> Iterator[Finding]:
+    if figures.span is None:
+        return
+    step = figures.span.bucket_ms
+    for name, begin, end in silences(figures.span, figures.heat):
+        yield Finding(
+            "bad",
+            f"<b>{texts.name(name)}</b> got no message from {texts.clock(begin, step)} to "
+            f"{texts.clock(end, step)} UTC ({texts.duration(end - begin)}) while others did.",
+        )
+
+
+def _about_consumers(figures: Figures) -> Iterator[Finding]:
+    totals = figures.totals
+    for line in figures.tables.get("consumers", []):
+        who = f"<b>{texts.name(line['consumer_group'])}</b>"
+        what = f"<b>{texts.name(line['topic'], 'an unknown topic')}</b>"
+        if (line["failed_share"] or 0) > _FAILED_SHARE_WARN:
+            weight: Weight = "bad" if line["failed_share"] > _FAILED_SHARE_BAD else "warn"
+            yield Finding(
+                weight,
+                f"{texts.share(line['failed_share'])} of the deliveries of {what} to {who} failed "
+                f"({texts.count(line['failed_count'])} of {texts.count(line['delivery_count'])}).",
+            )
+    if totals.get("unconsumed_count"):
+        never = totals["undelivered_count"]
+        failed = totals["unconsumed_count"] - never
+        parts = [f"{texts.count(never)} never delivered"] if never else []
+        parts += [f"{texts.count(failed)} delivered without success"] if failed else []
+        yield Finding("warn", f"Messages that a group still lacks: {' and '.join(parts)}.")
+    if totals.get("groupless_count"):
+        yield Finding(
+            "note",
+            f"{texts.count(totals['groupless_count'])} messages are in topics whose consumers left "
+            "no trace; whether they were consumed is not known.",
+        )
+    if totals.get("backward_count"):
+        yield Finding(
+            "note",
+            f"{texts.count(totals['backward_count'])} consumptions ended before their message was "
+            "sent: the clocks of producers and consumers differ.",
+        )
+
+
+def _about_sends(figures: Figures) -> Iterator[Finding]:
+    for line in figures.tables.get("topics", []):
+        topic = f"<b>{texts.name(line['topic'])}</b>"
+        if line["failed_share"] > _FAILED_SHARE_WARN:
+            weight: Weight = "bad" if line["failed_share"] > _FAILED_SHARE_BAD else "warn"
+            yield Finding(
+                weight,
+                f"{texts.share(line['failed_share'])} of the sends to {topic} were answered, but "
+                "not stored cleanly.",
+            )
+        if line["retried_share"] > _RETRIED_SHARE_WARN:
+            yield Finding(
+                "warn",
+                f"{texts.share(line['retried_share'])} of the sends to {topic} repeat a message.",
+            )
+    opened = sum(line["open_count"] for line in figures.tables.get("transactions", []))
+    if opened:
+        yield Finding("warn", f"{texts.count(opened)} transactions have no known end.")
+
+
+def _about_traces(figures: Figures) -> Iterator[Finding]:
+    unknown = figures.totals.get("unknown_count")
+    if unknown:
+        yield Finding(
+            "note", f"{texts.count(unknown)} lines of the trace topic are not understood."
+        )

@@ -1,0 +1,109 @@
+"""The report: one HTML file that needs nothing but a browser.
+
+Style, script and drawings are inside. A policy in its head forbids the page to load or run anything
+else, so that even a topic with a hostile name stays text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Final
+
+from downrange.pipelines.trace import sections, texts
+from downrange.pipelines.trace.figures import collect_figures
+from downrange.pipelines.trace.measures import trace_measures
+from downrange.pipelines.trace.storing import read_tables
+from downrange.pipelines.trace.tables import TraceTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from downrange.pipelines.trace.figures import Figures
+    from downrange.pipelines.trace.measures import TraceMeasures
+
+TITLE: Final = "Message traces"
+_HERE: Final = Path(__file__).parent
+
+
+def build_report(
+    source: TraceTables | str | Path,
+    path: str | Path,
+    *,
+    title: str = TITLE,
+    measures: TraceMeasures | None = None,
+    spark: SparkSession | None = None,
+) -> Path:
+    """Write a report as one HTML file, in place of what was there.
+
+    Args:
+        source: The tables, or the folder that `write_tables` wrote them to.
+        path: The file.
+        title: What stands at its top.
+        measures: What the tables come to, if that was measured already.
+        spark: Reads a folder; the running session if not given.
+
+    Returns:
+        The file.
+    """
+    if not isinstance(source, TraceTables):
+        from pyspark.sql import SparkSession as Session
+
+        source = read_tables(spark or Session.builder.getOrCreate(), source)
+    figures = collect_figures(source, measures or trace_measures(source))
+    return write_page(render(figures, title=title), path)
+
+
+def write_page(page: str, path: str | Path) -> Path:
+    """Write the file; who opens it meanwhile sees the old one whole, or the new one."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    beside.write_text(page, encoding="utf-8")
+    beside.replace(target)
+    return target
+
+
+def render(figures: Figures, *, title: str = TITLE, made_at: datetime | None = None) -> str:
+    """Return the page.
+
+    Args:
+        figures: What it shows.
+        title: What stands at its top; any text.
+        made_at: When it was made; now if not given.
+    """
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    now = made_at or datetime.now(UTC)
+    return Template((_HERE / "page.html").read_text(encoding="utf-8")).substitute(
+        title=texts.safe(title),
+        style=(_HERE / "page.css").read_text(encoding="utf-8"),
+        script=script,
+        script_hash=f"sha256-{digest}",
+        range=_range(figures),
+        made_at=texts.moment(round(now.timestamp() * 1000)),
+        cards=sections.cards(figures),
+        findings=sections.findings(figures),
+        sends=sections.sends(figures),
+        brokers=sections.brokers(figures),
+        balance=sections.balance(figures),
+        consumptions=sections.consumptions(figures),
+        unconsumed=sections.unconsumed(figures),
+        transactions=sections.transactions(figures),
+        errors=sections.errors(figures),
+        slowest=sections.slowest(figures),
+    )
+
+
+def _range(figures: Figures) -> str:
+    if figures.span is None:
+        return "no traces in this time"
+    length = texts.duration(figures.last_ms - figures.first_ms)
+    return (
+        f"{texts.moment(figures.first_ms)} to {texts.moment(figures.last_ms)} UTC "
+        f"<span>({length})</span>"
+    )

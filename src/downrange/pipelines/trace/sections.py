@@ -1,0 +1,468 @@
+"""The parts of the page below its head: cards, findings, tables, charts, queues."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from downrange.pipelines.trace import charts, texts
+from downrange.pipelines.trace.findings import balance_verdict, findings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from downrange.pipelines.trace.figures import Figures, Line
+
+#: A column of a table: its head, and how a line's cell is written.
+Column: TypeAlias = "tuple[str, Callable[[Line], str]]"
+_EMPTY: Final = '<p class="empty-state">{}</p>'
+
+
+def cards(figures: Figures) -> str:
+    """Return the numbers at the top."""
+    totals = figures.totals
+    seconds = max((figures.last_ms - figures.first_ms) / 1000, 0.001)
+    sent, consumed = totals.get("sent_message_count"), totals.get("consumed_delivery_count")
+    peak = max(
+        (
+            sum(v or 0 for v in values)
+            for values in zip(*(s.values for s in figures.sent), strict=True)
+        ),
+        default=0.0,
+    )
+    lacking = totals.get("unconsumed_count") or 0
+    failed = totals.get("sent_failed_count")
+    shown = [
+        _card("Sent", texts.count(sent), _number(totals.get("topic_count"), "topic")),
+        _card("Rate", texts.rate((sent or 0) / seconds), f"peak {texts.rate(peak)}"),
+        _card(
+            "Send latency, p50",
+            texts.duration(totals.get("sent_p50_ms")),
+            f"p99 {texts.duration(totals.get('sent_p99_ms'))}",
+        ),
+        _card(
+            "Not stored cleanly",
+            texts.share(totals.get("sent_failed_share")),
+            _number(failed, "send"),
+            "warn" if failed else "",
+        ),
+        _card(
+            "Deliveries",
+            texts.count(consumed),
+            f"{_number(totals.get('group_count'), 'group')}, "
+            f"{texts.share(totals.get('consumed_failed_share'))} failed",
+        ),
+        _card(
+            "End to end, p50",
+            texts.duration(totals.get("consumed_end_to_end_p50_ms")),
+            f"p99 {texts.duration(totals.get('consumed_end_to_end_p99_ms'))}",
+        ),
+        _card(
+            "Never consumed",
+            texts.count(lacking) if consumed else texts.NONE,
+            "by a group of the topic" if consumed else "no consumer traced",
+            "warn" if lacking else "",
+        ),
+        _card("Brokers", texts.count(len(figures.heat)), _balance_words(figures)),
+    ]
+    return "".join(shown)
+
+
+def findings(figures: Figures) -> str:
+    """Return what stands out, as a list."""
+    items = "".join(
+        f'<li class="{one.weight}"><span>{one.html}</span></li>' for one in findings_of(figures)
+    )
+    return (
+        f'<ul class="findings">{items}</ul>' if items else _EMPTY.format("There is no trace yet.")
+    )
+
+
+def sends(figures: Figures) -> str:
+    """Return what is known about sends."""
+    span = figures.span
+    if span is None or not figures.tables["topics"]:
+        return _EMPTY.format("No producer left a trace in this time.")
+    every = texts.duration(span.bucket_ms)
+    rate = charts.line_chart(
+        span,
+        figures.sent,
+        title="Messages sent per second",
+        note=f"by topic; each point is the mean of {texts.bare(every)}",
+        value=texts.rate,
+    )
+    latency = (
+        charts.line_chart(
+            span,
+            figures.send_latency,
+            title="Send latency",
+            note="percentiles of all requests; the scale is logarithmic",
+            value=texts.duration,
+            is_logarithmic=True,
+            style="rank",
+        )
+        if figures.send_latency
+        else charts.empty_chart("Send latency", "No send says how long it took.")
+    )
+    groups = {
+        "By topic": ("Topic", "topic", "topics"),
+        "By producer group": ("Group", "producer_group", "producer_groups"),
+        "By broker": ("Broker", "broker", "brokers"),
+        "By client": ("Client", "client", "clients"),
+    }
+    seconds = max((figures.last_ms - figures.first_ms) / 1000, 0.001)
+    folded = "".join(
+        _folded(title, _send_table(head, column, figures.tables[lines], seconds), index == 0)
+        for index, (title, (head, column, lines)) in enumerate(groups.items())
+    )
+    return rate + latency + folded
+
+
+def brokers(figures: Figures) -> str:
+    """Return the heat map of brokers over time."""
+    if figures.span is None or not figures.heat:
+        return _EMPTY.format("No broker was sent to in this time.")
+    return charts.heat_map(
+        figures.span,
+        figures.heat,
+        title="Messages by broker and time",
+        note="a hatched gap is time without a message: a broker that was away, or avoided",
+        value=texts.count,
+    )
+
+
+def balance(figures: Figures) -> str:
+    """Return how the queues of each topic are used."""
+    if not figures.balance:
+        return _EMPTY.format("No message names its broker.")
+    note = (
+        "<p>Each bar is a queue; brokers without a message of the topic are shown empty.</p>"
+        if figures.has_queues
+        else "<p>Traces name the broker of a message, not its queue: each bar is a broker. Give "
+        "the business topics to the pipeline to see queues.</p>"
+    )
+    names = [one.name for one in figures.heat]
+    shown = "".join(_topic_balance(line, figures, names) for line in figures.balance)
+    return f'{note}<div class="balances">{shown}</div>'
+
+
+def consumptions(figures: Figures) -> str:
+    """Return what is known about consumptions."""
+    span = figures.span
+    lines = figures.tables.get("consumers", [])
+    if span is None or not lines:
+        return _EMPTY.format(
+            "No consumer left a trace in this time. Consumers trace only where it is turned on."
+        )
+    rate = charts.line_chart(
+        span,
+        figures.consumed,
+        title="Deliveries per second",
+        note="by consumer group, retries included",
+        value=texts.rate,
+    )
+    elapsed = (
+        charts.line_chart(
+            span,
+            figures.end_to_end,
+            title="End-to-end time",
+            note="from the send to the end of a successful consumption; the scale is logarithmic",
+            value=texts.duration,
+            is_logarithmic=True,
+            style="rank",
+        )
+        if figures.end_to_end
+        else charts.empty_chart(
+            "End-to-end time", "No consumption could be joined to the send of its message."
+        )
+    )
+    clients = _delivery_table(
+        [("Client", lambda line: texts.name(line["client"], "not known"))],
+        figures.tables["consumer_clients"],
+    )
+    groups = _delivery_table(
+        [
+            ("Topic", lambda line: texts.name(line["topic"], "not known")),
+            ("Group", lambda line: texts.name(line["consumer_group"])),
+        ],
+        lines,
+    )
+    return (
+        rate + elapsed + _folded("By topic and group", groups, True) + _folded("By client", clients)
+    )
+
+
+def unconsumed(figures: Figures) -> str:
+    """Return the messages that a group lacks."""
+    lines = figures.tables.get("unconsumed_groups", [])
+    if not lines:
+        return _EMPTY.format(
+            "Every message that was sent was consumed by every group of its topic."
+        )
+    groups = _table(
+        [
+            ("Topic", lambda line: texts.name(line["topic"])),
+            ("Group", lambda line: texts.name(line["consumer_group"], "no traced consumer")),
+            ("Messages", lambda line: texts.count(line["unconsumed_count"])),
+            ("Never delivered", lambda line: texts.count(line["undelivered_count"])),
+            ("Of these delayed", lambda line: texts.count(line["delayed_count"])),
+            ("Oldest (UTC)", lambda line: texts.moment(line["oldest_at"])),
+        ],
+        lines,
+        text_columns=2,
+    )
+    oldest = _table(
+        [
+            ("Message", lambda line: _id(line["message_id"])),
+            ("Topic", lambda line: texts.name(line["topic"])),
+            ("Group", lambda line: texts.name(line["consumer_group"], "no traced consumer")),
+            ("Last outcome", lambda line: texts.safe(line["last_outcome"])),
+            ("Keys", lambda line: texts.name(line["keys"], "none")),
+            ("Broker", lambda line: texts.name(line["broker"])),
+            ("Deliveries", lambda line: texts.count(line["delivery_count"])),
+            ("Sent (UTC)", lambda line: texts.moment(line["sent_at"])),
+        ],
+        figures.tables["unconsumed"],
+        text_columns=6,
+    )
+    return groups + _folded("The oldest of them", oldest)
+
+
+def transactions(figures: Figures) -> str:
+    """Return how transactions ended, and what was taken back."""
+    lines = figures.tables.get("transactions", [])
+    recalls = figures.totals.get("recall_count") or 0
+    taken = (
+        f"<p>{texts.count(recalls)} timed messages were recalled, "
+        f"{texts.count(figures.totals['recall_failed_count'])} of them too late.</p>"
+        if recalls
+        else ""
+    )
+    if not lines:
+        return taken or _EMPTY.format("There were no transactions and no recalls.")
+    return taken + _table(
+        [
+            ("Topic", lambda line: texts.name(line["topic"])),
+            ("Group", lambda line: texts.name(line["producer_group"])),
+            ("Transactions", lambda line: texts.count(line["transaction_count"])),
+            ("Committed", lambda line: texts.count(line["committed_count"])),
+            ("Rolled back", lambda line: texts.count(line["rolled_back_count"])),
+            ("Unknown", lambda line: texts.count(line["unknown_count"])),
+            ("Open", lambda line: texts.count(line["open_count"])),
+            ("Checks", lambda line: texts.count(line["check_count"])),
+            ("p50", lambda line: texts.duration(line["p50_ms"])),
+            ("p99", lambda line: texts.duration(line["p99_ms"])),
+        ],
+        lines,
+        text_columns=2,
+    )
+
+
+def errors(figures: Figures) -> str:
+    """Return what went wrong most often."""
+    lines = figures.tables.get("errors", [])
+    if not lines:
+        return _EMPTY.format("Nothing that was traced went wrong.")
+    most = max(line["error_count"] for line in lines)
+    return _table(
+        [
+            ("What", lambda line: f"{texts.safe(line['what'])}{_bar(line['error_count'] / most)}"),
+            ("Topic", lambda line: texts.name(line["topic"], "none")),
+            ("Who", lambda line: texts.name(line["who"], "not known")),
+            ("Example", lambda line: _id(line["example"])),
+            ("Count", lambda line: texts.count(line["error_count"])),
+            ("First (UTC)", lambda line: texts.moment(line["first_at"])),
+            ("Last (UTC)", lambda line: texts.moment(line["last_at"])),
+        ],
+        lines,
+        text_columns=4,
+    )
+
+
+def slowest(figures: Figures) -> str:
+    """Return the slowest sends and the longest ways of messages."""
+    slow_sends = _table(
+        [
+            ("Message", lambda line: _id(line["message_id"])),
+            ("Topic", lambda line: texts.name(line["topic"])),
+            ("Broker", lambda line: texts.name(line["broker"])),
+            ("Client", lambda line: texts.name(line["client"], "not known")),
+            ("Keys", lambda line: texts.name(line["keys"], "none")),
+            ("Took", lambda line: texts.duration(line["cost_ms"])),
+            ("Size", lambda line: texts.size(line["body_bytes"])),
+            ("Messages", lambda line: texts.count(line["batch_count"])),
+            ("At (UTC)", lambda line: texts.moment(line["time"])),
+        ],
+        figures.tables.get("slowest_sends", []),
+        text_columns=5,
+    )
+    ways = _table(
+        [
+            ("Message", lambda line: _id(line["message_id"])),
+            ("Topic", lambda line: texts.name(line["topic"])),
+            ("Group", lambda line: texts.name(line["consumer_group"])),
+            ("Outcome", lambda line: texts.safe(line["outcome"])),
+            ("End to end", lambda line: texts.duration(line["end_to_end_ms"])),
+            ("Handling", lambda line: texts.duration(line["cost_ms"])),
+            ("Retries", lambda line: texts.count(line["retry_count"])),
+            ("Ended (UTC)", lambda line: texts.moment(line["ended_at"])),
+        ],
+        figures.tables.get("slowest_deliveries", []),
+        text_columns=4,
+    )
+    return _folded("Sends", slow_sends, True) + _folded("From send to consumption", ways, True)
+
+
+# ---- pieces --------------------------------------------------------------------------------------
+
+
+def _card(title: str, value: str, below: str, weight: str = "") -> str:
+    return (
+        f'<div class="card {weight}"><dt>{texts.safe(title)}</dt>'
+        f"<dd><b>{value}</b><small>{below}</small></dd></div>"
+    )
+
+
+def _balance_words(figures: Figures) -> str:
+    uneven = sum(
+        any(
+            one is not None and balance_verdict(one)[0] in ("bad", "warn")
+            for one in (line, line["over_queues"])
+        )
+        for line in figures.balance
+    )
+    return _number(uneven, "uneven topic") if uneven else "topics are even"
+
+
+def _number(value: int | None, noun: str) -> str:
+    return f"{texts.count(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def _send_table(head: str, column: str, lines: Sequence[Line], seconds: float) -> str:
+    return _table(
+        [
+            (head, lambda line: texts.name(line[column], "not known")),
+            ("Messages", lambda line: texts.count(line["message_count"])),
+            ("Rate", lambda line: texts.rate(line["message_count"] / seconds)),
+            ("Bytes", lambda line: texts.size(line["body_bytes"])),
+            ("p50", lambda line: texts.duration(line["p50_ms"])),
+            ("p90", lambda line: texts.duration(line["p90_ms"])),
+            ("p99", lambda line: texts.duration(line["p99_ms"])),
+            ("Max", lambda line: texts.duration(line["max_ms"])),
+            ("Failed", lambda line: texts.share(line["failed_share"])),
+            ("Repeated", lambda line: texts.share(line["retried_share"])),
+        ],
+        lines,
+    )
+
+
+def _delivery_table(heads: list[Column], lines: Sequence[Line]) -> str:
+    columns: list[Column] = [
+        ("Deliveries", lambda line: texts.count(line["delivery_count"])),
+        ("Failed", lambda line: texts.share(line["failed_share"])),
+        ("Retries", lambda line: texts.share(line["retried_share"])),
+        ("Not finished", lambda line: texts.count(line["unfinished_count"])),
+        ("Handling p50", lambda line: texts.duration(line["p50_ms"])),
+        ("p99", lambda line: texts.duration(line["p99_ms"])),
+        ("End to end p50", lambda line: texts.duration(line["end_to_end_p50_ms"])),
+        ("p99", lambda line: texts.duration(line["end_to_end_p99_ms"])),
+    ]
+    if len(heads) > 1:
+        columns.append(("Lacking", lambda line: texts.count(line["unconsumed_count"] or 0)))
+    return _table([*heads, *columns], lines, text_columns=len(heads))
+
+
+def _topic_balance(line: Line, figures: Figures, brokers: list[str]) -> str:
+    weight, verdict = balance_verdict(line)
+    over_queues = line["over_queues"]
+    facts = [f"{texts.count(line['message_count'])} messages", _evenness("brokers", line)]
+    if over_queues is not None:
+        queue_weight, queue_verdict = balance_verdict(over_queues)
+        if weight == "good" and queue_weight in ("warn", "bad"):
+            weight, verdict = queue_weight, f"{queue_verdict} over queues"
+        facts.append(_evenness("queues", over_queues))
+    queues = figures.queues.get(line["topic"], [])
+    most = max((queue["message_count"] for queue in queues), default=0) or 1
+    blocks: list[str] = []
+    seen: set[Any] = set()
+    for broker, found in groupby(queues, key=lambda queue: queue["broker"]):
+        seen.add(broker)
+        bars = list(found)
+        total = sum(queue["message_count"] for queue in bars)
+        drawn = "".join(
+            f'<i style="height:{max(queue["message_count"] / most, 0.012):.1%}" '
+            f'title="{_queue_title(queue)}"></i>'
+            for queue in bars
+        )
+        blocks.append(_broker_block(texts.name(broker), texts.count(total), drawn))
+    blocks += [
+        _broker_block(texts.name(broker), "none", "", is_empty=True)
+        for broker in brokers
+        if broker not in seen and len(brokers) <= len(seen) + 8
+    ]
+    label = f"{texts.safe(line['topic'])}: {verdict}"
+    return (
+        f'<article class="balance"><header><h3>{texts.name(line["topic"])}</h3>'
+        f'<span class="chip {weight}">{texts.safe(verdict)}</span></header>'
+        f'<p class="facts">{" · ".join(facts)}</p>'
+        f'<div class="queues" role="img" aria-label="{label}">{"".join(blocks)}</div></article>'
+    )
+
+
+def _evenness(what: str, line: Line) -> str:
+    return (
+        f"{what}: max/mean {line['max_over_mean']:.2f}, variation {line['variation']:.2f}, "
+        f"Gini {line['gini']:.2f}"
+    )
+
+
+def _queue_title(queue: Line) -> str:
+    number = "" if queue["queue_id"] is None else f" queue {queue['queue_id']}"
+    messages = texts.bare(texts.count(queue["message_count"]))
+    return texts.safe(f"{queue['broker']}{number}: {messages} messages")
+
+
+def _broker_block(broker: str, total: str, bars: str, *, is_empty: bool = False) -> str:
+    kind = "broker none-there" if is_empty else "broker"
+    return (
+        f'<div class="{kind}"><div class="bars">{bars}</div>'
+        f"<p><span>{broker}</span><b>{total}</b></p></div>"
+    )
+
+
+def _folded(title: str, inner: str, is_open: bool = False) -> str:
+    shown = " open" if is_open else ""
+    return f'<details class="fold"{shown}><summary>{texts.safe(title)}</summary>{inner}</details>'
+
+
+def _table(columns: Sequence[Column], lines: Sequence[Line], text_columns: int = 1) -> str:
+    if not lines:
+        return _EMPTY.format("There is nothing to show here.")
+
+    def kind(index: int) -> str:
+        return ' class="text"' if index < text_columns else ""
+
+    head = "".join(
+        f'<th scope="col"{kind(index)}>{texts.safe(title)}</th>'
+        for index, (title, _cell) in enumerate(columns)
+    )
+    rows: list[str] = []
+    for line in lines:
+        first, *rest = [cell(line) for _title, cell in columns]
+        cells = "".join(f"<td{kind(index)}>{cell}</td>" for index, cell in enumerate(rest, 1))
+        rows.append(f'<tr><th scope="row" class="text">{first}</th>{cells}</tr>')
+    return (
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _bar(part: float) -> str:
+    return f'<i class="bar" style="width:{part:.1%}"></i>'
+
+
+def _id(text: str | None) -> str:
+    if text is None:
+        return texts.NONE
+    short = text if len(text) <= 20 else f"{text[:8]}…{text[-8:]}"
+    return f'<code title="{texts.safe(text)}">{texts.safe(short)}</code>'
