@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from downrange.cli import demo, doctor, messages, reading, sending, topics
+from downrange.cli import demo, doctor, messages, pipelines, reading, sending, topics
 from downrange.cli.outcomes import EPILOG
 from downrange.errors import OptionError, RocketMQError, WireError
 
@@ -19,6 +19,7 @@ for command in (sending.send, reading.tail, reading.pull, doctor.doctor):
     app.command(epilog=EPILOG, rich_help_panel=_USE)(command)
 app.add_typer(topics.app, name="topic", rich_help_panel=_USE)
 app.add_typer(messages.app, name="message", rich_help_panel=_USE)
+app.add_typer(pipelines.app, name="pipeline", rich_help_panel=_USE)
 app.command(rich_help_panel=_RUN)(demo.demo)
 
 

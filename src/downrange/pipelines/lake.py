@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from downrange.errors import OptionError
 from downrange.pipelines.manifest import read_manifest
 from downrange.pipelines.places import absolute, claim_output, local_path, place_of, working_in
 from downrange.pipelines.running import own_session, run_stream, take_checkpoint, telling_why
@@ -57,6 +58,20 @@ class LakeOptions(ReadingOptions):
     include_metadata: bool = field(
         default=False, metadata=says("Keep hosts, flags and counts of deliveries, too.")
     )
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense.
+
+        Raises:
+            OptionError: Names the option.
+        """
+        ReadingOptions.__post_init__(self)
+        # A reader would have to escape them, and Spark passes over the list of files then.
+        if marks := set("[]{}*?") & set(self.output):
+            raise OptionError(
+                f"output {self.output!r} holds {marks.pop()!r}, which is a pattern to Spark; give "
+                "another folder"
+            )
 
 
 def run_lake(

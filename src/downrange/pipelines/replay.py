@@ -50,6 +50,7 @@ class ReplayOptions:
         dry_run: Whether to count only.
         create: Whether to create the target topic where it is missing.
         read: More options of the `rocketmq` source, by their names.
+        write: More options of the `rocketmq` sink, by their names.
         spark: Where Spark runs.
     """
 
@@ -84,6 +85,12 @@ class ReplayOptions:
             "An option of the rocketmq source; repeatable.",
             metavar="NAME=VALUE",
             name="read-option",
+        ),
+    )
+    write: dict[str, str] = field(
+        default_factory=dict[str, str],
+        metadata=says(
+            "An option of the rocketmq sink; repeatable.", metavar="NAME=VALUE", name="write-option"
         ),
     )
     spark: SparkOptions = field(default_factory=SparkOptions)
@@ -178,9 +185,8 @@ def run_replay(
                 label=f"{options.label}/{options.target_topic}",
                 more_properties=origin_properties(),
             )
-            rows, ended = run_batch(
-                session, lambda: _send(to_send, write_options(target)), show=show, stop=stop
-            )
+            sink = write_options(target) | options.write
+            rows, ended = run_batch(session, lambda: _send(to_send, sink), show=show, stop=stop)
     return Summary(
         pipeline="replay",
         ended=ended,

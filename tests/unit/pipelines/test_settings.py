@@ -150,6 +150,8 @@ def test_options_that_make_no_sense_are_refused() -> None:
         LakeOptions(topics=("a",), output="x", batch_messages_max=0)
     with pytest.raises(OptionError, match="start = 'soon' is no time"):
         LakeOptions(topics=("a",), output="x", start="soon")
+    with pytest.raises(OptionError, match="is a pattern to Spark"):
+        LakeOptions(topics=("a",), output="lake[1]")
     with pytest.raises(OptionError, match="target_mib"):
         CompactOptions(output="x", target_mib=0)
     with pytest.raises(OptionError, match="grace"):

@@ -1,0 +1,87 @@
+"""All pipelines in one process, to be killed in the middle and started again.
+
+    pipelines_job.py SETTINGS.json
+
+A session is dear, so they share one, each in a thread of its own. What they did is printed as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from downrange.pipelines.lake import LakeOptions, run_lake
+from downrange.pipelines.load import LoadOptions, run_load
+from downrange.pipelines.mirror import MirrorOptions, run_mirror
+from downrange.pipelines.replay import ReplayOptions, run_replay
+from downrange.pipelines.session import make_session
+from downrange.pipelines.settings import ClusterOptions, RunOptions
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+#: So that a few messages fill a request, and a pipeline can be stopped between two.
+SMALL = {"maxBatchBytes": "1024", "sendTimeoutMs": "120000"}
+
+
+def run(name_server: str, folder: Path) -> list[dict[str, Any]]:
+    """Run them until all is done."""
+    cluster = ClusterOptions(name_server=name_server)
+
+    def once(name: str) -> RunOptions:
+        return RunOptions(once=True, checkpoint=str(folder / f"{name}-check"))
+
+    lake = LakeOptions(
+        topics=("landing",),
+        output=str(folder / "lake"),
+        cluster=cluster,
+        batch_messages_max=150,
+        run=RunOptions(once=True),
+    )
+    mirror = MirrorOptions(
+        topics=("orders",),
+        cluster=cluster,
+        target_topic="copied",
+        batch_messages_max=250,
+        write=SMALL,
+        run=once("mirror"),
+    )
+    load = LoadOptions(
+        path=str(folder / "in"),
+        topic="loaded",
+        cluster=cluster,
+        body="text",
+        keys=("id",),
+        batch_files_max=2,
+        write=SMALL,
+        run=once("load"),
+    )
+    replay = ReplayOptions(
+        topic="orders",
+        target_topic="replayed",
+        cluster=cluster,
+        from_time="0",
+        write=SMALL,
+    )
+    # One thread more than cores waits here and there, and a pipeline that is held takes one.
+    spark = make_session("pipelines", master="local[4]", settings=SETTINGS)
+    jobs: list[Any] = [
+        lambda: run_lake(lake, spark),
+        lambda: run_mirror(mirror, spark),
+        lambda: run_load(load, spark),
+        lambda: run_replay(replay, spark),
+    ]
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        done = [job.result() for job in [pool.submit(job) for job in jobs]]
+    spark.stop()
+    return [summary.as_json() for summary in done]
+
+
+if __name__ == "__main__":
+    given = json.loads(Path(sys.argv[1]).read_text())
+    print(json.dumps(run(given["name_server"], Path(given["folder"]))))
