@@ -21,7 +21,8 @@ from pyspark.sql.functions import sum as sum_of
 
 from benchmarks.spark_costs import Costs, Meter
 from benchmarks.spark_report import Sample, Series
-from benchmarks.spark_sources import BODY_BYTES, PrebuiltDataSource, write_messages
+from benchmarks.spark_sides import BODY_COLUMN
+from benchmarks.spark_sources import BODY_BYTES, COMMON, PrebuiltDataSource, write_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
 
     from benchmarks.spark_sides import Side
 
-Job: TypeAlias = Literal["read", "bodies", "parquet", "write", "trigger"]
+Job: TypeAlias = Literal["read", "all", "parquet", "parquet-all", "write", "trigger"]
 JOBS: Final[dict[Job, str]] = {
-    "read": "read, all columns",
-    "bodies": "read, offset and body",
-    "parquet": "read, to Parquet",
+    "read": "read",
+    "all": "read, all columns",
+    "parquet": "to Parquet",
+    "parquet-all": "to Parquet, all columns",
     "write": "write",
     "trigger": "small trigger",
 }
@@ -135,8 +137,9 @@ class Rounds:
 
     def _check(self, side: Side, expected: int) -> None:
         """See that all rows and all bytes of bodies arrive."""
-        table = side.read_bodies()
-        found = table.agg(count("*"), sum_of(length(table.columns[1]))).collect()[0]
+        table = side.read_common()
+        body = table.columns[BODY_COLUMN]
+        found = table.agg(count("*"), sum_of(length(body))).collect()[0]
         if tuple(found) != (expected, expected * BODY_BYTES):
             raise RuntimeError(f"{side.name} gives {tuple(found)} rows and bytes, not {expected}")
 
@@ -145,26 +148,35 @@ class Rounds:
         return self.folder / "messages"
 
     def _turns(self, job: Job) -> list[Turn]:
+        """Return a job on every side, then what Spark can do at all."""
         turns = [self._turn(job, side) for side in self.sides]
-        if job == "read":
-            turns += [
-                Turn(job, "arrow", "ceiling: prebuilt Arrow", lambda: _drain(self._prebuilt())),
-                Turn(job, "file", "ceiling: Parquet file", lambda: _drain(self._file())),
-            ]
-        if job == "parquet":
-            title = "ceiling: prebuilt Arrow, to Parquet"
-            turns.append(Turn(job, "arrow", title, lambda: self._to_parquet(self._prebuilt())))
+        tables = {"prebuilt Arrow": self._prebuilt, "Parquet file": self._file}
+        for name, table in tables.items() if job in ("read", "all") else ():
+            turns.append(self._ceiling(job, name, _drain, table))
+        if job in ("parquet", "parquet-all"):
+            turns.append(self._ceiling(job, "prebuilt Arrow", self._to_parquet, self._prebuilt))
         return turns
 
     def _turn(self, job: Job, side: Side) -> Turn:
         runs: dict[Job, Callable[[], float | None]] = {
-            "read": lambda: _drain(side.read()),
-            "bodies": lambda: _drain(side.read_bodies()),
-            "parquet": lambda: self._to_parquet(side.read()),
+            "read": lambda: _drain(side.read_common()),
+            "all": lambda: _drain(side.read()),
+            "parquet": lambda: self._to_parquet(side.read_common()),
+            "parquet-all": lambda: self._to_parquet(side.read()),
             "write": lambda: self._write(side),
             "trigger": lambda: self._trigger(side),
         }
         return Turn(job, side.name, f"{side.name}: {JOBS[job]}", runs[job], side)
+
+    def _ceiling(
+        self,
+        job: Job,
+        name: str,
+        use: Callable[[DataFrame], None],
+        table: Callable[[str | None], DataFrame],
+    ) -> Turn:
+        schema = None if job in ("all", "parquet-all") else COMMON
+        return Turn(job, name, f"{name}: {JOBS[job]}", lambda: use(table(schema)))
 
     def _measure(self, turn: Turn) -> Sample:
         if turn.broker is not None:
@@ -174,19 +186,21 @@ class Rounds:
         costs = meter.costs()
         if turn.broker is not None:
             turn.broker.pause()
-        if turn.job in ("write", "parquet"):
+        if turn.job in ("write", "parquet", "parquet-all"):
             os.sync()  # what was left to be written must not be written in another's time
         rows = self.plan.rows // QUEUES * QUEUES
         if milliseconds is not None:
             return _sample(milliseconds, costs, QUEUES * TRIGGER_ROWS * self.plan.triggers)
         return _sample(rows / costs.seconds, costs, rows)
 
-    def _prebuilt(self) -> DataFrame:
+    def _prebuilt(self, schema: str | None = None) -> DataFrame:
         options = {"tasks": str(QUEUES), "rows": str(self.plan.rows // QUEUES)}
-        return self.spark.read.format("prebuilt").options(**options).load()
+        reader = self.spark.read.format("prebuilt").options(**options)
+        return (reader.schema(schema) if schema else reader).load()
 
-    def _file(self) -> DataFrame:
-        return self.spark.read.parquet(str(self._messages))
+    def _file(self, schema: str | None = None) -> DataFrame:
+        table = self.spark.read.parquet(str(self._messages))
+        return table.select(*(part.split()[0] for part in schema.split(", "))) if schema else table
 
     def _to_parquet(self, table: DataFrame) -> None:
         target = self.folder / "out"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.functions import col
 
-from benchmarks.spark_sources import fill
+from benchmarks.spark_sources import COMMON, fill
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 READ_TOPIC = "bench-read"
 WRITE_TOPIC = "bench-write"
+BODY_COLUMN = 4
+"""Where the body is among the common columns."""
 
 
 class Side(Protocol):
@@ -47,8 +49,8 @@ class Side(Protocol):
         """Return all messages with all columns."""
         ...
 
-    def read_bodies(self) -> DataFrame:
-        """Return offset and body of all messages."""
+    def read_common(self) -> DataFrame:
+        """Return all messages with the columns that both connectors know, in the same order."""
         ...
 
     def follow(self, trigger_rows: int) -> DataFrame:
@@ -103,9 +105,9 @@ class RocketMQSide:
         """Return all messages with the default columns."""
         return self.spark.read.format("rocketmq").options(**self._reading()).load()
 
-    def read_bodies(self) -> DataFrame:
-        """Return two columns, chosen by a schema."""
-        reader = self.spark.read.format("rocketmq").schema("offset bigint, body binary")
+    def read_common(self) -> DataFrame:
+        """Return what both know, chosen by a schema."""
+        reader = self.spark.read.format("rocketmq").schema(COMMON)
         return reader.options(**self._reading()).load()
 
     def follow(self, trigger_rows: int) -> DataFrame:
@@ -162,9 +164,9 @@ class KafkaSide:
         reader = self.spark.read.format("kafka").options(**self._server())
         return reader.option("subscribe", READ_TOPIC).load()
 
-    def read_bodies(self) -> DataFrame:
-        """Return two columns of all."""
-        return self.read().select("offset", "value")
+    def read_common(self) -> DataFrame:
+        """Return what both know, under Kafka's names."""
+        return self.read().select("topic", "partition", "offset", "key", "value", "timestamp")
 
     def follow(self, trigger_rows: int) -> DataFrame:
         """Return the messages as a stream of small batches."""

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 BODY_BYTES: Final = 1024
 BATCH_ROWS: Final = 2000
+#: The columns that both connectors know, as a schema.
+COMMON: Final = (
+    "topic string, queue_id int, offset bigint, keys string, body binary, store_timestamp timestamp"
+)
 _START_US: Final = 1_800_000_000_000_000
 _QUEUE_ID: Final = COLUMNS.index("queue_id")
 _SEND_ROWS: Final = 100
@@ -75,17 +79,20 @@ class PrebuiltDataSource(DataSource):
         return spark_schema(include_metadata=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of all columns."""
-        return PrebuiltReader(int(self.options["tasks"]), int(self.options["rows"]))
+        """Return a reader of the columns that are wanted."""
+        return PrebuiltReader(
+            int(self.options["tasks"]), int(self.options["rows"]), tuple(schema.names)
+        )
 
 
 class PrebuiltReader(DataSourceReader):
     """Yields batches that are there already."""
 
-    def __init__(self, tasks: int, rows: int) -> None:
-        """Take the number of tasks and the rows of each."""
+    def __init__(self, tasks: int, rows: int, columns: Sequence[str]) -> None:
+        """Take the number of tasks, the rows of each, and the columns."""
         self._tasks = tasks
         self._rows = rows
+        self._columns = list(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition per task."""
@@ -93,7 +100,7 @@ class PrebuiltReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of a task as record batches."""
-        batch = message_batch()
+        batch = message_batch().select(self._columns)
         for first in range(0, self._rows, BATCH_ROWS):
             yield batch.slice(0, min(BATCH_ROWS, self._rows - first))
 
@@ -108,7 +115,7 @@ def write_messages(folder: Path, tasks: int, rows: int) -> None:
             compression="none",
             use_dictionary=False,
         ) as writer:
-            for batch in PrebuiltReader(tasks, rows).read(InputPartition(number)):
+            for batch in PrebuiltReader(tasks, rows, COLUMNS).read(InputPartition(number)):
                 queue_ids = pa.array([number] * batch.num_rows, pa.int32())
                 writer.write_batch(batch.set_column(_QUEUE_ID, "queue_id", queue_ids))
 
