@@ -198,9 +198,7 @@ def test_a_task_that_is_tried_again_sends_copies_with_equal_ids(
         return None
 
     own_cluster.intercept(BATCH, count)
-    job = ["retried", own.name_server, topic, str(tmp_path / "failed")]
-    run_job(job, tmp_path).wait_for_end(180)
-    assert sorted(path.name for path in tmp_path.glob("failed-*")) == ["failed-0", "failed-1"]
+    run_job(["retried", own.name_server, topic], tmp_path).wait_for_end(180)
     assert max(stored.values()) == 2
     own.read_all(topic, write_job.ROWS + 1)
     found = load(session, own, topic)

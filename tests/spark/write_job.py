@@ -7,43 +7,58 @@ write_job.py stream NAME_SERVER TOPIC SOURCE CHECKPOINT    a stream of text file
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+import time
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
 from downrange import spark as downrange_spark
 from downrange.pipelines.session import make_session
+from downrange.spark.source import RocketMQDataSource
+from downrange.spark.write_options import parse_write
+from downrange.spark.writing import RocketMQWriter, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql.types import StructType
+
 ROWS = 2000
 
 
-def fail_once(mark: str) -> Any:
-    """Return a function that passes rows on and fails after the last ones, once per partition."""
+class FailingWriter(RocketMQWriter):
+    """Fails in the first attempt of each task, when all its rows are on their way."""
 
-    def passed_on(batches: Iterator[Any]) -> Iterator[Any]:
-        yield from batches
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Send rows, and fail once."""
         context = TaskContext.get()
         assert context is not None
-        place = Path(f"{mark}-{context.partitionId()}")
-        if not place.exists():
-            place.touch()
-            raise OSError("the first attempt fails here")
+        is_first = context.attemptNumber() == 0
 
-    return passed_on
+        def rows() -> Iterator[Any]:
+            yield from iterator
+            if is_first:
+                time.sleep(1)  # until some of them are stored
+                raise OSError("the first attempt fails here")
+
+        return super().write(rows())
 
 
-def retried(name_server: str, topic: str, mark: str) -> None:
+class FailingSource(RocketMQDataSource):
+    """The data source with such a writer."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
+        """Return the writer."""
+        return FailingWriter(parse_write(self.options), schema, overwrite=overwrite)
+
+
+def retried(name_server: str, topic: str) -> None:
     """Write rows whose every task fails once, after its rows were handed to the sink."""
     session = make_session("write-job", master="local[2,3]", settings=SETTINGS)
-    downrange_spark.register(session)
-    rows = session.range(ROWS).repartition(2).selectExpr("CAST(id AS STRING) AS body")
+    session.dataSource.register(FailingSource)
+    rows = session.range(0, ROWS, 1, 2).selectExpr("CAST(id AS STRING) AS body")
     (
-        rows.mapInArrow(fail_once(mark), "body string")
-        .write.format("rocketmq")
+        rows.write.format("rocketmq")
         .options(nameServer=name_server, topic=topic, maxBatchBytes="2048")
         .mode("append")
         .save()
@@ -79,8 +94,6 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # The last rows reach the sink before the task fails.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
 }
 
 if __name__ == "__main__":
