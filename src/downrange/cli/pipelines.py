@@ -248,6 +248,10 @@ _SAYS: Final = {
 
     Where a message was is kept in its properties.
     """,
+    "trace": """Make tables and a report of message traces: rates, latency, failures, balance.
+
+    Reads a time range in one batch, or follows the trace topic with --stream.
+    """,
 }
 
 _command("lake", "downrange.pipelines.lake", ("LakeOptions", "run_lake"), ("topics",))
@@ -257,6 +261,7 @@ _command(
 _command("load", "downrange.pipelines.load", ("LoadOptions", "run_load"), ("path",))
 _command("mirror", "downrange.pipelines.mirror", ("MirrorOptions", "run_mirror"), ("topics",))
 _command("replay", "downrange.pipelines.replay", ("ReplayOptions", "run_replay"), ("topic",))
+_command("trace", "downrange.pipelines.trace.pipeline", ("TraceOptions", "run_trace"))
 
 
 # ---- what is shown -------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Ready pipelines on Spark: topics to files and back, topic to topic, traces to a report.
 
-    from downrange.pipelines import ClusterOptions, LakeOptions, RunOptions, run_lake
+    from downrange.pipelines import LakeOptions, RunOptions, run_lake
 
     summary = run_lake(
         LakeOptions(topics=("orders",), output="lake", run=RunOptions(once=True))
@@ -9,3 +9,71 @@
 
 Importing this needs nothing of Spark; what is used does.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from downrange.pipelines.compacting import CompactOptions, run_compact
+    from downrange.pipelines.copying import TargetOptions
+    from downrange.pipelines.lake import LakeOptions, run_lake
+    from downrange.pipelines.load import LoadOptions, run_load
+    from downrange.pipelines.manifest import lake_files
+    from downrange.pipelines.mirror import MirrorOptions, run_mirror
+    from downrange.pipelines.replay import ReplayOptions, run_replay
+    from downrange.pipelines.running import PipelineFailed, StopRequest
+    from downrange.pipelines.session import JavaMissing, make_session
+    from downrange.pipelines.settings import ClusterOptions, RunOptions, SparkOptions
+    from downrange.pipelines.summary import Moment, Summary
+    from downrange.pipelines.trace.pipeline import TraceOptions, run_trace
+
+__all__ = [
+    "ClusterOptions",
+    "CompactOptions",
+    "JavaMissing",
+    "LakeOptions",
+    "LoadOptions",
+    "MirrorOptions",
+    "Moment",
+    "PipelineFailed",
+    "ReplayOptions",
+    "RunOptions",
+    "SparkOptions",
+    "StopRequest",
+    "Summary",
+    "TargetOptions",
+    "TraceOptions",
+    "lake_files",
+    "make_session",
+    "run_compact",
+    "run_lake",
+    "run_load",
+    "run_mirror",
+    "run_replay",
+    "run_trace",
+]
+
+#: Module -> what of it is found here.
+_HOMES: Final = {
+    "compacting": ("CompactOptions", "run_compact"),
+    "copying": ("TargetOptions",),
+    "lake": ("LakeOptions", "run_lake"),
+    "load": ("LoadOptions", "run_load"),
+    "manifest": ("lake_files",),
+    "mirror": ("MirrorOptions", "run_mirror"),
+    "replay": ("ReplayOptions", "run_replay"),
+    "running": ("PipelineFailed", "StopRequest"),
+    "session": ("JavaMissing", "make_session"),
+    "settings": ("ClusterOptions", "RunOptions", "SparkOptions"),
+    "summary": ("Moment", "Summary"),
+    "trace.pipeline": ("TraceOptions", "run_trace"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -218,13 +218,11 @@ def finish_batch(query: StreamingQuery, within: float, tell: Callable[[], object
 
 def _last_batch(query: StreamingQuery) -> int:
     """Return the number of the last batch that is done; -1 before the first."""
+    last = query.lastProgress
+    if last is None:
+        return -1
     # A report of an idle trigger names the batch to come.
-    done = [int(one["batchId"]) for one in _reports(query) if one["numInputRows"]]
-    return max(done, default=-1)
-
-
-def _reports(query: StreamingQuery) -> list[dict[str, Any]]:
-    return [json.loads(one.json) for one in query.recentProgress]
+    return int(last["batchId"]) - (0 if last["numInputRows"] else 1)
 
 
 class StreamWatch:
@@ -236,6 +234,7 @@ class StreamWatch:
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
+        #: The reports that Spark still has and that were taken in.
         self._seen: set[tuple[int, str]] = set()
         self._rows = 0
         self._batches = 0
@@ -244,11 +243,14 @@ class StreamWatch:
 
     def look(self, doing: str = "") -> Moment:
         """Take in the reports that came since the last look."""
-        for report in _reports(self._query):
-            key = (int(report["batchId"]), str(report["timestamp"]))
-            if key not in self._seen:
-                self._seen.add(key)
-                self._take(report)
+        last = self._query.lastProgress
+        # Fetching all of them is slow, and there is a new one per batch only.
+        if last is not None and _key(last) not in self._seen:
+            reports = self._query.recentProgress
+            for report in reports:
+                if _key(report) not in self._seen:
+                    self._take(report)
+            self._seen = {_key(report) for report in reports}
         return Moment(
             rows=self._rows,
             batches=self._batches,
@@ -257,13 +259,17 @@ class StreamWatch:
             doing=doing,
         )
 
-    def _take(self, report: dict[str, Any]) -> None:
+    def _take(self, report: Mapping[str, Any]) -> None:
         rows = int(report["numInputRows"])
         self._rows += rows
         self._batches += rows > 0
         speed = report.get("processedRowsPerSecond")
         self._speed = float(speed) if isinstance(speed, int | float) else 0.0
         self._lag = lag_of(report)
+
+
+def _key(report: Mapping[str, Any]) -> tuple[int, str]:
+    return int(report["batchId"]), str(report["timestamp"])
 
 
 def lag_of(report: Mapping[str, Any]) -> int | None:

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -45,8 +44,12 @@ class FakeQuery:
         self.status = {"isTriggerActive": True}
 
     @property
-    def recentProgress(self) -> list[Any]:  # noqa: N802
-        return [SimpleNamespace(json=json.dumps(one)) for one in self.reports]
+    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
+        return self.reports
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
+        return self.reports[-1] if self.reports else None
 
 
 def test_reports_are_counted_once() -> None:

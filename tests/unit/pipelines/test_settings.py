@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange import pipelines
 from downrange.errors import OptionError
 from downrange.pipelines.compacting import CompactOptions
 from downrange.pipelines.copying import TargetOptions
@@ -270,3 +271,10 @@ def test_names_tell_the_format(tmp_path: Path) -> None:
         format_of(str(tmp_path))
     with pytest.raises(OptionError, match="tell none; give"):
         format_of("orders.txt")
+
+
+def test_package_offers_what_it_names() -> None:
+    for name in pipelines.__all__:
+        assert getattr(pipelines, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'run_nothing'"):
+        _ = pipelines.run_nothing
