@@ -36,10 +36,11 @@ from downrange.broker.state import DISK_FULL
 from downrange.broker.timers import fire_due
 from downrange.errors import DiskFull, RocketMQError
 from downrange.handling import LateReply, Note, Output, Peer, Reply, refusal
+from downrange.wire.batches import RecordBatch
 from downrange.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from downrange.broker.handlers.answers import Handler
     from downrange.broker.intake import Arrival
@@ -274,9 +275,10 @@ class Broker:
         for arrival in arrivals:
             self._ready += arrival.finish(error, now_ms)
 
-    def _wake(self, records: list[Record], now_ms: int) -> None:
+    def _wake(self, records: Sequence[Record | RecordBatch], now_ms: int) -> None:
         seen: set[tuple[bytes, int]] = set()
-        for record in records:
+        for entry in records:
+            record = entry.shared if isinstance(entry, RecordBatch) else entry
             queue = (record.topic_bytes, record.queue_id)
             if queue not in seen:
                 seen.add(queue)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from downrange.errors import RocketMQError
     from downrange.handling import Output
+    from downrange.wire.batches import RecordBatch
     from downrange.wire.records import Record
 
 
@@ -47,8 +48,8 @@ class Arrival:
 
     def __init__(
         self,
-        records: list[Record],
-        properties: list[dict[str, str]],
+        records: Sequence[Record | RecordBatch],
+        properties: Sequence[dict[str, str]],
         finish: Finish,
         is_flush_awaited: bool,
     ) -> None:
@@ -78,8 +79,8 @@ class Intake:
 
     def add(
         self,
-        records: list[Record],
-        properties: list[dict[str, str]],
+        records: Sequence[Record | RecordBatch],
+        properties: Sequence[dict[str, str]],
         finish: Finish = nothing_more,
         *,
         is_flush_awaited: bool = False,
@@ -88,7 +89,8 @@ class Intake:
 
         Args:
             records: Complete but for offsets, size and store time.
-            properties: Their parsed properties, which `record.property_bytes` already holds.
+            properties: Their parsed properties, which `record.property_bytes` already holds; of a
+                batch, which brings its own, any.
             finish: Told how it went.
             is_flush_awaited: Whether what `finish` returns waits for the flush (sync mode only).
         """

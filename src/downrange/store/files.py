@@ -20,7 +20,7 @@ import os
 import resource
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from downrange.errors import DiskFull, StoreError, StoreLocked
 
@@ -37,6 +37,9 @@ _FILES_SYNCED_ALONE_MAX: Final = 32
 _BUFFERS_MAX: Final = 1024
 #: What a disk writes whole or not at all.
 SECTOR_BYTES: Final = 512
+
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class PowerLost(Exception):
@@ -69,7 +72,7 @@ class File(Protocol):
         """Return up to `size` bytes from a position; fewer only at the file's end."""
         ...
 
-    def write(self, at: int, parts: Sequence[bytes | bytearray]) -> None:
+    def write(self, at: int, parts: Sequence[Buffer]) -> None:
         """Write parts back to back from a position, in as few system calls as possible.
 
         Raises:
@@ -321,7 +324,7 @@ class OsFile:
     def read(self, at: int, size: int) -> bytes:
         return os.pread(self._files.handle(self.path), size, at)
 
-    def write(self, at: int, parts: Sequence[bytes | bytearray]) -> None:
+    def write(self, at: int, parts: Sequence[Buffer]) -> None:
         _write_whole(self._files.handle(self.path), self.path, at, parts)
 
     def clear(self, at: int) -> None:
@@ -347,7 +350,7 @@ def allow_handles(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft // 2)
 
 
-def _write_whole(handle: int, path: str, at: int, parts: Sequence[bytes | bytearray]) -> None:
+def _write_whole(handle: int, path: str, at: int, parts: Sequence[Buffer]) -> None:
     """Write all parts; a short write is gone on with."""
     try:
         for first in range(0, len(parts), _BUFFERS_MAX):
@@ -492,7 +495,7 @@ class MemoryFile:
         size = min(size, self.size - at)
         return bytes(self._content[at : at + size]).ljust(size, b"\x00")
 
-    def write(self, at: int, parts: Sequence[bytes | bytearray]) -> None:
+    def write(self, at: int, parts: Sequence[Buffer]) -> None:
         self._files.step()
         data = b"".join(parts)
         if len(data) > self._files.capacity:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from downrange.errors import CorruptStore, MalformedRecord, StoreError
 from downrange.store.files import SECTOR_BYTES, Write
 from downrange.store.segments import SegmentChain
+from downrange.wire.batches import RecordBatch, encode_run
 from downrange.wire.records import (
     BLANK_BYTES_MIN,
     BLANK_MAGIC,
@@ -24,7 +25,7 @@ from downrange.wire.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from downrange.store.files import File, Files
+    from downrange.store.files import Buffer, File, Files
     from downrange.wire.records import Record
 
 FOLDER: Final = "commitlog"
@@ -34,6 +35,7 @@ _READ_BYTES: Final = 1024 * 1024
 #: Runs of records no farther apart are read together, with what lies between: a read of its own
 #: takes as long as copying so many bytes.
 GAP_BYTES: Final = 8 * 1024
+_NUL: Final = "a property with a NUL byte cannot be told from a torn write"
 
 
 class LogFlush(NamedTuple):
@@ -46,6 +48,64 @@ class LogFlush(NamedTuple):
         """Return when it is durable."""
         for file in self.files:
             file.sync()
+
+
+class _Layout:
+    """Where records go that are appended together.
+
+    Attributes:
+        position: Where the next one goes.
+        runs: What is to be written where, a run per segment.
+    """
+
+    __slots__ = ("_left", "_parts", "_segment_bytes", "position", "runs")
+
+    def __init__(self, position: int, segment_bytes: int) -> None:
+        self.position = position
+        self._segment_bytes = segment_bytes
+        self._left = segment_bytes - position % segment_bytes - BLANK_BYTES_MIN
+        self._parts: list[Buffer] = []
+        self.runs = [(position, self._parts)]
+
+    def add(self, record: Record) -> None:
+        if 0 in record.property_bytes:
+            raise StoreError(_NUL)
+        record.log_offset = self.position
+        encoded = encode_parts(record)
+        size = record.size
+        if size > self._left:
+            self._begin_segment(size)
+            record.log_offset = self.position
+            encoded = encode_parts(record)
+        self._parts += encoded
+        self.position += size
+        self._left -= size
+
+    def add_batch(self, batch: RecordBatch) -> None:
+        data = batch.data
+        if any(data.find(0, start, end) >= 0 for _, _, start, end in batch.spans):
+            raise StoreError(_NUL)
+        batch.log_offsets, batch.sizes = [], []  # of an append that failed, maybe
+        while len(batch.sizes) < len(batch.spans):
+            parts, unfit_size = encode_run(batch, self.position, self._left)
+            self._parts += parts
+            if parts:
+                used = batch.log_offsets[-1] + batch.sizes[-1] - self.position
+                self.position += used
+                self._left -= used
+            if unfit_size:
+                self._begin_segment(unfit_size)
+
+    def _begin_segment(self, size: int) -> None:
+        """Fill the segment with a blank record, and go on in the next one."""
+        room = self._segment_bytes - BLANK_BYTES_MIN
+        if size > room:
+            raise StoreError(f"a record of {size} bytes is larger than a segment: {room}")
+        blank_bytes = self._left + BLANK_BYTES_MIN
+        self._parts.append(blank_record(blank_bytes))
+        self.position += blank_bytes
+        self._left, self._parts = room, []
+        self.runs.append((self.position, self._parts))
 
 
 class CommitLog:
@@ -78,7 +138,7 @@ class CommitLog:
         """The first positions of all segments."""
         return list(self._chain.starts)
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[Record | RecordBatch]) -> None:
         """Write records behind the last one; each is given its log offset, size and CRC.
 
         Raises:
@@ -87,42 +147,20 @@ class CommitLog:
                 is as it was.
             Unencodable: A record cannot be written; the log is as it was.
         """
-        end, runs = self._encode(records)
+        layout = _Layout(self.end, self.segment_bytes)
+        for record in records:
+            if isinstance(record, RecordBatch):
+                layout.add_batch(record)
+            else:
+                layout.add(record)
         try:
-            for position, parts in runs:
+            for position, parts in layout.runs:
                 if parts:
                     self._chain.write(position, parts)
         except Exception:
             self._chain.cut(self.end)  # so that no half record is ever found there
             raise
-        self.end = end
-
-    def _encode(self, records: Sequence[Record]) -> tuple[int, list[tuple[int, list[bytes]]]]:
-        """Return where the log will end, and what is to be written where, a run per segment."""
-        position, parts = self.end, list[bytes]()
-        runs = [(position, parts)]
-        segment_bytes = self.segment_bytes
-        left = segment_bytes - position % segment_bytes - BLANK_BYTES_MIN
-        for record in records:
-            if 0 in record.property_bytes:
-                raise StoreError("a property with a NUL byte cannot be told from a torn write")
-            record.log_offset = position
-            encoded = encode_parts(record)
-            size = record.size
-            if size > left:
-                if size > segment_bytes - BLANK_BYTES_MIN:
-                    limit = segment_bytes - BLANK_BYTES_MIN
-                    raise StoreError(f"a record of {size} bytes is larger than a segment: {limit}")
-                parts.append(blank_record(left + BLANK_BYTES_MIN))
-                position += left + BLANK_BYTES_MIN
-                left, parts = segment_bytes - BLANK_BYTES_MIN, []
-                runs.append((position, parts))
-                record.log_offset = position
-                encoded = encode_parts(record)
-            parts += encoded
-            position += size
-            left -= size
-        return position, runs
+        self.end = layout.position
 
     def read(self, position: int, size: int) -> bytes:
         """Return the bytes of a record whose size is known from an index."""

@@ -27,6 +27,7 @@ from downrange.store.checkpoint import Checkpoint, load_checkpoint, save_checkpo
 from downrange.store.key_index import ENTRIES, MEMORY_ENTRIES, SLOTS, KeyIndex
 from downrange.store.log import CommitLog
 from downrange.store.queue_index import QueueIndex, Unit
+from downrange.wire.batches import RecordBatch
 from downrange.wire.codes import TransactionFlag
 from downrange.wire.hashing import tag_hash
 from downrange.wire.properties import PropertyKey
@@ -193,7 +194,7 @@ class MessageStore:
 
     def append(
         self,
-        records: Sequence[Record],
+        records: Sequence[Record | RecordBatch],
         now_ms: int,
         properties: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
@@ -202,7 +203,8 @@ class MessageStore:
         Args:
             records: What to store; `size`, `body_crc`, both offsets and `store_ms` are set.
             now_ms: The time of the clock.
-            properties: The records' properties, if they have been parsed already.
+            properties: The records' properties, if they have been parsed already; a batch brings
+                its own, whatever stands here.
 
         Raises:
             DiskFull: There is no space; nothing was stored.
@@ -213,9 +215,14 @@ class MessageStore:
         store_ms = self._last_ms
         queues: list[QueueIndex | None] = []  # of each record
         next_offsets: dict[QueueIndex, int] = {}
-        for record in records:
+        for entry in records:
+            if isinstance(entry, RecordBatch):
+                record, count = entry.shared, len(entry.spans)
+            else:
+                record, count = entry, 1
             record.store_ms = store_ms
             if record.sys_flag & _PREPARED:
+                assert count == 1, "halves do not come in batches"
                 record.queue_offset = 0
                 queues.append(None)
                 continue
@@ -224,21 +231,37 @@ class MessageStore:
                 queue = self._queue_of(record)
             offset = next_offsets.get(queue, queue.max_offset)
             record.queue_offset = offset
-            next_offsets[queue] = offset + 1
+            next_offsets[queue] = offset + count
             queues.append(queue)
         self.log.append(records)
         keyed: list[tuple[int, int]] = []
-        for number, (record, queue) in enumerate(zip(records, queues, strict=True)):
+        for number, (entry, queue) in enumerate(zip(records, queues, strict=True)):
             if queue is None:
                 continue
-            known = record.properties() if properties is None else properties[number]
+            if isinstance(entry, RecordBatch):
+                self._index_batch(entry, queue, keyed)
+                continue
+            known = entry.properties() if properties is None else properties[number]
             tag = known.get(_TAGS)
-            tag_code = tag_hash(tag) if self._unit_tag is None else self._unit_tag(record, tag)
-            log_offset = record.log_offset
-            queue.put(log_offset, record.size, tag_code)
+            tag_code = tag_hash(tag) if self._unit_tag is None else self._unit_tag(entry, tag)
+            log_offset = entry.log_offset
+            queue.put(log_offset, entry.size, tag_code)
             self._keys.collect(keyed, queue.key_front, known, log_offset)
         self._keys.put(keyed, store_ms)
         self._dirty.update(next_offsets)
+
+    def _index_batch(
+        self, batch: RecordBatch, queue: QueueIndex, keyed: list[tuple[int, int]]
+    ) -> None:
+        tags = [properties.get(_TAGS) for properties in batch.properties]
+        unit_tag, shared = self._unit_tag, batch.shared
+        tag_codes = (
+            map(tag_hash, tags) if unit_tag is None else [unit_tag(shared, tag) for tag in tags]
+        )
+        queue.put_all(batch.log_offsets, batch.sizes, tag_codes)
+        collect, front = self._keys.collect, queue.key_front
+        for properties, log_offset in zip(batch.properties, batch.log_offsets, strict=True):
+            collect(keyed, front, properties, log_offset)
 
     def flush(self) -> None:
         """Make everything durable, and note in the checkpoint that it is."""

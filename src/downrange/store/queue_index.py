@@ -24,7 +24,7 @@ from downrange.store.segments import SegmentChain
 from downrange.wire.hashing import key_front
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from downrange.store.files import Files
 
@@ -124,6 +124,16 @@ class QueueIndex:
         memory += _UNIT.pack(log_offset, size, tag_hash)
         self.max_offset += 1
         if len(memory) >= self._memory_bytes_max:
+            self._relieve()
+
+    def put_all(
+        self, log_offsets: Iterable[int], sizes: Iterable[int], tag_hashes: Iterable[int]
+    ) -> None:
+        """Note where the next messages lie."""
+        data = b"".join(map(_UNIT.pack, log_offsets, sizes, tag_hashes))
+        self._memory += data
+        self.max_offset += len(data) // _UNIT_BYTES
+        if len(self._memory) >= self._memory_bytes_max:
             self._relieve()
 
     def put_again(self, offset: int, unit: Unit) -> None:

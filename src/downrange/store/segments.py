@@ -13,7 +13,7 @@ from downrange.errors import CorruptStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from downrange.store.files import File, Files
+    from downrange.store.files import Buffer, File, Files
 
 _NAME_DIGITS = 20
 
@@ -95,7 +95,7 @@ class SegmentChain:
             return b""
         return self.file(start).read(position - start, size)
 
-    def write(self, position: int, parts: Sequence[bytes | bytearray]) -> None:
+    def write(self, position: int, parts: Sequence[Buffer]) -> None:
         """Write within one file; the next one is created for a write at the chain's end."""
         start = position - position % self.segment_bytes
         file = self._open.get(start) or self.file(start)

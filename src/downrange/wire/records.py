@@ -25,7 +25,7 @@ import zlib
 from ipaddress import ip_address
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -294,6 +294,11 @@ def blank_record(bytes_left: int) -> bytes:
 # ---- batches -------------------------------------------------------------------------------------
 
 
+#: One message of a batch: its flag; where its body and, behind their length, its properties begin;
+#: where it ends.
+BatchSpan: TypeAlias = tuple[int, int, int, int]
+
+
 class BatchItem(NamedTuple):
     """One message of a batch."""
 
@@ -329,7 +334,19 @@ def decode_batch(data: bytes) -> list[BatchItem]:
     Raises:
         MalformedBody: A length passes the end, or an item's lengths do not add up.
     """
-    items: list[BatchItem] = []
+    return [
+        BatchItem(flag, data[body_at : properties_at - 2], data[properties_at:end])
+        for flag, body_at, properties_at, end in batch_spans(data)
+    ]
+
+
+def batch_spans(data: bytes) -> list[BatchSpan]:
+    """Find the messages in the body of a batch.
+
+    Raises:
+        MalformedBody: A length passes the end, or an item's lengths do not add up.
+    """
+    spans: list[BatchSpan] = []
     at, end = 0, len(data)
     while at < end:
         if end - at < _BATCH_ITEM.size + 2:
@@ -342,11 +359,9 @@ def decode_batch(data: bytes) -> list[BatchItem]:
         item_end = properties_at + _I16.unpack_from(data, properties_at - 2)[0]
         if item_end != at + size or not properties_at <= item_end <= end:
             raise MalformedBody(f"batch byte {at}", f"the item's lengths do not add up to {size}")
-        items.append(
-            BatchItem(flag, data[body_at : properties_at - 2], data[properties_at:item_end])
-        )
+        spans.append((flag, body_at, properties_at, item_end))
         at = item_end
-    return items
+    return spans
 
 
 def unwrap(record: Record) -> list[Record]:

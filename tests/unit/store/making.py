@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from downrange.store.message_store import StoreOptions
-from downrange.wire.records import Record
+from downrange.wire.batches import RecordBatch, record_batch
+from downrange.wire.records import BatchItem, Record, encode_batch
 
 #: Files so small that every test crosses from one to the next.
 SMALL = StoreOptions(
@@ -28,3 +29,11 @@ def record(
         body=f"body {number}".encode().ljust(size, b"."),
         property_bytes=properties.encode(),
     )
+
+
+def batch_of(records: list[Record]) -> RecordBatch:
+    """Return a batch of messages like these, which are of one queue."""
+    items = [BatchItem(made.flag, made.body, made.property_bytes) for made in records]
+    first = records[0]
+    shared = Record(topic_bytes=first.topic_bytes, queue_id=first.queue_id)
+    return record_batch(shared, encode_batch(items))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from downrange.store.retention import RetentionOptions, drop_old_segments, is_di
 from downrange.wire.codes import TransactionFlag
 from downrange.wire.hashing import tag_hash
 from downrange.wire.records import decode_record, decode_records
-from tests.unit.store.making import SMALL, record
+from tests.unit.store.making import SMALL, batch_of, record
 
 if TYPE_CHECKING:
     from downrange.store.files import Files
@@ -315,6 +316,85 @@ def test_records_of_a_segment_that_is_gone_are_not_read(files: Files) -> None:
     assert store.read_range(units, 1 << 20) == (0, [])
     count, parts = store.read_range(units[-3:] + units[:1], 1 << 20)
     assert (count, len(parts)) == (3, 1)
+
+
+# ---- batches -------------------------------------------------------------------------------------
+
+
+def _snapshot(files: Files) -> dict[str, bytes | None]:
+    folders = ["commitlog", "index", *(f"consumequeue/T/{number}" for number in range(3))]
+    return {
+        f"{folder}/{name}": files.read_all(f"{folder}/{name}")
+        for folder in folders
+        for name in files.names(folder)
+    }
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.lists(st.integers(1, 900), min_size=1, max_size=12)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_a_batch_is_stored_like_its_messages_one_by_one(made: list[tuple[int, list[int]]]) -> None:
+    """Queue and sizes of each batch; one of a single message is also appended as a record."""
+    alone, together = MemoryFiles(), MemoryFiles()
+    apart, batched = _open(alone), _open(together)
+    number = 0
+    lists: list[list[Record]] = []
+    for queue_id, sizes in made:
+        lists.append([])
+        for size in sizes:
+            lists[-1].append(record(number, queue_id=queue_id, size=size))
+            number += 1
+    entries = [batch_of(each) if len(each) > 1 else each[0] for each in lists]
+    batched.append(entries, 5000)
+    apart.append([copy(single) for each in lists for single in each], 5000)
+    assert batched.log.end == apart.log.end
+    batched.close()
+    apart.close()
+    assert _snapshot(together) == _snapshot(alone)
+
+
+def test_a_batch_knows_where_it_is(files: Files) -> None:
+    store = _open(files)
+    _fill(store, 3)
+    batch = batch_of([record(number) for number in range(3, 40)])
+    store.append([record(1000, queue_id=1), batch, record(40)], 99_000, [{}, {}, {"KEYS": "k40"}])
+    assert batch.shared.queue_offset == 3
+    assert batch.shared.store_ms == 99_000
+    units = store.queue("T", 0).units(3, 37)
+    assert [unit.log_offset for unit in units] == batch.log_offsets
+    assert [unit.size for unit in units] == batch.sizes
+    assert _bodies(store) == _expected(*range(41))
+    assert _find(store, "k17") == [batch.log_offsets[14]]
+    assert _find(store, "k40") != []
+
+
+def test_a_batch_that_cannot_be_stored_leaves_nothing_and_may_be_tried_again(files: Files) -> None:
+    store = _open(files)
+    _fill(store, 3)
+    end = store.log.end
+    huge = batch_of([record(3), record(4), record(5, size=SMALL.log_segment_bytes)])
+    with pytest.raises(StoreError, match="larger than a segment"):
+        store.append([huge], 5000)
+    torn = record(6)
+    torn.property_bytes = b"a\x01\x00\x02"
+    with pytest.raises(StoreError, match="NUL"):
+        store.append([batch_of([record(3), torn])], 5000)
+    assert (store.log.end, store.queue("T", 0).max_offset) == (end, 3)
+    good = batch_of([record(3), record(4)])
+    with pytest.raises(StoreError, match="NUL"):
+        store.append([good, torn], 5000)
+    store.append([good], 5000)
+    assert _bodies(store) == _expected(*range(5))
+
+
+def test_units_of_a_batch_hold_what_the_broker_wants(files: Files) -> None:
+    store = MessageStore(files, SMALL, unit_tag=lambda made, tag: made.store_ms + len(tag or ""))
+    store.append([batch_of([record(0), record(1)])], 7000)
+    assert [unit.tag_hash for unit in store.queue("T", 0).units(0, 9)] == [7001, 7001]
 
 
 # ---- reading ranges ------------------------------------------------------------------------------

@@ -54,6 +54,20 @@ def test_units_are_read_from_memory_and_files_as_one(files: Files) -> None:
     assert index.find(lambda unit: unit.log_offset < 1065) == 7
 
 
+def test_units_may_be_put_many_at_a_time(files: Files) -> None:
+    index = _filled(files, 1)
+    units = [_unit(number) for number in range(1, 11)]
+    for some in (units[:1], units[1:1], units[1:]):
+        index.put_all(
+            [unit.log_offset for unit in some],
+            [unit.size for unit in some],
+            [unit.tag_hash for unit in some],
+        )
+    assert index.max_offset == 11
+    assert index.units(0, 99) == [_unit(number) for number in range(11)]
+    assert _index(files).max_offset == 11  # there were too many for the memory
+
+
 def test_numbers_are_the_units_without_their_names(files: Files) -> None:
     index = _filled(files, 11)
     for offset, count in ((0, 100), (2, 7), (9, 2), (10, 1), (11, 5), (3, 0)):

@@ -37,11 +37,12 @@ from downrange.broker.timers import recall_handle_of
 from downrange.broker.topics import READ_WRITE
 from downrange.errors import DiskFull, RocketMQError, StoreError
 from downrange.handling import LateReply, Output, Peer, Reply, refusal
+from downrange.wire.batches import RecordBatch, record_batch
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.headers import SendRequest, SendRequestV2
 from downrange.wire.properties import PropertyKey, decode_properties
-from downrange.wire.records import MAGIC_V1, MAGIC_V2, Record, decode_batch
+from downrange.wire.records import MAGIC_V2, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -288,34 +289,34 @@ def _prepare_retry(
 class _BatchSend:
     """Answers a batch when all of it is stored."""
 
-    __slots__ = ("_peer", "_records", "_request", "_state", "_unique_key")
+    __slots__ = ("_batch", "_peer", "_request", "_state", "_unique_key")
 
     def __init__(
         self,
         state: BrokerState,
         request: Command,
         peer: Peer,
-        records: list[Record],
+        batch: RecordBatch,
         unique_key: str | None,
     ) -> None:
         self._state = state
         self._request = request
         self._peer = peer
-        self._records = records
+        self._batch = batch
         self._unique_key = unique_key
 
     def __call__(self, error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
-        state, records = self._state, self._records
+        state, batch = self._state, self._batch
         if error is not None:
             return _failed(state, self._request, self._peer, error)
-        state.statistics.stored(len(records), sum([record.size for record in records]))
+        state.statistics.stored(len(batch.sizes), sum(batch.sizes))
         if self._request.is_oneway:
             return ()
         prefix = state.host.id_prefix
         fields = {
-            "queueId": str(records[0].queue_id),
-            "msgId": ",".join([f"{prefix}{record.log_offset:016X}" for record in records]),
-            "queueOffset": str(records[0].queue_offset),
+            "queueId": str(batch.shared.queue_id),
+            "msgId": ",".join([f"{prefix}{offset:016X}" for offset in batch.log_offsets]),
+            "queueOffset": str(batch.shared.queue_offset),
             "TRACE_ON": "true" if state.options.is_trace_on else "false",
             "MSG_REGION": state.options.region,
         }
@@ -335,40 +336,21 @@ def _put_batch(
     elif state.unwritable is not None:
         remark = f"no message is stored: {state.unwritable}"
         return _refused(state, refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
-    items = [] if problem else decode_batch(request.body)
-    if len(items) > BATCH_MESSAGES_MAX:
-        problem = f"the batch has {len(items)} messages where {BATCH_MESSAGES_MAX} are allowed"
     if problem is not None:
         return _refused(state, refusal(ResponseCode.MESSAGE_ILLEGAL, problem))
-    born, host = born_host(peer.address), state.host
-    topic_bytes = header.topic.encode()
-    magic = MAGIC_V1 if len(topic_bytes) <= _TOPIC_BYTES_V1_MAX else MAGIC_V2
-    sys_flag = header.sys_flag & CLIENT_FLAGS | born.sys_flag | host.sys_flag
-    records: list[Record] = []
-    parsed: list[dict[str, str]] = []
-    for flag, body, property_bytes in items:
-        records.append(
-            Record(
-                magic=magic,
-                queue_id=queue_id,
-                flag=flag,
-                sys_flag=sys_flag,
-                born_ms=header.born_timestamp,
-                born_ip=born.ip,
-                born_port=born.port,
-                store_ip=host.ip,
-                store_port=host.port,
-                reconsume_times=header.reconsume_times or 0,
-                body=body,
-                topic_bytes=topic_bytes,
-                property_bytes=property_bytes,
-            )
-        )
-        parsed.append(decode_properties(property_bytes.decode(errors="replace")))
+    shared = _record(state, request, header, peer, queue_id)
+    shared.body, shared.flag = b"", 0
+    if len(shared.topic_bytes) > _TOPIC_BYTES_V1_MAX:
+        shared.magic = MAGIC_V2
+    batch = record_batch(shared, request.body)
+    count = len(batch.spans)
+    if count > BATCH_MESSAGES_MAX:
+        problem = f"the batch has {count} messages where {BATCH_MESSAGES_MAX} are allowed"
+        return _refused(state, refusal(ResponseCode.MESSAGE_ILLEGAL, problem))
     own = decode_properties(header.properties or "")
-    finish = _BatchSend(state, request, peer, records, own.get(_UNIQUE_KEY))
+    finish = _BatchSend(state, request, peer, batch, own.get(_UNIQUE_KEY))
     is_awaited = own.get(_WAIT) != "false"
-    state.intake.add(records, parsed, finish, is_flush_awaited=is_awaited)
+    state.intake.add([batch], [{}], finish, is_flush_awaited=is_awaited)
     return ()
 
 
