@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 from downrange.core.selectors import by_hash
 from downrange.embedded import Cluster, cut, deliver, drop, lose_reply, refuse
 from downrange.errors import (
+    CallTimeout,
     ClientClosed,
     InvalidMessage,
     OptionError,
@@ -35,7 +36,7 @@ from downrange.errors import (
     SendFailed,
 )
 from downrange.model import Message, QueueId, ReceivedMessage
-from downrange.spark import shipments, writing
+from downrange.spark import sending, shipments, writing
 from downrange.spark.connection import close_clients
 from downrange.spark.write_options import parse_write
 from downrange.spark.writing import RocketMQStreamWriter, RocketMQWriter, Task, Written
@@ -419,6 +420,14 @@ def test_equal_queue_numbers_meet_in_one_queue_and_null_goes_anywhere(server: Em
     assert written.rows == 100
 
 
+def test_rows_of_one_topic_may_name_queues_and_those_of_another_none(server: Embedded) -> None:
+    one, two = server.topic(2), server.topic(2)
+    batch = batch_of(topic=[one, two, one], body=bodies(3), queue_id=[1, None, 1])
+    write(server, batch)
+    assert {found.queue.number for found in server.read_all(one, 2)} == {1}
+    assert len(server.read_all(two, 1)) == 1
+
+
 @pytest.mark.parametrize(
     ("numbers", "brokers", "problem"),
     [
@@ -628,6 +637,15 @@ def test_a_broker_that_never_answers_is_given_up_in_time(
     Requests(cluster, lambda *_: drop())
     with pytest.raises(SendFailed, match="no answer within"):
         write(server, batch_of(body=[b"1"]), topic=server.topic(), sendTimeoutMs="900")
+
+
+def test_a_task_that_hears_of_nothing_at_all_ends(
+    server: Embedded, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_MARGIN", -59.5)  # as if requests had no deadline of their own
+    Requests(cluster, lambda *_: drop())
+    with pytest.raises(CallTimeout, match=r"the cluster: no answer within 0\.5 s"):
+        write(server, batch_of(body=[b"1"]), topic=server.topic())
 
 
 def test_rows_before_a_broken_one_may_be_stored_and_the_others_are_given_up(
