@@ -373,6 +373,26 @@ def test_an_inner_batch_beyond_all_offsets_has_no_rows(decoder: Decoder) -> None
     assert [row["offset"] for row in rows_of(decoder(chunks, wanted()))] == [0]
 
 
+def test_sound_and_damaged_inner_batches_keep_their_places(decoder: Decoder) -> None:
+    chunks = [
+        encoded(record(0), inner_batch(1, 2), inner_batch(3, 2, body=b"x"), record(5)),
+        encoded(inner_batch(6, 2), record(8), inner_batch(9, 2, body=b"y"), record(11)),
+    ]
+    decoded = decoder(chunks, wanted(begin=1, is_strict=False))
+    assert [(row["offset"], row["body"]) for row in rows_of(decoded)] == [
+        (1, b"inner 0"),
+        (2, b"inner 1"),
+        (3, None),
+        (5, b"body 5"),
+        (6, b"inner 0"),
+        (7, b"inner 1"),
+        (8, b"body 8"),
+        (9, None),
+        (11, b"body 11"),
+    ]
+    assert decoded.damaged == 2
+
+
 def test_a_damaged_inner_batch_belongs_to_the_range_it_begins_in(decoder: Decoder) -> None:
     chunks = [encoded(record(0), inner_batch(1, 2, body=b"x"), record(3))]
     for begin, end, damaged in ((0, 2, 1), (2, 4, 0), (0, 1, 0)):
