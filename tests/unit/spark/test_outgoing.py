@@ -307,3 +307,42 @@ def test_delays_are_there_only_if_one_is() -> None:
     assert encoded(batch_of(delay_time_ms=[None, None])).delays_ms is None
     assert encoded(batch_of(delay_time_ms=[0, None])).delays_ms is None
     assert encoded(batch_of(delay_time_ms=[5, None])).delays_ms.tolist() == [5, 0]
+
+
+# ---- any rows ------------------------------------------------------------------------------------
+
+_TEXT = st.text(
+    st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=8
+).filter(lambda text: text.strip(" \t\n\r\v\f") == text and text != "")
+_NAMES = _TEXT.filter(lambda name: name not in DROPPED_PROPERTIES | {"KEYS", "TAGS"})
+_ROW = st.tuples(
+    st.binary(min_size=1, max_size=30),
+    st.none() | _TEXT,
+    st.none() | _TEXT,
+    st.none() | st.dictionaries(_NAMES, st.none() | _TEXT, max_size=4),
+)
+
+
+@given(st.lists(_ROW, min_size=1, max_size=12), st.integers(0, 3))
+def test_any_rows_become_the_messages_that_one_would_write_by_hand(
+    rows: list[tuple[bytes, str | None, str | None, dict[str, str | None] | None]], skipped: int
+) -> None:
+    batch = batch_of(
+        body=[row[0] for row in rows],
+        keys=[row[1] for row in rows],
+        tags=[row[2] for row in rows],
+        properties=[None if row[3] is None else list(row[3].items()) for row in rows],
+    ).slice(skipped)
+    if not batch.num_rows:
+        return
+    found = encoded(batch)
+    items = decode_batch(b"".join(batch_items(found.bodies, found.properties).to_pylist()))
+    for item, unique_id, (body, keys, tags, properties) in zip(
+        items, found.ids.to_pylist(), rows[skipped:], strict=True
+    ):
+        expected = {name: value for name, value in (properties or {}).items() if value is not None}
+        expected |= {"UNIQ_KEY": unique_id.decode(), "WAIT": "true"}
+        expected |= {} if keys is None else {"KEYS": keys}
+        expected |= {} if tags is None else {"TAGS": tags}
+        assert item.body == body
+        assert decode_properties(item.property_bytes.decode()) == expected
