@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from downrange.core.validation import check_topic
 from downrange.errors import OptionError
 from downrange.pipelines.mapping import RowMapping, checked_rows, sent_columns
-from downrange.pipelines.places import absolute, local_path, spark_path
+from downrange.pipelines.places import absolute, local_path, place_of, spark_path
 from downrange.pipelines.reading import SETTINGS, FileRows, numbered
 from downrange.pipelines.running import own_session, run_stream, take_checkpoint, telling_why
 from downrange.pipelines.settings import ClusterOptions, RunOptions, SparkOptions, says
@@ -181,7 +181,8 @@ def run_load(
     with own_session("load", spark, options.spark, SETTINGS) as session:
         checkpoint, _ = take_checkpoint(session, run, "", job)
         files = FileRows(
-            path=path,
+            # A stream of files reads folders and patterns: a file is the pattern of itself.
+            path=f"{path[:-1]}[{path[-1]}]" if place_of(path, session).is_file() else path,
             format=kind,
             columns=options.columns,
             header=options.header,

@@ -46,6 +46,10 @@ class Place(Protocol):
         """Write a file whole, or not at all; folders on the way are made."""
         ...
 
+    def is_file(self) -> bool:
+        """Whether it is no folder, but a file."""
+        ...
+
 
 def local_path(path: str) -> Path | None:
     """Return the path on this machine; None if it is on another file system."""
@@ -100,6 +104,10 @@ class LocalPlace:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, text)
 
+    def is_file(self) -> bool:
+        """See `Place`."""
+        return self._folder.is_file()
+
 
 class HadoopPlace:
     """A folder on a file system of Hadoop: HDFS, an object store.
@@ -142,6 +150,12 @@ class HadoopPlace:
         self._files.delete(target, False)  # a rename onto a file is refused
         if not self._files.rename(draft, target):
             raise OptionError(f"{target.toString()} cannot be written")
+
+    def is_file(self) -> bool:
+        """See `Place`."""
+        return bool(self._files.exists(self._path)) and bool(
+            self._files.getFileStatus(self._path).isFile()
+        )
 
     def _of(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._path, name)
