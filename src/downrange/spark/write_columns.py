@@ -52,6 +52,13 @@ _TYPES: Final = {
     "msg_id": "string",
 }
 WRITE_COLUMNS: Final = tuple(_TYPES)
+#: What Spark's sink for Kafka calls it -> what it is called here.
+_KAFKA_NAMES: Final = {
+    "value": "'body'",
+    "key": "'keys', to look messages up by, or 'sharding_key', to choose the queue",
+    "partition": "'queue_id'",
+    "headers": "'properties', a map<string,string>",
+}
 #: What a read has and a write has no use for.
 _READ_ONLY: Final = (
     *("offset", "born_timestamp", "store_timestamp", "born_host", "store_host"),
@@ -140,6 +147,8 @@ def _unknown(name: str, names: list[str]) -> str:
             f"such as df.select({usable}); with queue_id and broker_name rows go to the queues of "
             "these numbers, without them to any"
         )
+    if name in _KAFKA_NAMES:
+        return f"column {name!r} is called {_KAFKA_NAMES[name]} here; rename it with alias"
     close = get_close_matches(name.lower(), _TYPES, n=1, cutoff=0.6)
     meant = f"did you mean {close[0]!r}? " if close else ""
     return (
