@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
+from downrange.cli.app import app
 from downrange.client.admin import Admin
 from downrange.client.consumer import PullConsumer
 from downrange.core.trace_records import PubTrace, SubAfterTrace, SubBeforeTrace, decode_trace
@@ -24,6 +27,7 @@ from downrange.demo.ledger import Account
 from downrange.demo.orders import Shop
 from downrange.demo.pacing import Pace
 from downrange.demo.servers import BROKERS, ServerFailed, ServerProcess, Servers
+from downrange.demo.trading import Trading
 from downrange.demo.workload import AUTO_CREATED, SERVICES, Service, Shift
 from downrange.embedded import Cluster
 from downrange.options import BrokerOptions
@@ -32,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from downrange.core.trace_records import TraceRecord
-    from downrange.demo.checking import TopicCheck
+    from downrange.demo.checking import Found, TopicCheck
+    from downrange.demo.showing import Stage
 
 DEADLINE = 60.0
 SECONDS = 0.5
@@ -255,6 +260,26 @@ def test_demo_without_spark_agrees_and_says_what_it_left_out(tmp_path: Path) -> 
     assert (tmp_path / "downrange-demo" / "summary.json").exists()
     assert _servers_of(tmp_path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["downrange-demo"]
+
+
+def test_demo_that_does_not_agree_says_what_is_wrong_and_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A broker that loses messages is found out."""
+    settle = Trading.settle
+
+    def lose_one(trading: Trading, stage: Stage) -> dict[str, Found]:
+        found = settle(trading, stage)
+        found["orders"].ids.popitem()
+        return found
+
+    monkeypatch.setattr(Trading, "settle", lose_one)
+    arguments = ["demo", "--no-spark", "--seconds", "2", "--output", str(tmp_path / "demo")]
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == 1, ended.output
+    assert "orders: 1 acknowledged, but not stored" in ended.output
+    assert "does NOT agree" in ended.output
+    assert json.loads((tmp_path / "demo" / "summary.json").read_text())["agrees"] is False
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -226,6 +226,6 @@ def _show_places(outcome: "DemoOutcome") -> None:
     for name, what in _LEFT_BEHIND.items():
         if (outcome.output / name).exists():
             out.print(f"  {name:13} {what}")
-    if outcome.report is not None:
+    if outcome.traces is not None:
         out.print("\nThe report, for any browser:")
-        out.print(f"  {outcome.report.as_uri()}", soft_wrap=True)
+        out.print(f"  {outcome.traces.page.as_uri()}", soft_wrap=True)

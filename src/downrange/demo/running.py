@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.demo.checking import check_topic, read_stored
 from downrange.demo.servers import Servers
-from downrange.demo.spark_part import land, landed_in, start_spark, why_not
+from downrange.demo.spark_part import LAKE, land, landed_in, report, start_spark, why_not
 from downrange.demo.trading import Trading
 from downrange.errors import OptionError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from downrange.demo.checking import Found, TopicCheck
     from downrange.demo.consuming import Reading
     from downrange.demo.showing import Show
+    from downrange.demo.spark_part import TraceReport
 
 #: Says that a folder is a demo's, so that the next one may take its place.
 MARK: Final = ".downrange-demo"
@@ -66,7 +67,7 @@ class DemoOutcome:
         checks: Each topic, from sending to landing.
         readings: What the readers did.
         left_out: What did not run, and why; None when everything did.
-        report: The HTML report.
+        traces: The report of the traces; None when Spark did not run.
         output: Folder of everything that was left behind.
         elapsed: How long it took, in seconds.
     """
@@ -74,7 +75,7 @@ class DemoOutcome:
     checks: tuple[TopicCheck, ...]
     readings: tuple[Reading, ...]
     left_out: str | None
-    report: Path | None
+    traces: TraceReport | None
     output: Path
     elapsed: float
 
@@ -114,9 +115,9 @@ def run_demo(
             brokers = ", ".join(f"{name} {address}" for name, address in servers.brokers.items())
             stage.done(f"name server {servers.name_server}, {brokers}")
         trading, stored = _trade(servers, options, show)
-        landed, later, report = None, stored, None
+        landed, later, traces = None, stored, None
         if left_out is None:
-            landed, later, report = _analyse(servers.name_server, stored, options.output, show)
+            landed, later, traces = _analyse(servers.name_server, stored, options.output, show)
         outcome = DemoOutcome(
             checks=tuple(
                 check_topic(
@@ -129,7 +130,7 @@ def run_demo(
             ),
             readings=trading.readings,
             left_out=left_out,
-            report=report,
+            traces=traces,
             output=options.output,
             elapsed=time.monotonic() - began,
         )
@@ -157,7 +158,7 @@ def _trade(
 
 def _analyse(
     name_server: str, stored: Mapping[str, Found], output: Path, show: Show
-) -> tuple[Mapping[str, Found], Mapping[str, Found], Path]:
+) -> tuple[Mapping[str, Found], Mapping[str, Found], TraceReport]:
     """Run the pipelines; return what landed, what is stored by then, and the report."""
     with show.stage("Start Spark") as stage:
         stage.bar("Spark")
@@ -165,17 +166,22 @@ def _analyse(
         stage.done(f"Spark {spark.version}, {spark.sparkContext.defaultParallelism} tasks at once")
     try:
         with show.stage("Lake: all topics to Parquet, exactly once") as stage:
-            total = sum(len(found.ids) for found in stored.values())
-            land(spark, name_server, stored, output / "lake", stage.bar("rows", total))
-            landed = landed_in(output / "lake", stored)
+            land(spark, name_server, stored, output / LAKE, stage.bar("rows"))
+            landed = landed_in(output / LAKE, stored)
             count = sum(len(found.ids) for found in landed.values())
             stage.done(f"{count:,} rows landed")
         later = stored
         if any(landed[topic].ids.keys() != stored[topic].ids.keys() for topic in stored):
             later = read_stored(name_server, stored)
+        with show.stage("Traces: tables, and a report to look at") as stage:
+            found = report(spark, name_server, stored, output, stage.bar("report"))
+            stage.done(
+                f"traces of {found.sends:,} sends and {found.deliveries:,} deliveries; "
+                f"{found.unconsumed:,} messages were never consumed"
+            )
     finally:
         spark.stop()
-    return landed, later, output / "report.html"
+    return landed, later, found
 
 
 def prepare(output: Path) -> None:
@@ -203,7 +209,7 @@ def _write_summary(outcome: DemoOutcome) -> None:
         "agrees": outcome.agrees,
         "elapsed": round(outcome.elapsed, 1),
         "left_out": outcome.left_out,
-        "report": outcome.report and str(outcome.report),
+        "traces": outcome.traces and asdict(outcome.traces),
         "topics": [asdict(check) for check in outcome.checks],
         "groups": [
             {
@@ -215,4 +221,4 @@ def _write_summary(outcome: DemoOutcome) -> None:
             for reading in outcome.readings
         ],
     }
-    (outcome.output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    (outcome.output / "summary.json").write_text(json.dumps(summary, indent=2, default=str) + "\n")
