@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 from downrange.core.hooks import MessageType
 from downrange.core.trace_records import (
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from downrange.core.trace_records import KnownTrace, TraceRecord
+
+    Array = Any  # pyarrow has no types
+else:
+    Array = pa.Array  # Spark looks at the annotations of a function that it is to call
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 #: Column -> its type in Arrow and in Spark.
@@ -115,7 +119,8 @@ def decode_records(traces: DataFrame) -> DataFrame:
         else:
             columns.append(F.lit(None).cast(kind).alias(name))
     # mapInArrow would be the natural way, but it wants pandas to be there, which it does not use.
-    decode = arrow_udf(_decode_arrays, _ROWS_TYPE, ArrowUDFType.SCALAR)
+    make: Any = arrow_udf  # by its annotations it wants to be told what it finds out by itself
+    decode = make(_decode_arrays, _ROWS_TYPE)
     chosen = traces.select(*columns)
     if not traces.isStreaming:
         chosen = chosen.dropDuplicates(["msg_id"])
@@ -123,13 +128,13 @@ def decode_records(traces: DataFrame) -> DataFrame:
 
 
 def _decode_arrays(
-    body: Any,
-    msg_id: Any,
-    store_timestamp: Any,
-    born_host: Any,
-    broker_name: Any,
-    store_host: Any,
-) -> Any:
+    body: Array,
+    msg_id: Array,
+    store_timestamp: Array,
+    born_host: Array,
+    broker_name: Array,
+    store_host: Array,
+) -> Array:
     """Return for each trace message the list of its rows, as Arrow on both sides."""
     columns: list[list[Any]] = [[] for _ in _COLUMNS]
     ends = [0]

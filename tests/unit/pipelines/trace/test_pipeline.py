@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from downrange.errors import OptionError
+from downrange.pipelines.settings import RunOptions, make_options
+from downrange.pipelines.trace.pipeline import TraceOptions
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"from_time": "2026-01-02T00:00:00Z", "to_time": "2026-01-01T00:00:00Z"}, "not before"),
+        ({"from_time": "yesterday"}, "no time"),
+        ({"stream": True, "to_time": "5"}, "has no end"),
+        ({"run": RunOptions(every=5.0)}, "turn stream on"),
+        ({"run": RunOptions(checkpoint="c")}, "turn stream on"),
+        ({"topics": ("RMQ_SYS_TRACE_TOPIC",)}, "business topic"),
+        ({"window": 0.5}, "window"),
+        ({"late": 0.0}, "late"),
+        ({"settle": -1.0}, "settle"),
+        ({"batch_messages_max": 0}, "batch_messages_max"),
+        ({"output": "hdfs://host/out"}, "report"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        TraceOptions(**{"output": "out", **more})
+
+
+def test_the_time_range_becomes_options_of_the_source() -> None:
+    options = TraceOptions(output="out", from_time="1000", to_time="2000", settle=3.0)
+    source = options.source_options("a", "b")
+    assert source["subscribe"] == "a,b"
+    assert source["includeMetadata"] == "true"
+    assert (source["startingTimestamp"], source["endingTimestamp"]) == ("1000", "5000")
+    assert "startingOffsets" not in source
+    everything = TraceOptions(output="out").source_options("a")
+    assert everything["startingOffsets"] == "earliest"
+    assert "endingTimestamp" not in everything
+
+
+def test_the_report_is_in_the_output_unless_said() -> None:
+    assert TraceOptions(output="/out").page().as_posix() == "/out/report.html"
+    elsewhere = TraceOptions(output="hdfs://host/out", report="/tmp/r.html")
+    assert elsewhere.page().as_posix() == "/tmp/r.html"
+    with pytest.raises(OptionError, match="not on this machine"):
+        TraceOptions(output="/out", report="s3a://bucket/r.html").page()
+
+
+def test_options_come_from_flags() -> None:
+    options = make_options(
+        TraceOptions, "trace", flags={"trace": {"output": "o", "topics": ("a",), "stream": True}}
+    )
+    assert options == TraceOptions(output="o", topics=("a",), stream=True)
