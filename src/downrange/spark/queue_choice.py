@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from downrange.model import QueueId
-    from downrange.spark.outgoing import EncodedRows, Rows
+    from downrange.spark.outgoing import EncodedRows
+    from downrange.spark.rows import Rows
 
 #: Made at run time, so no checker knows what is in it.
 pc: Final[Any] = pyarrow.compute

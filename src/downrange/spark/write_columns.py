@@ -6,7 +6,7 @@
 | `topic` | string | required, unless the option of that name is set, which wins |
 | `keys` | string (blanks separate) or array<string> | words to look a message up by |
 | `tags` | string | what consumers filter by |
-| `properties` | map<string,string> | names and values of your own; see `outgoing` |
+| `properties` | map<string,string> | names and values of your own; see `row_properties` |
 | `queue_id` | int | the queue; with `broker_name` that of this broker, else see `queue_choice` |
 | `broker_name` | string | only together with `queue_id` |
 | `sharding_key` | string | equal keys meet in one queue, the one a Java producer chooses |

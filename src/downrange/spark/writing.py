@@ -29,9 +29,10 @@ from downrange.core.names import with_namespace
 from downrange.core.routes import refresh_route
 from downrange.core.sending import find_route
 from downrange.errors import OptionError
-from downrange.spark.outgoing import Rows, encode_rows, in_chunks
+from downrange.spark.outgoing import encode_rows
 from downrange.spark.queue_choice import QueueChoice
 from downrange.spark.row_ids import RowIds, chance_ids
+from downrange.spark.rows import Rows, in_chunks
 from downrange.spark.sending import QueueTotals, Totals, Window, producer_for
 from downrange.spark.shipments import shipments
 from downrange.spark.write_columns import check_columns

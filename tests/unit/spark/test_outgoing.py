@@ -10,16 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downrange.errors import InvalidMessage
-from downrange.spark import outgoing
-from downrange.spark.outgoing import (
-    DROPPED_PROPERTIES,
-    Rows,
-    batch_items,
-    encode_rows,
-    in_chunks,
-    item_sizes,
-)
+from downrange.spark import rows as rows_module
+from downrange.spark.outgoing import batch_items, encode_rows, item_sizes
 from downrange.spark.row_ids import RowIds, chance_ids
+from downrange.spark.row_properties import DROPPED_PROPERTIES
+from downrange.spark.rows import Rows, in_chunks
 from downrange.spark.write_options import WriteOptions, parse_write
 from downrange.wire.ids import UniqueIdMaker, parse_unique_id
 from downrange.wire.properties import decode_properties
@@ -106,7 +101,7 @@ def test_a_large_batch_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
         properties=pa.array([None, *([[("n", str(number))] for number in range(1, 10)])], MAP),
     )
     assert list(in_chunks(batch)) == [batch]
-    monkeypatch.setattr(outgoing, "_CHUNK_BYTES", 400)
+    monkeypatch.setattr(rows_module, "_CHUNK_BYTES", 400)
     parts = list(in_chunks(batch))
     assert len(parts) > 2
     assert pa.Table.from_batches(parts).to_pylist() == pa.Table.from_batches([batch]).to_pylist()
