@@ -183,7 +183,7 @@ def _about_sends(figures: Figures) -> Iterator[Finding]:
             )
     opened = sum(line["open_count"] for line in figures.tables.get("transactions", []))
     if opened:
-        yield Finding("warn", f"{texts.count(opened)} transactions have no known end.")
+        yield Finding("warn", f"Transactions without a known end: {texts.count(opened)}.")
 
 
 def _about_traces(figures: Figures) -> Iterator[Finding]:

@@ -5,8 +5,14 @@ from typing import Any
 import pytest
 
 from downrange.errors import OptionError
-from downrange.pipelines.settings import RunOptions, make_options
+from downrange.pipelines import settings
+from downrange.pipelines.settings import RunOptions
 from downrange.pipelines.trace.pipeline import TraceOptions
+
+
+def make_options(more: dict[str, Any]) -> TraceOptions:
+    values: dict[str, Any] = {"output": "out", **more}
+    return TraceOptions(**values)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +33,7 @@ from downrange.pipelines.trace.pipeline import TraceOptions
 )
 def test_options_that_make_no_sense_are_refused(more: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        TraceOptions(**{"output": "out", **more})
+        make_options(more)
 
 
 def test_the_time_range_becomes_options_of_the_source() -> None:
@@ -51,7 +57,7 @@ def test_the_report_is_in_the_output_unless_said() -> None:
 
 
 def test_options_come_from_flags() -> None:
-    options = make_options(
+    options = settings.make_options(
         TraceOptions, "trace", flags={"trace": {"output": "o", "topics": ("a",), "stream": True}}
     )
     assert options == TraceOptions(output="o", topics=("a",), stream=True)

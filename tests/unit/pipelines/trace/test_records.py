@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +14,9 @@ from downrange.core.trace_records import (
 )
 from downrange.pipelines.trace.records import _decode_arrays
 from downrange.wire.ids import offset_id
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 T0 = 1_790_000_000_000
 HOUR_MS = 3_600_000
@@ -58,7 +61,7 @@ def body(*records: Any) -> bytes:
     return encode_contexts(records)
 
 
-def ms(time: Any) -> int:
+def ms(time: datetime) -> int:
     return round(time.timestamp() * 1000)
 
 
