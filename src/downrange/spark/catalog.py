@@ -193,33 +193,29 @@ class Catalog:
                 f"there are {_named(wanted)}"
             )
         said = {queue: bound.of(queue) for queue in wanted}
-        flows = [
-            self._place(queue, others if place is None else place) for queue, place in said.items()
-        ]
-        return dict(zip(wanted, self._retrying(lambda: self._all(flows)), strict=True))
+        places = {queue: others if place is None else place for queue, place in said.items()}
+        found = self._retrying(
+            lambda: self._all([self._place(queue, place) for queue, place in places.items()])
+        )
+        return dict(zip(places, found, strict=True))
 
-    def _place(self, queue: QueueId, said: str | datetime | int) -> Callable[[], Flow[int]]:
-        """Return what makes the flow that finds a place in a queue; it may be needed again."""
+    def _place(self, queue: QueueId, place: str | datetime | int) -> Flow[int]:
+        """Find a place in a queue."""
         options, core = self._options, self._client.core
-
-        def find() -> Flow[int]:
-            place = said
-            if place == "group":
-                committed = yield from group_offset(
-                    core, options.group, queue, deadline=self._deadline()
-                )
-                if committed is not None:
-                    return committed
-                place = options.group_fallback
-            if isinstance(place, datetime):
-                return (yield from search_offset(core, queue, place, deadline=self._deadline()))
-            if place in ("earliest", EARLIEST):
-                return (yield from min_offset(core, queue, deadline=self._deadline()))
-            if place in ("latest", LATEST):
-                return (yield from max_offset(core, queue, deadline=self._deadline()))
-            return cast("int", place)
-
-        return find
+        if place == "group":
+            committed = yield from group_offset(
+                core, options.group, queue, deadline=self._deadline()
+            )
+            if committed is not None:
+                return committed
+            place = options.group_fallback
+        if isinstance(place, datetime):
+            return (yield from search_offset(core, queue, place, deadline=self._deadline()))
+        if place in ("earliest", EARLIEST):
+            return (yield from min_offset(core, queue, deadline=self._deadline()))
+        if place in ("latest", LATEST):
+            return (yield from max_offset(core, queue, deadline=self._deadline()))
+        return cast("int", place)
 
     def commit(self, offsets: Mapping[QueueId, int]) -> None:
         """Record offsets as those of the group, for others to see; what fails is only logged."""
@@ -260,10 +256,9 @@ class Catalog:
             _log.info("%s: %s", _named(left), error)
         return known
 
-    def _all(self, flows: Iterable[Any]) -> list[Any]:
-        """Run flows, or what makes them, at once; raise the first error."""
-        made: list[Flow[Any]] = [flow() if callable(flow) else flow for flow in flows]
-        outcomes = self._gathered(made)
+    def _all(self, flows: list[Flow[Any]]) -> list[Any]:
+        """Run flows at once; raise the first error."""
+        outcomes = self._gathered(flows)
         for outcome in outcomes:
             if isinstance(outcome, RocketMQError):
                 raise outcome

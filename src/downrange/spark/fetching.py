@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
-    import pyarrow as pa
-
     from downrange.spark.planning import Range, ReadPartition
     from downrange.spark.read_options import ReadOptions
+    from downrange.spark.schema import RecordBatch
 
 _log = logging.getLogger("downrange.spark")
 #: How much longer than the request itself its future is waited for.
@@ -45,7 +44,7 @@ _PATIENCE: Final = 16
 
 def read_partition(
     partition: ReadPartition, columns: Sequence[str], options: ReadOptions
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[RecordBatch]:
     """Yield the rows of a partition.
 
     Raises:
@@ -134,7 +133,7 @@ class _RangeReader:
             is_strict=options.is_loss_fatal,
         )
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[RecordBatch]:
         """Yield the rows, in order."""
         bytes_max = self._options.batch_bytes
         # By a filter, rows are fewer than offsets, and nobody has counted them yet.
@@ -162,7 +161,7 @@ class _RangeReader:
         finally:
             self._give_up()  # a reader that is not read to its end waits for nothing
 
-    def _decoded(self, chunks: list[bytes], begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, chunks: list[bytes], begin: int, end: int) -> Iterator[RecordBatch]:
         decoded = decode(chunks, replace(self._wanted, begin=begin, end=end))
         batch = decoded.batch
         if decoded.damaged:

@@ -17,11 +17,11 @@ from downrange.spark.read_options import Bound
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
 
     from downrange.model import QueueId
     from downrange.spark.read_options import ReadOptions
+    from downrange.spark.schema import RecordBatch
 
 
 class RocketMQReader(DataSourceReader):
@@ -75,14 +75,14 @@ class RocketMQReader(DataSourceReader):
             ends[queue] = min(wanted[1], there[1])
         return begins, ends
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of a partition; see `read_partition`."""
         return read_rows(partition, self._columns, self._options)
 
 
 def read_rows(
     partition: InputPartition | None, columns: Sequence[str], options: ReadOptions
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[RecordBatch]:
     """Yield the rows of a partition; Spark makes one of None where there are none."""
     if isinstance(partition, ReadPartition):
         yield from read_partition(partition, columns, options)

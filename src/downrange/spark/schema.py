@@ -6,7 +6,7 @@ What is not in it is not decoded, which is the only column pruning that a Python
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -25,6 +25,10 @@ from downrange.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+#: What PyArrow has of these names; it ships no types.
+RecordBatch: TypeAlias = Any
+ArrowSchema: TypeAlias = Any
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 #: Spark calls the entries of a map so in Arrow, too; the values may be null, the keys never.
@@ -63,7 +67,7 @@ def spark_schema(*, include_metadata: bool) -> StructType:
     return StructType([StructField(name, types[0]) for name, types in columns.items()])
 
 
-def arrow_schema(columns: Iterable[str]) -> pa.Schema:
+def arrow_schema(columns: Iterable[str]) -> ArrowSchema:
     """Return the Arrow schema of these columns; all of them may be null, as in Spark's."""
     return pa.schema([pa.field(name, _ALL[name][1]) for name in columns])
 

@@ -34,11 +34,11 @@ from downrange.spark.reading import read_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence, Set
 
-    import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
 
     from downrange.model import QueueId
     from downrange.spark.read_options import ReadOptions
+    from downrange.spark.schema import RecordBatch
 
 _log = logging.getLogger("downrange.spark")
 #: Seconds between two commits of group offsets.
@@ -214,7 +214,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = Positions.from_json(end)
         return plan(begins_of(Positions.from_json(start), last), last, self._options)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of a partition; see `read_partition`."""
         return read_rows(partition, self._columns, self._options)
 
