@@ -106,7 +106,7 @@ def heat_map(
     for one in series:
         cells = "".join(
             f'<rect x="{index * width:.2f}" width="{width:.2f}" height="10" '
-            f'fill-opacity="{0.15 + 0.85 * (v / top):.3f}"/>'
+            f'style="--part:{0.15 + 0.85 * (v / top):.1%}"/>'
             for index, v in enumerate(one.values)
             if v
         )
@@ -165,7 +165,8 @@ def _ticks(top: float) -> list[float]:
 
 def _log_ticks(top: float) -> list[float]:
     """Return marks for durations; of a long axis, every second one."""
-    marks = [mark for mark in _DURATION_MARKS if mark < top]
+    first = 1 if top <= _DURATION_MARKS[2] else _DURATION_MARKS[1]  # or it is too near to zero
+    marks = [mark for mark in _DURATION_MARKS if first <= mark < top]
     kept = [*marks, next((mark for mark in _DURATION_MARKS if mark >= top), top)]
     stride = -(-len(kept) // _MARKS_MAX)
     return [0.0, *kept[::-1][::stride][::-1]]

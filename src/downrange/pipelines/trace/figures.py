@@ -213,7 +213,7 @@ def _collect_lines(
 def _collect_series(figures: Figures, span: Span, tables: TraceTables, sends: DataFrame) -> None:
     """Collect the lines of the charts."""
     at = F.floor((F.unix_millis("time") - span.begin_ms) / span.bucket_ms).alias("bucket")
-    per_second = 1000 / span.bucket_ms
+    per_second = _per_second(span, figures.first_ms, figures.last_ms)
     topics = [line["topic"] for line in figures.tables["topics"][:SERIES_MAX]]
     groups = list(dict.fromkeys(line["consumer_group"] for line in figures.tables["consumers"]))[
         :SERIES_MAX
@@ -239,7 +239,7 @@ def _collect_series(figures: Figures, span: Span, tables: TraceTables, sends: Da
     )
     figures.sent = _series(span, by_topic, topics, per_second)
     figures.consumed = _series(span, by_group, groups, per_second)
-    figures.heat = _series(span, by_broker, brokers, 1.0)
+    figures.heat = _series(span, by_broker, brokers, [1.0] * span.count)
     figures.send_latency = _percentile_series(span, sent, "")
     figures.end_to_end = _percentile_series(span, delivered, "end_to_end_")
 
@@ -250,17 +250,43 @@ _OTHERS: Final = "(others)"
 
 
 def _series(
-    span: Span, lines: list[Line], names: Sequence[str | None], factor: float
+    span: Span,
+    lines: list[Line],
+    names: Sequence[str | None],
+    factors: Sequence[float | None],
 ) -> list[Series]:
-    """Return counts as a line for each name; what did not happen is a zero."""
+    """Return counts as a line for each name; what did not happen is a zero.
+
+    Args:
+        span: The time.
+        lines: Counts by name and bucket.
+        names: In the order of the lines.
+        factors: What a count of each bucket is multiplied by; None for a bucket to leave out.
+    """
     order = [_NAMELESS if name is None else name for name in names]
     if any(line["name"] == _OTHERS for line in lines) and _OTHERS not in order:
         order.append(_OTHERS)
-    values: dict[str, list[float | None]] = {name: [0.0] * span.count for name in order}
+    nothing = [None if factor is None else 0.0 for factor in factors]
+    values: dict[str, list[float | None]] = {name: list(nothing) for name in order}
     for line in lines:
         if 0 <= line["bucket"] < span.count:
-            values[line["name"]][line["bucket"]] = line["count"] * factor
+            factor = factors[line["bucket"]]
+            values[line["name"]][line["bucket"]] = factor and line["count"] * factor
     return [Series(name, values[name]) for name in order]
+
+
+def _per_second(span: Span, first_ms: int, last_ms: int) -> list[float | None]:
+    """Return what makes a rate of each bucket's count: the first and the last may be cut short.
+
+    Of what is shorter than half a bucket, a rate would be mere chance.
+    """
+    found: list[float | None] = []
+    for index in range(span.count):
+        begin = span.begin_ms + index * span.bucket_ms
+        covered = min(last_ms + 1, begin + span.bucket_ms) - max(first_ms, begin)
+        is_enough = covered * 2 >= span.bucket_ms or span.count == 1
+        found.append(1000 / max(covered, 1) if is_enough else None)
+    return found
 
 
 def _percentile_series(span: Span, lines: list[Line], prefix: str) -> list[Series]:

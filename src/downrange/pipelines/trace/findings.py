@@ -190,5 +190,5 @@ def _about_traces(figures: Figures) -> Iterator[Finding]:
     unknown = figures.totals.get("unknown_count")
     if unknown:
         yield Finding(
-            "note", f"{texts.count(unknown)} lines of the trace topic are not understood."
+            "note", f"Lines of the trace topic that are not understood: {texts.count(unknown)}."
         )

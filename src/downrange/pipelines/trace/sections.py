@@ -233,8 +233,8 @@ def transactions(figures: Figures) -> str:
     lines = figures.tables.get("transactions", [])
     recalls = figures.totals.get("recall_count") or 0
     taken = (
-        f"<p>{texts.count(recalls)} timed messages were recalled, "
-        f"{texts.count(figures.totals['recall_failed_count'])} of them too late.</p>"
+        f"<p>Recalls of timed messages: {texts.count(recalls)}, of which "
+        f"{texts.count(figures.totals['recall_failed_count'])} came too late.</p>"
         if recalls
         else ""
     )
@@ -404,16 +404,13 @@ def _topic_balance(line: Line, figures: Figures, brokers: list[str]) -> str:
     return (
         f'<article class="balance"><header><h3>{texts.name(line["topic"])}</h3>'
         f'<span class="chip {weight}">{texts.safe(verdict)}</span></header>'
-        f'<p class="facts">{" · ".join(facts)}</p>'
+        f'<p class="facts">{"".join(f"<span>{fact}</span>" for fact in facts)}</p>'
         f'<div class="queues" role="img" aria-label="{label}">{"".join(blocks)}</div></article>'
     )
 
 
 def _evenness(what: str, line: Line) -> str:
-    return (
-        f"{what}: max/mean {line['max_over_mean']:.2f}, variation {line['variation']:.2f}, "
-        f"Gini {line['gini']:.2f}"
-    )
+    return f"over {what}: max/mean {line['max_over_mean']:.2f}, Gini {line['gini']:.2f}"
 
 
 def _queue_title(queue: Line) -> str:

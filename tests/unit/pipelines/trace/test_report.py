@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange.pipelines.trace import charts, texts
-from downrange.pipelines.trace.figures import BUCKETS_MAX, Figures, Series, Span
+from downrange.pipelines.trace.figures import BUCKETS_MAX, Figures, Series, Span, _per_second
 from downrange.pipelines.trace.findings import balance_verdict, findings_of, silences
 from downrange.pipelines.trace.report import render, write_page
 
@@ -282,7 +282,13 @@ def test_cells_without_messages_are_not_drawn() -> None:
     html = charts.heat_map(
         span, [Series("a", [4.0, 0.0, 2.0])], title="t", note="", value=texts.count
     )
-    assert re.findall(r'fill-opacity="([\d.]+)"', html) == ["1.000", "0.575"]
+    assert re.findall(r"--part:([\d.]+%)", html) == ["100.0%", "57.5%"]
+
+
+def test_a_bucket_that_is_cut_short_keeps_its_rate() -> None:
+    span = Span(T0, 1000, 4)
+    assert _per_second(span, T0 + 500, T0 + 3399) == [2.0, 1.0, 1.0, None]
+    assert _per_second(Span(T0, 1000, 1), T0 + 10, T0 + 10) == [1000.0]
 
 
 # ---- spans, findings -----------------------------------------------------------------------------
