@@ -55,6 +55,7 @@ def test_a_stream_that_is_started_again_has_the_rows_of_a_batch_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
     stream = spark.readStream.schema(TRACE_SCHEMA).parquet(str(source))
 
     def run(*rows: Any) -> None:
@@ -64,6 +65,7 @@ def test_a_stream_that_is_started_again_has_the_rows_of_a_batch_once(
         stream_tables(stream, out, checkpoint=tmp_path / "check", once=True, within=300)
 
     sends, others, first_half, second_half, twice = trace_rows()
+    run()  # nothing yet, which is no error
     run(sends, first_half)
     run(others, second_half, twice)
     run()

@@ -117,14 +117,17 @@ def measure_sends(
         count.alias("message_count"),
         F.count_if(is_request).alias("request_count"),
         failed.alias("failed_count"),
-        (failed / count).alias("failed_share"),
+        F.try_divide(failed, count).alias("failed_share"),
         F.sum(F.when(is_request, F.col("body_bytes"))).alias("body_bytes"),
         *percentiles(F.when(is_request, F.col("cost_ms"))),
         F.min("time").alias("first_at"),
         F.max("time").alias("last_at"),
     ]
     if with_retries:
-        measured += [retried.alias("retried_count"), (retried / count).alias("retried_share")]
+        measured += [
+            retried.alias("retried_count"),
+            F.try_divide(retried, count).alias("retried_share"),
+        ]
     return sends.groupBy(*by).agg(*measured)
 
 
@@ -141,9 +144,9 @@ def measure_deliveries(deliveries: DataFrame, by: Sequence[str | Column]) -> Dat
     return deliveries.groupBy(*by).agg(
         count.alias("delivery_count"),
         failed.alias("failed_count"),
-        (failed / count).alias("failed_share"),
+        F.try_divide(failed, count).alias("failed_share"),
         retried.alias("retried_count"),
-        (retried / count).alias("retried_share"),
+        F.try_divide(retried, count).alias("retried_share"),
         F.count_if(F.col("outcome") == "not finished").alias("unfinished_count"),
         *percentiles(F.col("cost_ms")),
         *end_to_end,
@@ -269,7 +272,7 @@ def measure_balance(counts: DataFrame, brokers: DataFrame) -> DataFrame:
         "message_count",
     )
     n, total = F.count(F.lit(1)), F.sum("message_count")
-    most = F.max("message_count")
+    most, mean = F.max("message_count"), F.avg("message_count")
     # Gini of sorted counts: sum((2i - n - 1) x_i) / (n sum(x)), with i from 1.
     sorted_counts = F.sort_array(F.collect_list("message_count"))
     ranked = F.aggregate(
@@ -285,10 +288,10 @@ def measure_balance(counts: DataFrame, brokers: DataFrame) -> DataFrame:
             F.count_if(F.col("message_count") > 0).alias("used_count"),
             total.alias("message_count"),
             F.max_by("place", "message_count").alias("top_place"),
-            (most / total).alias("top_share"),
-            (most / F.avg("message_count")).alias("max_over_mean"),
-            (F.stddev_pop("message_count") / F.avg("message_count")).alias("variation"),
-            (ranked / (n * total) - 1).alias("gini"),
+            F.try_divide(most, total).alias("top_share"),
+            F.try_divide(most, mean).alias("max_over_mean"),
+            F.try_divide(F.stddev_pop("message_count"), mean).alias("variation"),
+            (F.try_divide(ranked, n * total) - 1).alias("gini"),
         )
     )
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from downrange.errors import RocketMQError
+from downrange.pipelines.places import place_of
 from downrange.pipelines.trace.measures import measure_deliveries, measure_sends
 from downrange.pipelines.trace.records import RECORD_SCHEMA, decode_records
 from downrange.pipelines.trace.tables import (
@@ -33,9 +34,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
 #: The tables that follow the records, each after what it reads.
 FOLLOWERS: Final = ("send_windows", "consumptions", "consumption_windows")
+#: A file that Spark does not look at, so that there is a folder.
+_MARK: Final = "_table"
 
 
 class TraceStream:
@@ -130,14 +134,17 @@ class TraceStream:
     def _consumption_windows(self) -> DataFrame:
         empty = self._spark.createDataFrame([], RECORD_SCHEMA)
         schema = pair_consumptions(befores_of(empty), afters_of(empty)).schema
-        rows = self._spark.readStream.schema(schema).parquet(f"{self._folder}/consumptions")
+        rows = self._files("consumptions", schema)
         window = F.window("time", self._window).alias("window")
         return measure_deliveries(
             rows.withWatermark("time", self._late), [window, "consumer_group"]
         )
 
-    def _files(self, table: str, schema: str) -> DataFrame:
-        return self._spark.readStream.schema(schema).parquet(f"{self._folder}/{table}")
+    def _files(self, table: str, schema: str | StructType) -> DataFrame:
+        folder = f"{self._folder}/{table}"
+        # Without a row so far there may be no folder, which Spark would not wait for.
+        place_of(folder, self._spark).write(_MARK, "")
+        return self._spark.readStream.schema(schema).parquet(folder)
 
 
 def stream_tables(
