@@ -139,8 +139,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if queue not in queues or end is None:
                 self._judge_gone(queue, begin[queue], ends.pop(queue, None))
             elif begin.is_first and self._target is not None:
-                # "Latest" was asked for later than where this run ends.
-                ends[queue] = max(end, begin[queue])
+                # "Latest" was asked for later than where this run ends: so it ends there.
+                ends[queue] = self._target[queue] = max(end, begin[queue])
         return ends
 
     def _look_again(self, queues: Set[QueueId]) -> None:
