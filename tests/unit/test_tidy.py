@@ -21,6 +21,7 @@ MODULES = sorted(
 ARROWS: dict[str, set[str]] = {
     "errors": {"model"},  # for annotations: an error carries attempts and receipts
     "extras": {"errors"},
+    "memory": set(),
     "model": {"errors"},
     "wire": {"model", "errors"},
     "store": {"wire", "model", "errors"},
@@ -30,7 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "broker": {"handling", "store", "wire", "model", "errors", "options"},
     "server": {
         *("nameserver", "broker", "store", "handling", "wire", "model", "options", "errors"),
-        *("extras", "addresses", "tls"),
+        *("extras", "addresses", "tls", "memory"),
     },
     "core": {"wire", "model", "options", "errors"},
     "drivers": {"core", "wire", "model", "options", "errors", "extras", "addresses", "tls"},
@@ -38,7 +39,7 @@ ARROWS: dict[str, set[str]] = {
     "addresses": {"errors"},
     "tls": {"errors"},
     "embedded": {"server", "handling", "wire", "options", "errors"},
-    "spark": {"client", "core", "wire", "model", "options", "errors", "extras"},
+    "spark": {"client", "core", "wire", "model", "options", "errors", "extras", "memory"},
     "pipelines": {"spark", "client", "core", "wire", "model", "options", "errors", "extras"},
     "demo": {"pipelines", "spark", "embedded", "client", "core", "model", "options", "errors"},
     "cli": {

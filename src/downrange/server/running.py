@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from downrange.errors import MissingExtra
 from downrange.extras import require
+from downrange.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-#: As large as a frame gets.
-_LARGE_BLOCK_BYTES: Final = 16 * 1024 * 1024
 
 
 class Server(Protocol):
@@ -70,7 +69,7 @@ def run_until_signal(server: Server, on_ready: Callable[[], None]) -> None:
         try:
             await server.start()
             _calm_collector()
-            _keep_freed_memory()
+            keep_freed_memory()
             on_ready()
             await wanted.wait()
         finally:
@@ -88,18 +87,6 @@ def _calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-
-
-def _keep_freed_memory() -> None:
-    """Have the C library keep the memory of large frames, and not give it back after each.
-
-    Glibc takes blocks over 128 KiB from the system and returns them as soon as they are freed,
-    until it has seen a larger one go: then it keeps blocks of that size, and twice as much memory
-    in all (see mallopt, M_MMAP_THRESHOLD). Without this, having empty pages filled in again and
-    again costs three times as much as all the rest of answering a bulk pull. The block itself is
-    never touched, so it takes no memory. Other C libraries do not care.
-    """
-    bytes(_LARGE_BLOCK_BYTES)
 
 
 class ServerThread:

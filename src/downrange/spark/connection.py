@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.client.client import Client
 from downrange.errors import OptionError
+from downrange.memory import keep_freed_memory
 from downrange.options import TLS, ClientOptions, Credentials
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class ConnectionOptions:
         with _lock:
             client = _clients.get(key)
             if client is None or client.state != "running":
+                keep_freed_memory()
                 client = Client(
                     self.name_server,
                     options=ClientOptions(

@@ -174,7 +174,7 @@ class ReadOptions:
     is_split: bool = True
     pull_concurrency: int = 4
     pull_count: int = 2000
-    pull_bytes: int = 4 * 1024 * 1024
+    pull_bytes: int = 2 * 1024 * 1024
     pull_timeout: float = 10.0
     batch_rows: int = 2000
     batch_bytes: int = 4 * 1024 * 1024
@@ -217,7 +217,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         is_split=texts.choice("orderBy", "none", ("none", "queue")) == "none",
         pull_concurrency=texts.number("pullConcurrency", 4),
         pull_count=texts.number("pullBatchSize", 2000),
-        pull_bytes=texts.number("pullBatchBytes", 4 * 1024 * 1024, least=1024),
+        pull_bytes=texts.number("pullBatchBytes", 2 * 1024 * 1024, least=1024),
         pull_timeout=texts.milliseconds("pullTimeoutMs", 10_000),
         batch_rows=texts.number("batchRows", 2000),
         batch_bytes=texts.number("batchBytes", 4 * 1024 * 1024, least=1024),
