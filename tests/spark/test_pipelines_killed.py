@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 300.0
+PATIENCE = 600.0
 ORDERS = 1000
 FILES, ROWS = 8, 60
 #: Topics that pipelines send to, and how many requests of each pass before the kill.
@@ -120,7 +120,7 @@ def test_nothing_is_missing_after_a_kill(cluster: Cluster, server: Server, tmp_p
     ):
         cluster.intercept(code, gate)
     job_file = str(Path(__file__).with_name("pipelines_job.py"))
-    first = start("first", [job_file, str(settings)], tmp_path)
+    first = start("first", [job_file, str(settings), "killed"], tmp_path)
     try:
         wait_until(lambda: _is_in_the_middle(first, gate), PATIENCE)
     finally:

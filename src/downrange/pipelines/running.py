@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK_SECONDS: Final = 0.2
+_START_ATTEMPTS: Final = 3
+_SLOW_START: Final = "Python worker failed to connect back"
 #: Errors of Python in the text of one of Spark: the last lines of tracebacks, ours first.
 _OUR_ERROR: Final = re.compile(r"^downrange\.[\w.]*\.(\w+): (.+(?:\n  \d+\. .+)*)", re.MULTILINE)
 _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w+Error): (.+)$", re.MULTILINE)
@@ -162,12 +164,9 @@ def run_stream(
         writer = writer.trigger(availableNow=True)
     elif run.every is not None:
         writer = writer.trigger(processingTime=f"{round(run.every * 1000)} milliseconds")
+    started = time.monotonic()
     with stopping_on_signals(stop), telling_why():
-        started = time.monotonic()
-        query = writer.start()
-        watch = StreamWatch(query)
-        ended = _follow(query, watch, run, stop, show)
-    last = watch.look()
+        ended, last = _run_to_end(writer, run, stop, show)
     return Summary(
         pipeline=name,
         ended=ended,
@@ -177,6 +176,25 @@ def run_stream(
         lag=last.lag,
         facts={"checkpoint": checkpoint},
     )
+
+
+def _run_to_end(
+    writer: DataStreamWriter, run: RunOptions, stop: StopRequest, show: Show | None
+) -> tuple[Ended, Moment]:
+    from pyspark.errors import StreamingQueryException
+
+    for attempts_left in reversed(range(_START_ATTEMPTS)):
+        query = writer.start()
+        watch = StreamWatch(query)
+        try:
+            return _follow(query, watch, run, stop, show), watch.look()
+        except StreamingQueryException as error:
+            # Spark gives the Python of a source ten seconds to start, and a busy machine may need
+            # more. Nothing was done by then, so it may be tried again.
+            is_slow_start = _SLOW_START in str(error) and query.lastProgress is None
+            if not is_slow_start or not attempts_left or stop.is_wanted:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _follow(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import RocketMQError
 from downrange.extras import require
+from downrange.pipelines.jvm import start_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -132,14 +133,17 @@ def make_session(
         raise JavaMissing(java_hint())
     if not _is_first_choice(java):
         os.environ["JAVA_HOME"] = str(java.home)
-    builder = SparkSession.builder.appName(name)
     chosen = master or os.environ.get("SPARK_MASTER")
+    wanted = {"spark.app.name": name, **_settings(), **(settings or {})}
     if chosen or not _is_submitted():
-        builder = builder.master(chosen or "local[*]")
+        wanted["spark.master"] = chosen or "local[*]"
     if (chosen or "local").startswith("local"):
         # Workers run on this Python, which has the packages, not on any `python3` of the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for key, value in {**_settings(), **(settings or {})}.items():
+    if not _is_submitted():
+        start_context(wanted)
+    builder = SparkSession.builder
+    for key, value in wanted.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
