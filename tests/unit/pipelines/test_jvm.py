@@ -1,0 +1,36 @@
+"""What of Java's standard error is passed on."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from downrange.pipelines.jvm import pass_on, worth_telling
+
+if TYPE_CHECKING:
+    import pytest
+
+GONE = [
+    "Traceback (most recent call last):\n",
+    '  File "x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n',
+    "BrokenPipeError: [Errno 32] Broken pipe\n",
+]
+REAL = [
+    "Traceback (most recent call last):\n",
+    '  File "x/pyspark.zip/pyspark/daemon.py", line 1, in manager\n',
+    "MemoryError\n",
+]
+
+
+def test_only_worries_are_left_out() -> None:
+    lines = ["WARNING: Using incubator modules: x\n", "one\n", *GONE, "two\n", *REAL, "three\n"]
+    assert "".join(worth_telling(lines)) == "".join(["one\n", "two\n", *REAL, "three\n"])
+
+
+def test_traceback_that_is_cut_is_passed_on() -> None:
+    assert "".join(worth_telling(REAL[:2])) == "".join(REAL[:2])
+
+
+def test_lines_reach_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    pass_on(io.BytesIO(b"spark: ERROR \xff\n"))
+    assert capsys.readouterr().err == "spark: ERROR \ufffd\n"
