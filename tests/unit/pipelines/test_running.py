@@ -11,14 +11,18 @@ from typing import Any, cast
 
 import pytest
 
+from downrange.errors import OptionError
 from downrange.pipelines.running import (
+    PipelineFailed,
     StopRequest,
     StreamWatch,
     finish_batch,
     lag_of,
     reason_of,
+    run_stream,
     stopping_on_signals,
 )
+from downrange.pipelines.settings import RunOptions
 from downrange.pipelines.summary import Moment, Summary
 
 
@@ -186,3 +190,47 @@ def test_summary_is_told_in_json() -> None:
         "output": "x",
     }
     assert Summary(pipeline="x", ended="finished", rows=1, seconds=0).rows_per_second == 0
+
+
+class FakeWriter:
+    """Starts queries that end at once, with these errors in turn."""
+
+    def __init__(self, *errors: Exception | None) -> None:
+        self._errors = list(errors)
+        self.starts = 0
+
+    def option(self, name: str, value: str) -> FakeWriter:
+        return self
+
+    def trigger(self, **given: Any) -> FakeWriter:
+        return self
+
+    def start(self) -> Any:
+        query = FakeQuery()
+        query.isActive = False
+        error = self._errors[self.starts]
+        self.starts += 1
+        query.exception = lambda: error  # type: ignore[attr-defined]
+        return query
+
+
+def run(writer: FakeWriter) -> Summary:
+    return run_stream("x", cast("Any", writer), RunOptions(once=True), checkpoint="c")
+
+
+def test_python_that_starts_too_slowly_is_started_again() -> None:
+    errors = pytest.importorskip("pyspark.errors")
+    slow = errors.StreamingQueryException("Python worker failed to connect back.")
+    writer = FakeWriter(slow, slow, None)
+    assert run(writer).ended == "finished"
+    assert writer.starts == 3
+    with pytest.raises(PipelineFailed, match="failed to connect back"):
+        run(FakeWriter(slow, slow, slow))
+
+
+def test_other_errors_end_the_pipeline() -> None:
+    errors = pytest.importorskip("pyspark.errors")
+    writer = FakeWriter(errors.StreamingQueryException("downrange.errors.OptionError: no such x"))
+    with pytest.raises(OptionError, match="no such x"):
+        run(writer)
+    assert writer.starts == 1
