@@ -77,18 +77,28 @@ class Catalog:
             RouteNotFound: A topic that is named does not exist, and was not read before.
             RocketMQError: No name server answered.
         """
-        now = time.monotonic()
-        if now >= self._queues_until:
-            found = self._retrying(lambda: self._find_queues(known))
-            for _ in range(self._options.fetch_retries):
-                if found >= set(known or ()):
-                    break
-                time.sleep(self._options.retry_interval)
-                found = self._retrying(lambda: self._find_queues(known))
+        if time.monotonic() >= self._queues_until:
+            try:
+                found = self._look_for(known)
+            except RocketMQError as error:
+                if not self._queues or not error.retryable:
+                    raise
+                # Brokers do without name servers for a while, and so can who reads from them.
+                _log.warning("queues are believed to be as they were: %s", error)
+                found = self._queues
             self._check_filter(found)
             self._queues = found
             self._queues_until = time.monotonic() + self._options.route_interval
         return self._queues
+
+    def _look_for(self, known: Collection[QueueId] | None) -> frozenset[QueueId]:
+        found = self._retrying(lambda: self._find_queues(known))
+        for _ in range(self._options.fetch_retries):
+            if found >= set(known or ()):
+                break
+            time.sleep(self._options.retry_interval)
+            found = self._retrying(lambda: self._find_queues(known))
+        return found
 
     def forget(self) -> None:
         """Ask anew the next time."""

@@ -67,7 +67,7 @@ class Stage:
 
     def __init__(self, name_server: str, brokers: Sequence[str]) -> None:
         self.name_server = name_server
-        self.server = Server(name_server, brokers, None, _unique_name)
+        self.server = Server(name_server, brokers, None, unique_name)
         self.admin = Admin(name_server).start()
         self.producer = Producer(name_server, group="stage").start()
 
@@ -125,7 +125,8 @@ class Stage:
         return self.table(**options)["body"].to_pylist()  # type: ignore[no-any-return]
 
 
-def _unique_name(prefix: str) -> str:
+def unique_name(prefix: str) -> str:
+    """Make a name that no other test uses."""
     return f"{prefix}_{secrets.token_hex(5)}"
 
 

@@ -79,6 +79,18 @@ def test_a_broker_that_gives_little_at_a_time_is_read_wholly() -> None:
         assert some == numbers(0, 1000)
 
 
+def test_messages_as_large_as_they_get_are_read(stage: Stage) -> None:
+    topic = stage.topic(1)
+    large = [bytes([number]) * 4_000_000 for number in range(5)]
+    for body in large:
+        stage.send(topic, [body])
+    stage.send(topic, [b"small"])
+    assert stage.bodies(subscribe=topic) == [*large, b"small"]
+    reader = stage.batch(subscribe=topic, batchBytes=1024)
+    batches = [*reader.read(reader.partitions()[0])]
+    assert [batch.num_rows for batch in batches][:4] == [1] * 4
+
+
 def test_pulls_ask_for_as_much_as_they_are_told(stage: Stage, cluster: Cluster) -> None:
     topic = stage.topic(1)
     stage.send(topic, numbers(0, 100))

@@ -17,8 +17,9 @@ from downrange.spark import streaming
 from downrange.spark.losses import DataLost
 from downrange.spark.offsets import Positions
 from downrange.wire.codes import RequestCode
+from tests.apache import probe
 from tests.contract.servers import wait_until
-from tests.embedded.spark.stage import ALL, QUICK, Counting, Query, read, staged
+from tests.embedded.spark.stage import ALL, QUICK, Counting, Query, read, staged, unique_name
 
 if TYPE_CHECKING:
     from downrange.embedded import Cluster
@@ -340,6 +341,20 @@ def test_new_topics_and_brokers_that_a_pattern_takes_are_read(stage: Stage) -> N
     assert {queue.topic for queue in query.position} >= {first, second}
 
 
+def test_a_broker_that_gets_the_topic_later_is_read(stage: Stage) -> None:
+    topic = unique_name("topic")
+    fields = stage.server.topic_fields(topic, 1, 6)
+    create = RequestCode.UPDATE_AND_CREATE_TOPIC
+    assert probe.call(stage.server.brokers[0], create, fields).code == 0
+    wait_until(lambda: stage.server.route_brokers(topic) == ["broker-a"])
+    query = Query(stage.stream(subscribe=topic))
+    query.step()
+    assert probe.call(stage.server.brokers[1], create, fields).code == 0
+    wait_until(lambda: stage.server.route_brokers(topic) == ["broker-a", "broker-b"])
+    stage.send(topic, numbers(0, 3), broker="broker-b")
+    assert query.step() == numbers(0, 3)
+
+
 def test_a_pattern_that_nothing_is_like_yet_waits(stage: Stage) -> None:
     query = Query(stage.stream(subscribePattern="afterwards.*"))
     assert query.step() == []
@@ -533,11 +548,19 @@ def test_a_broker_that_is_killed_between_batches_is_asked_again(
     assert query.step() == numbers(5, 7)
 
 
-def test_a_name_server_that_is_away_is_said() -> None:
+def test_a_name_server_that_goes_away_does_not_end_a_stream(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with staged() as (stage, cluster):
         topic = stage.topic(1)
         query = Query(stage.stream(subscribe=topic, callTimeoutMs=500))
         query.step()
+        stage.send(topic, numbers(0, 3))
+        cluster._run(cluster.server.name_server.stop())
+        assert query.step() == numbers(0, 3)
+        assert "queues are believed to be as they were" in caplog.text
+        with pytest.raises(RocketMQError, match=r"no name server answered.*127\.0\.0\.1"):
+            Query(stage.stream(subscribe=topic, callTimeoutMs=500))
         cluster.stop()
         with pytest.raises(RocketMQError, match=r"127\.0\.0\.1"):
             query.plan()
