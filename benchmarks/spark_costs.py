@@ -1,7 +1,7 @@
 """What a job took: CPU time of broker, JVM and Python workers, and the memory of one worker.
 
-All from the kernel's accounts in /proc. Python workers come and go, so their CPU time is that of
-everything below the JVM, ended processes included, which their parents account for.
+All from the kernel's accounts in /proc. Python workers come and go; one that has worked stays for a
+minute, so what counts is the CPU time of those that are there when a job has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Iterable, Sequence
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _RESET_PEAK: Final = "5"  # what proc(5) says clear_refs takes to forget a peak
@@ -28,7 +28,7 @@ class Costs:
         seconds: How long it took.
         broker: CPU of the broker's processes.
         jvm: CPU of Spark's JVM.
-        python: CPU of all that runs below it.
+        python: CPU of the Python workers, those that plan included.
         worker_peak_bytes: The most that one Python worker had in memory; 0 without one.
     """
 
@@ -54,21 +54,21 @@ class Meter:
         for worker in _below(jvm):
             with contextlib.suppress(OSError):
                 Path(f"/proc/{worker}/clear_refs").write_text(_RESET_PEAK)
-        self._before = self._read()
+        self._brokers_before, self._jvm_before = _cpu(brokers), _cpu([jvm])
+        self._workers_before = {worker: _cpu([worker]) for worker in _below(jvm)}
         self._begun = time.perf_counter()
 
     def costs(self) -> Costs:
         """Return what was used since."""
         seconds = time.perf_counter() - self._begun
-        broker, jvm, python = (
-            now - before for now, before in zip(self._read(), self._before, strict=True)
+        workers = _below(self._jvm)
+        return Costs(
+            seconds=seconds,
+            broker=_cpu(self._brokers) - self._brokers_before,
+            jvm=_cpu([self._jvm]) - self._jvm_before,
+            python=sum(_cpu([each]) - self._workers_before.get(each, 0.0) for each in workers),
+            worker_peak_bytes=max(map(_peak_bytes, workers), default=0),
         )
-        peak = max(map(_peak_bytes, _below(self._jvm)), default=0)
-        return Costs(seconds=seconds, broker=broker, jvm=jvm, python=python, worker_peak_bytes=peak)
-
-    def _read(self) -> tuple[float, float, float]:
-        python = _cpu(_below(self._jvm), with_ended=True) + _cpu_of_ended(self._jvm)
-        return _cpu(self._brokers), _cpu([self._jvm]), python
 
 
 def _below(pid: int) -> list[int]:
@@ -85,13 +85,9 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def _cpu(pids: Collection[int], *, with_ended: bool = False) -> float:
-    last = 15 if with_ended else 13
-    return sum(sum(map(int, _stat(pid)[11:last])) for pid in pids) / _TICKS
-
-
-def _cpu_of_ended(pid: int) -> float:
-    return sum(map(int, _stat(pid)[13:15])) / _TICKS
+def _cpu(pids: Iterable[int]) -> float:
+    """Return user and system time together; a process that is gone has none."""
+    return sum(sum(map(int, _stat(pid)[11:13])) for pid in pids) / _TICKS
 
 
 def _stat(pid: int) -> list[str]:
