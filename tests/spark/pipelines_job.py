@@ -20,6 +20,7 @@ from downrange.pipelines.mirror import MirrorOptions, run_mirror
 from downrange.pipelines.replay import ReplayOptions, run_replay
 from downrange.pipelines.session import make_session
 from downrange.pipelines.settings import ClusterOptions, RunOptions
+from downrange.pipelines.summary import Moment
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
@@ -81,9 +82,15 @@ def run(name_server: str, folder: Path, *, is_killed_later: bool) -> list[dict[s
     with ThreadPoolExecutor(len(jobs)) as pool:
         for job in jobs:
             # One after the other: each starts a Python of its own, which Spark gives ten seconds.
-            has_begun = threading.Event()
-            running.append(pool.submit(job, lambda _, begun=has_begun: begun.set()))
-            has_begun.wait(20)
+            # Those that are held never tell of rows.
+            has_rows = threading.Event()
+
+            def show(moment: Moment, has_rows: threading.Event = has_rows) -> None:
+                if moment.rows:
+                    has_rows.set()
+
+            running.append(pool.submit(job, show))
+            has_rows.wait(60 if job is jobs[0] else 15)
         wait(running)
         if any(one.exception() for one in running) and is_killed_later:
             threading.Event().wait(600)  # what was held too long has failed, and that is fine

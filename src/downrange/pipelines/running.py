@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK_SECONDS: Final = 0.2
-_START_ATTEMPTS: Final = 3
+_START_ATTEMPTS: Final = 5
+_START_PAUSE: Final = 2.0
 _SLOW_START: Final = "Python worker failed to connect back"
 #: Errors of Python in the text of one of Spark: the last lines of tracebacks, ours first.
 _OUR_ERROR: Final = re.compile(r"^downrange\.[\w.]*\.(\w+): (.+(?:\n  \d+\. .+)*)", re.MULTILINE)
@@ -192,7 +193,7 @@ def _run_to_end(
             # Spark gives the Python of a source ten seconds to start, and a busy machine may need
             # more. Nothing was done by then, so it may be tried again.
             is_slow_start = _SLOW_START in str(error) and query.lastProgress is None
-            if not is_slow_start or not attempts_left or stop.is_wanted:
+            if not is_slow_start or not attempts_left or stop.wait(_START_PAUSE):
                 raise
     raise AssertionError("the last attempt returns or raises")
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from downrange.errors import OptionError
+from downrange.pipelines import running
 from downrange.pipelines.running import (
     PipelineFailed,
     StopRequest,
@@ -218,14 +219,15 @@ def run(writer: FakeWriter) -> Summary:
     return run_stream("x", cast("Any", writer), RunOptions(once=True), checkpoint="c")
 
 
-def test_python_that_starts_too_slowly_is_started_again() -> None:
+def test_python_that_starts_too_slowly_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = pytest.importorskip("pyspark.errors")
+    monkeypatch.setattr(running, "_START_PAUSE", 0.0)
     slow = errors.StreamingQueryException("Python worker failed to connect back.")
     writer = FakeWriter(slow, slow, None)
     assert run(writer).ended == "finished"
     assert writer.starts == 3
     with pytest.raises(PipelineFailed, match="failed to connect back"):
-        run(FakeWriter(slow, slow, slow))
+        run(FakeWriter(*[slow] * 5))
 
 
 def test_other_errors_end_the_pipeline() -> None:
