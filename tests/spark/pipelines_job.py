@@ -12,7 +12,7 @@ import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from downrange.pipelines.lake import LakeOptions, run_lake
 from downrange.pipelines.load import LoadOptions, run_load
@@ -20,7 +20,9 @@ from downrange.pipelines.mirror import MirrorOptions, run_mirror
 from downrange.pipelines.replay import ReplayOptions, run_replay
 from downrange.pipelines.session import make_session
 from downrange.pipelines.settings import ClusterOptions, RunOptions
-from downrange.pipelines.summary import Moment
+
+if TYPE_CHECKING:
+    from downrange.pipelines.summary import Moment
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
