@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import pytest
 from downrange import Message, Producer, ProducerOptions, Trace
 from downrange.core.trace_records import encode_contexts
 from downrange.embedded import Cluster, drop
+from downrange.pipelines.running import StopRequest
 from downrange.pipelines.settings import ClusterOptions, RunOptions
 from downrange.pipelines.trace.pipeline import TraceOptions, run_trace
 from downrange.pipelines.trace.records import RECORD_SCHEMA
@@ -24,6 +27,7 @@ from tests.spark.traces import (
     CONSUMPTIONS,
     TRACE_SCHEMA,
     A,
+    after,
     before,
     pub,
     trace_row,
@@ -37,13 +41,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from downrange.handling import Peer
+    from downrange.pipelines.summary import Moment
     from downrange.server.interception import Interception
     from downrange.wire.command import Command
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0
 JOB = Path(__file__).with_name("trace_job.py")
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+TRACE_TOPIC = "traces"
 
 
 def rows_of(table: DataFrame) -> list[tuple[Any, ...]]:
@@ -72,7 +77,7 @@ def test_a_stream_that_is_started_again_has_the_rows_of_a_batch_once(
 
     wanted = trace_tables(traces(spark))
     records = spark.read.schema(RECORD_SCHEMA).parquet(str(out / "records"))
-    assert rows_of(sends_of(records)) == rows_of(wanted.sends)
+    assert rows_of(sends_of(records)) == rows_of(wanted.sends.drop("broker", "attempt"))
     counts = {row["record_id"]: row["count"] for row in _counts(records)}
     # The topic holds a message twice; a stream cannot know, and says so.
     assert {name for name, count in counts.items() if count > 1} == {
@@ -84,9 +89,11 @@ def test_a_stream_that_is_started_again_has_the_rows_of_a_batch_once(
     assert rows_of(consumptions.drop("time")) == rows_of(paired)
     assert spark.read.parquet(str(out / "send_windows")).count() == 0
 
-    # Hours later, the minutes are closed.
-    run(trace_row([pub("late", 10**7, 1), before("q", "late", "g1", 10**7)], "T9", 10**7, A))
-    run(trace_row([pub("later", 10**7, 1)], "T10", 10**7, A))
+    # Hours later, the minutes are closed, and nobody waits for an end any more.
+    hours = 10**7
+    late = [pub("late", hours, 1), before("q", "late", "g1", hours), after("q", "late", 1, hours)]
+    run(trace_row(late, "T9", hours, A))
+    run(trace_row([pub("later", hours, 1)], "T10", hours, A))
     windows = spark.read.parquet(str(out / "send_windows")).collect()
     assert sum(row["message_count"] for row in windows if row["topic"] == "orders") == 9
     assert {row["broker"] for row in windows} == {A, "10.0.0.2:10911"}
@@ -118,7 +125,7 @@ def send_traced(server: Server, count: int) -> list[str]:
     """Send messages with traces, and traces of a consumer for half of them; return the ids."""
     server.topic(2, name="orders")
     server.topic(2, name=TRACE_TOPIC)
-    options = ProducerOptions(trace=Trace(batch_count=2, flush_interval=0.1))
+    options = ProducerOptions(trace=Trace(topic=TRACE_TOPIC, batch_count=2, flush_interval=0.1))
     with Producer(server.name_server, group="shop", options=options) as producer:
         receipts = [producer.send(Message("orders", b"%d" % n)) for n in range(count)]
     ids = [receipt.message_id for receipt in receipts]
@@ -135,6 +142,7 @@ def test_a_trace_topic_becomes_tables_and_a_report(
     ids = send_traced(server, 20)
     options = TraceOptions(
         output=str(tmp_path / "out"),
+        trace_topic=TRACE_TOPIC,
         topics=("orders",),
         cluster=ClusterOptions(name_server=server.name_server),
         title="Orders & <more>",
@@ -152,6 +160,29 @@ def test_a_trace_topic_becomes_tables_and_a_report(
     page = Path(done.facts["report"]).read_text()
     assert "Orders &amp; &lt;more&gt;" in page
     assert seen
+
+
+def test_a_stream_goes_on_until_it_is_asked_to_stop(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    send_traced(server, 10)
+    stop = StopRequest()
+    deadline = time.monotonic() + PATIENCE
+
+    def look(_moment: Moment) -> None:
+        # The last table to follow is begun when all the others are.
+        if (tmp_path / "_downrange" / "checkpoint" / "consumption_windows" / "metadata").exists():
+            stop.ask()
+        if time.monotonic() > deadline:
+            stop.ask()
+
+    options = replace(stream_options(server.name_server, tmp_path), run=RunOptions(every=0.5))
+    done = run_trace(options, spark, show=look, stop=stop)
+    assert time.monotonic() < deadline
+    assert (done.ended, done.lag) == ("stopped", 0)
+    assert (done.facts["sends"], done.facts["consumptions"]) == (10, 5)
+    assert not spark.streams.active
+    assert "no traced consumer" not in Path(done.facts["report"]).read_text()
 
 
 class Gate:
@@ -210,6 +241,7 @@ def test_a_stream_that_is_killed_loses_and_repeats_nothing(
 def stream_options(name_server: str, folder: Path) -> TraceOptions:
     return TraceOptions(
         output=str(folder),
+        trace_topic=TRACE_TOPIC,
         cluster=ClusterOptions(name_server=name_server),
         stream=True,
         batch_messages_max=20,

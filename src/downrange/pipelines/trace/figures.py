@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from downrange.pipelines.trace.measures import measure_deliveries, measure_sends
-from downrange.pipelines.trace.tables import named_brokers, numbered_sends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,7 +120,7 @@ def collect_figures(tables: TraceTables, measures: TraceMeasures) -> Figures:
         tables: What traces tell; best read from files, for each is looked at several times.
         measures: What they come to.
     """
-    sends = named_brokers(numbered_sends(tables.sends), tables.brokers)
+    sends = tables.sends
     sent, delivered, counts, unconsumed = (
         lines[0]
         for lines in _together(

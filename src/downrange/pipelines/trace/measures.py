@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from downrange.pipelines.trace.tables import named_brokers, numbered_sends
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -65,7 +63,7 @@ def trace_measures(tables: TraceTables, *, window: str = "1 minute") -> TraceMea
         tables: What `trace_tables` returns.
         window: How long a window of `send_windows` and `consumption_windows` is.
     """
-    sends = named_brokers(numbered_sends(tables.sends), tables.brokers)
+    sends = tables.sends
     counts = queue_counts(tables)
     return TraceMeasures(
         sends_by_topic=measure_sends(sends, ["topic"]),
@@ -105,7 +103,7 @@ def measure_sends(
     """Count and time sends of each group of rows.
 
     Args:
-        sends: Rows of sends; with `attempt` for retries, see `numbered_sends`.
+        sends: Rows of sends; those of a batch have `attempt`.
         by: What makes a group of rows.
         with_retries: Whether to count repeated sends, which streams cannot see.
     """

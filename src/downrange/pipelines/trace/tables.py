@@ -56,7 +56,8 @@ class TraceTables:
     Attributes:
         records: A row for each message of each record, as decoded, from which the others
             come; None where only those were kept.
-        sends: A row for each message of each send that a broker answered.
+        sends: A row for each message of each send that a broker answered; with the broker's name,
+            and in `attempt` whether it repeats an earlier send of the message.
         consumptions: A row for each delivery to a consumer.
         transactions: A row for each end of a transaction that a producer reported.
         recalls: A row for each attempt to take a timed message back.
@@ -162,8 +163,8 @@ def assemble(
         afters_of(records).dropDuplicates(["delivery_id"]),
     )
     all_ends, all_recalls = transactions_of(records), recalls_of(records)
-    sends = keep("sends", sends_of(records).where(in_range))
-    messages = keep("messages", _messages_of(sends, stored, brokers))
+    sends = keep("sends", _numbered(_named_brokers(sends_of(records).where(in_range), brokers)))
+    messages = keep("messages", _messages_of(sends, stored))
     consumptions = keep("consumptions", all_consumptions.where(in_range))
     deliveries = keep("deliveries", _deliveries_of(consumptions, messages))
     transactions = keep("transactions", all_ends.where(in_range))
@@ -332,7 +333,7 @@ def _brokers_of(records: DataFrame, stored: DataFrame | None) -> DataFrame:
     return told.groupBy("address").agg(F.min("broker_name").alias("broker_name"))
 
 
-def named_brokers(rows: DataFrame, brokers: DataFrame) -> DataFrame:
+def _named_brokers(rows: DataFrame, brokers: DataFrame) -> DataFrame:
     """Add the column `broker`: the name of the broker at `address`, or the address itself."""
     return (
         rows.join(F.broadcast(brokers), "address", "left")
@@ -341,19 +342,19 @@ def named_brokers(rows: DataFrame, brokers: DataFrame) -> DataFrame:
     )
 
 
-def numbered_sends(sends: DataFrame) -> DataFrame:
+def _numbered(sends: DataFrame) -> DataFrame:
     """Add the column `attempt`: 1 for the first send of a message, more where it was repeated."""
     order = Window.partitionBy("message_id").orderBy("client_time", "record_id")
     number = F.when(F.col("message_id").isNull(), 1).otherwise(F.row_number().over(order))
     return sends.withColumn("attempt", number)
 
 
-def _messages_of(sends: DataFrame, stored: DataFrame | None, brokers: DataFrame) -> DataFrame:
+def _messages_of(sends: DataFrame, stored: DataFrame | None) -> DataFrame:
     # The earliest send tells what it was, the earliest that was stored tells where it is.
     at = F.col("client_time")
     where = F.when(F.col("is_success"), F.col("broker"))
     traced = (
-        named_brokers(sends.where(F.col("message_id").isNotNull()), brokers)
+        sends.where(F.col("message_id").isNotNull())
         .groupBy("message_id")
         .agg(
             F.min_by("topic", at).alias("traced_topic"),
