@@ -1,8 +1,9 @@
 """The rounds of `benchmarks.spark`: every job on every side, in turns, in one Spark session.
 
-A round runs each job once on each side, one after the other, so a noisy machine hits all alike.
-The first round only lets the JVM compile; it is not looked at. Rows are checked before anything is
-timed and, of writes, after everything: a rate with losses is a failure.
+A round runs a job once on each side, one after the other, so a noisy machine hits all alike. The
+first rounds only let the JVM compile and Python workers start, which end after an idle minute; they
+are not looked at. Rows are checked before anything is timed and, of writes, after everything: a
+rate with losses is a failure.
 """
 
 from __future__ import annotations
@@ -100,27 +101,31 @@ class Rounds:
     def run(self, jobs: Sequence[Job]) -> list[Series]:
         """Fill the brokers, check them, and measure."""
         self._prepare()
-        turns = [turn for job in jobs for turn in self._turns(job)]
-        samples: dict[tuple[Job, str], list[Sample]] = {(turn.job, turn.side): [] for turn in turns}
-        for number in range(self.plan.warm_up + self.plan.rounds):
-            for turn in turns:
-                kind = "warm-up" if number < self.plan.warm_up else "round"
-                self.say(f"{kind} {number + 1}: {turn.title}")
-                sample = self._measure(turn)
-                if number >= self.plan.warm_up:
-                    samples[turn.job, turn.side].append(sample)
+        series = [each for job in jobs for each in self._compare(self._turns(job))]
         for side in self.sides:
             side.resume()
             side.check_written(self._written.get(side.name, 0))
+        return series
+
+    def _compare(self, turns: Sequence[Turn]) -> list[Series]:
+        """Run one job on all sides, round by round."""
+        found: list[list[Sample]] = [[] for _ in turns]
+        for number in range(self.plan.warm_up + self.plan.rounds):
+            for turn, samples in zip(turns, found, strict=True):
+                kind = "warm-up" if number < self.plan.warm_up else "round"
+                self.say(f"{turn.title}, {kind} {number + 1}")
+                sample = self._measure(turn)
+                if number >= self.plan.warm_up:
+                    samples.append(sample)
         return [
             Series(
                 job=turn.job,
                 side=turn.side,
                 title=turn.title,
                 unit="ms" if turn.job == "trigger" else "rows/s",
-                samples=samples[turn.job, turn.side],
+                samples=samples,
             )
-            for turn in turns
+            for turn, samples in zip(turns, found, strict=True)
         ]
 
     def _prepare(self) -> None:
