@@ -38,7 +38,7 @@ _QUEUES_MAX: Final = 512
 _JOBS_AT_ONCE: Final = 4
 #: The lengths a point of a series may stand for; beyond, whole days.
 _BUCKET_SECONDS: Final = (
-    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
+    *(0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
     *(3600, 7200, 10800, 14400, 21600, 43200, 86400),
 )
 _DAY_MS: Final = 86_400_000
@@ -71,7 +71,7 @@ class Span:
         length = max(1, end_ms - begin_ms)
         bucket_ms = next(
             # One more for the odd ends.
-            (s * 1000 for s in _BUCKET_SECONDS if length / (s * 1000) <= BUCKETS_MAX - 1),
+            (round(s * 1000) for s in _BUCKET_SECONDS if length / (s * 1000) <= BUCKETS_MAX - 1),
             -(-length // (_DAY_MS * (BUCKETS_MAX - 1))) * _DAY_MS,
         )
         begin = begin_ms // bucket_ms * bucket_ms

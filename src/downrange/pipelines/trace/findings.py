@@ -20,8 +20,10 @@ _FAILED_SHARE_WARN: Final = 0.01
 _FAILED_SHARE_BAD: Final = 0.05
 _RETRIED_SHARE_WARN: Final = 0.02
 _MAX_OVER_MEAN_WARN: Final = 1.5
-#: A broker is called silent after so many buckets in a row without a message.
+#: A broker is called silent after so many buckets in a row without a message, if so many messages
+#: would have been usual.
 _SILENT_BUCKETS_MIN: Final = 2
+_MISSED_MIN: Final = 20
 _FINDINGS_MAX: Final = 12
 
 
@@ -68,17 +70,19 @@ def balance_verdict(line: Line) -> tuple[Weight, str]:
 def silences(span: Span, heat: list[Series]) -> Iterator[tuple[str, int, int]]:
     """Find when a broker got nothing while others did: its name, and from when to when.
 
-    Before its first message and after its last one a broker is not called silent: it may not have
-    been there yet, or the time may just be over.
+    Before its first message a broker is not called silent, for it may not have been there yet. A
+    gap must be long enough that chance does not explain it.
     """
-    totals = [
-        sum(values) for values in zip(*([v or 0 for v in s.values] for s in heat), strict=True)
-    ]
-    for one in heat:
-        busy = [index for index, value in enumerate(one.values) if value]
-        for last, following in pairwise(busy):
+    counts = [[value or 0.0 for value in one.values] for one in heat]
+    totals = [sum(values) for values in zip(*counts, strict=True)]
+    end = max((index + 1 for index, total in enumerate(totals) if total), default=0)
+    for one, values in zip(heat, counts, strict=True):
+        busy = [index for index, value in enumerate(values) if value]
+        for last, following in pairwise([*busy, end]):
             gap = range(last + 1, following)
-            if len(gap) >= _SILENT_BUCKETS_MIN and all(totals[index] for index in gap):
+            missed = len(gap) * sum(values) / len(busy)
+            is_alone = all(totals[index] for index in gap)
+            if len(gap) >= _SILENT_BUCKETS_MIN and missed >= _MISSED_MIN and is_alone:
                 yield (
                     one.name,
                     span.begin_ms + gap.start * span.bucket_ms,
