@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.demo.checking import check_topic, read_stored
 from downrange.demo.servers import Servers
-from downrange.demo.spark_part import LAKE, land, landed_in, report, start_spark, why_not
+from downrange.demo.spark_part import (
+    LAKE,
+    land,
+    landed_in,
+    report,
+    run_apart,
+    running_spark,
+    why_not,
+)
 from downrange.demo.trading import Trading
 from downrange.errors import OptionError
 
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
     from downrange.demo.consuming import Reading
     from downrange.demo.showing import Show
     from downrange.demo.spark_part import TraceReport
+    from downrange.pipelines.running import StopRequest
 
 #: Says that a folder is a demo's, so that the next one may take its place.
 MARK: Final = ".downrange-demo"
@@ -117,7 +126,10 @@ def run_demo(
         trading, stored = _trade(servers, options, show)
         landed, later, traces = None, stored, None
         if left_out is None:
-            landed, later, traces = _analyse(servers.name_server, stored, options.output, show)
+            name_server, output = servers.name_server, options.output
+            landed, later, traces = run_apart(
+                lambda stop: _analyse(name_server, stored, output, show, stop), show.say
+            )
         outcome = DemoOutcome(
             checks=tuple(
                 check_topic(
@@ -157,16 +169,18 @@ def _trade(
 
 
 def _analyse(
-    name_server: str, stored: Mapping[str, Found], output: Path, show: Show
+    name_server: str, stored: Mapping[str, Found], output: Path, show: Show, stop: StopRequest
 ) -> tuple[Mapping[str, Found], Mapping[str, Found], TraceReport]:
     """Run the pipelines; return what landed, what is stored by then, and the report."""
-    with show.stage("Start Spark") as stage:
-        stage.bar("Spark")
-        spark = start_spark(output / "logs" / "spark.log")
-        stage.done(f"Spark {spark.version}, {spark.sparkContext.defaultParallelism} tasks at once")
-    try:
+    with ExitStack() as stack:
+        with show.stage("Start Spark") as stage:
+            stage.bar("Spark")
+            spark = stack.enter_context(running_spark(stop))
+            cores = spark.sparkContext.defaultParallelism
+            stage.done(f"Spark {spark.version}, {cores} tasks at once")
         with show.stage("Lake: all topics to Parquet, exactly once") as stage:
-            land(spark, name_server, stored, output / LAKE, stage.bar("rows"))
+            bar = stage.bar("rows")
+            land(spark, name_server, stored, output / LAKE, bar=bar, stop=stop)
             landed = landed_in(output / LAKE, stored)
             count = sum(len(found.ids) for found in landed.values())
             stage.done(f"{count:,} rows landed")
@@ -174,13 +188,12 @@ def _analyse(
         if any(landed[topic].ids.keys() != stored[topic].ids.keys() for topic in stored):
             later = read_stored(name_server, stored)
         with show.stage("Traces: tables, and a report to look at") as stage:
-            found = report(spark, name_server, stored, output, stage.bar("report"))
+            bar = stage.bar("report")
+            found = report(spark, name_server, stored, output, bar=bar, stop=stop)
             stage.done(
                 f"traces of {found.sends:,} sends and {found.deliveries:,} deliveries; "
                 f"{found.unconsumed:,} messages were never consumed"
             )
-    finally:
-        spark.stop()
     return landed, later, found
 
 

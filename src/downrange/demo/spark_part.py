@@ -1,21 +1,23 @@
 """What Spark makes of the shop's day: Parquet files of all topics, and a report of the traces.
 
-One rule: what landed is read here without Spark, by the list of files that the lake keeps, so that
-the demo does not ask the one it checks.
+Two rules. What landed is read here without Spark, by the list of files that the lake keeps, so that
+the demo does not ask the one it checks. And Spark never works in the main thread: there pyspark
+takes Ctrl-C for itself, and a Java that was just starting would stay behind.
 """
 
 from __future__ import annotations
 
-import os
-import sys
+import threading
+import warnings
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from downrange.demo.checking import Found, Position
-from downrange.errors import MissingExtra
+from downrange.errors import MissingExtra, RocketMQError
 from downrange.pipelines.lake import LakeOptions, run_lake
 from downrange.pipelines.manifest import read_manifest
 from downrange.pipelines.running import StopRequest
@@ -31,11 +33,15 @@ if TYPE_CHECKING:
     from downrange.demo.showing import Bar
     from downrange.pipelines.summary import Moment
 
+ResultT = TypeVar("ResultT")
+
 #: Folders and file in the output.
 LAKE, TABLES, PAGE = "lake", "trace", "report.html"
 _PACKAGES: Final = ("pyspark", "pyarrow", "numpy")
+#: How long Spark may take to end what it is doing when it is asked to: Java may be starting.
+_STOP_TIMEOUT: Final = 60.0
+_BATCH_TIMEOUT: Final = 5.0
 _COLUMNS: Final = ("broker_name", "queue_id", "offset", "msg_id")
-_STDERR: Final = 2
 #: The data of a demo is small; more partitions would only be more tasks to start.
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "1",
@@ -53,35 +59,75 @@ def why_not() -> str | None:
     return None if find_java() is not None else java_hint()
 
 
-def start_spark(log: Path) -> SparkSession:
-    """Start Spark in this machine, on all of its cores.
+class Stopped(RocketMQError):
+    """Somebody asked to stop before it was done."""
+
+
+def run_apart(
+    work: Callable[[StopRequest], ResultT], tell: Callable[[str], None] = lambda text: None
+) -> ResultT:
+    """Run something in a thread of its own, and wait for it.
+
+    When the wait is broken off, by Ctrl-C or a signal that raises, the work is asked to stop and
+    given some time to do so.
 
     Args:
-        log: What Java and the workers have to say goes there; they would write into the bars.
-
-    Raises:
-        JavaMissing: There is no Java for Spark.
+        work: What to run; it is told when to stop.
+        tell: Told when there is something to wait for.
     """
-    with _errors_to(log):
-        return make_session("downrange demo", settings=_SETTINGS)
+    stop = StopRequest()
+    outcome: Future[ResultT] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work(stop))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=run, name="spark", daemon=True)
+    try:
+        thread.start()
+        return outcome.result()
+    except BaseException:
+        if not outcome.done() and thread.is_alive():
+            stop.ask()
+            tell("Stopping Spark, which may take some seconds; a second Ctrl-C does not wait.")
+            thread.join(_STOP_TIMEOUT)
+        raise
 
 
 @contextmanager
-def _errors_to(log: Path) -> Generator[None]:
-    """Let processes that are started meanwhile write their errors to a file, to their end."""
-    sys.stderr.flush()
-    saved = os.dup(_STDERR)
-    try:
-        with log.open("ab") as out:
-            os.dup2(out.fileno(), _STDERR)
-        yield
-    finally:
-        os.dup2(saved, _STDERR)
-        os.close(saved)
+def running_spark(stop: StopRequest) -> Generator[SparkSession]:
+    """Run Spark in this machine, on all of its cores, as long as the block lasts.
+
+    Raises:
+        JavaMissing: There is no Java for Spark.
+        Stopped: Somebody asked to stop meanwhile.
+    """
+    with warnings.catch_warnings():
+        # What pyspark advises programmers is not for those who watch.
+        warnings.filterwarnings("ignore", module=r"pyspark\.")
+        spark = make_session("downrange demo", settings=_SETTINGS)
+        try:
+            _go_on(stop)
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _go_on(stop: StopRequest) -> None:
+    if stop.is_wanted:
+        raise Stopped("the demo was asked to stop")
 
 
 def land(
-    spark: SparkSession, name_server: str, topics: Iterable[str], lake: Path, bar: Bar
+    spark: SparkSession,
+    name_server: str,
+    topics: Iterable[str],
+    lake: Path,
+    *,
+    bar: Bar,
+    stop: StopRequest,
 ) -> None:
     """Write topics to Parquet, all that is there now.
 
@@ -91,21 +137,20 @@ def land(
         topics: Which.
         lake: Folder of the files.
         bar: Moved by the rows that landed.
+        stop: Asks to stop.
 
     Raises:
         PipelineFailed: Spark ended it with an error.
-        KeyboardInterrupt: Somebody asked to stop.
+        Stopped: Somebody asked to stop.
     """
     options = LakeOptions(
         topics=tuple(topics),
         output=str(lake),
         cluster=ClusterOptions(name_server=name_server),
-        run=RunOptions(once=True),
+        run=RunOptions(once=True, stop_within=_BATCH_TIMEOUT),
     )
-    stop = StopRequest()
     summary = run_lake(options, spark, show=_mover(bar), stop=stop)
-    if stop.is_wanted:
-        raise KeyboardInterrupt
+    _go_on(stop)
     bar.update(summary.rows)
 
 
@@ -144,7 +189,13 @@ class TraceReport:
 
 
 def report(
-    spark: SparkSession, name_server: str, topics: Iterable[str], output: Path, bar: Bar
+    spark: SparkSession,
+    name_server: str,
+    topics: Iterable[str],
+    output: Path,
+    *,
+    bar: Bar,
+    stop: StopRequest,
 ) -> TraceReport:
     """Make tables and a report of the traces.
 
@@ -154,10 +205,11 @@ def report(
         topics: What they are about.
         output: Folder of the report; the tables go to a folder in it.
         bar: Told what it is busy with.
+        stop: Asks to stop.
 
     Raises:
         PipelineFailed: Spark ended it with an error.
-        KeyboardInterrupt: Somebody asked to stop.
+        Stopped: Somebody asked to stop.
     """
     options = TraceOptions(
         output=str(output / TABLES),
@@ -167,10 +219,8 @@ def report(
         report=str(output / PAGE),
         title="A day of the shop",
     )
-    stop = StopRequest()
     summary = run_trace(options, spark, show=_mover(bar), stop=stop)
-    if stop.is_wanted:
-        raise KeyboardInterrupt
+    _go_on(stop)
     bar.update(1)
     facts = summary.facts
     return TraceReport(

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.demo import spark_part
 from downrange.demo.running import MARK, DemoOptions, prepare
 from downrange.errors import OptionError
 
@@ -42,13 +41,3 @@ def test_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 def test_day_is_long_enough_for_a_crash(tmp_path: Path, seconds: float) -> None:
     with pytest.raises(OptionError, match="seconds="):
         DemoOptions(output=tmp_path, seconds=seconds)
-
-
-def test_missing_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_part, "find_java", lambda: None)
-    assert "install Java" in (spark_part.why_not() or "")
-
-
-def test_missing_packages_say_which_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_part, "find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType]
-    assert "downrange[spark]" in (spark_part.why_not() or "")
