@@ -1,1 +1,56 @@
-"""The trace topic as tables, measures and a report that opens without a network."""
+"""The trace topic as tables, measures and a report that opens without a network.
+
+    from downrange.pipelines.trace import build_report, trace_tables, write_tables
+
+    tables = write_tables(trace_tables(traces), "traces")
+    build_report(tables, "traces/report.html")
+
+Importing this needs nothing of Spark; what is used does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from downrange.pipelines.trace.measures import TraceMeasures, trace_measures
+    from downrange.pipelines.trace.pipeline import TraceOptions, run_trace
+    from downrange.pipelines.trace.report import build_report
+    from downrange.pipelines.trace.storing import read_tables, write_measures, write_tables
+    from downrange.pipelines.trace.streaming import stream_tables
+    from downrange.pipelines.trace.tables import TraceTables, trace_tables
+
+__all__ = [
+    "TraceMeasures",
+    "TraceOptions",
+    "TraceTables",
+    "build_report",
+    "read_tables",
+    "run_trace",
+    "stream_tables",
+    "trace_measures",
+    "trace_tables",
+    "write_measures",
+    "write_tables",
+]
+
+_HOMES: Final = {
+    "TraceMeasures": "measures",
+    "TraceOptions": "pipeline",
+    "TraceTables": "tables",
+    "build_report": "report",
+    "read_tables": "storing",
+    "run_trace": "pipeline",
+    "stream_tables": "streaming",
+    "trace_measures": "measures",
+    "trace_tables": "tables",
+    "write_measures": "storing",
+    "write_tables": "storing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from downrange.errors import OptionError
-from downrange.pipelines import settings
+from downrange.pipelines import settings, trace
 from downrange.pipelines.settings import RunOptions
 from downrange.pipelines.trace.pipeline import TraceOptions
 
@@ -61,3 +63,17 @@ def test_options_come_from_flags() -> None:
         TraceOptions, "trace", flags={"trace": {"output": "o", "topics": ("a",), "stream": True}}
     )
     assert options == TraceOptions(output="o", topics=("a",), stream=True)
+
+
+def test_names_of_the_package_are_found_without_spark() -> None:
+    code = (
+        "import sys; import downrange.pipelines.trace as t; t.TraceOptions; "
+        "print([m for m in sys.modules if m.startswith('pyspark')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+    assert all(getattr(trace, name) is not None for name in trace.__all__)
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = trace.nonsense
