@@ -22,7 +22,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from downrange.client.admin import Admin
 from downrange.client.producer import Producer
+from downrange.core.queries import max_offset
 from downrange.embedded import Cluster
+from downrange.errors import RocketMQError
 from downrange.model import Message, QueueId
 from downrange.options import BrokerOptions
 from downrange.server.cluster import ClusterOptions, ClusterServer
@@ -96,7 +98,17 @@ class Stage:
         """Store messages in one queue, and wait until they can be read."""
         place = QueueId(topic, broker, queue)
         messages = [Message(topic, body, **settings) for body in bodies]
-        self.producer.send_batch(messages, queue=place)
+        receipt = self.producer.send_batch(messages, queue=place)
+        end = receipt.receipts[-1].offset + receipt.counts[-1]
+        wait_until(lambda: self._end(place) >= end)
+
+    def _end(self, queue: QueueId) -> int:
+        client = self.server.reader
+        deadline = client.core.clock.now() + 10.0
+        try:
+            return client.run(max_offset(client.core, queue, deadline=deadline))
+        except RocketMQError:  # a broker that was restarted has cut its connections
+            return -1
 
     # ---- reading -------------------------------------------------------------------------------
 

@@ -1,0 +1,89 @@
+"""Readers step by step, without Spark, on Apache's servers: the same outcome as on ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.model import QueueId
+from downrange.spark.losses import DataLost
+from tests.apache.artifacts import VERSIONS
+from tests.contract.servers import wait_until
+from tests.embedded.spark.stage import Query, Stage
+from tests.embedded.spark.test_reading import numbers
+from tests.embedded.spark.test_stories import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.apache.fixtures import ApacheVersions
+
+pytestmark = pytest.mark.apache
+
+
+@pytest.fixture(scope="module")
+def stage(apache_versions: ApacheVersions) -> Iterator[Stage]:
+    """Give what speaks to Apache's cluster."""
+    cluster = apache_versions.cluster(VERSIONS[0])
+    own = Stage(cluster.name_server, [broker.address for broker in cluster.brokers])
+    yield own
+    own.close()
+
+
+def place(stage: Stage, topic: str) -> QueueId:
+    return QueueId(topic, stage.server.route_brokers(topic)[0], 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_message_arrives_once(stage: Stage, seed: int) -> None:
+    tell(stage, None, seed)
+
+
+def test_strides_follow_what_the_broker_gives(stage: Stage) -> None:
+    topic = stage.topic(1)
+    queue = place(stage, topic)
+    stage.send(topic, numbers(0, 3000), broker=queue.broker, tags="many")
+    stage.send(topic, [b"last"], broker=queue.broker, tags="few")
+    assert stage.bodies(subscribe=topic) == [*numbers(0, 3000), b"last"]
+    assert stage.bodies(subscribe=topic, tags="few") == [b"last"]
+    assert stage.bodies(subscribe=topic, tags="many") == numbers(0, 3000)
+
+
+def test_topics_that_are_deleted_and_made_anew_are_losses(stage: Stage) -> None:
+    topic = stage.topic(1)
+    queue = place(stage, topic)
+    stage.send(topic, numbers(0, 10), broker=queue.broker)
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    query = Query(stage.stream(**options))
+    assert query.step() == numbers(0, 10)
+    partitions = query.reader.partitions(Query(stage.stream(**options)).start, query.start)
+    stage.admin.delete_topic(topic)
+    wait_until(lambda: stage.server.route(topic) is None)
+    with pytest.raises(DataLost, match="failOnDataLoss=false"):
+        query.step()
+    with pytest.raises(DataLost, match="was deleted"):
+        list(query.reader.read(partitions[0]))
+    brave = Query(stage.stream(**options, failOnDataLoss="false"), query.start)
+    assert brave.step() == []
+    stage.topic(1, name=topic)
+    stage.send(topic, numbers(10, 13), broker=queue.broker)
+    assert wait_until(lambda: brave.step() or None) == numbers(10, 13)
+    assert brave.position[queue] == 3
+
+
+def test_group_offsets_follow_the_stream(stage: Stage) -> None:
+    topic = stage.topic(1)
+    queue = place(stage, topic)
+    stage.send(topic, numbers(0, 10), broker=queue.broker)
+    reader = stage.stream(
+        subscribe=topic, startingOffsets="earliest", group="spark-readers", commitGroupOffsets="yes"
+    )
+    reader.prepareForTriggerAvailableNow()
+    query = Query(reader)
+    assert query.step() == numbers(0, 10)
+    assert query.step() == []
+    assert stage.admin.group_offset("spark-readers", queue) == 10
+    late = {"startingOffsets": "group", "group": "spark-readers"}
+    stage.send(topic, numbers(10, 12), broker=queue.broker)
+    assert stage.bodies(subscribe=topic, **late) == numbers(10, 12)
