@@ -289,6 +289,11 @@ class Catalog:
             except RocketMQError as error:
                 is_last = attempt == options.fetch_retries
                 if is_last or (not error.retryable and not isinstance(error, RouteNotFound)):
+                    error.add_note(
+                        f"Asked {attempt + 1} times about queues of "
+                        f"{', '.join(self._options.selection.names)}; fetchOffset.numRetries and "
+                        "fetchOffset.retryIntervalMs give servers more time."
+                    )
                     raise
                 _log.info("asking again in %.1f s: %s", options.retry_interval, error)
                 time.sleep(options.retry_interval)

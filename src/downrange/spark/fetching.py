@@ -252,11 +252,13 @@ class _RangeReader:
                 self._again(stride, error)
             elif isinstance(error, TopicNotFound) or self._is_broker_there():
                 self._lose(stride, None, "the topic was deleted", go_on_at=stride.end)
-            else:
-                raise  # a broker that is away may come back: nothing is lost yet
+            else:  # a broker that is away may come back: nothing is lost yet
+                error.add_note(self._note(stride))
+                raise
             return None
         except RocketMQError as error:
             if not error.retryable or is_last:
+                error.add_note(self._note(stride))
                 raise
             self._again(stride, error)
             return None
@@ -267,6 +269,15 @@ class _RangeReader:
         else:  # a broker that was just started may not have read all of its store yet
             self._again(stride, None)
         return None
+
+    def _note(self, stride: _Stride) -> str:
+        """Say what was asked for, which an error of the network does not know."""
+        queue = self._queue
+        return (
+            f"Asked {stride.attempts} times for topic {queue.topic!r}, broker {queue.broker!r}, "
+            f"queue {queue.number}, offsets {stride.begin} to {stride.end - 1}; "
+            "fetchOffset.numRetries and fetchOffset.retryIntervalMs give servers more time."
+        )
 
     def _problem_of(self, stride: _Stride, found: RawPull) -> str | None:
         """Return why an answer does not go on; None when it does."""

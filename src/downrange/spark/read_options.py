@@ -77,6 +77,11 @@ class Selection:
         """The topics that are named, which must exist."""
         return self.topics or tuple(dict.fromkeys(topic for topic, _, _ in self.queues))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics that are named, or the pattern that they are like; for errors."""
+        return self.named_topics if self.pattern is None else (f"topics like {self.pattern}",)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:

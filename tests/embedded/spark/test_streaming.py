@@ -576,8 +576,9 @@ def test_questions_are_asked_again(stage: Stage, cluster: Cluster) -> None:
     assert Query(stage.stream(**options, fetchOffset__numRetries=3)).step() == numbers(0, 3)
     assert counting.codes[RequestCode.GET_MAX_OFFSET] == 4
     cluster.intercept(RequestCode.GET_MAX_OFFSET, busy, broker=0)
-    with pytest.raises(RocketMQError, match="busy"):
+    with pytest.raises(RocketMQError, match="busy") as caught:
         Query(stage.stream(**options)).step()
+    assert f"Asked 3 times about queues of {topic}; fetchOffset" in caught.value.__notes__[0]
 
 
 # ---- progress ------------------------------------------------------------------------------------

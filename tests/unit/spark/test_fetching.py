@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downrange.core.pulling import PullStatus, RawPull
-from downrange.errors import CallTimeout, ConnectionLost, RocketMQError, ServerError
+from downrange.errors import CallTimeout, ConnectionLost, RocketMQError, ServerError, SystemBusy
 from downrange.model import QueueId
 from downrange.spark import fetching
 from downrange.spark.fetching import read_partition
@@ -311,15 +311,18 @@ def test_a_reader_that_is_given_up_leaves_nothing_under_way() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [ConnectionLost("a:1", "cut"), CallTimeout("a:1", 3.0), ServerError(2, "busy", "a:1")]
+    "fault", [ConnectionLost("a:1", "cut"), CallTimeout("a:1", 3.0), SystemBusy(2, "busy", "a:1")]
 )
 def test_a_pull_is_repeated_when_that_may_help(fault: RocketMQError) -> None:
-    fault.retryable = True
     broker = FakeBroker(plain(10), faults=[fault, fault, None])
     assert offsets(broker, 0, 10, fetchOffset__numRetries=2) == [*range(10)]
     always = FakeBroker(plain(10), faults=[fault] * 3)
-    with pytest.raises(type(fault)):
+    with pytest.raises(type(fault)) as caught:
         offsets(always, 0, 10, fetchOffset__numRetries=2)
+    (note,) = caught.value.__notes__
+    assert note.startswith(
+        "Asked 3 times for topic 'orders', broker 'broker-a', queue 3, offsets 0 to 9; fetchOffset"
+    )
 
 
 def test_a_pull_is_not_repeated_when_that_is_no_use() -> None:

@@ -201,7 +201,8 @@ def test_a_selection_takes_queues() -> None:
     assert [queue for queue in there if chosen.takes(queue)] == [there[0], there[3], there[5]]
     narrowed = Selection(topics=("a",), queue_ids=frozenset((1,)), brokers=frozenset(("y",)))
     assert [queue for queue in there if narrowed.takes(queue)] == [there[4]]
-    assert chosen.named_topics == ("a",)
+    assert chosen.named_topics == chosen.names == ("a",)
+    assert Selection(pattern="a.*").names == ("topics like a.*",)
 
 
 def test_a_selection_says_what_is_not_there() -> None:
