@@ -85,7 +85,10 @@ def options(auto_batch: AutoBatch | None = None) -> ProducerOptions:
     """Return how all services send: with traces, retries, and a memory for brokers that failed."""
     return ProducerOptions(
         trace=Trace(batch_count=20, flush_interval=0.5, queue_max=20_000),
-        fault_tolerance=FaultTolerance(style="5.x", detect_interval=0.5),
+        # A broker that failed is avoided for 3 s; the usual 10 s are most of a short day.
+        fault_tolerance=FaultTolerance(
+            style="5.x", latency_ms=(550, 5000), avoid_ms=(500, 3000), detect_interval=0.5
+        ),
         timeout=5.0,
         attempt_timeout=1.5,
         auto_batch=auto_batch,
