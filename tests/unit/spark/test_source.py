@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import downrange.spark
 import pyspark_downrange
@@ -95,6 +95,13 @@ def test_a_stream_refuses_an_end(options: dict[str, str]) -> None:
     own = source(**options)
     with pytest.raises(OptionError, match="are for batches"):
         own.streamReader(own.schema())
+
+
+@pytest.mark.parametrize("make", ["writer", "streamWriter"])
+def test_a_write_is_planned_without_a_connection_as_well(make: str) -> None:
+    own = RocketMQDataSource({"nameServer": "127.0.0.1:1", "topic": "orders"})
+    schema = StructType([StructField("body", StringType())])
+    assert "Writer" in type(getattr(own, make)(schema, overwrite=False)).__name__
 
 
 @pytest.mark.parametrize("make", ["reader", "streamReader"])
