@@ -54,11 +54,12 @@ fix: $(READY)  ## Format, and mend what ruff can mend
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(READY)  ## Measure wire layer and store against their floors, the server against Apache's
+bench: $(READY)  ## Measure against floors and peers: wire, store, server, client, Spark
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python -m benchmarks.server
 	$(BIN)/python -m benchmarks.client
+	$(BIN)/python -m benchmarks.spark
 
 SECONDS ?= 60
 SEED ?= random
