@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections import defaultdict
+from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -287,7 +288,14 @@ def test_rows_of_csv_become_messages_and_bad_ones_lie_aside(
     assert all(line["file"].endswith("/in/c.csv") for line in lines)
     # What was sent is not sent again; what is new, is.
     (files / "d.csv").write_text("id,text,colour,wait\nd,last,red,0\n")
-    assert run_load(options, spark).rows == 1
+    stop = StopRequest()
+
+    def show(moment: Moment) -> None:
+        if moment.rows:
+            stop.ask()
+
+    watched = run_load(replace(options, watch=True), spark, show=show, stop=stop)
+    assert (watched.rows, watched.ended) == (1, "stopped")
     assert len(server.read_all(topic, 62)) == 62
 
 
