@@ -44,8 +44,8 @@ _ENVIRONMENT: Final = _ROOT / "build" / f"spark-{kafka.SPARK_VERSION}"
 RESULTS: Final = _ROOT / "benchmarks" / "results" / "spark.json"
 PAGE: Final = _ROOT / "docs" / "benchmarks.md"
 SIDES: Final = ("downrange", "apache", "kafka")
-FULL: Final = Plan(rounds=5, warm_up=2, rows=400_000, triggers=40)
-QUICK: Final = Plan(rounds=2, warm_up=1, rows=100_000, triggers=15)
+FULL: Final = Plan(rounds=5, warm_up=2, first_warm_up=4, rows=400_000, triggers=40)
+QUICK: Final = Plan(rounds=2, warm_up=1, first_warm_up=4, rows=100_000, triggers=15)
 _WIDTH: Final = 110  # of the tables, where they go to a file
 
 
@@ -142,7 +142,9 @@ def _facts() -> dict[str, str]:
     facts = report.machine(told.stderr.split('"')[1])
     packages = {name: version(name) for name in ("pyspark", "pyarrow", "numpy")}
     servers = {"Kafka": kafka.KAFKA_VERSION, "Apache RocketMQ": peers.APACHE_VERSION}
-    return {**facts, **packages, **servers}
+    # What else ran here: a busy machine shows in the rates, much less in the CPU per row.
+    load = {"load average": f"{os.getloadavg()[2]:.0f}"}
+    return {**facts, **packages, **servers, **load}
 
 
 def ask() -> Asked:

@@ -56,13 +56,16 @@ class Plan:
 
     Attributes:
         rounds: Rounds that count.
-        warm_up: Rounds before those.
+        warm_up: Rounds of a job before those.
+        first_warm_up: More of them before the first job, for the JVM to compile what all jobs use;
+            Kafka's path is Java throughout and profits most.
         rows: Rows of a job, over all queues.
         triggers: Triggers of a stream in one round.
     """
 
     rounds: int
     warm_up: int
+    first_warm_up: int
     rows: int
     triggers: int
 
@@ -101,6 +104,9 @@ class Rounds:
     def run(self, jobs: Sequence[Job]) -> list[Series]:
         """Fill the brokers, check them, and measure."""
         self._prepare()
+        for turn in self._turns(jobs[0]) * self.plan.first_warm_up:
+            self.say(f"{turn.title}, warm-up")
+            self._measure(turn)
         series = [each for job in jobs for each in self._compare(self._turns(job))]
         for side in self.sides:
             side.resume()
