@@ -16,9 +16,9 @@ from random import Random
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, NamedTuple
 
-from downrange.spark.columns import decode, decode_columns
-from downrange.spark.decoding import Decoded, Wanted, decode_each
-from downrange.spark.hopping import hop
+from downrange.spark.reading.columns import decode, decode_columns
+from downrange.spark.reading.decoding import Decoded, Wanted, decode_each
+from downrange.spark.reading.hopping import hop
 from downrange.spark.schema import COLUMNS
 from downrange.wire.compression import Compression, compress
 from downrange.wire.records import Record, encode_record

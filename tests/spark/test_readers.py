@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.model import QueueId
-from downrange.spark.losses import DataLost
+from downrange.spark.reading.losses import DataLost
 from tests.apache.artifacts import VERSIONS
 from tests.contract.servers import wait_until
 from tests.embedded.spark.stage import Query, Stage

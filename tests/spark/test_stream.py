@@ -16,7 +16,7 @@ from downrange.client.producer import Producer
 from downrange.embedded import Cluster
 from downrange.model import Message, QueueId
 from downrange.spark import LagListener
-from downrange.spark.offsets import Positions
+from downrange.spark.reading.offsets import Positions
 from downrange.wire.codes import RequestCode
 from tests.contract.servers import Server, wait_until
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from downrange.handling import Peer
-    from downrange.spark.listening import Lag
+    from downrange.spark.reading.lag import Lag
     from downrange.wire.command import Command
 
 _PATIENCE = 120

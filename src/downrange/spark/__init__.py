@@ -23,10 +23,10 @@ from downrange.extras import require
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from downrange.spark.deduplicating import drop_duplicates
-    from downrange.spark.listening import LagListener
-    from downrange.spark.losses import DataLost
+    from downrange.spark.reading.lag import LagListener
+    from downrange.spark.reading.losses import DataLost
     from downrange.spark.source import DownrangeDataSource, RocketMQDataSource
+    from downrange.spark.writing.deduplicating import drop_duplicates
 
 __all__ = [
     "DataLost",
@@ -38,11 +38,11 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "DataLost": "losses",
+    "DataLost": "reading.losses",
     "DownrangeDataSource": "source",
-    "LagListener": "listening",
+    "LagListener": "reading.lag",
     "RocketMQDataSource": "source",
-    "drop_duplicates": "deduplicating",
+    "drop_duplicates": "writing.deduplicating",
 }
 
 

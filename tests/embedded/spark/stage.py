@@ -30,7 +30,7 @@ from downrange.options import BrokerOptions
 from downrange.server.cluster import ClusterOptions, ClusterServer
 from downrange.server.running import ServerThread
 from downrange.spark.connection import close_clients
-from downrange.spark.offsets import Positions
+from downrange.spark.reading.offsets import Positions
 from downrange.spark.source import RocketMQDataSource
 from downrange.store.message_store import StoreOptions
 from downrange.store.retention import RetentionOptions
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from downrange.handling import Peer
     from downrange.server.interception import Interception
-    from downrange.spark.reading import RocketMQReader
-    from downrange.spark.streaming import RocketMQStreamReader
+    from downrange.spark.reading.batch import RocketMQReader
+    from downrange.spark.reading.stream import RocketMQStreamReader
     from downrange.wire.command import Command
 
 ALL = ReadAllAvailable()

@@ -13,8 +13,8 @@ from downrange.errors import RocketMQError, RouteNotFound
 from downrange.model import Message, QueueId
 from downrange.options import TLS, BrokerOptions, Credentials, ListenerOptions
 from downrange.spark.connection import close_clients
-from downrange.spark.losses import DataLost
-from downrange.spark.planning import Range, ReadPartition
+from downrange.spark.reading.losses import DataLost
+from downrange.spark.reading.planning import Range, ReadPartition
 from downrange.spark.source import RocketMQDataSource
 from downrange.tls import client_context, server_context
 from downrange.wire.codes import RequestCode

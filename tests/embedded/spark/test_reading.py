@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from downrange.errors import OptionError, RouteNotFound, ServerError
 from downrange.model import Message, QueueId
-from downrange.spark.losses import DataLost
-from downrange.spark.planning import ReadPartition
+from downrange.spark.reading.losses import DataLost
+from downrange.spark.reading.planning import ReadPartition
 from downrange.spark.schema import spark_schema
 from tests.contract.servers import wait_until
 from tests.embedded.spark.stage import read

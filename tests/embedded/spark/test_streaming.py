@@ -13,9 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from downrange.embedded import drop, refuse
 from downrange.errors import OptionError, RocketMQError
 from downrange.model import QueueId
-from downrange.spark import streaming
-from downrange.spark.losses import DataLost
-from downrange.spark.offsets import Positions
+from downrange.spark.reading import stream as streaming
+from downrange.spark.reading.losses import DataLost
+from downrange.spark.reading.offsets import Positions
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.contract.servers import wait_until

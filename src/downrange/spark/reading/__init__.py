@@ -1,0 +1,1 @@
+"""Reading: which messages on the driver, their rows in tasks."""

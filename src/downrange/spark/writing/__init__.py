@@ -1,0 +1,1 @@
+"""Writing: rows become messages, every one of them acknowledged."""
