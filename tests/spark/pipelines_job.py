@@ -92,7 +92,7 @@ def run(name_server: str, folder: Path, *, is_killed_later: bool) -> list[dict[s
                     has_rows.set()
 
             running.append(pool.submit(job, show))
-            has_rows.wait(60 if job is jobs[0] else 15)
+            has_rows.wait(60 if job is jobs[0] else 5)
         wait(running)
         if any(one.exception() for one in running) and is_killed_later:
             threading.Event().wait(600)  # what was held too long has failed, and that is fine
