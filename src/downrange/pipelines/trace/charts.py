@@ -159,8 +159,10 @@ def _path(values: Sequence[float | None], height: Callable[[float], float]) -> s
 
 
 def _ticks(top: float) -> list[float]:
-    step = texts.round_up(top / 4) if top > 0 else 1.0
-    return [step * index for index in range(math.ceil(top / step - 1e-9) + 1)] or [0.0, 1.0]
+    if top <= 0:
+        return [0.0, 1.0]  # nothing but zeros has an axis, too
+    step = texts.round_up(top / 4)
+    return [step * index for index in range(math.ceil(top / step - 1e-9) + 1)]
 
 
 def _log_ticks(top: float) -> list[float]:

@@ -263,6 +263,12 @@ def test_zero_is_at_the_bottom_and_the_most_below_the_top() -> None:
     assert "M250.0 240.0L750.0 0.0" in html
 
 
+def test_a_line_of_zeros_lies_at_the_bottom() -> None:
+    span = Span(T0, 1000, 2)
+    html = charts.line_chart(span, [Series("a", [0.0, 0.0])], title="t", note="", value=texts.count)
+    assert "M250.0 240.0L750.0 240.0" in html
+
+
 def test_a_logarithmic_axis_names_durations() -> None:
     span = Span(T0, 1000, 2)
     html = charts.line_chart(
