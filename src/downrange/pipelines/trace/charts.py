@@ -30,6 +30,10 @@ _STEP_SECONDS: Final = (
 )
 
 
+#: From here on, as a part of the axis, a text behind its mark might not fit on a phone.
+_LATE: Final = 0.78
+
+
 def line_chart(
     span: Span,
     series: Sequence[Series],
@@ -186,8 +190,11 @@ def _time_axis(span: Span) -> str:
         left = (at - span.begin_ms) / length
         if left > 0.96:
             break
-        odd = ' class="odd"' if index % 2 else ""
-        labels.append(f'<span{odd} style="left:{left:.2%}">{texts.clock(at, step)}</span>')
+        # Near the end a text stands before its mark, or a narrow page would scroll sideways.
+        marks = ("odd" if index % 2 else "") + (" late" if left > _LATE else "")
+        labels.append(
+            f'<span class="{marks.strip()}" style="left:{left:.2%}">{texts.clock(at, step)}</span>'
+        )
     return f'<div class="x" aria-hidden="true">{"".join(labels)}</div>'
 
 

@@ -269,6 +269,15 @@ def test_a_line_of_zeros_lies_at_the_bottom() -> None:
     assert "M250.0 240.0L750.0 240.0" in html
 
 
+def test_times_near_the_end_stand_before_their_marks() -> None:
+    span = Span(T0 // 10_000 * 10_000, 1000, 10)
+    html = charts.line_chart(span, [Series("a", [1.0] * 10)], title="t", note="", value=texts.count)
+    places = re.findall(r'<span class="([a-z ]*)" style="left:([0-9.]+)%">', html)
+    assert len(places) > 2
+    assert all(("late" in marks) == (float(left) > 78) for marks, left in places)
+    assert any("late" in marks for marks, _ in places)
+
+
 def test_a_logarithmic_axis_names_durations() -> None:
     span = Span(T0, 1000, 2)
     html = charts.line_chart(
