@@ -167,17 +167,20 @@ class AioDriver:
             self.core.greeted.discard(connection.address)
 
     def addresses(self) -> dict[str, int]:
-        """Return the servers that connections stand to, and how many requests wait at each."""
+        """Return the servers that connections stand to, and how many requests wait at each.
+
+        Any thread may ask, while the loop makes and ends connections: a copy is taken at once.
+        """
         return {
             address: connection.in_flight
-            for address, connection in self._connections.items()
+            for address, connection in self._connections.copy().items()
             if connection.is_open
         }
 
     def late_count(self) -> int:
-        """Return how many replies came too late."""
+        """Return how many replies came too late, to any thread."""
         return self.late_replies + sum(
-            connection.late_replies for connection in self._connections.values()
+            connection.late_replies for connection in self._connections.copy().values()
         )
 
     def _tidy(self) -> None:

@@ -120,6 +120,26 @@ def test_servers_have_a_connection_each() -> None:
     with_driver(main)
 
 
+def test_connections_are_counted_while_others_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
+        await driver.run(asking(driver))
+
+        def grow(connection: Connection) -> int:
+            """Make a connection while another is looked at, as the loop of another thread may."""
+            driver._connections[f"b:{len(driver._connections)}"] = connection
+            return 0
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "in_flight", property(grow))
+            patch.setattr(Connection, "late_replies", property(grow))
+            assert driver.addresses() == {"a:1": 0}
+            assert driver.late_count() == 0
+        for address in [one for one in driver._connections if one != "a:1"]:
+            del driver._connections[address]
+
+    with_driver(main)
+
+
 def test_headers_are_written_as_the_options_say() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         await driver.run(asking(driver))
