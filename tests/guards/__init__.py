@@ -1,0 +1,1 @@
+"""Budgets without a clock: what an operation may cost in calls, instructions and bytes."""
