@@ -94,6 +94,17 @@ def test_handlers_get_the_listeners_clock() -> None:
         assert peer.ask(Command(ANSWER)).fields == {"now": "77"}
 
 
+def test_a_listener_that_stays_awake_answers_and_falls_asleep() -> None:
+    with _stage(busy_poll=0.2) as (_, listener, peer, _):
+        for _ in range(20):
+            assert peer.ask(Command(ANSWER)).code == 0
+        vigil = listener._vigil
+        assert vigil is not None
+        assert vigil.is_kept
+        wait_until(lambda: not vigil.is_kept)
+        assert peer.ask(Command(ANSWER)).code == 0
+
+
 def test_a_request_is_answered_late_and_others_overtake_it() -> None:
     with _stage() as (service, listener, peer, thread):
         call = peer.start(Command(KEEP))

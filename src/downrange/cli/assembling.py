@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from downrange.cli.settings import AccessSettings, Settings, TlsSettings, load_settings
 from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
 from downrange.server import BrokerServer, ClusterOptions, ClusterServer, NameServer
 from downrange.server.access_file import AccessFile
+from downrange.server.vigil import has_core_to_spare
 from downrange.store.message_store import StoreOptions
 from downrange.store.retention import RetentionOptions
 from downrange.tls import client_context, server_context
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+#: Longer than a client on this machine takes from a reply to its next request.
+_BUSY_POLL: Final = 0.0005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +49,7 @@ class Assembly:
     def __init__(self, flags: CommonFlags) -> None:
         no_file = Settings({}, "the command line")
         self.settings = no_file if flags.config is None else load_settings(flags.config)
-        self.listener = self.settings.make(
-            ListenerOptions, "listener", host=flags.host, tls_mode=flags.tls_mode
-        )
+        self.listener = _listener_options(self.settings, flags)
         access = self.settings.make(AccessSettings, "access", file=_text(flags.acl))
         self.access = None if access.file is None else AccessFile(access.file)
         self.credentials: tuple[str, str] | None = None
@@ -105,9 +108,7 @@ def make_name_server(flags: CommonFlags, port: int | None, store: Path | None) -
     parts = Assembly(flags)
     return NameServer(
         parts.settings.make(NameServerOptions, "nameserver", store=_text(store)),
-        parts.settings.make(
-            ListenerOptions, "listener", host=flags.host, tls_mode=flags.tls_mode, port=port
-        ),
+        _listener_options(parts.settings, flags, port),
         tls=parts.tls,
         access=parts.access,
     )
@@ -140,9 +141,7 @@ def make_broker(
             name_servers=tuple(name_servers) or None,
             flush=flush,
         ),
-        settings.make(
-            ListenerOptions, "listener", host=flags.host, tls_mode=flags.tls_mode, port=port
-        ),
+        _listener_options(settings, flags, port),
         store=settings.make(StoreOptions, "store"),
         retention=settings.make(RetentionOptions, "retention"),
         tls=parts.tls,
@@ -188,6 +187,18 @@ def make_cluster(
         credentials=parts.credentials,
         access=parts.access,
     )
+
+
+def _listener_options(
+    settings: Settings, flags: CommonFlags, port: int | None = None
+) -> ListenerOptions:
+    """Return how a server listens that has a process to itself."""
+    options = settings.make(
+        ListenerOptions, "listener", host=flags.host, tls_mode=flags.tls_mode, port=port
+    )
+    if settings.says("listener", "busy_poll") or not has_core_to_spare():
+        return options
+    return dataclasses.replace(options, busy_poll=_BUSY_POLL)
 
 
 def _text(path: Path | None) -> str | None:

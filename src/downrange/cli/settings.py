@@ -110,6 +110,10 @@ class Settings:
         """Whether the file has this table."""
         return name in self._tables
 
+    def says(self, name: str, key: str) -> bool:
+        """Whether the file has this key in this table."""
+        return key in self._tables.get(name, {})
+
     def section(self, cls: type[DataclassInstance], name: str) -> dict[str, Any]:
         """Return the checked values of a table, as keyword arguments of a dataclass.
 

@@ -89,6 +89,9 @@ class BrokerServer:
         self.folder = os.fspath(folder)
         listening = listening or ListenerOptions()
         self._options = _fit(options or BrokerOptions(), listening)
+        if self._options.flush == "sync":
+            # Replies wait for threads that flush; a loop that never sleeps would hold them up.
+            listening = dataclasses.replace(listening, busy_poll=0.0)
         self._store_options = store or StoreOptions()
         self._retention = retention or RetentionOptions()
         self._name_server_tls = name_server_tls

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from downrange.handling import Output
     from downrange.options import ListenerOptions
+    from downrange.server.vigil import Vigil
     from downrange.wire.command import Command
 
     Then: TypeAlias = Callable[[Command | None, int], Iterable[Output]]
@@ -98,6 +99,7 @@ class Connection(asyncio.Protocol):
         peer: Peer,
         options: ListenerOptions,
         loop: asyncio.AbstractEventLoop,
+        vigil: Vigil | None = None,
     ) -> None:
         self.peer = peer
         self.active_at = loop.time()
@@ -105,6 +107,7 @@ class Connection(asyncio.Protocol):
         self.loop = loop
         self._owner = owner
         self._options = options
+        self._vigil = vigil
         self._link: Link[_Question] = Link(frame_bytes_max=options.frame_bytes_max)
         self._events: deque[Event[_Question]] = deque()
         self._frames: list[bytes] = []
@@ -126,6 +129,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what was read."""
         self.active_at = self.loop.time()
+        if self._vigil is not None:
+            self._vigil.notice()
         self._events.extend(self._link.receive(data))
         self._owner.ready.append(self)
         self._owner.settle()

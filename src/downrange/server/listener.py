@@ -23,6 +23,7 @@ from downrange.errors import CannotListen, OptionError
 from downrange.handling import Output, Peer
 from downrange.server.connection import Connection
 from downrange.server.dispatching import Dispatcher, Service
+from downrange.server.vigil import Vigil
 
 if TYPE_CHECKING:
     import ssl
@@ -77,6 +78,7 @@ class Listener:
         self._dispatcher = Dispatcher(
             service, clock_ms=clock_ms, logger=logger, on_closed=self._leave
         )
+        self._vigil: Vigil | None = None
         self._socket: socket.socket | None = None
         self._address = ""
         self._port = 0
@@ -127,6 +129,8 @@ class Listener:
         if not ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback:
             _log.info("%s can be reached from other machines", self._address)
         loop = asyncio.get_running_loop()
+        if self._options.busy_poll > 0:
+            self._vigil = Vigil(loop, self._options.busy_poll)
         self._loops = [
             loop.create_task(self._accept(self._socket)),
             loop.create_task(self._sweep()),
@@ -259,7 +263,7 @@ class Listener:
             tls = await self._wanted_tls(accepted)
             self._connecting[task] = accepted
             await loop.connect_accepted_socket(
-                lambda: Connection(self._dispatcher, peer, self._options, loop),
+                lambda: Connection(self._dispatcher, peer, self._options, loop, self._vigil),
                 accepted,
                 ssl=tls,
                 ssl_handshake_timeout=None if tls is None else self._options.handshake_timeout,

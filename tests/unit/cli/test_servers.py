@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from downrange.cli import app
+from downrange.cli import app, assembling
 from downrange.cli.assembling import CommonFlags, make_broker, make_cluster, make_name_server
 from downrange.errors import OptionError
 
@@ -70,6 +70,35 @@ def test_flags_are_stronger_than_the_file(tmp_path: Path) -> None:
     assert options.name_servers == ("h:1",)
     listening = broker._listener._options
     assert (listening.host, listening.port) == ("127.0.0.2", 8)
+
+
+@pytest.mark.parametrize(
+    ("is_core_spare", "config", "flush", "expected"),
+    [
+        (True, "", "async", 0.0005),
+        (True, "[listener]\nbusy_poll = 0.002\n", "async", 0.002),
+        (True, "[listener]\nbusy_poll = 0.0\n", "async", 0.0),
+        (True, "", "sync", 0.0),
+        (False, "", "async", 0.0),
+        (False, "[listener]\nbusy_poll = 0.002\n", "async", 0.002),
+    ],
+)
+def test_a_server_process_stays_awake_where_a_core_is_spare(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_core_spare: bool,
+    config: str,
+    flush: str,
+    expected: float,
+) -> None:
+    monkeypatch.setattr(assembling, "has_core_to_spare", lambda: is_core_spare)
+    file = tmp_path / "serve.toml"
+    file.write_text(config)
+    flags = dataclasses.replace(NO_FLAGS, config=file)
+    broker = make_broker(
+        flags, store=tmp_path, port=0, name=None, cluster=None, name_servers=[], flush=flush
+    )
+    assert broker._listener._options.busy_poll == expected
 
 
 def test_a_cluster_without_a_file_has_the_defaults(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""Staying awake while requests follow each other closely.
+
+A process that went to sleep takes 50 to 100 µs to be woken, longer than a message takes to be
+stored, and comes back to cold caches. A client that sends one message after the other pays for
+that each time. So as long as requests come at short distances, the event loop looks for the next
+one again and again instead of sleeping: this is the kernel's `busy_poll`, in the process.
+
+It costs the CPU time in between, and it takes the interpreter from other threads. So it is for a
+server that has a process and a core to itself, and ends as soon as the requests do.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+#: How much CPU time a container may take, in a period, both in µs; or "max" and the period.
+_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
+
+
+class Vigil:
+    """Keeps an event loop awake.
+
+    Args:
+        loop: The event loop.
+        distance: Requests that come within so many seconds are followed closely; so long the next
+            one is waited for without sleeping.
+
+    Attributes:
+        is_kept: Whether the loop does not sleep now.
+    """
+
+    __slots__ = ("_distance", "_loop", "_seen_at", "is_kept")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, distance: float) -> None:
+        self._loop = loop
+        self._distance = distance
+        self._seen_at = float("-inf")
+        self.is_kept = False
+
+    def notice(self) -> None:
+        """Take notice that a peer said something."""
+        now = time.perf_counter()  # a loop's own time may have no more than ms
+        is_close = now - self._seen_at < self._distance
+        self._seen_at = now
+        if is_close and not self.is_kept:
+            self.is_kept = True
+            self._loop.call_soon(self._watch)
+
+    def _watch(self) -> None:
+        """Come back in the next turn of the loop, which then does not sleep before it."""
+        self.is_kept = time.perf_counter() - self._seen_at < self._distance
+        if self.is_kept:
+            self._loop.call_soon(self._watch)
+
+
+def has_core_to_spare(quota_file: Path = _QUOTA) -> bool:
+    """Whether this process may keep one core busy and leave another to its clients."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:  # not every system tells
+        cores = os.cpu_count() or 1
+    try:
+        quota, period = quota_file.read_text().split()
+        if quota != "max":
+            cores = min(cores, int(quota) // int(period))
+    except (OSError, ValueError):
+        pass  # no container, or one of another kind
+    return cores >= 2
