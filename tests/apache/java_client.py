@@ -248,6 +248,7 @@ class JavaClient:
         *,
         name: str | None = None,
         transaction: bool = False,
+        commits: bool = False,
         account: Account | None = None,
         options: Mapping[str, Json] | None = None,
     ) -> str:
@@ -258,6 +259,7 @@ class JavaClient:
             group: Producer group.
             name: Name for later calls; one is made up when absent.
             transaction: Start a transaction producer.
+            commits: Let each of its transactions succeed, whatever a message's `local` says.
             account: Sign requests for this account.
             options: Bean properties by name, for example {"retryTimesWhenSendFailed": 0}.
         """
@@ -268,6 +270,7 @@ class JavaClient:
             nameServers=name_servers,
             group=group,
             transaction=transaction,
+            commits=commits,
             options={"sendMsgTimeout": _SEND_TIMEOUT_MS, **(options or {})},
         )
 

@@ -34,6 +34,7 @@ final class Consumers {
         ops.put("litePull.seek", Consumers::seek);
         ops.put("pull.start", Consumers::startPull);
         ops.put("pull", Consumers::pull);
+        ops.put("pull.bench", Loads::pull);
     }
 
     /** The client object behind something started. */

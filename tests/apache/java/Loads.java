@@ -5,70 +5,155 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Sends as fast as a server answers, for a given time, and counts what the server acknowledged.
+ * Sends or reads as fast as a server answers, for a given time, and counts what came of it.
  *
  * The first send that fails ends the run with its exception: a rate with failures means nothing.
  */
 final class Loads {
+    /** Every transaction succeeds, and nothing is kept of it. */
+    static final TransactionListener COMMITS = new TransactionListener() {
+        @Override
+        public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+            return LocalTransactionState.COMMIT_MESSAGE;
+        }
+
+        @Override
+        public LocalTransactionState checkLocalTransaction(MessageExt message) {
+            return LocalTransactionState.COMMIT_MESSAGE;
+        }
+    };
+
     private static final int LATENCIES_MAX = 1_000_000;
+    private static final int PULL_COUNT = 32;
 
     private final DefaultMQProducer producer;
     private final String topic;
     private final byte[] body;
+    private final int threads;
     private final int width;
-    private final long[] latenciesNs = new long[LATENCIES_MAX];
-    private int calls;
+    private final long end;
+    private final Latencies latencies = new Latencies();
 
-    private Loads(Args args) {
+    private Loads(Args args, long begun) {
         producer = Driver.started(args.text("name"), DefaultMQProducer.class);
         topic = args.text("topic");
         body = new byte[args.integer("bodyBytes", 1024)];
         Arrays.fill(body, (byte) 'x');
+        threads = args.integer("threads", 1);
         width = args.integer("width", 1);
+        end = begun + args.number("durationMs") * 1_000_000;
     }
 
-    /** Mode "sync" waits for each message, "async" keeps width in flight, "batch" sends width at once. */
-    static Object run(Args args) throws Exception {
-        Loads load = new Loads(args);
-        String mode = args.text("mode");
+    /**
+     * Mode "sync" waits for each message and "transaction" for each transaction, "batch" sends width
+     * messages at once and waits, all three in each of the threads; "async" keeps width in flight;
+     * "oneway" waits for no answer but that of every width-th message, so that no more is under way
+     * than a server takes in.
+     */
+    static Object send(Args args) throws Exception {
         long begun = System.nanoTime();
-        long end = begun + args.number("durationMs") * 1_000_000;
+        Loads load = new Loads(args, begun);
+        String mode = args.text("mode");
         long messages;
         switch (mode) {
             case "sync":
-                messages = load.sendEach(end);
+                messages = inThreads(load.threads, load::sendEach);
                 break;
-            case "async":
-                messages = load.sendWindow(end);
+            case "transaction":
+                messages = inThreads(load.threads, load::sendTransactions);
                 break;
             case "batch":
-                messages = load.sendBatches(end);
+                messages = inThreads(load.threads, load::sendBatches);
+                break;
+            case "async":
+                messages = load.sendWindow();
+                break;
+            case "oneway":
+                messages = load.sendOneway();
                 break;
             default:
                 throw new IllegalArgumentException("no such mode: " + mode);
         }
-        return load.report(messages, System.nanoTime() - begun);
+        return report(messages, System.nanoTime() - begun, load.latencies);
     }
 
-    private long sendEach(long end) throws Exception {
+    /** Reads a topic from its first to its last message, again and again, a thread for each queue. */
+    static Object pull(Args args) throws Exception {
+        DefaultMQPullConsumer consumer =
+            Driver.started(args.text("name"), DefaultMQPullConsumer.class);
+        List<MessageQueue> queues =
+            new ArrayList<>(consumer.fetchSubscribeMessageQueues(args.text("topic")));
+        AtomicInteger next = new AtomicInteger();
+        long begun = System.nanoTime();
+        long end = begun + args.number("durationMs") * 1_000_000;
+        long messages = inThreads(
+            queues.size(), () -> pullQueue(consumer, queues.get(next.getAndIncrement()), end));
+        return report(messages, System.nanoTime() - begun, new Latencies());
+    }
+
+    private static long pullQueue(DefaultMQPullConsumer consumer, MessageQueue queue, long end)
+        throws Exception {
+        long first = consumer.minOffset(queue);
+        long last = consumer.maxOffset(queue);
         long messages = 0;
-        for (long now = System.nanoTime(); now < end; messages++) {
-            expectStored(producer.send(new Message(topic, body)));
-            now = note(now);
+        for (long offset = first; System.nanoTime() < end && first < last; ) {
+            PullResult result = consumer.pull(queue, "*", offset, PULL_COUNT);
+            if (result.getPullStatus() != PullStatus.FOUND) {
+                throw new IllegalStateException(queue + " at " + offset + ": " + result);
+            }
+            messages += result.getMsgFoundList().size();
+            offset = result.getNextBeginOffset() < last ? result.getNextBeginOffset() : first;
         }
         return messages;
     }
 
-    private long sendBatches(long end) throws Exception {
+    private long sendEach() throws Exception {
+        long messages = 0;
+        for (long now = System.nanoTime(); now < end; messages++) {
+            expectStored(producer.send(new Message(topic, body)));
+            now = latencies.note(now);
+        }
+        return messages;
+    }
+
+    private long sendTransactions() throws Exception {
+        long messages = 0;
+        for (long now = System.nanoTime(); now < end; messages++) {
+            TransactionSendResult result =
+                producer.sendMessageInTransaction(new Message(topic, body), null);
+            expectStored(result);
+            if (result.getLocalTransactionState() != LocalTransactionState.COMMIT_MESSAGE) {
+                throw new IllegalStateException(result.toString());
+            }
+            now = latencies.note(now);
+        }
+        return messages;
+    }
+
+    private long sendBatches() throws Exception {
         long messages = 0;
         for (long now = System.nanoTime(); now < end; messages += width) {
             List<Message> batch = new ArrayList<>(width);
@@ -76,33 +161,30 @@ final class Loads {
                 batch.add(new Message(topic, body));
             }
             expectStored(producer.send(batch));
-            now = note(now);
+            now = latencies.note(now);
         }
         return messages;
     }
 
-    private long sendWindow(long end) throws Exception {
+    private long sendOneway() throws Exception {
+        long messages = 0;
+        while (System.nanoTime() < end) {
+            for (int i = 1; i < width; i++) {
+                producer.sendOneway(new Message(topic, body));
+            }
+            expectStored(producer.send(new Message(topic, body)));
+            messages += width;
+        }
+        return messages;
+    }
+
+    private long sendWindow() throws Exception {
         Semaphore free = new Semaphore(width);
         AtomicReference<Throwable> failure = new AtomicReference<>();
-        SendCallback callback = new SendCallback() {
-            @Override
-            public void onSuccess(SendResult result) {
-                if (result.getSendStatus() != SendStatus.SEND_OK) {
-                    failure.set(new IllegalStateException(result.toString()));
-                }
-                free.release();
-            }
-
-            @Override
-            public void onException(Throwable error) {
-                failure.set(error);
-                free.release();
-            }
-        };
         long messages = 0;
         for (; System.nanoTime() < end && failure.get() == null; messages++) {
             free.acquire();
-            producer.send(new Message(topic, body), callback);
+            producer.send(new Message(topic, body), new Noted(free, failure, latencies));
         }
         free.acquire(width);
         if (failure.get() != null) {
@@ -111,27 +193,97 @@ final class Loads {
         return messages;
     }
 
+    /** Does the same in several threads and returns the sum; the first exception is thrown. */
+    private static long inThreads(int count, Callable<Long> work) throws Exception {
+        if (count == 1) {
+            return work.call();
+        }
+        ExecutorService pool = Executors.newFixedThreadPool(count);
+        try {
+            List<Callable<Long>> works = new ArrayList<>();
+            for (int i = 0; i < count; i++) {
+                works.add(work);
+            }
+            long sum = 0;
+            for (Future<Long> done : pool.invokeAll(works)) {
+                sum += done.get();
+            }
+            return sum;
+        } catch (ExecutionException error) {
+            throw error.getCause() instanceof Exception ? (Exception) error.getCause() : error;
+        } finally {
+            pool.shutdownNow();
+        }
+    }
+
     private static void expectStored(SendResult result) {
         if (result.getSendStatus() != SendStatus.SEND_OK) {
             throw new IllegalStateException(result.toString());
         }
     }
 
-    private long note(long begun) {
-        long now = System.nanoTime();
-        if (calls < LATENCIES_MAX) {
-            latenciesNs[calls++] = now - begun;
-        }
-        return now;
-    }
-
-    private Map<String, Object> report(long messages, long elapsedNs) {
+    private static Map<String, Object> report(long messages, long elapsedNs, Latencies latencies) {
         Map<String, Object> report = new LinkedHashMap<>();
         report.put("messages", messages);
         report.put("elapsedNs", elapsedNs);
-        Arrays.sort(latenciesNs, 0, calls);
-        report.put("p50Ns", calls == 0 ? null : latenciesNs[calls / 2]);
-        report.put("p99Ns", calls == 0 ? null : latenciesNs[(int) (calls * 0.99)]);
+        report.put("p50Ns", latencies.at(0.5));
+        report.put("p99Ns", latencies.at(0.99));
         return report;
+    }
+
+    /** What a window of sends does about an answer. */
+    private static final class Noted implements SendCallback {
+        private final Semaphore free;
+        private final AtomicReference<Throwable> failure;
+        private final Latencies latencies;
+        private final long begun = System.nanoTime();
+
+        Noted(Semaphore free, AtomicReference<Throwable> failure, Latencies latencies) {
+            this.free = free;
+            this.failure = failure;
+            this.latencies = latencies;
+        }
+
+        @Override
+        public void onSuccess(SendResult result) {
+            // A message that was gathered into a batch may have no result of its own.
+            if (result != null && result.getSendStatus() != SendStatus.SEND_OK) {
+                failure.set(new IllegalStateException(result.toString()));
+            }
+            latencies.note(begun);
+            free.release();
+        }
+
+        @Override
+        public void onException(Throwable error) {
+            failure.set(error);
+            free.release();
+        }
+    }
+
+    /** How long calls took, from any number of threads; the first million of them. */
+    private static final class Latencies {
+        private final long[] nanos = new long[LATENCIES_MAX];
+        private final AtomicInteger noted = new AtomicInteger();
+
+        /** Notes what began then and ends now; returns now. */
+        long note(long begun) {
+            long now = System.nanoTime();
+            int index = noted.getAndIncrement();
+            if (index < LATENCIES_MAX) {
+                nanos[index] = now - begun;
+            }
+            return now;
+        }
+
+        /** The latency that this part of all calls did not exceed; null when none was noted. */
+        Long at(double part) {
+            int count = Math.min(noted.get(), LATENCIES_MAX);
+            if (count == 0) {
+                return null;
+            }
+            Arrays.sort(nanos, 0, count);
+            return nanos[(int) (count * part)];
+        }
     }
 }

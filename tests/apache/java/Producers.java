@@ -40,7 +40,7 @@ final class Producers {
         ops.put("producer.checks",
             args -> SCRIPTS.get(args.text("name")).checks(args.integer("count", 0),
                 args.number("timeoutMs", 0)));
-        ops.put("producer.bench", Loads::run);
+        ops.put("producer.bench", Loads::send);
         ops.put("topic.create", Producers::createTopic);
         ops.put("admin.start", Producers::startAdmin);
     }
@@ -64,9 +64,13 @@ final class Producers {
         DefaultMQProducer producer;
         if (args.flag("transaction", false)) {
             TransactionMQProducer transactional = new TransactionMQProducer(group, hook(args));
-            Script script = new Script();
-            SCRIPTS.put(name, script);
-            transactional.setTransactionListener(script);
+            if (args.flag("commits", false)) {
+                transactional.setTransactionListener(Loads.COMMITS);
+            } else {
+                Script script = new Script();
+                SCRIPTS.put(name, script);
+                transactional.setTransactionListener(script);
+            }
             producer = transactional;
         } else {
             // In 4.9 trace can only be asked for here, in 5 there is also a setter.
