@@ -1,6 +1,6 @@
 """What grows with a store and what must not: cost per message, flushes, the time to start again.
 
-    python benchmarks/growth.py [--megabytes 300]
+    python -m benchmarks.growth.inside [--megabytes 300]
 
 Three tables: the cost of an append with more and more topics and how long a full flush keeps the
 store's thread; the cost of an append while the log grows; and the time to open a store after a

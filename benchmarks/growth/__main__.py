@@ -1,0 +1,129 @@
+"""Measure what must not grow, show it, and keep it where that is wanted."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.growth import charts, report
+from benchmarks.growth.measuring import Connections, Log, Part, Topics
+from benchmarks.growth.plans import FULL, QUICK, Plan
+from benchmarks.growth.report import Run
+from benchmarks.growth.servers import APACHE_VERSION
+from benchmarks.report import machine
+from tests.apache.artifacts import ApacheUnavailable, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.growth.servers import Side
+
+_ROOT: Final = Path(__file__).parents[2]
+RESULTS: Final = _ROOT / "benchmarks" / "results" / "growth.json"
+PAGE: Final = _ROOT / "docs" / "benchmarks.md"
+PARTS: Final[dict[str, Callable[[Plan], Part]]] = {
+    "topics": Topics,
+    "log": Log,
+    "connections": Connections,
+}
+
+_WIDTH: Final = 110  # of the table, where it goes to a file
+_GB: Final = 1_000_000_000
+
+
+def without_apache(plan: Plan) -> Plan:
+    """Return a plan with our side alone."""
+    ours: Side = "downrange"
+    return replace(
+        plan,
+        topics={ours: plan.topics[ours]},
+        levels={ours: plan.levels[ours]},
+        restarts={ours: plan.restarts[ours]},
+        connections={ours: plan.connections[ours]},
+    )
+
+
+def fit(plan: Plan, free_bytes: float) -> tuple[Plan, list[str]]:
+    """Return a plan whose stores fit the disk, and the sizes that had to be left out."""
+    # Half of the disk stays free; each side has its store to itself.
+    most = free_bytes / 2 / _GB
+    left_out = sorted({each for levels in plan.levels.values() for each in levels if each > most})
+    levels = {side: tuple(x for x in sizes if x <= most) for side, sizes in plan.levels.items()}
+    fitting = replace(plan, levels=levels)
+    return fitting, [f"{size:g} GB, as the disk is too full" for size in left_out]
+
+
+def prepare(is_quick: bool) -> tuple[Plan, str, list[str]]:
+    """Return what can be measured here, Java's version, and what is left out."""
+    plan, left_out = fit(QUICK if is_quick else FULL, shutil.disk_usage(tempfile.gettempdir()).free)
+    try:
+        java = resolve(APACHE_VERSION).java
+    except ApacheUnavailable as error:
+        return without_apache(plan), "none", [*left_out, f"Apache {APACHE_VERSION}: {error}"]
+    told = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=True)
+    if is_quick:
+        left_out.append(f"Apache {APACHE_VERSION}, which a quick run has no time for")
+    return plan, told.stderr.split('"')[1], left_out
+
+
+def measure(plan: Plan, wanted: list[str], console: Console) -> list[report.Axis]:
+    """Run the parts that are wanted, with a bar that shows how far it is."""
+    axes: list[report.Axis] = []
+    columns = (TextColumn("{task.description:42}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        parts = [PARTS[name](plan) for name in wanted]
+        task = progress.add_task("", total=sum(len(list(part.steps())) for part in parts))
+        for part in parts:
+            try:
+                for step in part.steps():
+                    progress.update(task, description=step.what)
+                    step.act()
+                    progress.advance(task)
+            finally:
+                part.close()
+            axes += part.axes()
+    return axes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.growth", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="ours alone, in less than a minute")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--store", action="store_true", help="write figures and plots into docs/")
+    asked = parser.parse_args()
+    begun = time.monotonic()
+    plan, java, left_out = prepare(asked.quick)
+    axes = measure(plan, asked.only, Console(stderr=True))
+    run = Run(
+        is_quick=asked.quick,
+        seconds=time.monotonic() - begun,
+        machine={**machine(java), "Apache RocketMQ": APACHE_VERSION},
+        left_out=left_out,
+        axes=axes,
+    )
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(report.table(run))
+    for note in left_out:
+        print(f"left out: {note}")
+    encoded = msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n"
+    if asked.json is not None:
+        asked.json.write_bytes(encoded)
+    if asked.store:
+        RESULTS.write_bytes(encoded)
+        charts.draw(RESULTS)
+        report.write_into(PAGE, f"{report.markdown(run)}\n{charts.pictures(run)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""What a run of `benchmarks.growth` found: kept as JSON, shown as a table, written into the docs.
+
+An `Axis` is one thing that grows. Each of its figures is noted with the figure of the first point,
+or of a store that stays small, taken in the same round; the ratio of a point is the median of the
+rounds' ratios, since the two of a round saw the same machine.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
+from rich import box
+from rich.table import Table
+
+from benchmarks.growth.servers import Side
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Name: TypeAlias = Literal["topics", "stored", "connections", "latency", "restart"]
+
+BEGIN: Final = "<!-- begin: python -m benchmarks.growth -->\n"
+END: Final = "<!-- end: growth -->\n"
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One round of one point.
+
+    Attributes:
+        value: The figure, in the axis's unit.
+        base: That of the first point in the same round.
+        rate: Messages per second meanwhile, where there was a load.
+    """
+
+    value: float
+    base: float
+    rate: float | None = None
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One size, round by round."""
+
+    size: float
+    samples: list[Sample]
+
+    @property
+    def middle(self) -> float:
+        """The figure of the middle round."""
+        return median(sample.value for sample in self.samples)
+
+    @property
+    def spread(self) -> float:
+        """How far the farthest round is from the middle, as a share of it."""
+        return max(abs(sample.value / self.middle - 1) for sample in self.samples)
+
+    @property
+    def ratios(self) -> list[float]:
+        """The rounds' ratios to the first point."""
+        return [sample.value / sample.base for sample in self.samples]
+
+    @property
+    def ratio(self) -> float:
+        """The ratio to the first point."""
+        return median(self.ratios)
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """The points of one server, by size."""
+
+    side: Side
+    points: list[Point]
+
+    def at(self, size: float) -> Point | None:
+        """Return the point of a size, if it was measured."""
+        return next((point for point in self.points if point.size == size), None)
+
+
+class Axis(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that grows, and what it does to a figure.
+
+    Attributes:
+        name: For `--only` and for files.
+        figure: What is measured.
+        unit: Its unit.
+        grows: What grows, and in which unit.
+        target: The most that ours at the last point may be, as a ratio to the first.
+        curves: Ours first.
+    """
+
+    name: Name
+    figure: str
+    unit: str
+    grows: str
+    target: float | None = None
+    curves: list[Curve]
+
+    @property
+    def sizes(self) -> list[float]:
+        """All sizes that were measured."""
+        return sorted({point.size for curve in self.curves for point in curve.points})
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the target is reached; None where there is none."""
+        if self.target is None:
+            return None
+        return self.curves[0].points[-1].ratio <= self.target
+
+    def curve(self, side: Side) -> Curve | None:
+        """Return the curve of a server, if it was measured."""
+        return next((curve for curve in self.curves if curve.side == side), None)
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """All axes of a run, and where they come from."""
+
+    is_quick: bool
+    seconds: float
+    machine: dict[str, str]
+    left_out: list[str]
+    axes: list[Axis]
+
+
+def table(run: Run) -> Table:
+    """Return the figures for the terminal, ratios first."""
+    shown = Table(title=_TITLE, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(_HEADINGS):
+        shown.add_column(heading, justify="right" if number else "left")
+    for axis in run.axes:
+        style = "red" if axis.is_met is False else None
+        for cells in _rows(axis):
+            shown.add_row(*cells, style=style if cells[2] else None)
+        shown.add_section()
+    return shown
+
+
+def markdown(run: Run) -> str:
+    """Return the figures and the machine for the docs."""
+    lines = ["| " + " | ".join(_HEADINGS) + " |", "|---" + "|---:" * (len(_HEADINGS) - 1) + "|"]
+    lines += ["| " + " | ".join(cells) + " |" for axis in run.axes for cells in _rows(axis)]
+    facts = ", ".join(f"{name} {value}" for name, value in run.machine.items())
+    kind = "A quick run" if run.is_quick else "A full run"
+    told = f"{kind} of {run.seconds / 60:.1f} minutes: {facts}."
+    if run.left_out:
+        told += f" Left out: {'; '.join(run.left_out)}."
+    return "\n".join([*lines, "", told, ""])
+
+
+def write_into(page: Path, text: str) -> None:
+    """Replace the figures on a page of the docs, which stand between two comments.
+
+    Raises:
+        ValueError: The page has no place for them.
+    """
+    before, begun, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (begun and ended):
+        raise ValueError(f"{page} has no place for figures")
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def write_size(axis: Name, size: float) -> str:
+    """Write a size for people."""
+    if axis in ("stored", "restart"):
+        return f"{size:g} GB"
+    return f"{size:,.0f}"
+
+
+_TITLE: Final = "What grows and what must not; ratios are to the first point of each part"
+_HEADINGS: Final = ("", "ratio", "target", "downrange", "Apache's ratio", "Apache")
+_SIZES: Final[dict[Name, str]] = {
+    "topics": "{} topics",
+    "stored": "{} stored",
+    "connections": "{} connections",
+    "latency": "{} connections",
+    "restart": "log of {}",
+}
+
+
+def _rows(axis: Axis) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for size in axis.sizes:
+        is_last = size == axis.sizes[-1]
+        points = [_point(axis, side, size) for side in ("downrange", "apache")]
+        ours, apache = ([_ratio(point), _figure(point)] for point in points)
+        target = f"≤ {axis.target:g}x" if is_last and axis.target is not None else ""
+        title = _SIZES[axis.name].format(write_size(axis.name, size))
+        title = f"{title}: {axis.figure}, {axis.unit}"
+        rows.append([title, ours[0], target, ours[1], *apache])
+    return rows
+
+
+def _point(axis: Axis, side: Side, size: float) -> Point | None:
+    curve = axis.curve(side)
+    return None if curve is None else curve.at(size)
+
+
+def _ratio(point: Point | None) -> str:
+    return "" if point is None else f"{point.ratio:.2f}x"
+
+
+def _figure(point: Point | None) -> str:
+    if point is None:
+        return ""
+    value = point.middle
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    return f"{text} ±{point.spread:.0%}" if len(point.samples) > 1 else text

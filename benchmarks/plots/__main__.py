@@ -1,0 +1,26 @@
+"""Make all plots of the docs again, from the stored results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.growth import charts as growth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RESULTS: Final = Path(__file__).parents[1] / "results"
+
+#: Who draws what was stored under a name.
+DRAWN: Final[dict[str, Callable[[Path], None]]] = {"growth.json": growth.draw}
+
+
+def main() -> None:
+    for name, draw in DRAWN.items():
+        if (RESULTS / name).exists():
+            draw(RESULTS / name)
+
+
+if __name__ == "__main__":
+    main()
