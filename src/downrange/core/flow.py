@@ -26,6 +26,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from downrange.wire.command import Command
+from downrange.wire.send_commands import SendCommand
 
 ResultT = TypeVar("ResultT")
 
@@ -38,7 +39,7 @@ class Call(msgspec.Struct, gc=False):
     """
 
     address: str
-    command: Command
+    command: Command | SendCommand
     deadline: float
     is_oneway: bool = False
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from downrange.core.hooks import Hooks
     from downrange.core.selectors import Selector
     from downrange.core.transactions import Checks
+    from downrange.wire.send_commands import SendForm
 
 #: The producer of traces is one of its own: short of nothing that the traced one has.
 _TRACE_OPTIONS: Final = ProducerOptions(
@@ -125,6 +126,8 @@ class ProducerCore:
         self.waiting_rules = SendRules("sync", options.retries, True, False)
         self.async_rules = SendRules("async", options.retries, True, False)
         self.submit_rules = SendRules("async", options.submit_retries, False, True)
+        #: What requests to each queue have in common, by queue and request code.
+        self.forms: dict[tuple[QueueId, int], SendForm] = {}
         self._lane = Lane()
         self.accumulator: Accumulator | None = None
         if options.auto_batch is not None:

@@ -40,6 +40,7 @@ from downrange.core.selectors import (
     select,
     selector_failed,
 )
+from downrange.core.send_exchange import plain_command, receipt_of, send_command
 from downrange.core.tracing import trace_of_send
 from downrange.errors import (
     CallTimeout,
@@ -58,9 +59,7 @@ from downrange.errors import (
     WireError,
     server_error,
 )
-from downrange.model import Attempt, QueueId, QueueOffset, SendReceipt, SendStatus
-from downrange.wire.command import Command
-from downrange.wire.headers import SendReply, SendRequest
+from downrange.model import Attempt, QueueId, SendReceipt, SendStatus
 from downrange.wire.properties import decode_properties
 
 if TYPE_CHECKING:
@@ -68,8 +67,8 @@ if TYPE_CHECKING:
     from downrange.core.preparing import Outgoing
     from downrange.core.producing import ProducerCore
     from downrange.core.selectors import Selector
+    from downrange.wire.command import Command
 
-_STATUSES: Final = {status.value: status for status in SendStatus}
 _STORED: Final = SendStatus.STORED
 _VIP_DISTANCE: Final = 2
 
@@ -142,14 +141,14 @@ def send(
         if client.options.vip_channel:
             address = vip_address(address)
         until = _time_of_attempt(producer, now, deadline, is_last=len(failures) >= retries)
-        command = send_command(producer, outgoing, queue)
         try:
             if producer.is_plain:
+                command = send_command(producer, outgoing, queue)
                 reply: Command = yield Call(address, command, until)
-                receipt = receipt_of(producer, reply, address, queue, outgoing, failures)
+                receipt = receipt_of(reply, address, queue, outgoing, failures)
             else:
                 receipt = yield from _observed_attempt(
-                    producer, outgoing, queue, address, command, until, rules, failures
+                    producer, outgoing, queue, address, until, rules, failures
                 )
         except SendForbidden:  # no broker has to do with it
             producer.counts.failed += outgoing.count
@@ -217,10 +216,10 @@ def send_oneway(
         address = yield from find_target(producer, queue, deadline)
     if client.options.vip_channel:
         address = vip_address(address)
-    command = send_command(producer, outgoing, queue)
     if producer.is_plain:
-        yield Call(address, command, deadline, is_oneway=True)
+        yield Call(address, send_command(producer, outgoing, queue), deadline, is_oneway=True)
     else:
+        command = plain_command(producer, outgoing, queue)
         context = _context(producer, outgoing, queue, address, "oneway")
         yield from run_forbidden(producer.hooks.forbid_send, context)
         yield from run_observers(producer.hooks.before_send, (context,), producer.report)
@@ -306,82 +305,7 @@ def vip_address(address: str) -> str:
     return f"{host}:{int(port) - _VIP_DISTANCE}"
 
 
-# ---- request and answer --------------------------------------------------------------------------
-
-
-def send_command(producer: ProducerCore, outgoing: Outgoing, queue: QueueId) -> Command:
-    """Build the request that sends a message to a queue."""
-    options = producer.options
-    is_batch = outgoing.batch is not None
-    if options.header_version == 2 or is_batch:
-        # The fields of `SendRequestV2`, without making one: this is done for every message.
-        fields = {
-            "a": producer.group,
-            "b": outgoing.topic,
-            "c": options.default_topic,
-            "d": f"{options.default_topic_queues}",
-            "e": f"{queue.number}",
-            "f": f"{outgoing.sys_flag}",
-            "g": f"{outgoing.born_ms}",
-            "h": f"{outgoing.message.flag}",
-            "i": outgoing.properties,
-            "j": "0",
-            "k": "true" if producer.client.options.is_unit_mode else "false",
-            "m": "true" if is_batch else "false",
-            "n": queue.broker,
-        }
-        return Command(outgoing.code, fields, outgoing.body)
-    header = SendRequest(
-        producer_group=producer.group,
-        topic=outgoing.topic,
-        default_topic=options.default_topic,
-        default_topic_queue_nums=options.default_topic_queues,
-        queue_id=queue.number,
-        sys_flag=outgoing.sys_flag,
-        born_timestamp=outgoing.born_ms,
-        flag=outgoing.message.flag,
-        properties=outgoing.properties,
-        reconsume_times=0,
-        unit_mode=producer.client.options.is_unit_mode,
-        batch=False,
-        broker_name=queue.broker,
-    )
-    return Command(outgoing.code, header.to_fields(), outgoing.body)
-
-
-def receipt_of(
-    producer: ProducerCore,
-    reply: Command,
-    address: str,
-    queue: QueueId,
-    outgoing: Outgoing,
-    failures: list[Attempt],
-) -> SendReceipt:
-    """Read a broker's answer to a send.
-
-    Raises:
-        ServerError: It refused.
-        MalformedCommand: It answers success without saying where the message is.
-    """
-    status = _STATUSES.get(reply.code)
-    if status is None:
-        raise server_error(reply.code, reply.remark, address, outgoing.message.topic)
-    fields = SendReply.from_fields(reply.fields)
-    topic = outgoing.message.topic
-    if queue.topic != topic or queue.number != fields.queue_id:
-        queue = QueueId(topic, queue.broker, fields.queue_id)
-    return SendReceipt(
-        message_id=outgoing.message_id,
-        queue=queue,
-        offset=QueueOffset(fields.queue_offset),
-        offset_id=fields.msg_id,
-        status=status,
-        transaction_id=fields.transaction_id,
-        recall_handle=fields.recall_handle,
-        region=fields.region or "DefaultRegion",
-        is_traced=fields.trace_on is not False,
-        failures=tuple(failures) if failures else (),
-    )
+# ---- failures ------------------------------------------------------------------------------------
 
 
 def _is_retried(producer: ProducerCore, rules: SendRules, error: RocketMQError) -> bool:
@@ -414,7 +338,6 @@ def _observed_attempt(
     outgoing: Outgoing,
     queue: QueueId,
     address: str,
-    command: Command,
     deadline: float,
     rules: SendRules,
     failures: list[Attempt],
@@ -426,8 +349,9 @@ def _observed_attempt(
     yield from run_observers(hooks.before_send, (context,), producer.report)
     started, started_ms = client.clock.now(), client.clock.wall_ms()
     try:
+        command = plain_command(producer, outgoing, queue)
         reply = yield from client.call(address, command, deadline)
-        receipt = receipt_of(producer, reply, address, queue, outgoing, failures)
+        receipt = receipt_of(reply, address, queue, outgoing, failures)
     except RocketMQError as error:
         context.error = error
         yield from run_observers(hooks.after_send, (context,), producer.report)

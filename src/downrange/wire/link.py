@@ -21,6 +21,7 @@ from downrange.errors import LinkClosed, OptionError, TooManyInFlight, WireError
 from downrange.wire.codes import CommandFlag, HeaderCodec
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.frames import FRAME_BYTES_MAX, FrameSplitter
+from downrange.wire.send_commands import SendCommand
 
 WaiterT = TypeVar("WaiterT")
 
@@ -110,7 +111,7 @@ class Link(Generic[WaiterT]):
         """Whether the link was closed or broke."""
         return self._is_closed
 
-    def request(self, command: Command, waiter: WaiterT) -> bytes:
+    def request(self, command: Command | SendCommand, waiter: WaiterT) -> bytes:
         """Return a request's bytes and remember who waits for the reply.
 
         The command is given its request id and header codec.
@@ -124,14 +125,12 @@ class Link(Generic[WaiterT]):
             raise LinkClosed(_CLOSED)
         if len(self._in_flight) >= self._in_flight_max:
             raise TooManyInFlight(self._in_flight_max)
-        request_id = self._next_id()
-        command.request_id = request_id
-        command.codec = self._codec
-        data = encode(command, self._frame_bytes_max)
+        command.request_id = request_id = self._next_id()
+        data = self._encode(command)
         self._in_flight[request_id] = waiter
         return data
 
-    def oneway(self, command: Command) -> bytes:
+    def oneway(self, command: Command | SendCommand) -> bytes:
         """Return the bytes of a request that is not answered.
 
         Raises:
@@ -142,8 +141,7 @@ class Link(Generic[WaiterT]):
             raise LinkClosed(_CLOSED)
         command.request_id = self._next_id()
         command.flags |= _ONEWAY
-        command.codec = self._codec
-        return encode(command, self._frame_bytes_max)
+        return self._encode(command)
 
     def reply(self, request: Command, command: Command) -> bytes:
         """Return the bytes of the reply to a request, in the request's own header codec.
@@ -195,6 +193,12 @@ class Link(Generic[WaiterT]):
         waiters = list(self._in_flight.values())
         self._in_flight.clear()
         return waiters
+
+    def _encode(self, command: Command | SendCommand) -> bytes:
+        command.codec = self._codec
+        if isinstance(command, SendCommand):
+            return command.encode(self._frame_bytes_max)
+        return encode(command, self._frame_bytes_max)
 
     def _next_id(self) -> int:
         """Return the next id that no waiting request has; after 2^31 - 1 comes 0."""

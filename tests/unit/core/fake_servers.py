@@ -15,6 +15,7 @@ from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.ids import UniqueIdMaker
 from downrange.wire.records import Record, encode_record
+from downrange.wire.send_commands import SendCommand
 from tests.unit.core.chance import FakeChance
 
 if TYPE_CHECKING:
@@ -122,14 +123,15 @@ class FakeServers:
             return error
 
     def _call(self, call: Call) -> Command:
-        self.calls.append((call.address, call.command))
-        answers = self._answers.get((call.address, call.command.code))
+        command = call.command.plain() if isinstance(call.command, SendCommand) else call.command
+        self.calls.append((call.address, command))
+        answers = self._answers.get((call.address, command.code))
         if answers is None:
-            raise ConnectFailed(call.address, f"nobody answers code {call.command.code}")
+            raise ConnectFailed(call.address, f"nobody answers code {command.code}")
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, RocketMQError):
             raise answer
-        return answer if isinstance(answer, Command) else answer(call.command)
+        return answer if isinstance(answer, Command) else answer(command)
 
     def asked(self, code: RequestCode) -> list[str]:
         """Return who was asked this, in order."""

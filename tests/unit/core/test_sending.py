@@ -11,7 +11,8 @@ from downrange.core.hooks import Hooks, SendContext
 from downrange.core.picking import Lane
 from downrange.core.preparing import prepare, prepare_batch
 from downrange.core.selectors import by_hash, by_random
-from downrange.core.sending import SendRules, send, send_command, send_oneway, vip_address
+from downrange.core.send_exchange import FORMS_MAX, send_command
+from downrange.core.sending import SendRules, send, send_oneway, vip_address
 from downrange.errors import (
     CallTimeout,
     ClientClosed,
@@ -148,9 +149,9 @@ def test_a_receipt_of_a_broker_that_says_little_has_javas_defaults() -> None:
 
 def test_a_receipt_names_the_queue_that_the_broker_chose() -> None:
     flow = sending(producer_with(route("a")))
-    call = expect_call(next(flow))
-    call.command.fields["e"] = "3"
-    assert finish(flow, stored(call)).queue == QueueId("orders", "a", 3)
+    answer = stored(expect_call(next(flow)))
+    answer.fields["queueId"] = "3"
+    assert finish(flow, answer).queue == QueueId("orders", "a", 3)
 
 
 def test_a_receipt_names_the_topic_without_the_namespace() -> None:
@@ -963,3 +964,18 @@ def test_hooks_hear_of_a_one_way_message_that_could_not_be_handed_over() -> None
     with pytest.raises(ConnectFailed):
         play(flow, lambda _: ConnectFailed("a:10911", "refused"))
     assert [type(context.error) for context in seen] == [ConnectFailed]
+
+
+def test_forms_of_requests_are_kept_up_to_a_limit() -> None:
+    producer = producer_with()
+    outgoing = prepare(producer, Message("orders", b"1"))
+    for number in range(FORMS_MAX + 1):
+        send_command(producer, outgoing, QueueId("orders", "a", number))
+    assert list(producer.forms) == [(QueueId("orders", "a", FORMS_MAX), outgoing.code)]
+
+
+def test_a_broker_whose_name_cannot_be_written_fails_the_send() -> None:
+    flow = sending(producer_with(route("\ud800")))
+    with pytest.raises(SendFailed) as failed:
+        next(flow)
+    assert isinstance(failed.value.attempts[0].error, Unencodable)
