@@ -1,0 +1,182 @@
+"""Requests whose cost for the server is counted: from the bytes that were read to those written.
+
+A connection, the broker and a store on disk, as a server has them, without its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.sends import BATCH, Batches, Sends
+from downrange.broker.broker import Broker
+from downrange.broker.state import BrokerState, StoreHost
+from downrange.handling import Peer
+from downrange.options import BrokerOptions, ListenerOptions
+from downrange.server.connection import Connection
+from downrange.server.dispatching import Dispatcher
+from downrange.store.files import OsFiles
+from downrange.store.message_store import MessageStore, StoreOptions
+from downrange.wire.codes import RequestCode
+from downrange.wire.command import encode
+from downrange.wire.fields import request_command
+from downrange.wire.headers import PullRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from downrange.handling import Output
+    from downrange.wire.command import Command
+    from tests.guards.count import Operation
+
+TOGETHER: Final = 100
+PULLED: Final = 32
+#: In a store that is not small, and beside topics that are not few.
+STORED: Final = 20_000
+TOPICS: Final = 1_000
+
+_NOW_MS: Final = 1_800_000_000_000
+_QUEUES: Final = 4
+_PEER: Final = Peer(1, "127.0.0.1:40000")
+_SIZES: Final = StoreOptions(
+    log_segment_bytes=256 << 20, queue_segment_units=30_000, key_slots=50_000, key_entries=200_000
+)
+_HAS_SUBSCRIPTION: Final = 4
+
+
+class _Server:
+    """A broker behind one connection; what is written to the peer is kept until the next read."""
+
+    def __init__(self, files: OsFiles, store: MessageStore) -> None:
+        host = StoreHost.of("127.0.0.1", 10911)
+        state = BrokerState(BrokerOptions(), host, store, lambda _: "made", _NOW_MS)
+        state.prepare(_NOW_MS)
+        self._broker = Broker(state)
+        self._files = files
+        self._store = store
+        loop = asyncio.new_event_loop()
+        loop.close()  # only its clock is asked
+        self._dispatcher = Dispatcher(
+            self,
+            clock_ms=lambda: _NOW_MS,
+            logger=logging.getLogger("downrange.test"),
+            on_closed=lambda _: None,
+        )
+        self._connection = Connection(self._dispatcher, _PEER, ListenerOptions(), loop)
+        self._written: list[bytes] = []
+        transport: Any = self
+        self._connection.connection_made(transport)
+
+    def read(self, data: bytes, replies: int = 1) -> None:
+        """Let the server read, store and answer; it must do so with success."""
+        self._connection.data_received(data)
+        self._dispatcher.perform(self._broker.commit(_NOW_MS))
+        self._dispatcher.perform(self._broker.published(self._broker.version))
+        answered = b"".join(self._written)
+        self._written.clear()
+        assert answered.count(b'{"code":0,') == replies, answered[:200]
+
+    def flush(self) -> None:
+        """Make durable what is stored."""
+        self._store.flush()
+
+    # ---- as the service ----
+
+    def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+        return self._broker.handle(request, peer, now_ms)
+
+    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+        return self._broker.lose(peer, now_ms)
+
+    # ---- as the transport ----
+
+    def write(self, data: bytes) -> None:
+        self._written.append(data)
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+
+@contextmanager
+def _server() -> Generator[_Server]:
+    with tempfile.TemporaryDirectory() as folder:
+        files = OsFiles(folder)
+        store = MessageStore(files, _SIZES)
+        try:
+            yield _Server(files, store)
+        finally:
+            store.close()
+            files.close()
+
+
+@contextmanager
+def one() -> Generator[Operation]:
+    """One send."""
+    with _server() as server:
+        sends = Sends("guarded", _QUEUES)
+        yield lambda: server.read(sends.take(1))
+
+
+@contextmanager
+def together() -> Generator[Operation]:
+    """A hundred sends that come with one read."""
+    with _server() as server:
+        sends = Sends("guarded", _QUEUES)
+        yield lambda: server.read(sends.take(TOGETHER), TOGETHER)
+
+
+@contextmanager
+def together_among_many_topics() -> Generator[Operation]:
+    """The same, in a broker that has a thousand topics."""
+    with _server() as server:
+        for number in range(TOPICS):
+            server.read(Sends(f"guarded-{number}", _QUEUES).take(1))
+        server.flush()
+        sends = Sends("guarded", _QUEUES)
+        yield lambda: server.read(sends.take(TOGETHER), TOGETHER)
+
+
+@contextmanager
+def together_behind_many_messages() -> Generator[Operation]:
+    """The same, in a store that is not empty."""
+    with _server() as server:
+        batches = Batches("guarded", _QUEUES)
+        for _ in range(STORED // BATCH):
+            server.read(batches.take(1))
+        server.flush()
+        sends = Sends("guarded", _QUEUES)
+        yield lambda: server.read(sends.take(TOGETHER), TOGETHER)
+
+
+@contextmanager
+def batch() -> Generator[Operation]:
+    """A hundred messages in one request."""
+    with _server() as server:
+        batches = Batches("guarded", _QUEUES)
+        yield lambda: server.read(batches.take(1))
+
+
+@contextmanager
+def pull() -> Generator[Operation]:
+    """A pull of as many messages as Apache gives at a time."""
+    with _server() as server:
+        sends = Sends("guarded", 1)
+        server.read(sends.take(TOGETHER), TOGETHER)
+        header = PullRequest(
+            consumer_group="guards",
+            topic="guarded",
+            queue_id=0,
+            queue_offset=0,
+            max_msg_nums=PULLED,
+            sys_flag=_HAS_SUBSCRIPTION,
+            subscription="*",
+            expression_type="TAG",
+        )
+        request = encode(request_command(header, code=int(RequestCode.PULL_MESSAGE)))
+        yield lambda: server.read(request)

@@ -1,0 +1,51 @@
+"""What a message may cost the server, and that it costs no more among many.
+
+The figures are those of the day they were last written down; see `test_sends`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks.sends import BATCH
+from tests.guards.answers import PULLED, TOGETHER
+from tests.guards.count import Counts, counted_apart
+
+#: Instructions differ from one release of Python to the next, so budgets hold for one.
+PYTHON = (3, 11)
+SLACK = 1.10
+#: Some tables grow now and then, and some caches are filled; neither may grow with the numbers.
+GROWTH_MAX = 1.02
+
+
+@pytest.mark.skipif(
+    sys.version_info[:2] != PYTHON,
+    reason=f"budgets were counted on Python {PYTHON[0]}.{PYTHON[1]}",
+)
+@pytest.mark.parametrize(
+    ("subject", "messages", "budget"),
+    [
+        pytest.param("one", 1, Counts(184, 2752, 5_753), id="one"),
+        pytest.param("together", TOGETHER, Counts(12_760, 192_175, 555_309), id="together"),
+        pytest.param("batch", BATCH, Counts(3882, 56_830, 341_531), id="batch"),
+        pytest.param("pull", PULLED, Counts(135, 3086, 81_997), id="pull"),
+    ],
+)
+def test_an_answer_stays_within_its_budget(subject: str, messages: int, budget: Counts) -> None:
+    counts = counted_apart(f"tests.guards.answers:{subject}")
+    told = f"{counts} for {messages} messages, where {budget} was usual"
+    assert counts.calls <= budget.calls * SLACK, told
+    assert counts.instructions <= budget.instructions * SLACK, told
+    assert counts.held_bytes <= budget.held_bytes * SLACK, told
+
+
+@pytest.mark.parametrize("subject", ["together_among_many_topics", "together_behind_many_messages"])
+def test_a_send_costs_the_same_among_many(subject: str) -> None:
+    few = counted_apart("tests.guards.answers:together")
+    many = counted_apart(f"tests.guards.answers:{subject}")
+    told = f"{many} where it is {few} among few"
+    assert many.calls <= few.calls * GROWTH_MAX, told
+    assert many.instructions <= few.instructions * GROWTH_MAX, told
+    assert many.held_bytes <= few.held_bytes * GROWTH_MAX, told
