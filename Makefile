@@ -54,12 +54,14 @@ fix: $(READY)  ## Format, and mend what ruff can mend
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(READY)  ## Measure against floors and peers: wire, store, server, client, Spark
+# Of Spark, only what it reads is quick to measure; of the rest `python -m benchmarks.spark` tells.
+QUICK_SPARK := --only read --side downrange --side kafka --rounds 2
+bench: $(READY)  ## Measure against floors and peers: wire, store, matrix, growth, Spark; QUICK=1
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/python benchmarks/store.py
-	$(BIN)/python -m benchmarks.server
-	$(BIN)/python -m benchmarks.client
-	$(BIN)/python -m benchmarks.spark
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.growth $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.spark $(if $(QUICK),--quick $(QUICK_SPARK))
 
 SECONDS ?= 60
 SEED ?= random

@@ -80,6 +80,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         seconds: The measured time.
         server_cpu: CPU seconds of the server in it.
         load_cpu: CPU seconds of this process in it.
+        load_bytes: Memory of this process at the end.
         latencies_us: Median and 99th percentile of a round trip, where one is in flight.
     """
 
@@ -88,6 +89,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     server_cpu: float
     load_cpu: float
+    load_bytes: int
     latencies_us: tuple[float, float] | None = None
 
 
@@ -294,6 +296,7 @@ def run(work: Work) -> Measured:
         seconds=ended - begun,
         server_cpu=cpu_seconds(work.pids) - server_cpu,
         load_cpu=load_cpu,
+        load_bytes=own_bytes(["self"]),
         latencies_us=_percentiles_us(latencies) if latencies else None,
     )
 
@@ -306,6 +309,16 @@ def cpu_seconds(pids: Iterable[int]) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / _TICKS
+
+
+def own_bytes(pids: Iterable[int | str]) -> int:
+    """Return how much memory processes have for themselves, without pages of files."""
+    total = 0
+    for pid in pids:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        found = next(line for line in lines if line.startswith("RssAnon:"))
+        total += int(found.split()[1]) * 1024
+    return total
 
 
 def _percentiles_us(latencies: list[float]) -> tuple[float, float]:

@@ -40,6 +40,7 @@ _START_TIMEOUT = 120.0
 _STOP_TIMEOUT = 5.0
 _COUNT_TIMEOUT = 30.0
 _POLL_INTERVAL = 0.02
+_SETTLING = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,13 +92,22 @@ class Peer:
         Raises:
             RuntimeError: A message is missing, or there is one too many.
         """
+        for topic in self.acknowledged:
+            self.check_count(topic)
+
+    def check_count(self, topic: str) -> None:
+        """Do so for one topic; what is missing may come within half a minute.
+
+        Raises:
+            RuntimeError: A message is missing, or there is one too many.
+        """
         deadline = time.monotonic() + _COUNT_TIMEOUT
-        for topic, expected in self.acknowledged.items():
-            # A store may index behind the acknowledgement.
-            while (stored := self._stored(topic)) < expected and time.monotonic() < deadline:
-                time.sleep(_POLL_INTERVAL)
-            if stored != expected:
-                raise RuntimeError(f"{self.name} stored {stored} of {expected} in {topic}")
+        expected = self.acknowledged[topic]
+        # A store may index behind the acknowledgement.
+        while (stored := self.stored(topic)) < expected and time.monotonic() < deadline:
+            time.sleep(_POLL_INTERVAL)
+        if stored != expected:
+            raise RuntimeError(f"{self.name} stored {stored} of {expected} in {topic}")
 
     def memory_bytes(self) -> int:
         """Return the memory of all processes, each shared page counted once among its users."""
@@ -117,13 +127,22 @@ class Peer:
         """Let the server go on."""
         _signal(self.pids + self.companions, signal.SIGCONT)
 
-    def _stored(self, topic: str) -> int:
+    def stored(self, topic: str) -> int:
+        """Return how many messages the queues of a topic say they hold."""
         total = 0
         for queue in range(QUEUES):
             fields = {"topic": topic, "queueId": str(queue)}
             answer = probe.call(self.broker, RequestCode.GET_MAX_OFFSET, fields)
             total += int(answer.fields["offset"])
         return total
+
+    def settled(self, topic: str) -> int:
+        """Return the same once it no longer grows."""
+        before, after = -1, self.stored(topic)
+        while before != after:
+            time.sleep(_SETTLING)
+            before, after = after, self.stored(topic)
+        return after
 
 
 class Pair:
@@ -169,7 +188,7 @@ def start_both(flush: Flush) -> Generator[Pair]:
 @contextlib.contextmanager
 def start(name: Name, flush: Flush = "async") -> Generator[Peer]:
     """Start a server, wait until it has stored a message, and end it at the end."""
-    _environment()  # before the clock starts
+    environment()  # before the clock starts
     begun = time.monotonic()
     with (_start_apache if name == "apache" else _start_ours)(flush) as peer:
         _send_first(peer.broker)
@@ -203,7 +222,7 @@ def _start_ours(flush: Flush) -> Generator[Peer]:
             [*command, "--store", str(folder / "store")],
             output=folder / "log",
             directory=folder,
-            environment=_environment(),
+            environment=environment(),
             piped=True,
         )
         try:
@@ -222,8 +241,8 @@ def _start_ours(flush: Flush) -> Generator[Peer]:
 
 
 @functools.cache
-def _environment() -> dict[str, str]:
-    """Return an environment in which modules are compiled already, as after an installation.
+def environment() -> dict[str, str]:
+    """Return an environment in which Python's modules are compiled, as after an installation.
 
     A developer's machine may forbid Python to keep what it compiled; each start would pay for it.
     """

@@ -51,10 +51,12 @@ class Sends:
 class Batches:
     """Makes batches without end, round the queues, no two messages with the same key."""
 
-    def __init__(self, topic: str, queue_count: int, *, tag: str | None = None) -> None:
+    def __init__(
+        self, topic: str, queue_count: int, *, tag: str | None = None, body: bytes = BODY
+    ) -> None:
         """Build one header per queue, and the bytes between two keys of a batch."""
-        prefix = _key_prefix()
-        made = [_batch_parts(topic, queue, prefix, tag) for queue in range(queue_count)]
+        properties = _properties(_key_prefix(), tag)
+        made = [_batch_parts(topic, queue, properties, body) for queue in range(queue_count)]
         self._heads = [head for head, _, _ in made]
         _, self._between, self._end = made[0]
         self._sent = 0
@@ -81,13 +83,12 @@ def _send_head(topic: str, queue: int, prefix: str, tag: str | None) -> bytes:
 
 
 def _batch_parts(
-    topic: str, queue: int, prefix: str, tag: str | None
+    topic: str, queue: int, properties: str, body: bytes
 ) -> tuple[bytes, bytes, bytes]:
     """Return what comes before the first key of the messages, between two, and after the last."""
-    properties = _properties(prefix, tag)
     header = _send_header(topic, queue, properties)
     header.batch = True
-    items = encode_batch([BatchItem(0, BODY, properties.encode())] * BATCH)
+    items = encode_batch([BatchItem(0, body, properties.encode())] * BATCH)
     command = request_command(header, items, code=RequestCode.SEND_BATCH_MESSAGE)
     head, between, *_, end = _fillable(command).split(_KEY.encode())
     return head, between, end

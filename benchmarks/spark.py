@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 from rich.console import Console
 
-from benchmarks import kafka, peers, report, spark_report
+from benchmarks import kafka, machine, peers, spark_report
 from benchmarks.spark_rounds import JOBS, QUEUES, Plan, Rounds, start_session
 from benchmarks.spark_sides import KafkaSide, RocketMQSide
 from downrange.spark import register
@@ -139,7 +139,7 @@ def _connector(sides: Sequence[str]) -> Path | None:
 def _facts() -> dict[str, str]:
     java = [str(find_java()), "-version"]
     told = subprocess.run(java, capture_output=True, text=True, check=True)
-    facts = report.machine(told.stderr.split('"')[1])
+    facts = machine.facts(told.stderr.split('"')[1])
     packages = {name: version(name) for name in ("pyspark", "pyarrow", "numpy")}
     servers = {"Kafka": kafka.KAFKA_VERSION, "Apache RocketMQ": peers.APACHE_VERSION}
     # What else ran here: a busy machine shows in the rates, much less in the CPU per row.

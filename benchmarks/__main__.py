@@ -1,0 +1,144 @@
+"""Clients and servers side by side: ours, Java's and Apache's, in interleaved rounds.
+
+    python -m benchmarks [--quick] [--only NAME …] [--rounds N] [--seconds S]
+        [--json FILE] [--store]
+
+A name is a part of a cell's name, such as "java", "apache", "async-256" or "1024", or a pattern
+for the whole, such as "*/apache/sync-1/1024/*"; "start", "idle-memory" and "idle-cpu" are names,
+too. Nothing else should run meanwhile. Ctrl-C ends everything and shows what was measured by then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from benchmarks import machine, peers
+from benchmarks.matrix import page, results, tables
+from benchmarks.matrix.plan import FULL, QUICK, Plan, left_out
+from benchmarks.matrix.running import Matrix
+from tests.apache.artifacts import resolve
+
+_WIDTH: Final = 130  # of the tables, where they go to a file
+
+
+class Bar:
+    """A progress bar that counts seconds."""
+
+    def __init__(self, progress: Progress) -> None:
+        """Show nothing yet."""
+        self._progress = progress
+        self._task = progress.add_task("", total=None)
+
+    def expect(self, seconds: float) -> None:
+        """Take note of how long all will take."""
+        self._progress.update(self._task, total=seconds)
+
+    def say(self, text: str) -> None:
+        """Show what comes next."""
+        self._progress.update(self._task, description=text)
+
+    def spent(self, seconds: float) -> None:
+        """Show that this much is done."""
+        self._progress.advance(self._task, seconds)
+
+
+def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
+    """Run a plan; when it is broken off, return what there is by then."""
+    columns = (
+        TextColumn("{task.description:<44}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    begun, is_complete = time.monotonic(), False
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=300.0) as shown:
+        bar = Bar(shown)
+        matrix = Matrix(plan, bar)
+        bar.expect(matrix.estimated_seconds)
+        try:
+            matrix.run()
+            is_complete = True
+        except KeyboardInterrupt:
+            pass
+    return results.Run(
+        is_quick=is_quick,
+        is_complete=is_complete,
+        seconds=time.monotonic() - begun,
+        rounds=plan.rounds,
+        round_seconds=plan.seconds,
+        machine={
+            **machine.facts(_java_version()),
+            "downrange": machine.version_of("downrange"),
+            "Apache RocketMQ": peers.APACHE_VERSION,
+        },
+        series=list(matrix.series.values()),
+        probes=matrix.probes,
+        left_out=left_out(plan),
+    )
+
+
+def show(run: results.Run, console: Console) -> None:
+    """Print a run: targets, cells, where it comes from, what went wrong."""
+    for rows in tables.all_rows(run):
+        console.print(tables.drawn(rows))
+    console.print("CPU in µs per message; ± is the round farthest from the median.", style="dim")
+    console.print(tables.story(run), style="dim")
+    if run.is_quick:
+        for line in run.left_out:
+            console.print(f"left out: {line}", style="dim")
+    for failure in run.failures:
+        console.print(f"failed: {failure}", style="red", markup=False)
+
+
+def _java_version() -> str:
+    command = [str(resolve(peers.APACHE_VERSION).java), "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stderr.split('"')[1]
+
+
+def _ask() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="what has a target, in two minutes")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure only these")
+    parser.add_argument("--rounds", type=int, help="how often each cell is measured")
+    parser.add_argument("--seconds", type=float, help="for how long")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the run to a file")
+    parser.add_argument(
+        "--store", action="store_true", help="make this run the one that the docs show"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = _ask()
+    plan = QUICK if asked.quick else FULL
+    plan = replace(plan, rounds=asked.rounds or plan.rounds, seconds=asked.seconds or plan.seconds)
+    try:
+        plan = plan.narrowed(asked.only)
+    except ValueError as error:
+        sys.exit(str(error))
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    run = measure(plan, console, is_quick=asked.quick)
+    show(run, console)
+    for path in [asked.json, results.STORED if asked.store else None]:
+        if path is not None:
+            results.store(run, path)
+    if asked.store:
+        page.write(run)
+    sys.exit(130 if not run.is_complete else 1 if run.failures else 0)
+
+
+if __name__ == "__main__":
+    main()

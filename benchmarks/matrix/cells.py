@@ -1,0 +1,127 @@
+"""What the matrix is made of: a cell is one client that does one work with one server.
+
+Works mean the same for each client, as far as it can do them:
+
+- "sync-1": one message is sent after the other. With asyncio, one task awaits each send.
+- "sync-64": the same in 64 threads; with asyncio, in 64 tasks; the generator has 64 connections.
+- "async-256": 256 messages are in flight, from one thread. With asyncio, 256 tasks; in threads,
+  futures of `submit`; in Java, callbacks.
+- "one-way": no answer is waited for but that of each 500th message, which is a normal one: else a
+  server that is too slow would drop what it cannot take in.
+- "batch": batches of 100, eight of them in flight. In Java, from eight threads.
+- "auto-batch": as "async-256", and the client gathers what is sent into batches.
+- "transactions": half message, local work that does nothing, commit; in 64 threads or tasks.
+- "pull": a topic is read from its first to its last message, again and again, with one request
+  of up to 32 messages in flight for each of its four queues.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ClientName: TypeAlias = Literal["java", "threads", "asyncio", "generator"]
+ServerName: TypeAlias = Literal["downrange", "apache"]
+FlushName: TypeAlias = Literal["async", "sync"]
+WorkName: TypeAlias = Literal[
+    "sync-1", "sync-64", "async-256", "one-way", "batch", "auto-batch", "transactions", "pull"
+]
+
+CLIENTS: Final[tuple[ClientName, ...]] = ("java", "threads", "asyncio")
+SERVERS: Final[tuple[ServerName, ...]] = ("downrange", "apache")
+BODIES: Final = (100, 1024, 16_384)
+USUAL_BODY: Final = 1024
+#: Clients send so much; how many threads, tasks or messages that is.
+SENDERS: Final = 64
+WINDOW: Final = 256
+BATCH: Final = 100
+BATCHES_IN_FLIGHT: Final = 8
+ONE_WAY_FENCE: Final = 500
+
+WORK_TITLES: Final[dict[WorkName, str]] = {
+    "sync-1": "one sender",
+    "sync-64": f"{SENDERS} senders",
+    "async-256": f"{WINDOW} in flight",
+    "one-way": "one-way",
+    "batch": f"batches of {BATCH}",
+    "auto-batch": "automatic batches",
+    "transactions": "transactions",
+    "pull": "pull",
+}
+CLIENT_TITLES: Final[dict[ClientName, str]] = {
+    "java": "Java",
+    "threads": "threads",
+    "asyncio": "asyncio",
+    "generator": "generator",
+}
+SERVER_TITLES: Final[dict[ServerName, str]] = {"downrange": "embedded", "apache": "Apache"}
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One client that does one work with one server.
+
+    Attributes:
+        client: Who sends or reads.
+        server: Who stores.
+        work: What is done; see above.
+        body_bytes: Size of each body.
+        flush: "sync" when the server acknowledges only what is safe on the disk.
+    """
+
+    client: ClientName
+    server: ServerName
+    work: WorkName
+    body_bytes: int = USUAL_BODY
+    flush: FlushName = "async"
+
+    @property
+    def name(self) -> str:
+        """How the command line calls it, such as "java/apache/sync-1/1024/async"."""
+        return f"{self.client}/{self.server}/{self.work}/{self.body_bytes}/{self.flush}-flush"
+
+    @property
+    def topic(self) -> str:
+        """Where its messages go; other clients that do the same use it, too."""
+        return f"bench-{self.work}-{self.body_bytes}"
+
+    def is_wanted(self, patterns: Sequence[str]) -> bool:
+        """Tell whether one of these describes it: a part of its name, or a glob for the whole."""
+        parts = self.name.split("/")
+        return any(
+            fnmatchcase(self.name, pattern) if "/" in pattern else pattern in parts
+            for pattern in patterns
+        )
+
+
+def size_title(body_bytes: int) -> str:
+    """Return a size for people, such as "16 KB"."""
+    return f"{body_bytes} B" if body_bytes < 1024 else f"{body_bytes // 1024} KB"
+
+
+def all_cells() -> list[Cell]:
+    """Return the whole matrix, in the order in which it is shown."""
+    cells = [
+        Cell(client=client, server=server, work=work, body_bytes=body)
+        for body in BODIES
+        for work in WORK_TITLES
+        for client in CLIENTS
+        for server in SERVERS
+    ]
+    generated: tuple[WorkName, ...] = ("sync-1", "async-256", "batch", "pull")
+    cells += [
+        Cell(client="generator", server=server, work=work)
+        for work in generated
+        for server in SERVERS
+    ]
+    flushed: tuple[ClientName, ...] = (*CLIENTS, "generator")
+    cells += [
+        Cell(client=client, server=server, work="sync-64", flush="sync")
+        for client in flushed
+        for server in SERVERS
+    ]
+    return cells

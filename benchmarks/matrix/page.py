@@ -1,0 +1,42 @@
+"""Writes a run into the page of the docs, between two comments that mark the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.matrix.tables import cell_rows, markdown, probe_rows, story, target_rows
+
+if TYPE_CHECKING:
+    from benchmarks.matrix.results import Run
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+BEGIN: Final = "<!-- begin: python -m benchmarks --store -->\n"
+END: Final = "<!-- end: matrix -->\n"
+
+
+def text(run: Run) -> str:
+    """Return what the page says of a run: ratios first, then the figures of that machine."""
+    parts = [
+        "### Ratios\n",
+        markdown(target_rows(run)),
+        "### Figures of that machine\n",
+        story(run) + "\n",
+    ]
+    for rows in [*cell_rows(run), *([probe_rows(run)] if run.probes else [])]:
+        parts += [f"#### {rows.title}\n", markdown(rows)]
+    parts += [f"Failed: {failure.splitlines()[-1]}\n" for failure in run.failures]
+    return "\n".join(parts)
+
+
+def write(run: Run, page: Path = PAGE) -> None:
+    """Replace the figures on the page.
+
+    Raises:
+        ValueError: The page has no place for them.
+    """
+    before, begun, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not begun or not ended:
+        raise ValueError(f"{page} has no place for figures")
+    page.write_text(f"{before}{BEGIN}\n{text(run)}\n{END}{after}", encoding="utf-8")

@@ -1,0 +1,122 @@
+"""What is measured for how long: the full plan, the quick one, and what is left of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from benchmarks.matrix.cells import CLIENT_TITLES, SERVERS, USUAL_BODY, all_cells, size_title
+from benchmarks.matrix.targets import TARGETS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.matrix.cells import Cell
+    from benchmarks.matrix.results import ProbeName
+
+PROBES: Final[tuple[ProbeName, ...]] = ("start", "idle-memory", "idle-cpu")
+#: Large bodies fill a disk: they are sent for this part of a round.
+_LARGE_PART: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure, and for how long.
+
+    Attributes:
+        cells: What to measure.
+        probes: What else to ask both servers.
+        rounds: Rounds per cell.
+        seconds: Length of a round.
+        lead_in: The same load right before each round.
+        warm_up: Load on each server and each Java client before the first round, for a JVM to
+            compile what it will run: spread over all that Java's client does in the rounds.
+        settling: Seconds from start until a server counts as idle.
+        idle_seconds: How long to watch it then.
+        more_starts: Starts that serve only to be timed.
+    """
+
+    cells: tuple[Cell, ...]
+    probes: tuple[ProbeName, ...] = PROBES
+    rounds: int
+    seconds: float
+    lead_in: float
+    warm_up: float
+    settling: float
+    idle_seconds: float
+    more_starts: int
+
+    def seconds_of(self, cell: Cell) -> float:
+        """Return how long a round of this cell is."""
+        return self.seconds * (_LARGE_PART if cell.body_bytes > USUAL_BODY else 1.0)
+
+    def narrowed(self, only: Sequence[str]) -> Plan:
+        """Return the same for what is asked for alone.
+
+        Raises:
+            ValueError: Nothing is called like that.
+        """
+        if not only:
+            return self
+        cells = tuple(cell for cell in self.cells if cell.is_wanted(only))
+        probes = tuple(name for name in self.probes if name in only)
+        if not cells and not probes:
+            raise ValueError(f"nothing to measure is called {' or '.join(only)}")
+        return replace(self, cells=cells, probes=probes)
+
+
+def _target_cells() -> tuple[Cell, ...]:
+    wanted = {cell for target in TARGETS for cell in target.cells}
+    return tuple(cell for cell in all_cells() if cell in wanted)
+
+
+FULL: Final = Plan(
+    cells=tuple(all_cells()),
+    rounds=3,
+    seconds=1.5,
+    lead_in=0.3,
+    warm_up=30.0,
+    settling=20.0,
+    idle_seconds=5.0,
+    more_starts=3,
+)
+QUICK: Final = Plan(
+    cells=_target_cells(),
+    rounds=2,
+    seconds=0.5,
+    lead_in=0.2,
+    warm_up=12.0,
+    settling=2.0,
+    idle_seconds=2.0,
+    more_starts=0,
+)
+
+
+def left_out(plan: Plan) -> list[str]:
+    """Return what of the whole matrix a plan does not measure, in words.
+
+    Works are named for each client and size of bodies; a server is only named when the other one is
+    measured.
+    """
+    missing = [cell for cell in all_cells() if cell not in plan.cells]
+    lines: list[str] = []
+    for body in sorted({cell.body_bytes for cell in missing}):
+        of_size = [cell for cell in missing if cell.body_bytes == body]
+        if not any(cell.body_bytes == body for cell in plan.cells):
+            lines.append(f"bodies of {size_title(body)}")
+            continue
+        for client, title in CLIENT_TITLES.items():
+            names = [_short(cell, missing) for cell in of_size if cell.client == client]
+            if names:
+                lines.append(f"{title}: {', '.join(dict.fromkeys(names))}")
+    return lines
+
+
+def _short(cell: Cell, missing: Sequence[Cell]) -> str:
+    flush = ", sync flush" if cell.flush == "sync" else ""
+    is_missing_at_both = all(
+        msgspec.structs.replace(cell, server=server) in missing for server in SERVERS
+    )
+    return f"{cell.work}{flush}{'' if is_missing_at_both else f' to {cell.server}'}"

@@ -1,0 +1,192 @@
+"""A run as texts: rows of cells, which become tables on a terminal or on a page of the docs."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+from rich import box
+from rich.table import Table
+
+from benchmarks.matrix.cells import CLIENT_TITLES, SERVER_TITLES, WORK_TITLES, size_title
+from benchmarks.matrix.results import ratio, spread
+from benchmarks.matrix.targets import verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import JustifyMethod
+
+    from benchmarks.matrix.results import Probe, Run, Series
+
+_MET: Final[dict[bool | None, str]] = {True: "met", False: "missed", None: "not measured"}
+_STYLES: Final[dict[bool | None, str | None]] = {True: "green", False: "red", None: "dim"}
+_MEGABYTE: Final = 1e6
+
+
+class Rows(NamedTuple):
+    """A table that is not drawn yet.
+
+    Attributes:
+        title: What it is about.
+        headings: Of the columns.
+        texts: The rows.
+        styles: How each row looks on a terminal.
+        words: How many columns from the left hold words, not figures.
+    """
+
+    title: str
+    headings: Sequence[str]
+    texts: list[list[str]]
+    styles: list[str | None]
+    words: int
+
+
+def target_rows(run: Run) -> Rows:
+    """Return all targets, and whether they are met."""
+    found = verdicts(run)
+    return Rows(
+        title="Targets: how many times better, with 1 KB bodies",
+        headings=("who, to whom", "", "ratio", "target", ""),
+        texts=[
+            [
+                each.comparison,
+                each.title,
+                "" if each.ratio is None else ratio_text(each.ratio),
+                f"≥ {each.at_least:g}x",
+                _MET[each.is_met],
+            ]
+            for each in found
+        ],
+        styles=[_STYLES[each.is_met] for each in found],
+        words=2,
+    )
+
+
+def cell_rows(run: Run) -> list[Rows]:
+    """Return the cells that were measured, a table for each size of bodies and way to flush."""
+    measured = [each for each in run.series if each.samples or each.failures]
+    kinds = dict.fromkeys((each.cell.flush, each.cell.body_bytes) for each in measured)
+    return [
+        Rows(
+            title=f"Bodies of {size_title(body)}{', sync flush' if flush == 'sync' else ''}",
+            headings=(
+                *("", "client → server", "ratio", "messages/s", "p50, µs", "p99, µs"),
+                *("client's CPU", "server's CPU", "client's MB", "server's MB"),
+            ),
+            texts=[_texts(run, each) for each in rows],
+            styles=["red" if each.failures else None for each in rows],
+            words=2,
+        )
+        for flush, body in kinds
+        if (
+            rows := [
+                each
+                for each in measured
+                if (each.cell.flush, each.cell.body_bytes) == (flush, body)
+            ]
+        )
+    ]
+
+
+def probe_rows(run: Run) -> Rows:
+    """Return what else both servers were asked."""
+    return Rows(
+        title="The servers, before anything is done with them",
+        headings=("", "ratio", "embedded", "Apache"),
+        texts=[_probe_texts(each) for each in run.probes],
+        styles=[None] * len(run.probes),
+        words=1,
+    )
+
+
+def all_rows(run: Run) -> list[Rows]:
+    """Return all tables of a run, ratios first."""
+    found = [target_rows(run), *cell_rows(run)]
+    return [*found, probe_rows(run)] if run.probes else found
+
+
+def story(run: Run) -> str:
+    """Return in a sentence where the figures come from."""
+    facts = ", ".join(f"{name} {value}" for name, value in run.machine.items())
+    kind = "quick" if run.is_quick else "full"
+    ended = "" if run.is_complete else ", broken off"
+    return (
+        f"A {kind} run of {run.seconds / 60:.0f} minutes{ended}, {run.rounds} rounds of"
+        f" {run.round_seconds:g} s: {facts}."
+    )
+
+
+def drawn(rows: Rows) -> Table:
+    """Return a table for a terminal."""
+    table = Table(title=rows.title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for index, heading in enumerate(rows.headings):
+        justify: JustifyMethod = "left" if index < rows.words else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
+    for texts, style in zip(rows.texts, rows.styles, strict=True):
+        table.add_row(*texts, style=style)
+    return table
+
+
+def markdown(rows: Rows) -> str:
+    """Return a table for the docs, without its title."""
+    count = len(rows.headings)
+    rule = "|---" * rows.words + "|---:" * (count - rows.words) + "|"
+    lines = ["| " + " | ".join(line) + " |" for line in (rows.headings, *rows.texts)]
+    return "\n".join([lines[0], rule, *lines[1:]]) + "\n"
+
+
+def ratio_text(value: float) -> str:
+    """Return a ratio for people."""
+    return (
+        f"{value:.0f}x" if value >= 100 else f"{value:.1f}x" if value >= 9.95 else f"{value:.2f}x"
+    )
+
+
+def number_text(value: float) -> str:
+    """Return a figure for people."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 1 else f"{value:.1f}"
+
+
+def _texts(run: Run, series: Series) -> list[str]:
+    cell = series.cell
+    who = f"{CLIENT_TITLES[cell.client]} → {SERVER_TITLES[cell.server]}"
+    title = WORK_TITLES[cell.work]
+    if not series.samples:
+        return [title, who, "failed", *[""] * 7]
+    base = run.find(msgspec.structs.replace(cell, client="java", server="apache"))
+    compared = None if base is None else ratio(series, base, "rate")
+    is_base = base is not None and base.cell == cell
+    rates = series.figures("rate")
+    return [
+        title,
+        who,
+        "" if compared is None or is_base else ratio_text(compared),
+        f"{number_text(median(rates))} ±{spread(rates):.0%}",
+        *(_middle(series.figures(name)) for name in ("p50_us", "p99_us")),
+        *(_middle(series.figures(name)) for name in ("client_us", "server_us")),
+        *(_middle([get(sample) / _MEGABYTE for sample in series.samples]) for get in _MEMORIES),
+    ]
+
+
+_MEMORIES: Final[tuple[Callable[..., int], ...]] = (
+    lambda sample: sample.client_bytes,
+    lambda sample: sample.server_bytes,
+)
+
+
+def _middle(values: Sequence[float]) -> str:
+    return number_text(median(values)) if values else ""
+
+
+def _probe_texts(probe: Probe) -> list[str]:
+    sides = [
+        f"{number_text(median(each))}" if each else "" for each in (probe.downrange, probe.apache)
+    ]
+    compared = probe.ratio
+    return [
+        f"{probe.title}, {probe.unit}",
+        "" if compared is None else ratio_text(compared),
+        *sides,
+    ]

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from benchmarks.matrix import page, tables
+from benchmarks.matrix.results import STORED, Probe, Series, load
+from benchmarks.matrix.targets import PROBE_TARGETS, TARGETS, verdicts
+from tests.unit.benchmarks.runs import JAVA, OURS, a_run, series
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.matrix.results import Run
+
+START = Probe(name="start", title="start to first send", unit="s", downrange=[0.4], apache=[8])
+
+
+def small_run() -> Run:
+    broken = Series(cell=TARGETS[1].ours, failures=["Traceback\nlost 3 messages"])
+    return a_run(
+        series(JAVA, [1000, 1100, 900]), series(OURS, [2500, 2200, 1800]), broken, probes=[START]
+    )
+
+
+@pytest.mark.parametrize(("rate", "is_met"), [(2000, True), (1999, False)])
+def test_target_is_met_from_the_ratio_on(rate: float, is_met: bool) -> None:
+    found = verdicts(a_run(series(JAVA, [1000]), series(OURS, [rate])))
+    (sync,) = [each for each in found if each.ratio is not None]
+    assert sync.comparison == "threads → Apache, to Java → Apache"
+    assert sync.title == "one sender"
+    assert sync.is_met is is_met
+
+
+def test_target_that_was_not_measured_is_neither_met_nor_missed() -> None:
+    found = verdicts(a_run())
+    assert len(found) == len(TARGETS) + len(PROBE_TARGETS)
+    assert {each.is_met for each in found} == {None}
+
+
+def test_probe_has_a_target() -> None:
+    (start,) = [each for each in verdicts(a_run(probes=[START])) if each.ratio is not None]
+    assert (start.title, start.ratio, start.is_met) == ("start to first send", 20, True)
+
+
+def test_every_target_says_something_else() -> None:
+    titles = [(target.comparison, target.title) for target in TARGETS]
+    assert len(set(titles)) == len(titles)
+
+
+def test_cells_show_the_median_and_how_far_rounds_lie_from_it() -> None:
+    (rows,) = tables.cell_rows(small_run())
+    assert rows.title == "Bodies of 1 KB"
+    java, ours, broken = rows.texts
+    assert java[:4] == ["one sender", "Java → Apache", "", "1,000 ±10%"]
+    assert ours[:4] == ["one sender", "threads → Apache", "2.00x", "2,200 ±18%"]
+    assert ours[4:] == ["", "", "10.0", "20.0", "20.0", "60.0"]
+    assert broken[:3] == ["64 senders", "threads → Apache", "failed"]
+    assert all(len(row) == len(rows.headings) for row in rows.texts)
+
+
+def test_terminal_shows_targets_first() -> None:
+    console = Console(file=io.StringIO(), width=130)
+    for rows in tables.all_rows(small_run()):
+        console.print(tables.drawn(rows))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert text.index("≥ 2x") < text.index("Bodies of 1 KB") < text.index("before anything")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.456, "0.46x"), (9.94, "9.94x"), (12.34, "12.3x"), (123.4, "123x")]
+)
+def test_ratios_have_three_digits(value: float, text: str) -> None:
+    assert tables.ratio_text(value) == text
+
+
+def test_story_tells_of_a_run_that_was_broken_off() -> None:
+    assert "broken off" not in tables.story(small_run())
+    assert "broken off" in tables.story(a_run(is_complete=False))
+
+
+def test_figures_on_the_page_are_replaced_and_the_rest_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "page.md"
+    file.write_text(f"before\n{page.BEGIN}\nold\n{page.END}after\n")
+    page.write(small_run(), file)
+    page.write(small_run(), file)
+    text = file.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith(f"{page.END}after\n")
+    assert "old" not in text
+    assert (
+        text.count("| threads → Apache, to Java → Apache | one sender | 2.00x | ≥ 2x | met |") == 1
+    )
+    assert text.index("### Ratios") < text.index("### Figures of that machine")
+    assert "Failed: lost 3 messages" in text
+
+
+def test_page_without_a_place_for_figures_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "page.md"
+    file.write_text("nothing here\n")
+    with pytest.raises(ValueError, match="no place"):
+        page.write(small_run(), file)
+
+
+def test_page_shows_the_stored_run_and_no_other() -> None:
+    shown = page.PAGE.read_text(encoding="utf-8").partition(page.BEGIN)[2].partition(page.END)[0]
+    assert shown.strip() == (page.text(load()).strip() if STORED.exists() else "")
