@@ -16,12 +16,12 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks import machine
 from benchmarks.growth import charts, report
 from benchmarks.growth.measuring import Connections, Log, Part, Topics
 from benchmarks.growth.plans import FULL, QUICK, Plan
 from benchmarks.growth.report import Run
 from benchmarks.growth.servers import APACHE_VERSION
-from benchmarks.report import machine
 from tests.apache.artifacts import ApacheUnavailable, resolve
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def main() -> None:
     run = Run(
         is_quick=asked.quick,
         seconds=time.monotonic() - begun,
-        machine={**machine(java), "Apache RocketMQ": APACHE_VERSION},
+        machine={**machine.facts(java), "Apache RocketMQ": APACHE_VERSION},
         left_out=left_out,
         axes=axes,
     )
