@@ -11,7 +11,7 @@ import logging
 import threading
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from downrange.drivers.deadlines import Deadlines
 from downrange.drivers.running import Awaited, Running, Sharing
@@ -37,6 +37,26 @@ _LATE: Final = 0.005
 _SILENCE: Final = 1.0
 #: So long a connection may take to end in order when the client is closed.
 _GOODBYE: Final = 0.5
+
+
+class Caller(Protocol):
+    """Whoever made a call on a connection, and is resumed at its end.
+
+    Attributes:
+        connection: Where the call went.
+        request_id: Its number there.
+        asked_at: When it began.
+        deadline: When it is given up.
+    """
+
+    connection: Connection | None
+    request_id: int
+    asked_at: float
+    deadline: float
+
+    def resume(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Go on with an answer or an error."""
+        ...
 
 
 class AioDriver:
@@ -98,12 +118,15 @@ class AioDriver:
     def start(self, flow: Flow[Any], done: Callable[[Any, BaseException | None], None]) -> Running:
         """Start a flow; `done` is called at its end with the result, or with None and the error."""
         running = Running(self, flow, done)
+        self.begin(running)
+        return running
+
+    def begin(self, running: Running) -> None:
+        """Let a flow take its first step; when the driver is closed, it ends with that."""
         if self._is_closed:
-            flow.close()
-            done(None, ClientClosed("the client"))
+            running.refuse(ClientClosed("the client"))
         else:
             running.resume()
-        return running
 
     def spawn(self, flow: Flow[Any]) -> None:
         """Run a flow in the background until it ends or the driver is closed."""
@@ -230,11 +253,11 @@ class Connection(asyncio.Protocol):
         self._driver = driver
         options = driver.core.options
         codec = HeaderCodec.BINARY if options.header_codec == "binary" else HeaderCodec.JSON
-        self._link: Link[Running] = Link(codec=codec, in_flight_max=options.in_flight_max)
+        self._link: Link[Caller] = Link(codec=codec, in_flight_max=options.in_flight_max)
         self._transport: asyncio.Transport | None = None
         self._is_lost = False
         self._unsent: list[bytes] = []
-        self._tellers: list[Running] = []
+        self._tellers: list[Caller] = []
         self._is_flushing = False
         self._is_paused = False
         #: When the first request went out after which nothing came in.
@@ -267,7 +290,7 @@ class Connection(asyncio.Protocol):
 
     # ---- out -----------------------------------------------------------------------------------
 
-    def ask(self, running: Running, call: Call) -> None:
+    def ask(self, caller: Caller, call: Call) -> None:
         """Send a request; the flow is resumed with the reply.
 
         Raises:
@@ -275,12 +298,12 @@ class Connection(asyncio.Protocol):
             WireError: The command cannot be written.
         """
         command, deadline = call.command, call.deadline
-        self._write(self._link.request(command, running))
-        now = running.asked_at = self._driver.clock.now()
+        self._write(self._link.request(command, caller))
+        now = caller.asked_at = self._driver.clock.now()
         if self._silent_since is None:
             self._silent_since = now
-        running.deadline = deadline
-        running.connection, running.request_id = self, command.request_id
+        caller.deadline = deadline
+        caller.connection, caller.request_id = self, command.request_id
         if deadline < self._sweep_at:
             self._sweep_by(deadline, now)
 
@@ -288,7 +311,7 @@ class Connection(asyncio.Protocol):
         """Forget a request whose flow was given up."""
         self._link.abandon(request_id)
 
-    def tell(self, running: Running, call: Call) -> bool:
+    def tell(self, caller: Caller, call: Call) -> bool:
         """Send a request that is not answered; return whether it is on its way.
 
         Otherwise the flow is resumed when the connection stands, when the peer reads again, or at
@@ -300,17 +323,17 @@ class Connection(asyncio.Protocol):
         self._write(self._link.oneway(call.command))
         if self._transport is not None and not self._is_paused:
             return True
-        now = running.asked_at = self._driver.clock.now()
-        running.deadline = call.deadline
-        self._tellers.append(running)
+        now = caller.asked_at = self._driver.clock.now()
+        caller.deadline = call.deadline
+        self._tellers.append(caller)
         if call.deadline < self._sweep_at:
             self._sweep_by(call.deadline, now)
         return False
 
     def _release_tellers(self, error: RocketMQError | None = None) -> None:
         tellers, self._tellers = self._tellers, []
-        for running in tellers:
-            running.resume(None, None if error is None else copy(error))
+        for caller in tellers:
+            caller.resume(None, None if error is None else copy(error))
 
     def _write(self, data: bytes) -> None:
         self._unsent.append(data)
@@ -437,21 +460,21 @@ class Connection(asyncio.Protocol):
         """Give up what is late, and come again when the next can be."""
         now = self._driver.clock.now()
         earliest = float("inf")
-        late: list[Running] = []
-        for request_id, running in self._link.waiting():
-            if running.deadline <= now:
+        late: list[Caller] = []
+        for request_id, caller in self._link.waiting():
+            if caller.deadline <= now:
                 self._link.abandon(request_id)
-                late.append(running)
+                late.append(caller)
             else:
-                earliest = min(earliest, running.deadline)
-        late += [running for running in self._tellers if running.deadline <= now]
-        self._tellers = [running for running in self._tellers if running.deadline > now]
-        earliest = min([earliest, *(running.deadline for running in self._tellers)])
+                earliest = min(earliest, caller.deadline)
+        late += [caller for caller in self._tellers if caller.deadline <= now]
+        self._tellers = [caller for caller in self._tellers if caller.deadline > now]
+        earliest = min([earliest, *(caller.deadline for caller in self._tellers)])
         self._sweep_at, self._sweeping = float("inf"), None
         if earliest < float("inf"):
             self._sweep_by(earliest, now)
         silent_since = self._silent_since
         if late and self.is_open and silent_since is not None and now - silent_since >= _SILENCE:
             self.close("the server does not answer")
-        for running in late:
-            running.resume(error=CallTimeout(self.address, round(now - running.asked_at, 3)))
+        for caller in late:
+            caller.resume(error=CallTimeout(self.address, round(now - caller.asked_at, 3)))

@@ -96,6 +96,11 @@ class Running:
         if self._done is not None:
             self._done(result, error)
 
+    def refuse(self, error: BaseException) -> None:
+        """End a flow that has not begun."""
+        self._flow.close()
+        self.finish(None, error)
+
     def cancel(self) -> None:
         """Give the flow up: what it holds is given back, `done` is not called."""
         give_up, self._give_up = self._give_up, None

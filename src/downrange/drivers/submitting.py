@@ -10,12 +10,13 @@ import logging
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from downrange.drivers.running import Running
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from downrange.core.flow import Flow
     from downrange.drivers.aio import AioDriver
-    from downrange.drivers.running import Running
 
 _log = logging.getLogger("downrange.client")
 ResultT = TypeVar("ResultT")
@@ -44,16 +45,21 @@ class Engine(Protocol):
         ...
 
 
-class Submission:
-    """A flow on its way over the engine; its methods are called there."""
+class Submission(Running):
+    """A flow on its way over the engine; its methods are called there.
 
-    __slots__ = ("_flow", "_future", "_owner", "_running")
+    Args:
+        owner: Where it runs.
+        flow: The flow.
+        future: What its result goes to.
+    """
+
+    __slots__ = ("_future", "_owner")
 
     def __init__(self, owner: Engine, flow: Flow[Any], future: Future[Any]) -> None:
+        super().__init__(owner.engine, flow, None)
         self._owner = owner
-        self._flow = flow
         self._future = future
-        self._running: Running | None = None
 
     def begin(self) -> None:
         """Start the flow, unless nobody wants its result any more."""
@@ -61,24 +67,21 @@ class Submission:
             self._flow.close()
             return
         self._owner.submissions.add(self)
-        running = self._owner.engine.start(self._flow, self._done)
-        if self in self._owner.submissions:
-            self._running = running
-            if self._future.cancelled():
-                self.give_up()
+        self._driver.begin(self)
 
     def give_up(self) -> None:
         """End the flow without a result; harmless when it has ended."""
-        if self._running is not None and self in self._owner.submissions:
+        if self in self._owner.submissions:
             self._owner.submissions.discard(self)
-            self._running.cancel()
+            self.cancel()
 
     def fail(self, error: BaseException) -> None:
         """End the flow with an error."""
         self.give_up()
-        self._done(None, error)
+        self.finish(None, error)
 
-    def _done(self, result: Any, error: BaseException | None) -> None:
+    def finish(self, result: Any, error: BaseException | None) -> None:
+        """Settle the future, unless it was cancelled."""
         self._owner.submissions.discard(self)
         try:
             if error is None:
@@ -86,7 +89,7 @@ class Submission:
             else:
                 self._future.set_exception(error)
         except InvalidStateError:
-            pass  # it was cancelled
+            pass
         if isinstance(self._future, CallbackFuture):
             self._future.submission = None  # or the two would keep each other
 

@@ -24,6 +24,7 @@ from downrange.core.picking import Lane
 from downrange.drivers.aio import AioDriver
 from downrange.drivers.blocking import BlockingConnections, NoneFree
 from downrange.drivers.forking import Birthplace
+from downrange.drivers.handing import HandedCall
 from downrange.drivers.submitting import CallbackFuture, Submission
 from downrange.errors import ClientClosed, ForkedClient
 
@@ -244,7 +245,7 @@ class ThreadDriver:
             try:
                 return self._connections.call(effect)
             except NoneFree:
-                return self._perform_on_engine(effect)
+                return self._hand_over(effect)
         if type(effect) is Wait:
             return self._wait(effect)
         if type(effect) is Pause:
@@ -264,6 +265,11 @@ class ThreadDriver:
         with self._lock:
             effect.signal.unlisten(latch.release)
         return effect.signal.is_fired
+
+    def _hand_over(self, call: Call) -> Any:
+        handed = HandedCall(call)
+        self.on_engine(lambda: handed.begin(self.engine))
+        return handed.wait()
 
     def _perform_on_engine(self, effect: Effect) -> Any:
         def one_effect() -> Flow[Any]:
