@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from benchmarks import machine, peers
-from benchmarks.matrix import page, results, tables
+from benchmarks.matrix import charts, page, results, tables
 from benchmarks.matrix.plan import FULL, QUICK, Plan, left_out
 from benchmarks.matrix.running import Matrix
 from tests.apache.artifacts import resolve
@@ -37,14 +37,19 @@ class Bar:
         """Show nothing yet."""
         self._progress = progress
         self._task = progress.add_task("", total=None)
+        self._kind = ""
 
     def expect(self, seconds: float) -> None:
         """Take note of how long all will take."""
         self._progress.update(self._task, total=seconds)
 
     def say(self, text: str) -> None:
-        """Show what comes next."""
+        """Show what comes next; in a file only what kind of thing it is, when that changes."""
         self._progress.update(self._task, description=text)
+        kind = text.partition(":")[0]
+        if kind != self._kind and not self._progress.console.is_terminal:
+            self._progress.console.print(kind, style="dim")
+        self._kind = kind
 
     def spent(self, seconds: float) -> None:
         """Show that this much is done."""
@@ -91,13 +96,17 @@ def show(run: results.Run, console: Console) -> None:
     """Print a run: targets, cells, where it comes from, what went wrong."""
     for rows in tables.all_rows(run):
         console.print(tables.drawn(rows))
-    console.print("CPU in µs per message; ± is the round farthest from the median.", style="dim")
+    console.print(
+        "µs: CPU time per message. ratio: of the rate, to Java → Apache."
+        " ±: the round farthest from the median.",
+        style="dim",
+    )
     console.print(tables.story(run), style="dim")
     if run.is_quick:
         for line in run.left_out:
             console.print(f"left out: {line}", style="dim")
     for failure in run.failures:
-        console.print(f"failed: {failure}", style="red", markup=False)
+        console.print(f"failed: {results.in_short(failure)}", style="red", markup=False)
 
 
 def _java_version() -> str:
@@ -132,10 +141,11 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     run = measure(plan, console, is_quick=asked.quick)
     show(run, console)
-    for path in [asked.json, results.STORED if asked.store else None]:
-        if path is not None:
-            results.store(run, path)
-    if asked.store:
+    if asked.json is not None:
+        results.store(run, asked.json)
+    if asked.store and run.is_complete:
+        results.store(run, results.STORED)
+        charts.draw()
         page.write(run)
     sys.exit(130 if not run.is_complete else 1 if run.failures else 0)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.matrix.charts import picture
+from benchmarks.matrix.results import in_short
 from benchmarks.matrix.tables import cell_rows, markdown, probe_rows, story, target_rows
 
 if TYPE_CHECKING:
@@ -19,13 +21,14 @@ def text(run: Run) -> str:
     """Return what the page says of a run: ratios first, then the figures of that machine."""
     parts = [
         "### Ratios\n",
+        picture(run) + "\n",
         markdown(target_rows(run)),
         "### Figures of that machine\n",
         story(run) + "\n",
     ]
     for rows in [*cell_rows(run), *([probe_rows(run)] if run.probes else [])]:
         parts += [f"#### {rows.title}\n", markdown(rows)]
-    parts += [f"Failed: {failure.splitlines()[-1]}\n" for failure in run.failures]
+    parts += [f"Failed: {in_short(failure)}\n" for failure in run.failures]
     return "\n".join(parts)
 
 

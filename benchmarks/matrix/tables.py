@@ -73,7 +73,7 @@ def cell_rows(run: Run) -> list[Rows]:
             title=f"Bodies of {size_title(body)}{', sync flush' if flush == 'sync' else ''}",
             headings=(
                 *("", "client → server", "ratio", "messages/s", "p50, µs", "p99, µs"),
-                *("client's CPU", "server's CPU", "client's MB", "server's MB"),
+                *("client µs", "server µs", "client MB", "server MB"),
             ),
             texts=[_texts(run, each) for each in rows],
             styles=["red" if each.failures else None for each in rows],

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.growth import charts as growth
+from benchmarks.matrix import charts as matrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 RESULTS: Final = Path(__file__).parents[1] / "results"
 
 #: Who draws what was stored under a name.
-DRAWN: Final[dict[str, Callable[[Path], None]]] = {"growth.json": growth.draw}
+DRAWN: Final[dict[str, Callable[[Path], None]]] = {
+    "growth.json": growth.draw,
+    "matrix.json": matrix.draw,
+}
 
 
 def main() -> None:

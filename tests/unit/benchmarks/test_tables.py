@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from benchmarks.matrix import page, tables
-from benchmarks.matrix.results import STORED, Probe, Series, load
+from benchmarks.matrix import charts, page, tables
+from benchmarks.matrix.results import STORED, Probe, Series, load, store
 from benchmarks.matrix.targets import PROBE_TARGETS, TARGETS, verdicts
 from tests.unit.benchmarks.runs import JAVA, OURS, a_run, series
 
@@ -96,7 +96,7 @@ def test_figures_on_the_page_are_replaced_and_the_rest_is_kept(tmp_path: Path) -
         text.count("| threads → Apache, to Java → Apache | one sender | 2.00x | ≥ 2x | met |") == 1
     )
     assert text.index("### Ratios") < text.index("### Figures of that machine")
-    assert "Failed: lost 3 messages" in text
+    assert f"Failed: {TARGETS[1].ours.name}: lost 3 messages\n" in text
 
 
 def test_page_without_a_place_for_figures_is_refused(tmp_path: Path) -> None:
@@ -109,3 +109,21 @@ def test_page_without_a_place_for_figures_is_refused(tmp_path: Path) -> None:
 def test_page_shows_the_stored_run_and_no_other() -> None:
     shown = page.PAGE.read_text(encoding="utf-8").partition(page.BEGIN)[2].partition(page.END)[0]
     assert shown.strip() == (page.text(load()).strip() if STORED.exists() else "")
+
+
+def test_bars_lie_closer_together_within_one_comparison() -> None:
+    shown = verdicts(small_run())[:3]
+    assert [each.comparison for each in shown[:2]] == ["threads → Apache, to Java → Apache"] * 2
+    first, second, third = charts.places(shown)
+    assert first > second > third
+    assert second - third > first - second
+
+
+def test_chart_is_drawn_for_light_and_dark_pages(tmp_path: Path) -> None:
+    store(small_run(), tmp_path / "run.json")
+    charts.draw(tmp_path / "run.json", tmp_path)
+    light = (tmp_path / f"{charts.NAME}.svg").read_text(encoding="utf-8")
+    assert "2.00x" in light
+    assert "one sender" in light
+    assert (tmp_path / f"{charts.NAME}-dark.svg").exists()
+    assert charts.NAME in charts.picture(small_run())
