@@ -10,7 +10,7 @@ from benchmarks.growth import __main__ as command
 from benchmarks.growth import charts, report
 from benchmarks.growth.loading import TOPIC, TopicSends, percentiles_us
 from benchmarks.growth.measuring import Connections, Log, Notes, Topics, ends_first
-from benchmarks.growth.plans import FULL, QUICK
+from benchmarks.growth.plans import FULL, QUICK, Plan
 from benchmarks.growth.report import BEGIN, END, Axis, Curve, Point, Run, Sample
 from benchmarks.plots import style
 from benchmarks.sends import BODY
@@ -123,7 +123,7 @@ def test_what_is_compared_is_measured_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
-def test_each_round_begins_with_what_the_others_are_compared_with(plan: command.Plan) -> None:
+def test_each_round_begins_with_what_the_others_are_compared_with(plan: Plan) -> None:
     for part, sizes, noun in (
         (Topics(plan), plan.topics, "topics"),
         (Connections(plan), plan.connections, "connections"),
@@ -137,7 +137,7 @@ def test_each_round_begins_with_what_the_others_are_compared_with(plan: command.
 
 
 @pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
-def test_crashes_happen_at_levels_that_are_filled(plan: command.Plan) -> None:
+def test_crashes_happen_at_levels_that_are_filled(plan: Plan) -> None:
     for side, levels in plan.levels.items():
         assert list(levels) == sorted(levels)
         assert set(plan.restarts[side]) <= set(levels)
