@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from downrange.wire.command import Command
+from downrange.wire.send_replies import StoredReply
 
 if TYPE_CHECKING:
     from downrange.wire.codes import ResponseCode
@@ -50,18 +51,18 @@ class BrokerIdentity:
     ha_address: str
 
 
-class Reply(msgspec.Struct):
+class Reply(msgspec.Struct, gc=False):  # made per message, and in no cycle
     """Answer the request that is being handled."""
 
     command: Command
 
 
-class LateReply(msgspec.Struct):
+class LateReply(msgspec.Struct, gc=False):
     """Answer a request that was handled earlier without a reply; `connection` is its number."""
 
     connection: int
     request: Command
-    command: Command
+    command: Command | StoredReply
 
 
 class Push(msgspec.Struct):

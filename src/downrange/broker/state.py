@@ -22,6 +22,7 @@ from downrange.handling import Note
 from downrange.wire.codes import SysFlag
 from downrange.wire.ids import offset_id
 from downrange.wire.properties import PropertyKey, encode_properties
+from downrange.wire.send_replies import StoredForm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +80,7 @@ class BrokerState:
         host: Where it can be reached.
         marks: Properties that every message of a producer gets.
         marks_text: The same as they are stored.
+        stored_form: What its answers that a message is stored have in common.
         make_unique_id: Returns an id for a message that has none; it is given the time.
         store: The log and its indexes.
         intake: What is stored at the end of this turn.
@@ -128,6 +130,9 @@ class BrokerState:
             str(PropertyKey.CLUSTER): options.cluster,
         }
         self.marks_text = encode_properties(self.marks)
+        self.stored_form = StoredForm(
+            id_prefix=self.host.id_prefix, is_trace_on=options.is_trace_on, region=options.region
+        )
 
     def next_number(self) -> int:
         """Return a number that grows, for choices that shall go round."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from downrange.options import ListenerOptions
     from downrange.server.vigil import Vigil
     from downrange.wire.command import Command
+    from downrange.wire.send_replies import StoredReply
 
     Then: TypeAlias = Callable[[Command | None, int], Iterable[Output]]
 
@@ -192,7 +193,7 @@ class Connection(asyncio.Protocol):
         self._frames = []
         self._frames_bytes = 0
 
-    def answer(self, request: Command, reply: Command) -> None:
+    def answer(self, request: Command, reply: Command | StoredReply) -> None:
         """Write the reply to a request, or the reason why it cannot be written."""
         if request.flags & _ONEWAY:
             return
@@ -205,7 +206,7 @@ class Connection(asyncio.Protocol):
             data = self._link.reply(request, refusal(ResponseCode.SYSTEM_ERROR, remark))
         self._write(data)
 
-    def answer_late(self, request: Command, reply: Command) -> None:
+    def answer_late(self, request: Command, reply: Command | StoredReply) -> None:
         """Write the reply to a request that was left unanswered."""
         if request.flags & _ONEWAY:
             return  # it was never counted

@@ -118,11 +118,14 @@ def _ranged(text: str, bits: int) -> int:
 
 # ---- compiling ---------------------------------------------------------------------------------
 
-# The usual form of a number or truth value is read in place; a call costs as much as the reading.
+# Most numbers are small, and most truth values written one way: those are looked up. Large ones are
+# read in place; a call costs as much as the reading.
+_SMALL_INTS: Final = {str(number): number for number in range(1024)}
+_TRUTHS: Final = {"true": True, "false": False}
 _READERS: Final = {
     "str": "{0}",
-    "bool": "((t := {0}) == 'true' or t.lower() == 'true')",
-    "int32": "(int(t) if (t := {0}).isdecimal() and len(t) < 10 else int32(t))",
+    "bool": "(v if (v := truth(t := {0})) is not None else t.lower() == 'true')",
+    "int32": "(v if (v := small(t := {0})) is not None else int32(t))",
     "int64": "(int(t) if (t := {0}).isdecimal() and len(t) < 19 else int64(t))",
 }
 _WRITERS: Final = {
@@ -139,6 +142,8 @@ def _compile(cls: type[Header]) -> None:
     members = struct_fields(cls)
     names: dict[str, Any] = {
         "cls": cls,
+        "small": _SMALL_INTS.get,
+        "truth": _TRUTHS.get,
         "int32": int32,
         "int64": int64,
         "missing": lambda error: MissingField(cls.__name__, error.args[0]),

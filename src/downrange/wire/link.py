@@ -22,6 +22,7 @@ from downrange.wire.codes import CommandFlag, HeaderCodec
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.frames import FRAME_BYTES_MAX, FrameSplitter
 from downrange.wire.send_commands import SendCommand
+from downrange.wire.send_replies import StoredReply
 
 WaiterT = TypeVar("WaiterT")
 
@@ -143,7 +144,7 @@ class Link(Generic[WaiterT]):
         command.flags |= _ONEWAY
         return self._encode(command)
 
-    def reply(self, request: Command, command: Command) -> bytes:
+    def reply(self, request: Command, reply: Command | StoredReply) -> bytes:
         """Return the bytes of the reply to a request, in the request's own header codec.
 
         Raises:
@@ -153,10 +154,12 @@ class Link(Generic[WaiterT]):
         if self._is_closed:
             raise LinkClosed(_CLOSED)
         assert not request.flags & _ONEWAY, "a one-way request is never answered"
-        command.request_id = request.request_id
-        command.flags = _REPLY
-        command.codec = request.codec
-        return encode(command, self._frame_bytes_max)
+        if isinstance(reply, StoredReply):
+            return reply.encode(request, self._frame_bytes_max)
+        reply.request_id = request.request_id
+        reply.flags = _REPLY
+        reply.codec = request.codec
+        return encode(reply, self._frame_bytes_max)
 
     def abandon(self, request_id: int) -> WaiterT | None:
         """Forget a request; return who waited for it, or None when the reply came before."""

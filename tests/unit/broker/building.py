@@ -19,6 +19,7 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import PullRequest, SendRequest, SendRequestV2
 from downrange.wire.properties import encode_properties
 from downrange.wire.records import Record, decode_record
+from downrange.wire.send_replies import StoredReply
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,6 +107,11 @@ def pull_request(
     return request
 
 
+def plain(answer: Command | StoredReply) -> Command:
+    """Return the command that an answer is, or stands for."""
+    return answer.plain() if isinstance(answer, StoredReply) else answer
+
+
 class Stage:
     """A broker, and everyone who talks to it.
 
@@ -183,7 +189,7 @@ class Stage:
                     self._answers.append((request, command))
                     self.answer_to(request)
                 case LateReply(_, asked, command):
-                    self._answers.append((asked, command))
+                    self._answers.append((asked, plain(command)))
                     self.answer_to(asked)
                 case Note():
                     self.notes.append(output)

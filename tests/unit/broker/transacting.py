@@ -24,6 +24,7 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import CheckTransactionRequest, EndTransactionRequest, SendRequestV2
 from downrange.wire.properties import encode_properties
 from downrange.wire.records import Record, decode_record
+from tests.unit.broker.building import plain
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -104,7 +105,7 @@ class World:
                 self._act([output])
         self.settle()
         if reply is None and self._late:
-            reply = self._late.pop().command
+            reply = plain(self._late.pop().command)
         assert not self._late
         return reply
 
@@ -120,7 +121,7 @@ class World:
         ask = self.asks.pop(0)
         self._act(ask.then(reply, self.now_ms))
         self.settle()
-        return self._late.pop().command
+        return plain(self._late.pop().command)
 
     def tick(self, forward_ms: int = 0, times: int = 1) -> None:
         """Move time on, and let it tick."""

@@ -43,6 +43,7 @@ from downrange.wire.command import Command
 from downrange.wire.headers import SendRequest, SendRequestV2
 from downrange.wire.properties import PropertyKey, decode_properties
 from downrange.wire.records import MAGIC_V2, Record
+from downrange.wire.send_replies import StoredReply
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -162,21 +163,21 @@ class _OneSend:
         state, record = self._state, self._record
         if error is not None:
             return _failed(state, self._request, self._peer, error)
-        options = state.options
         state.statistics.stored(1, record.size)
         if self._request.is_oneway:
             return ()
-        fields = {
-            "queueId": str(self._queue_id),
-            "transactionId": self._unique_key,
-            "msgId": state.host.id_of(record.log_offset),
-            "TRACE_ON": "true" if options.is_trace_on else "false",
-            "MSG_REGION": options.region,
-            "queueOffset": str(record.queue_offset),
-        }
+        stored = StoredReply(
+            state.stored_form,
+            self._queue_id,
+            self._unique_key,
+            record.log_offset,
+            record.queue_offset,
+        )
         if record.topic_bytes == _TIMER_TOPIC:
-            fields["recallHandle"] = recall_handle_of(record, options.name)
-        return (LateReply(self._peer.number, self._request, Command(0, fields)),)
+            answer = stored.plain()
+            answer.fields["recallHandle"] = recall_handle_of(record, state.options.name)
+            return (LateReply(self._peer.number, self._request, answer),)
+        return (LateReply(self._peer.number, self._request, stored),)
 
 
 _TIMER_TOPIC: Final = TIMER_TOPIC.encode()

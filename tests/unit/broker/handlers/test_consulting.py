@@ -19,6 +19,7 @@ from downrange.wire.headers import (
     RunningStateRequest,
 )
 from downrange.wire.records import decode_record
+from tests.unit.broker.building import plain
 from tests.unit.broker.handlers.asking import NOW_MS, TOOL, Asked, pushes_of, reply_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def late(outputs: Iterable[Output]) -> Command:
     (output,) = outputs
     assert isinstance(output, LateReply)
     assert output.connection == TOOL.number
-    return output.command
+    return plain(output.command)
 
 
 # ---- resetting ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from downrange.options import BrokerOptions
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.recall_handles import RecallHandle
+from tests.unit.broker.building import plain
 from tests.unit.broker.waiting import START_MS, World
 
 PEER = Peer(7, "10.0.0.9:40000")
@@ -36,7 +37,7 @@ def ask(world: World, handle: str, topic: str = "T", **fields: str) -> Command:
         (late,) = world.outputs
         assert isinstance(late, LateReply)
         assert (late.connection, late.request) == (7, request)
-        return late.command
+        return plain(late.command)
     (reply,) = outputs
     assert isinstance(reply, Reply)
     return reply.command
