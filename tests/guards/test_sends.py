@@ -26,13 +26,13 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("subject", "messages", "budget"),
     [
-        pytest.param("sync", 1, Counts(99, 1578, 69_023), id="sync"),
-        pytest.param("oneway", 1, Counts(66, 1012, 5_082), id="oneway"),
-        pytest.param("batch", BATCH, Counts(3937, 53_895, 311_736), id="batch"),
-        pytest.param("tasks", TOGETHER, Counts(9115, 159_357, 669_341), id="tasks"),
-        pytest.param("tasks_batch", BATCH, Counts(3941, 54_176, 250_126), id="tasks-batch"),
+        pytest.param("sync", 1, Counts(98, 1_516, 68_361), id="sync"),
+        pytest.param("oneway", 1, Counts(65, 952, 5_082), id="oneway"),
+        pytest.param("batch", BATCH, Counts(1742, 33_393, 311_736), id="batch"),
+        pytest.param("tasks", TOGETHER, Counts(9022, 153_847, 601_795), id="tasks"),
+        pytest.param("tasks_batch", BATCH, Counts(1746, 33_674, 250_126), id="tasks-batch"),
         pytest.param(
-            "tasks_gathered", TOGETHER, Counts(9648, 148_242, 574_375), id="tasks-gathered"
+            "tasks_gathered", TOGETHER, Counts(7874, 130_900, 574_375), id="tasks-gathered"
         ),
     ],
 )

@@ -13,7 +13,7 @@ import msgspec
 
 from downrange.core.names import with_namespace
 from downrange.core.splitting import check_batch
-from downrange.core.validation import check_message
+from downrange.core.validation import check_message, check_messages
 from downrange.errors import InvalidMessage
 from downrange.model import Message
 from downrange.wire.codes import RequestCode, TransactionFlag
@@ -132,14 +132,23 @@ def prepare_batch(producer: ProducerCore, messages: Sequence[Message]) -> Outgoi
         InvalidMessage: A message, or the list, breaks a rule.
         Unencodable: A property cannot be carried.
     """
+    check_batch(messages)
+    return prepare_checked_batch(producer, messages)
+
+
+def prepare_checked_batch(producer: ProducerCore, messages: Sequence[Message]) -> Outgoing:
+    """Make messages ready as one batch that are known to fit together, see `check_batch`.
+
+    Raises:
+        InvalidMessage: A message breaks a rule, or they are too much for one request.
+        Unencodable: A property cannot be carried.
+    """
     options = producer.options
     client = producer.client
     namespace = client.options.namespace
-    check_batch(messages)
-    for message in messages:
-        check_message(message, options.body_bytes_max, namespace)
+    check_messages(messages, options.body_bytes_max, namespace)
     born_ms = client.clock.wall_ms()
-    ids = [client.unique_ids.make(born_ms) for _ in messages]
+    ids = client.unique_ids.make_several(born_ms, len(messages))
     body = batch_of(zip(messages, ids, strict=True))
     if len(body) > options.body_bytes_max:
         raise InvalidMessage(

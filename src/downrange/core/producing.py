@@ -18,7 +18,7 @@ from downrange.core.membership import beat_all, leave
 from downrange.core.names import with_namespace
 from downrange.core.permits import Permits
 from downrange.core.picking import Lane, QueuePicker
-from downrange.core.preparing import Outgoing, prepare, prepare_batch
+from downrange.core.preparing import Outgoing, prepare, prepare_checked_batch
 from downrange.core.requests import PendingRequests
 from downrange.core.sending import SendRules, send, send_oneway
 from downrange.core.splitting import check_batch, checked, size_in_batch, split
@@ -300,7 +300,7 @@ class ProducerCore:
                 part = yield Ask(next, (parts, _NO_MORE))
                 if part is _NO_MORE:
                     return BatchReceipt(tuple(receipts), tuple(counts))
-                outgoing: Outgoing = yield Ask(prepare_batch, (self, part))
+                outgoing: Outgoing = yield Ask(prepare_checked_batch, (self, part))
                 receipt = yield from self.send_prepared(
                     outgoing, lane, rules, target, self.deadline(timeout), is_limited
                 )
@@ -340,7 +340,7 @@ class ProducerCore:
         if len(messages) == 1:
             outgoing = yield Ask(prepare, (self, messages[0]))
         else:
-            outgoing = yield Ask(prepare_batch, (self, messages))
+            outgoing = yield Ask(prepare_checked_batch, (self, messages))
         return (yield from send(self, outgoing, self._lane, deadline, self.waiting_rules, queue))
 
     def _send_trace(self, message: Message, until: float | None = None) -> Flow[SendReceipt]:

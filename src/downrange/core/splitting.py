@@ -13,7 +13,7 @@ from downrange.errors import InvalidMessage
 from downrange.wire.messages import batch_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from downrange.model import Message
 
@@ -74,9 +74,10 @@ def size_in_batch(message: Message, unique_id_bytes: int = 32) -> int:
         Unencodable: A property cannot be carried; it would spoil the batch for all others.
     """
     own = message.properties
-    size = (
-        _PROPERTY_BYTES_MIN + unique_id_bytes + (not message.wait_stored) + _MARK_BYTES * len(own)
-    )
+    size = _PROPERTY_BYTES_MIN + unique_id_bytes + (not message.wait_stored)
+    if not (own or message.keys or message.tags or message.sharding_key):
+        return _ITEM_BYTES + len(message.body) + size
+    size += _MARK_BYTES * len(own)
     text = "".join(own) + "".join(own.values())
     if message.keys:
         text += " ".join(message.keys)
@@ -94,14 +95,28 @@ def size_in_batch(message: Message, unique_id_bytes: int = 32) -> int:
     return _ITEM_BYTES + len(message.body) + size
 
 
-def check_batch(messages: Iterable[Message]) -> None:
+def check_batch(messages: Sequence[Message]) -> None:
     """Refuse messages that cannot share a batch, before any of them is sent.
 
     Raises:
         InvalidMessage: Names the first that breaks a rule, see `checked`.
     """
-    for _ in checked(messages):
-        pass
+    if not messages:
+        return
+    first = messages[0]
+    topic, wait_stored = first.topic, first.wait_stored
+    is_retry = topic.startswith(RETRY_PREFIX)
+    for index, message in enumerate(messages):
+        # As `_problem_with` decides it; that finds the words.
+        if (
+            message.topic != topic
+            or message.wait_stored != wait_stored
+            or message.delay_level
+            or message.deliver_in
+            or message.deliver_at
+            or is_retry
+        ):
+            raise InvalidMessage(f"message {index} {_problem_with(message, first)}")
 
 
 def checked(messages: Iterable[Message]) -> Iterator[Message]:

@@ -15,7 +15,7 @@ from downrange.errors import InvalidMessage, OptionError
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from downrange.model import Message
 
@@ -110,6 +110,29 @@ def check_message(message: Message, body_bytes_max: int, namespace: str | None =
         raise _invalid(message, f"deliver_in={message.deliver_in} is no time span in seconds")
     if message.flag and not -_INT32 <= message.flag < _INT32:
         raise _invalid(message, f"flag={message.flag} does not fit 32 bits")
+
+
+def check_messages(
+    messages: Iterable[Message], body_bytes_max: int, namespace: str | None = None
+) -> None:
+    """Refuse messages of which one breaks a rule; see `check_message`.
+
+    Raises:
+        InvalidMessage: Says what is wrong with the first that does.
+    """
+    checked_topic: str | None = None
+    for message in messages:
+        # Of most messages of a list there is nothing new to be checked but the body's size.
+        if (
+            message.topic != checked_topic
+            or not 0 < len(message.body) <= body_bytes_max
+            or message.properties
+            or message.delay_level
+            or message.deliver_in
+            or message.flag
+        ):
+            check_message(message, body_bytes_max, namespace)
+            checked_topic = message.topic
 
 
 @lru_cache(_REMEMBERED_MAX)  # an error is not remembered, so it is told each time

@@ -13,7 +13,7 @@ Either is 32 characters long with an IPv4 address and 56 with an IPv6 one.
 from __future__ import annotations
 
 from ipaddress import ip_address
-from itertools import count
+from itertools import count, islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -126,9 +126,19 @@ class UniqueIdMaker:
         """Return the next id; `now_ms` is the wall clock."""
         moment_ms, front = self._moment
         if now_ms != moment_ms:
-            if now_ms >= self._month_end_ms:
-                self._month_start_ms, self._month_end_ms = self._month_around(now_ms)
-            # A clock that was set back over the month's start must not wrap the field.
-            front = f"{self._prefix}{max(now_ms - self._month_start_ms, 0):08X}"
-            self._moment = (now_ms, front)
+            front = self._front_at(now_ms)
         return f"{front}{next(self._counter) & 0xFFFF:04X}"
+
+    def make_several(self, now_ms: int, count: int) -> list[str]:
+        """Return the next ids, so many of them."""
+        front = self._front_at(now_ms)
+        return [f"{front}{number & 0xFFFF:04X}" for number in islice(self._counter, count)]
+
+    def _front_at(self, now_ms: int) -> str:
+        """Return what the ids of a millisecond begin with, and keep it for the next one."""
+        if now_ms >= self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = self._month_around(now_ms)
+        # A clock that was set back over the month's start must not wrap the field.
+        front = f"{self._prefix}{max(now_ms - self._month_start_ms, 0):08X}"
+        self._moment = (now_ms, front)
+        return front

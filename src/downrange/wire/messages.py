@@ -9,7 +9,7 @@ from downrange.errors import Unencodable
 from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage
 from downrange.wire.compression import decompress
 from downrange.wire.properties import PropertyKey, encode_properties
-from downrange.wire.records import BatchItem, Record, encode_batch, unwrap
+from downrange.wire.records import Record, encode_batch, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,22 +44,25 @@ def property_text(message: Message, unique_id: str) -> str:
     Raises:
         Unencodable: A name or value is empty or holds one of the two marks.
     """
-    own = message.properties
-    count = len(own) + 2
-    text = "".join([f"{name}\x01{value}\x02" for name, value in own.items()]) if own else ""
-    if message.keys:
-        text += f"KEYS\x01{' '.join(message.keys)}\x02"
-        count += 1
+    own, keys, tags = message.properties, message.keys, message.tags
+    is_special = (
+        message.sharding_key or message.delay_level or message.deliver_in or message.deliver_at
+    )
     wait = "true" if message.wait_stored else "false"
-    text += f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{wait}\x02"
-    if message.tags:
-        text += f"TAGS\x01{message.tags}\x02"
+    text = f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{wait}\x02"
+    if not (own or keys or tags or is_special):
+        return text
+    count = len(own) + 2
+    if keys:
+        text = f"KEYS\x01{' '.join(keys)}\x02{text}"
+        count += 1
+    if own:
+        text = "".join([f"{name}\x01{value}\x02" for name, value in own.items()]) + text
+    if tags:
+        text += f"TAGS\x01{tags}\x02"
         count += 1
     if (
-        message.sharding_key
-        or message.delay_level
-        or message.deliver_in
-        or message.deliver_at
+        is_special
         or text.count("\x01") != count
         or text.count("\x02") != count
         or "\x01\x02" in text
@@ -77,11 +80,7 @@ def batch_of(messages: Iterable[tuple[Message, str]]) -> bytes:
     """
     try:
         return encode_batch(
-            BatchItem(
-                message.flag,
-                message.body,
-                property_text(message, unique_id).encode(),
-            )
+            (message.flag, message.body, property_text(message, unique_id).encode())
             for message, unique_id in messages
         )
     except UnicodeEncodeError as error:

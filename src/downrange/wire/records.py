@@ -307,8 +307,8 @@ class BatchItem(NamedTuple):
     property_bytes: bytes
 
 
-def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """Write messages as the body of one batch.
+def encode_batch(items: Iterable[BatchItem | tuple[int, bytes, bytes]]) -> bytes:
+    """Write messages, as `BatchItem` or tuples of the same, as the body of one batch.
 
     Raises:
         Unencodable: A part does not fit its field.

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from downrange.core.names import FORBIDDEN_TOPICS
 from downrange.core.validation import (
     RESERVED_PROPERTIES,
     check_group,
     check_message,
+    check_messages,
     check_producer_group,
     check_topic,
 )
@@ -179,3 +182,38 @@ def test_a_flag_fits_its_field() -> None:
     check(Message("orders", b"1", flag=-(2**31)))
     check(Message("orders", b"1", flag=2**31 - 1))
     assert "flag=2147483648 does not fit" in refusal(Message("orders", b"1", flag=2**31))
+
+
+@given(
+    st.lists(
+        st.builds(
+            Message,
+            topic=st.sampled_from(["orders", "bills", "no topic", ""]),
+            body=st.binary(max_size=LIMIT + 1),
+            properties=st.sampled_from([{}, {}, {"colour": "red"}, {"TAGS": "x"}]),
+            delay_level=st.sampled_from([None, None, 3, -1]),
+            flag=st.sampled_from([0, 0, 7, 2**31]),
+        )
+        | st.builds(
+            Message, st.just("orders"), st.just(b"1"), deliver_in=st.sampled_from([1.0, -1.0])
+        ),
+        max_size=4,
+    ),
+    st.sampled_from([None, "prod"]),
+)
+def test_a_list_of_messages_is_checked_as_each_of_them(
+    messages: list[Message], namespace: str | None
+) -> None:
+    expected = None
+    for message in messages:
+        try:
+            check_message(message, LIMIT, namespace)
+        except InvalidMessage as error:
+            expected = str(error)
+            break
+    try:
+        check_messages(messages, LIMIT, namespace)
+        found = None
+    except InvalidMessage as error:
+        found = str(error)
+    assert found == expected

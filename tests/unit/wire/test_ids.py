@@ -139,3 +139,11 @@ def test_a_very_long_text_is_not_repeated_in_its_error() -> None:
     with pytest.raises(MalformedId) as caught:
         parse_offset_id("0" * 1_000_000)
     assert len(str(caught.value)) < 200
+
+
+def test_several_ids_are_those_that_would_be_made_one_by_one() -> None:
+    one, other = (UniqueIdMaker(b"\x0a\x00\x00\x01", 7, 1, lambda _: (0, 1 << 60)) for _ in "12")
+    expected = [one.make(now_ms) for now_ms in (5, 5, 5, 9)]
+    assert [*other.make_several(5, 3), other.make(9)] == expected
+    assert other.make_several(9, 0) == []
+    assert other.make(9) == one.make(9)
