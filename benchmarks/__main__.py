@@ -11,6 +11,7 @@ too. Nothing else should run meanwhile. Ctrl-C ends everything and shows what wa
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
@@ -88,7 +89,7 @@ def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
         },
         series=list(matrix.series.values()),
         probes=matrix.probes,
-        left_out=left_out(plan),
+        left_out=left_out(plan) if is_quick else [],
     )
 
 
@@ -102,9 +103,8 @@ def show(run: results.Run, console: Console) -> None:
         style="dim",
     )
     console.print(tables.story(run), style="dim")
-    if run.is_quick:
-        for line in run.left_out:
-            console.print(f"left out: {line}", style="dim")
+    for line in run.left_out:
+        console.print(f"left out: {line}", style="dim")
     for failure in run.failures:
         console.print(f"failed: {results.in_short(failure)}", style="red", markup=False)
 
@@ -139,6 +139,7 @@ def main() -> None:
     except ValueError as error:
         sys.exit(str(error))
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     run = measure(plan, console, is_quick=asked.quick)
     show(run, console)
     if asked.json is not None:

@@ -35,14 +35,14 @@ def draw(results: Path = STORED, folder: Path = style.IMAGES) -> None:
         results: The stored run.
         folder: Where the files go.
     """
-    shown = [each for each in verdicts(load(results)) if each.ratio is not None]
+    shown = verdicts(load(results))
     height = _MARGIN_INCHES + _LINE_INCHES * (-places(shown)[-1] if shown else 0)
     style.write(NAME, bars(shown), folder=folder, width=7.6, height=height)
 
 
 def picture(run: Run) -> str:
     """Return the markdown that shows the ratios of a run."""
-    met = sum(each.is_met is True for each in verdicts(run))
+    met = sum(each.is_met for each in verdicts(run))
     return style.picture(NAME, f"Ratios and their targets, {met} of them met; the table tells all")
 
 
@@ -63,7 +63,6 @@ def bars(shown: Sequence[Verdict]) -> style.Draw:
     def draw_on(axes: Axes, look: style.Look) -> None:
         start, before = _start(shown), None
         for each, place in zip(shown, places(shown), strict=True):
-            assert each.ratio is not None
             colour = look.series[0] if each.is_met else look.series[1]
             axes.barh(place, each.ratio - start, _BAR, left=start, color=colour)
             axes.vlines(
@@ -98,14 +97,14 @@ def _label_place(ratio: float, at_least: float) -> float:
 
 def _start(shown: Sequence[Verdict]) -> float:
     """Return where the axis begins, so that the shortest bar can be seen."""
-    least = min([0.5, *(each.ratio or 0.0 for each in shown)])
+    least = min([0.5, *(each.ratio for each in shown)])
     return max([tick for tick in _TICKS if tick < least], default=_TICKS[0])
 
 
 def _scale(axes: Axes, shown: Sequence[Verdict]) -> None:
     axes.set_title("How many times better; the mark is the target")
     axes.set_xscale("log")
-    most = max([2.0, *(max(each.ratio or 0.0, each.at_least) for each in shown)])
+    most = max([2.0, *(max(each.ratio, each.at_least) for each in shown)])
     axes.set_xlim(_start(shown), most * 1.6)
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if tick <= most * 1.6]))
     axes.xaxis.set_minor_locator(NullLocator())

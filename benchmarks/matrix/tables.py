@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from benchmarks.matrix.results import Probe, Run, Series
 
-_MET: Final[dict[bool | None, str]] = {True: "met", False: "missed", None: "not measured"}
-_STYLES: Final[dict[bool | None, str | None]] = {True: "green", False: "red", None: "dim"}
 _MEGABYTE: Final = 1e6
 
 
@@ -44,7 +42,7 @@ class Rows(NamedTuple):
 
 
 def target_rows(run: Run) -> Rows:
-    """Return all targets, and whether they are met."""
+    """Return all targets that something was measured for, and whether they are met."""
     found = verdicts(run)
     return Rows(
         title="Targets: how many times better, with 1 KB bodies",
@@ -53,13 +51,13 @@ def target_rows(run: Run) -> Rows:
             [
                 each.comparison,
                 each.title,
-                "" if each.ratio is None else ratio_text(each.ratio),
+                ratio_text(each.ratio),
                 f"≥ {each.at_least:g}x",
-                _MET[each.is_met],
+                "met" if each.is_met else "missed",
             ]
             for each in found
         ],
-        styles=[_STYLES[each.is_met] for each in found],
+        styles=["green" if each.is_met else "red" for each in found],
         words=2,
     )
 

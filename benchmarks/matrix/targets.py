@@ -65,17 +65,17 @@ class ProbeTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How a target came out; without a ratio it was not measured."""
+    """How a target came out."""
 
     comparison: str
     title: str
-    ratio: float | None
+    ratio: float
     at_least: float
 
     @property
-    def is_met(self) -> bool | None:
-        """Whether it is reached; None when it was not measured."""
-        return None if self.ratio is None else self.ratio >= self.at_least
+    def is_met(self) -> bool:
+        """Whether it is reached."""
+        return self.ratio >= self.at_least
 
 
 def _pair_title(cell: Cell) -> str:
@@ -145,26 +145,28 @@ PROBE_TARGETS: Final = (
 
 
 def verdicts(run: Run) -> list[Verdict]:
-    """Compare a run with all targets."""
+    """Compare a run with all targets that it has measured something for."""
     found = [
         Verdict(
             comparison=target.comparison,
             title=target.title,
-            ratio=_ratio_of(run, target),
+            ratio=compared,
             at_least=target.at_least,
         )
         for target in TARGETS
+        if (compared := _ratio_of(run, target)) is not None
     ]
     for wanted in PROBE_TARGETS:
         probe = run.probe(wanted.probe)
-        found.append(
-            Verdict(
-                comparison="embedded, to Apache",
-                title=wanted.title,
-                ratio=None if probe is None else probe.ratio,
-                at_least=wanted.at_least,
+        if probe is not None and probe.ratio is not None:
+            found.append(
+                Verdict(
+                    comparison="embedded, to Apache",
+                    title=wanted.title,
+                    ratio=probe.ratio,
+                    at_least=wanted.at_least,
+                )
             )
-        )
     return found
 
 

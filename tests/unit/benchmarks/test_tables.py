@@ -8,7 +8,7 @@ from rich.console import Console
 
 from benchmarks.matrix import charts, page, tables
 from benchmarks.matrix.results import STORED, Probe, Series, load, store
-from benchmarks.matrix.targets import PROBE_TARGETS, TARGETS, verdicts
+from benchmarks.matrix.targets import PROBE_TARGETS, TARGETS, Verdict, verdicts
 from tests.unit.benchmarks.runs import JAVA, OURS, a_run, series
 
 if TYPE_CHECKING:
@@ -28,21 +28,27 @@ def small_run() -> Run:
 
 @pytest.mark.parametrize(("rate", "is_met"), [(2000, True), (1999, False)])
 def test_target_is_met_from_the_ratio_on(rate: float, is_met: bool) -> None:
-    found = verdicts(a_run(series(JAVA, [1000]), series(OURS, [rate])))
-    (sync,) = [each for each in found if each.ratio is not None]
+    (sync,) = verdicts(a_run(series(JAVA, [1000]), series(OURS, [rate])))
     assert sync.comparison == "threads → Apache, to Java → Apache"
     assert sync.title == "one sender"
     assert sync.is_met is is_met
 
 
 def test_target_that_was_not_measured_is_neither_met_nor_missed() -> None:
-    found = verdicts(a_run())
-    assert len(found) == len(TARGETS) + len(PROBE_TARGETS)
-    assert {each.is_met for each in found} == {None}
+    assert verdicts(a_run()) == []
+    assert verdicts(a_run(series(JAVA, [1000]), Series(cell=OURS, failures=["lost"]))) == []
+
+
+def test_every_target_is_judged_when_everything_was_measured() -> None:
+    cells = {cell: series(cell, [1000]) for target in TARGETS for cell in target.cells}
+    memory = Probe(name="idle-memory", title="", unit="MB", downrange=[1], apache=[10])
+    found = verdicts(a_run(*cells.values(), probes=[START, memory]))
+    latencies = [target for target in TARGETS if target.figure == "p99_us"]
+    assert len(found) == len(TARGETS) - len(latencies) + len(PROBE_TARGETS)
 
 
 def test_probe_has_a_target() -> None:
-    (start,) = [each for each in verdicts(a_run(probes=[START])) if each.ratio is not None]
+    (start,) = verdicts(a_run(probes=[START]))
     assert (start.title, start.ratio, start.is_met) == ("start to first send", 20, True)
 
 
@@ -112,8 +118,10 @@ def test_page_shows_the_stored_run_and_no_other() -> None:
 
 
 def test_bars_lie_closer_together_within_one_comparison() -> None:
-    shown = verdicts(small_run())[:3]
-    assert [each.comparison for each in shown[:2]] == ["threads → Apache, to Java → Apache"] * 2
+    shown = [
+        Verdict(comparison=comparison, title="", ratio=1.0, at_least=1.0)
+        for comparison in ("ours", "ours", "theirs")
+    ]
     first, second, third = charts.places(shown)
     assert first > second > third
     assert second - third > first - second
