@@ -32,11 +32,10 @@ _COMPRESSIONS: Final = {
     "zstd": Compression.ZSTD,
 }
 _PREPARED: Final = int(TransactionFlag.PREPARED)
-_SEND: Final = int(RequestCode.SEND_MESSAGE)
-_SEND_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
+#: The codes of a message and of a reply, for each version of the header.
+_CODES_V1: Final = (int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE))
+_CODES_V2: Final = (int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_REPLY_MESSAGE_V2))
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
-_SEND_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE)
-_SEND_REPLY_V2: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -109,8 +108,7 @@ def prepare(
         )
     if is_half:
         sys_flag |= _PREPARED
-    is_v2 = options.header_version == 2
-    code = (_SEND_REPLY_V2 if is_v2 else _SEND_REPLY) if is_reply else _SEND_V2 if is_v2 else _SEND
+    codes = _CODES_V1 if options.header_version == 1 else _CODES_V2
     return Outgoing(
         message=message,
         topic=message.topic if namespace is None else with_namespace(message.topic, namespace),
@@ -118,7 +116,7 @@ def prepare(
         body=body,
         properties=properties,
         sys_flag=sys_flag,
-        code=code,
+        code=codes[is_reply],
         born_ms=born_ms,
     )
 

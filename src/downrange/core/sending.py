@@ -140,7 +140,9 @@ def send(
             address = yield from find_target(producer, queue, deadline)
         if client.options.vip_channel:
             address = vip_address(address)
-        until = _time_of_attempt(producer, now, deadline, is_last=len(failures) >= retries)
+        until, limit = deadline, producer.options.attempt_timeout
+        if limit is not None and len(failures) < retries:  # the last one has all that is left
+            until = min(deadline, now + limit)
         try:
             if producer.is_plain:
                 command = send_command(producer, outgoing, queue)
@@ -178,14 +180,6 @@ def send(
         return late
     producer.counts.failed += outgoing.count
     raise failure_of(outgoing.message.topic, failures, clock.now() - started)
-
-
-def _time_of_attempt(
-    producer: ProducerCore, now: float, deadline: float, *, is_last: bool
-) -> float:
-    """Return when an attempt is given up: the last one has all the time that is left."""
-    limit = producer.options.attempt_timeout
-    return deadline if limit is None or is_last else min(deadline, now + limit)
 
 
 def send_oneway(

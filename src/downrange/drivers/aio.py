@@ -104,7 +104,7 @@ class AioDriver:
             BaseException: What the flow raises.
         """
         future: asyncio.Future[ResultT] = self.loop.create_future()
-        running = Awaited(self, flow, future)
+        running = Awaited(self, flow, future=future)
         if self._is_closed:
             flow.close()
             raise ClientClosed("the client")

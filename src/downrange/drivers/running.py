@@ -14,55 +14,44 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from downrange.core.flow import Ask, Call, Effect, Flow, Gather, Once, Pause, Wait
 from downrange.errors import RocketMQError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+if TYPE_CHECKING:  # nobody decodes a `Running`, so its annotations are never looked at
+    from collections.abc import Callable  # noqa: TC004
 
-    from downrange.drivers.aio import AioDriver, Connection
+    from downrange.drivers.aio import AioDriver, Connection  # noqa: TC004
 
 _log = logging.getLogger("downrange.drivers")
 #: What an effect answers that cannot be answered yet.
 _LATER: Final = object()
 
 
-class Running:
+class Running(msgspec.Struct, eq=False):  # made per message: a struct is made in one go
     """One flow, from its first step to its end.
 
-    Args:
-        driver: Who carries out its effects.
-        flow: The flow.
-        done: Called at the end with its result, or with None and the error.
-
     Attributes:
+        _driver: Who carries out its effects.
+        _flow: The flow.
+        _done: Called by `finish` with the result, or with None and the error; None when nobody
+            wants to know, or no longer.
+        _give_up: Takes back what the flow waits for, when it is cancelled.
         connection: Where the call went that it waits for; connections keep the rest here, too.
         request_id: That call's number.
         asked_at: When it began.
         deadline: When it is given up.
     """
 
-    __slots__ = (
-        *("_done", "_driver", "_flow", "_give_up"),
-        *("asked_at", "connection", "deadline", "request_id"),
-    )
-
-    def __init__(
-        self,
-        driver: AioDriver,
-        flow: Flow[Any],
-        done: Callable[[Any, BaseException | None], None] | None,
-    ) -> None:
-        self._driver = driver
-        self._flow = flow
-        #: Called by `finish`; None when nobody wants to know any more.
-        self._done: Callable[[Any, BaseException | None], None] | None = done
-        #: Takes back what the flow waits for, when it is cancelled.
-        self._give_up: Callable[[], object] | None = None
-        self.connection: Connection | None = None
-        self.request_id: int
-        self.asked_at: float
-        self.deadline: float
+    _driver: AioDriver
+    _flow: Flow[Any]
+    _done: Callable[[Any, BaseException | None], None] | None = None
+    _give_up: Callable[[], object] | None = None
+    connection: Connection | None = None
+    request_id: int = 0
+    asked_at: float = 0.0
+    deadline: float = 0.0
 
     def resume(self, value: Any = None, error: BaseException | None = None) -> None:
         """Go on with an answer or an error until the flow waits again or ends."""
@@ -180,18 +169,14 @@ class Running:
         return gathering.start(_LATER)
 
 
-class Awaited(Running):
+class Awaited(Running, eq=False, kw_only=True):
     """A flow whose end a coroutine awaits.
 
     Attributes:
         future: What it awaits.
     """
 
-    __slots__ = ("future",)
-
-    def __init__(self, driver: AioDriver, flow: Flow[Any], future: asyncio.Future[Any]) -> None:
-        super().__init__(driver, flow, None)
-        self.future = future
+    future: asyncio.Future[Any]
 
     def finish(self, result: Any, error: BaseException | None) -> None:
         """Settle the future, unless whoever awaited it was cancelled in the same turn."""

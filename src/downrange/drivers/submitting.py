@@ -15,7 +15,6 @@ from downrange.drivers.running import Running
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from downrange.core.flow import Flow
     from downrange.drivers.aio import AioDriver
 
 _log = logging.getLogger("downrange.client")
@@ -45,34 +44,29 @@ class Engine(Protocol):
         ...
 
 
-class Submission(Running):
+class Submission(Running, eq=False, kw_only=True):
     """A flow on its way over the engine; its methods are called there.
 
-    Args:
-        owner: Where it runs.
-        flow: The flow.
+    Attributes:
+        owner: Whose engine it is.
         future: What its result goes to.
     """
 
-    __slots__ = ("_future", "_owner")
-
-    def __init__(self, owner: Engine, flow: Flow[Any], future: Future[Any]) -> None:
-        super().__init__(owner.engine, flow, None)
-        self._owner = owner
-        self._future = future
+    owner: Engine
+    future: Future[Any]
 
     def begin(self) -> None:
         """Start the flow, unless nobody wants its result any more."""
-        if self._future.cancelled():
+        if self.future.cancelled():
             self._flow.close()
             return
-        self._owner.submissions.add(self)
+        self.owner.submissions.add(self)
         self._driver.begin(self)
 
     def give_up(self) -> None:
         """End the flow without a result; harmless when it has ended."""
-        if self in self._owner.submissions:
-            self._owner.submissions.discard(self)
+        if self in self.owner.submissions:
+            self.owner.submissions.discard(self)
             self.cancel()
 
     def fail(self, error: BaseException) -> None:
@@ -82,16 +76,16 @@ class Submission(Running):
 
     def finish(self, result: Any, error: BaseException | None) -> None:
         """Settle the future, unless it was cancelled."""
-        self._owner.submissions.discard(self)
+        self.owner.submissions.discard(self)
         try:
             if error is None:
-                self._future.set_result(result)
+                self.future.set_result(result)
             else:
-                self._future.set_exception(error)
+                self.future.set_exception(error)
         except InvalidStateError:
             pass
-        if isinstance(self._future, CallbackFuture):
-            self._future.submission = None  # or the two would keep each other
+        if isinstance(self.future, CallbackFuture):
+            self.future.submission = None  # or the two would keep each other
 
 
 class CallbackFuture(Future[ResultT]):

@@ -173,7 +173,7 @@ class ThreadDriver:
         self._check()
         if future is None:
             future = CallbackFuture(self)
-        submission = Submission(self, flow, future)
+        submission = Submission(self.engine, flow, owner=self, future=future)
         if isinstance(future, CallbackFuture):
             future.submission = submission
         self.on_engine(submission.begin)

@@ -127,7 +127,11 @@ class Link(Generic[WaiterT]):
         if len(self._in_flight) >= self._in_flight_max:
             raise TooManyInFlight(self._in_flight_max)
         command.request_id = request_id = self._next_id()
-        data = self._encode(command)
+        command.codec = self._codec
+        if isinstance(command, SendCommand):
+            data = command.encode(self._frame_bytes_max)
+        else:
+            data = encode(command, self._frame_bytes_max)
         self._in_flight[request_id] = waiter
         return data
 
@@ -142,7 +146,10 @@ class Link(Generic[WaiterT]):
             raise LinkClosed(_CLOSED)
         command.request_id = self._next_id()
         command.flags |= _ONEWAY
-        return self._encode(command)
+        command.codec = self._codec
+        if isinstance(command, SendCommand):
+            return command.encode(self._frame_bytes_max)
+        return encode(command, self._frame_bytes_max)
 
     def reply(self, request: Command, reply: Command | StoredReply) -> bytes:
         """Return the bytes of the reply to a request, in the request's own header codec.
@@ -197,17 +204,10 @@ class Link(Generic[WaiterT]):
         self._in_flight.clear()
         return waiters
 
-    def _encode(self, command: Command | SendCommand) -> bytes:
-        command.codec = self._codec
-        if isinstance(command, SendCommand):
-            return command.encode(self._frame_bytes_max)
-        return encode(command, self._frame_bytes_max)
-
     def _next_id(self) -> int:
         """Return the next id that no waiting request has; after 2^31 - 1 comes 0."""
-        request_id = self._last_id
-        while True:
+        request_id = (self._last_id + 1) & _ID_MASK
+        while request_id in self._in_flight:
             request_id = (request_id + 1) & _ID_MASK
-            if request_id not in self._in_flight:
-                self._last_id = request_id
-                return request_id
+        self._last_id = request_id
+        return request_id

@@ -632,7 +632,7 @@ def test_a_driver_that_nobody_holds_closes_itself() -> None:
 def test_the_end_of_a_flow_whose_caller_was_cancelled_in_the_same_turn_is_nobodys() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         future: asyncio.Future[int] = driver.loop.create_future()
-        running = Awaited(driver, asking(driver), future)
+        running = Awaited(driver, asking(driver), future=future)
         future.cancel()
         running.finish(7, None)
         assert future.cancelled()
