@@ -34,7 +34,9 @@ ARROWS: dict[str, set[str]] = {
         *("extras", "addresses", "tls", "memory"),
     },
     "core": {"wire", "model", "options", "errors"},
-    "drivers": {"core", "wire", "model", "options", "errors", "extras", "addresses", "tls"},
+    "drivers": {
+        *("core", "wire", "model", "options", "errors", "extras", "addresses", "tls", "memory"),
+    },
     "client": {"drivers", "core", "wire", "model", "options", "errors", "extras", "addresses"},
     "addresses": {"errors"},
     "tls": {"errors"},

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from downrange.drivers.deadlines import Deadlines
 from downrange.drivers.running import Awaited, Running, Sharing
 from downrange.errors import CallTimeout, ClientClosed, ConnectionLost, RocketMQError
+from downrange.memory import keep_freed_memory
 from downrange.wire.codes import HeaderCodec
 from downrange.wire.link import Link, LinkBroken, ReplyArrived, RequestArrived
 
@@ -35,6 +36,9 @@ _LATE: Final = 0.005
 #: A connection on which nothing came for so long while somebody waited in vain is given up: the
 #: peer may have vanished without a word, which the system notices after a quarter of an hour.
 _SILENCE: Final = 1.0
+#: Requests of one turn are joined unless they are larger than this on average: from there on a copy
+#: costs more than a write.
+_JOINED_BYTES_MAX: Final = 16 * 1024
 #: So long a connection may take to end in order when the client is closed.
 _GOODBYE: Final = 0.5
 
@@ -93,6 +97,7 @@ class AioDriver:
         self._shared: dict[Any, Sharing] = {}
         self._background: set[Running] = set()
         self._is_closed = False
+        keep_freed_memory()
         self._tidying = self.loop.call_later(core.options.idle_timeout / 4, self._tidy)
 
     # ---- flows -------------------------------------------------------------------------------
@@ -349,7 +354,10 @@ class Connection(asyncio.Protocol):
             return  # those who wait hear of it, if they have not yet
         unsent, self._unsent = self._unsent, []
         self.used_at = self._driver.clock.now()
-        self._transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+        if len(unsent) > 1 and sum(map(len, unsent)) <= _JOINED_BYTES_MAX * len(unsent):
+            unsent = [b"".join(unsent)]
+        for data in unsent:
+            self._transport.write(data)
 
     def pause_writing(self) -> None:
         """Hold back: the peer does not read."""

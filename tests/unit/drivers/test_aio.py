@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from typing import TYPE_CHECKING, Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import uvloop
@@ -658,5 +658,20 @@ def test_a_connection_without_a_transport_has_nothing_to_cut() -> None:
         assert isinstance(connection, Connection)
         connection.abort()
         assert (connection.is_open, connection.in_flight) == (False, 0)
+
+    with_driver(main)
+
+
+@pytest.mark.parametrize(("size", "writes"), [(10, 1), (40_000, 3)])
+def test_requests_of_one_turn_are_joined_unless_they_are_large(size: int, writes: int) -> None:
+    async def main(driver: AioDriver, _: FakeDialer) -> None:
+        await driver.run(asking(driver))
+        transport = driver.connection("a:1")._transport
+        assert transport is not None
+        bodies = [bytes([number]) * size for number in range(3)]
+        with patch.object(transport, "write", wraps=transport.write) as write:
+            replies = await asyncio.gather(*(driver.run(asking(driver, body)) for body in bodies))
+        assert [reply.body for reply in replies] == bodies
+        assert write.call_count == writes
 
     with_driver(main)
