@@ -26,7 +26,7 @@ from benchmarks import machine, peers
 from benchmarks.matrix import charts, page, results, tables
 from benchmarks.matrix.plan import FULL, QUICK, Plan, left_out
 from benchmarks.matrix.running import Matrix
-from tests.apache.artifacts import resolve
+from tests.apache.artifacts import ApacheUnavailable, resolve
 
 _WIDTH: Final = 130  # of the tables, where they go to a file
 
@@ -140,7 +140,10 @@ def main() -> None:
         sys.exit(str(error))
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
-    run = measure(plan, console, is_quick=asked.quick)
+    try:
+        run = measure(plan, console, is_quick=asked.quick)
+    except ApacheUnavailable as error:
+        sys.exit(f"there is no Apache RocketMQ to compare with: {error}")
     show(run, console)
     if asked.json is not None:
         results.store(run, asked.json)
