@@ -76,6 +76,11 @@ def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
             is_complete = True
         except KeyboardInterrupt:
             pass
+        except ApacheUnavailable:
+            raise
+        except Exception:
+            # Half an hour of figures is not to be lost with a server that does not start again.
+            console.print_exception()
     return results.Run(
         is_quick=is_quick,
         is_complete=is_complete,

@@ -11,6 +11,7 @@ its header are looked at. It runs in a process of its own, takes one `Work` as J
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import socket
@@ -106,6 +107,7 @@ class Connection:
         self.socket = socket.create_connection((host, int(port)), _TIMEOUT)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.send = self.socket.sendall
+        self.close = self.socket.close
         self._rest = b""
 
     def replies(self) -> int:
@@ -132,8 +134,12 @@ class Connection:
         return count
 
 
-def _single(work: Work) -> Drive:
-    sends, connection = Sends(work.topic, work.queue_count), Connection(work.address)
+Connect: TypeAlias = Callable[[], Connection]
+"""Makes one more connection to the server."""
+
+
+def _single(work: Work, connect: Connect) -> Drive:
+    sends, connection = Sends(work.topic, work.queue_count), connect()
 
     def drive(end: float, latencies: list[float]) -> int:
         count = 0
@@ -150,13 +156,13 @@ def _single(work: Work) -> Drive:
     return drive
 
 
-def _window(work: Work) -> Drive:
-    return _in_flight(Connection(work.address), Sends(work.topic, work.queue_count).take, WINDOW)
+def _window(work: Work, connect: Connect) -> Drive:
+    return _in_flight(connect(), Sends(work.topic, work.queue_count).take, WINDOW)
 
 
-def _batch(work: Work) -> Drive:
+def _batch(work: Work, connect: Connect) -> Drive:
     batches = Batches(work.topic, work.queue_count)
-    drive = _in_flight(Connection(work.address), batches.take, BATCHES_IN_FLIGHT)
+    drive = _in_flight(connect(), batches.take, BATCHES_IN_FLIGHT)
     return lambda end, latencies: BATCH * drive(end, latencies)
 
 
@@ -179,9 +185,9 @@ def _in_flight(connection: Connection, take: Callable[[int], bytes], width: int)
     return drive
 
 
-def _senders(work: Work) -> Drive:
+def _senders(work: Work, connect: Connect) -> Drive:
     sends = Sends(work.topic, work.queue_count)
-    connections = [Connection(work.address) for _ in range(SENDERS)]
+    connections = [connect() for _ in range(SENDERS)]
     selector = selectors.DefaultSelector()
     for connection in connections:
         selector.register(connection.socket, selectors.EVENT_READ, connection)
@@ -206,8 +212,8 @@ def _senders(work: Work) -> Drive:
     return drive
 
 
-def _pull(work: Work) -> Drive:
-    connection = Connection(work.address)
+def _pull(work: Work, connect: Connect) -> Drive:
+    connection = connect()
 
     def drive(end: float, _latencies: list[float]) -> int:
         count = 0
@@ -266,7 +272,7 @@ def _count_records(body: bytes) -> int:
     return count
 
 
-_DRIVES: Final[dict[Mode, Callable[[Work], Drive]]] = {
+_DRIVES: Final[dict[Mode, Callable[[Work, Connect], Drive]]] = {
     "single": _single,
     "window": _window,
     "batch": _batch,
@@ -282,7 +288,14 @@ def run(work: Work) -> Measured:
         Refused: A reply was not a success.
         OSError: The server cannot be reached, or was silent for too long.
     """
-    drive = _DRIVES[work.mode](work)
+    with contextlib.ExitStack() as stack:
+        drive = _DRIVES[work.mode](
+            work, lambda: stack.enter_context(contextlib.closing(Connection(work.address)))
+        )
+        return _measure(work, drive)
+
+
+def _measure(work: Work, drive: Drive) -> Measured:
     before = drive(time.perf_counter() + work.lead_in, []) if work.lead_in else 0
     latencies: list[float] = []
     server_cpu, load_cpu = cpu_seconds(work.pids), time.process_time()

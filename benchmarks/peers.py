@@ -259,10 +259,10 @@ def _send_first(broker: str) -> None:
     deadline = time.monotonic() + _START_TIMEOUT
     while True:
         try:
-            connection = Connection(broker)
-            connection.send(sends.take(1))
-            while not connection.replies():
-                pass
+            with contextlib.closing(Connection(broker)) as connection:
+                connection.send(sends.take(1))
+                while not connection.replies():
+                    pass
             return
         except (OSError, Refused):
             if time.monotonic() > deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -19,9 +20,9 @@ STORED_MESSAGES: Final = {100: 50_000, 1024: 50_000, 16_384: 8_000}
 def fill(peer: Peer, topic: str, count: int, body_bytes: int) -> None:
     """Store so many messages in a topic, a whole number of batches."""
     batches = Batches(topic, peers.QUEUES, body=os.urandom(body_bytes).hex().encode()[:body_bytes])
-    connection = Connection(peer.broker)
-    for _ in range(count // BATCH):
-        connection.send(batches.take(1))
-        while not connection.replies():
-            pass
+    with contextlib.closing(Connection(peer.broker)) as connection:
+        for _ in range(count // BATCH):
+            connection.send(batches.take(1))
+            while not connection.replies():
+                pass
     peer.acknowledged[topic] += count

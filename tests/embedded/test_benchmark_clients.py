@@ -1,0 +1,107 @@
+"""The clients of the benchmarks do their works: they count what the server counts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.load import Work
+from benchmarks.load import run as run_generator
+from benchmarks.matrix import asyncio_client, thread_client
+from benchmarks.matrix.cells import WORK_TITLES
+from benchmarks.matrix.filling import fill
+from benchmarks.matrix.tasks import Task
+from benchmarks.peers import Peer
+from downrange.embedded import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.load import Mode
+    from benchmarks.matrix.cells import ClientName, WorkName
+    from benchmarks.matrix.tasks import Measured
+
+SECONDS = 0.1
+
+
+@pytest.fixture(scope="module")
+def peer() -> Iterator[Peer]:
+    with Cluster() as cluster:
+        yield Peer(
+            name="downrange",
+            name_server=cluster.name_server,
+            broker=cluster.brokers[0],
+            pids=[os.getpid()],
+        )
+
+
+def run(client: ClientName, work: WorkName, peer: Peer, topic: str) -> Measured:
+    task = Task(
+        client=client,
+        work=work,
+        name_server=peer.name_server,
+        topic=topic,
+        stored=peer.acknowledged[topic],
+        body_bytes=100,
+        seconds=SECONDS,
+        lead_in=SECONDS,
+        pids=tuple(peer.pids),
+    )
+    if client == "asyncio":
+        return asyncio.run(asyncio_client.run(task))
+    return thread_client.run(task)
+
+
+@pytest.mark.parametrize("client", ["threads", "asyncio"])
+@pytest.mark.parametrize("work", [work for work in WORK_TITLES if work != "pull"])
+def test_client_counts_what_is_stored(client: ClientName, work: WorkName, peer: Peer) -> None:
+    topic = f"{client}-{work}"
+    peer.make_topic(topic)
+    found = run(client, work, peer, topic)
+    peer.acknowledged[topic] += found.messages + found.messages_before
+    peer.check_count(topic)
+    assert found.messages > 0
+    assert found.messages_before > 0
+    assert found.seconds >= SECONDS
+    assert found.client_bytes > 0
+    if work == "one-way":
+        assert found.latencies_us is None
+    else:
+        assert found.latencies_us is not None
+        assert found.latencies_us[0] <= found.latencies_us[1]
+
+
+@pytest.mark.parametrize("client", ["threads", "asyncio"])
+def test_client_reads_a_topic_again_and_again(client: ClientName, peer: Peer) -> None:
+    topic = f"{client}-pull"
+    peer.make_topic(topic)
+    fill(peer, topic, 800, 100)
+    peer.check_count(topic)
+    found = run(client, "pull", peer, topic)
+    assert found.messages + found.messages_before > 800
+
+
+@pytest.mark.parametrize("client", ["threads", "asyncio"])
+def test_client_that_reads_more_than_was_stored_fails(client: ClientName, peer: Peer) -> None:
+    topic = f"{client}-pull-more"
+    peer.make_topic(topic)
+    fill(peer, topic, 800, 100)
+    peer.acknowledged[topic] -= 100
+    with pytest.raises(RuntimeError, match="were left"):
+        run(client, "pull", peer, topic)
+
+
+@pytest.mark.parametrize("mode", ["single", "window", "batch", "senders"])
+def test_generator_counts_what_is_stored(mode: Mode, peer: Peer) -> None:
+    topic = f"generator-{mode}"
+    peer.make_topic(topic)
+    found = run_generator(
+        Work(mode=mode, address=peer.broker, topic=topic, seconds=SECONDS, lead_in=SECONDS)
+    )
+    peer.acknowledged[topic] += found.messages + found.messages_before
+    peer.check_count(topic)
+    assert found.messages > 0
+    assert found.load_bytes > 0
