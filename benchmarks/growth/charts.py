@@ -70,7 +70,7 @@ def chart_of(axis: report.Axis) -> Chart:
         y_label=f"{axis.figure}, {'ratio' if is_ratio else axis.unit}",
         lines=lines,
         is_log=axis.name in ("topics", "connections", "latency"),
-        is_log_up=axis.name in ("latency", "restart"),
+        is_log_up=axis.name == "latency",
         limit=axis.target if is_ratio else None,
         limit_label="" if axis.target is None else f"target: {axis.target:g} at most",
         tick=lambda size: write_size(axis.name, size),

@@ -28,7 +28,7 @@ QUEUES: Final = 4
 _CPU: Final = "CPU per message"
 _GB: Final = 1_000_000_000
 _MANY_TOPICS: Final = 1000
-_FILL_BATCHES: Final = 500  # of one load
+_FILL_BATCHES: Final = 5000  # of one load
 #: What a message takes in the log beside its body; a fill may miss its size by this much.
 _RECORD_BYTES: Final = len(BODY) + 150
 
@@ -204,7 +204,7 @@ class Connections:
 
 
 class Log:
-    """Two servers for each side: one whose store grows, level by level, and one beside it."""
+    """Two servers for each side: one whose store grows, and a new one beside it at each level."""
 
     def __init__(self, plan: Plan) -> None:
         """Prepare; nothing is started yet."""
@@ -217,8 +217,10 @@ class Log:
         """Fill each store up to each level, and measure there."""
         plan = self._plan
         for side, levels in plan.levels.items():
-            yield Step(f"{side}: start", _bind(self._start, side))
             for level in levels:
+                if level == levels[0]:
+                    yield Step(f"{side}: start", _bind(self._start, side, self._grown))
+                yield Step(f"{side}: start beside it", _bind(self._start, side, self._small))
                 yield Step(f"{side}: fill up to {level:g} GB", _bind(self._fill, side, level))
                 for number in range(plan.level_rounds):
                     what = f"{side}: {level:g} GB stored, round {number + 1}"
@@ -228,7 +230,8 @@ class Log:
                 for number in range(plan.crashes):
                     what = f"{side}: crash with {level:g} GB, round {number + 1}"
                     yield Step(what, _bind(self._crash, side, level))
-            yield Step(f"{side}: count", _bind(self._check, side))
+            for those in (self._small, self._grown) if levels else ():
+                yield Step(f"{side}: count", _bind(self._end, side, those))
 
     def axes(self) -> list[Axis]:
         """Return the cost of a send and the time to start after a crash."""
@@ -241,12 +244,13 @@ class Log:
         """End all servers."""
         _close([*self._grown.values(), *self._small.values()])
 
-    def _start(self, side: Side) -> None:
-        for each in (self._small, self._grown):
-            server = each[side] = servers.start(side)
-            server.make_topics(1, QUEUES)
-            server.load(_window(self._plan.warm_up[side]))
-            server.pause()
+    def _start(self, side: Side, those: dict[Side, Server]) -> None:
+        if side in those:
+            self._end(side, those)
+        server = those[side] = servers.start(side)
+        server.make_topics(1, QUEUES)
+        server.load(_window(self._plan.warm_up[side]))
+        server.pause()
 
     def _fill(self, side: Side, level: float) -> None:
         server = self._grown[side]
@@ -272,12 +276,10 @@ class Log:
                 times.append(_crash(each[side], self._plan.crash_seconds))
             self._starts.add(side, size, Sample(value=times[-1], base=times[0]))
 
-    def _check(self, side: Side) -> None:
-        for each in (self._small, self._grown):
-            with _turn(each[side]):
-                each[side].check_count()
-            # Apache's servers are large: they go before others come.
-            each.pop(side).close()
+    def _end(self, side: Side, those: dict[Side, Server]) -> None:
+        with _turn(those[side]):
+            those[side].check_count()
+        those.pop(side).close()
 
 
 def ends_first(sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -187,6 +187,7 @@ def _rows(axis: Axis) -> list[list[str]]:
         ours, apache = ([_ratio(point), _figure(point)] for point in points)
         target = f"≤ {axis.target:g}x" if is_last and axis.target is not None else ""
         title = _SIZES[axis.name].format(write_size(axis.name, size))
+        title = title.removesuffix("s") if size == 1 else title
         title = f"{title}: {axis.figure}, {axis.unit}"
         rows.append([title, ours[0], target, ours[1], *apache])
     return rows

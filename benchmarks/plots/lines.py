@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,6 +81,7 @@ def curves(chart: Chart) -> Draw:
         if chart.is_log_up:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _plain(y)))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         for line in chart.lines:
             _draw_line(axes, line, look.series[line.colour])
         if chart.limit is not None:

@@ -147,8 +147,8 @@ def test_crashes_happen_at_levels_that_are_filled(plan: Plan) -> None:
 
 
 def test_plan_leaves_out_what_the_disk_cannot_hold() -> None:
-    plan, left_out = command.fit(FULL, free_bytes=2.5e9)
-    assert plan.levels == {"downrange": (0.1, 0.5, 1.0), "apache": (0.1,)}
+    plan, left_out = command.fit(FULL, free_bytes=5e9)
+    assert plan.levels == {"downrange": (1.0,), "apache": ()}
     assert left_out == ["3 GB, as the disk is too full"]
     assert command.fit(FULL, free_bytes=1e12) == (FULL, [])
 
