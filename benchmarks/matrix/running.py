@@ -25,7 +25,7 @@ from tests.apache.java_client import JavaError
 
 if TYPE_CHECKING:
     from collections.abc import Generator as Yields
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from benchmarks.matrix.cells import Cell, ClientName, FlushName, ServerName
     from benchmarks.matrix.plan import Plan
@@ -112,17 +112,26 @@ def round_order(cells: Sequence[Cell], number: int) -> list[Cell]:
 class Matrix:
     """A run: measures all cells of a plan, and keeps what it found even when it is broken off."""
 
-    def __init__(self, plan: Plan, watcher: Watcher) -> None:
-        """Prepare a run."""
+    def __init__(
+        self, plan: Plan, watcher: Watcher, clients: Mapping[ClientName, Client] | None = None
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            plan: What to measure.
+            watcher: Who is told how far it is.
+            clients: Who does the work, where it is not the usual clients.
+        """
         self.series = {cell: Series(cell=cell, samples=[], failures=[]) for cell in plan.cells}
         self.probes: list[Probe] = []
         self._plan = plan
         self._watcher = watcher
         self._starts: list[tuple[float, float]] = []
         self._java = JavaClients()
-        self._clients: dict[ClientName, Client] = {
+        ours = OurClients()
+        self._clients: Mapping[ClientName, Client] = clients or {
             "java": self._java,
-            "threads": (ours := OurClients()),
+            "threads": ours,
             "asyncio": ours,
             "generator": Generator(),
         }
@@ -202,13 +211,12 @@ class Matrix:
             self._watcher.spent(seconds + self._plan.lead_in + _OVERHEAD)
 
     def _load(self, peer: Peer, cell: Cell, seconds: float, lead_in: float) -> Measured | None:
-        """Let a client work, and count what has arrived where nobody waited for it."""
+        """Let a client work, and count what has arrived; without a result where that fails."""
         client = self._clients[cell.client]
         try:
             found = client.measure(peer, cell, seconds=seconds, lead_in=lead_in)
             if cell.work != "pull":
                 peer.acknowledged[cell.topic] += found.messages + found.messages_before
-            if cell.work in ("one-way", "transactions"):
                 peer.check_count(cell.topic)
         except _FAILURES as error:
             self.series[cell].failures.append(str(error))
@@ -218,7 +226,7 @@ class Matrix:
         return found
 
     def _count(self, peer: Peer, cells: Sequence[Cell]) -> None:
-        """See that all that was ever acknowledged is there."""
+        """See that all that was ever acknowledged is still there."""
         for cell in {cell.topic: cell for cell in cells if cell.server == peer.name}.values():
             try:
                 peer.check_count(cell.topic)
