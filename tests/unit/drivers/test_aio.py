@@ -186,14 +186,14 @@ def test_a_request_without_an_answer_is_late_at_its_deadline() -> None:
 
 
 def test_a_server_from_which_nothing_comes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "_SILENCE", 0.02)
+    monkeypatch.setattr(aio, "_SILENCE", 0.5)
 
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         with pytest.raises(CallTimeout):
             await driver.run(asking(driver, timeout=0.01))
         assert driver.addresses() == {"a:1": 0}
         with pytest.raises(CallTimeout):
-            await driver.run(asking(driver, timeout=0.02))
+            await driver.run(asking(driver, timeout=0.5))
         assert driver.addresses() == {}
 
     with_driver(main, FakeDialer(silence))
