@@ -1,0 +1,69 @@
+"""The parts of a send whose cost is counted by themselves: the core's flow, writing, reading."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from downrange.core.picking import Lane
+from downrange.core.preparing import prepare
+from downrange.core.send_exchange import receipt_of, send_command
+from downrange.model import Message, QueueId
+from downrange.wire.link import Link, ReplyArrived
+from tests.guards.answering import answers_to
+from tests.unit.core.stepping import TOPIC, expect_call, finish, producer_with, route, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from tests.guards.count import Operation
+
+_MESSAGE = Message(TOPIC, bytes(1024))
+_QUEUE = QueueId(TOPIC, "a", 0)
+
+
+@contextmanager
+def flow() -> Generator[Operation]:
+    """A send as the core sees it: what is asked of a driver, and the receipt."""
+    producer, lane = producer_with(route("a")), Lane()
+    first = producer.send(_MESSAGE, lane, producer.async_rules, is_limited=True)
+    answer = stored(expect_call(next(first)))
+    finish(first, answer)
+
+    def send() -> None:
+        sending = producer.send(_MESSAGE, lane, producer.async_rules, is_limited=True)
+        next(sending)
+        finish(sending, answer)
+
+    yield send
+
+
+@contextmanager
+def request() -> Generator[Operation]:
+    """The bytes of a request, as a connection writes them."""
+    producer = producer_with()
+    outgoing = prepare(producer, _MESSAGE)
+    link: Link[None] = Link()
+
+    def write() -> None:
+        command = send_command(producer, outgoing, _QUEUE)
+        link.request(command, None)
+        link.abandon(command.request_id)
+
+    yield write
+
+
+@contextmanager
+def exchange() -> Generator[Operation]:
+    """The bytes of a request, and its reply from the bytes to the receipt."""
+    producer = producer_with()
+    outgoing = prepare(producer, _MESSAGE)
+    link: Link[None] = Link()
+
+    def write_and_read() -> None:
+        request = link.request(send_command(producer, outgoing, _QUEUE), None)
+        (arrived,) = link.receive(answers_to(request))
+        assert isinstance(arrived, ReplyArrived)
+        receipt_of(arrived.command, "a:10911", _QUEUE, outgoing, [])
+
+    yield write_and_read
