@@ -11,6 +11,7 @@ too. Nothing else should run meanwhile. Ctrl-C ends everything and shows what wa
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -67,6 +68,7 @@ def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
         TimeRemainingColumn(),
     )
     begun, is_complete = time.monotonic(), False
+    load = f"{os.getloadavg()[0]:.1f}"
     with Progress(*columns, console=console, transient=True, speed_estimate_period=300.0) as shown:
         bar = Bar(shown)
         matrix = Matrix(plan, bar)
@@ -91,6 +93,7 @@ def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
             **machine.facts(_java_version()),
             "downrange": machine.version_of("downrange"),
             "Apache RocketMQ": peers.APACHE_VERSION,
+            "load average before": load,
         },
         series=list(matrix.series.values()),
         probes=matrix.probes,

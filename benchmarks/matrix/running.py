@@ -2,8 +2,8 @@
 
 In each round every cell is measured once, and cells that are compared lie side by side: all
 clients and both servers do one work before the next one comes. So a noisy moment hits all alike,
-and a noisy minute hits one round of many. The order of the servers changes from round to round.
-Who is not measured is paused.
+and a noisy minute hits one round of many. The order of servers and clients changes from round to
+round. Who is not measured is paused.
 """
 
 from __future__ import annotations
@@ -100,11 +100,14 @@ def phases(cells: Sequence[Cell]) -> list[Phase]:
 
 
 def round_order(cells: Sequence[Cell], number: int) -> list[Cell]:
-    """Return the cells of a phase in the order of a round: work by work, server by server."""
+    """Return the cells of a phase in the order of a round: work by work, server by server.
+
+    In each second round servers and clients come in reverse order: nobody is always the first.
+    """
     servers = SERVERS if number % 2 else SERVERS[::-1]
     works = list(dict.fromkeys((cell.body_bytes, cell.work) for cell in cells))
     return sorted(
-        cells,
+        cells if number % 2 else reversed(cells),
         key=lambda cell: (works.index((cell.body_bytes, cell.work)), servers.index(cell.server)),
     )
 

@@ -95,6 +95,7 @@ def test_rounds_keep_together_what_is_compared_and_take_turns() -> None:
     assert works == sorted(works, key=("sync-1", "pull").index)
     assert [cell.server for cell in first[:8]] == ["downrange"] * 4 + ["apache"] * 4
     assert [cell.server for cell in second[:8]] == ["apache"] * 4 + ["downrange"] * 4
+    assert first[0].client == second[3].client == "java"
     assert set(first) == set(second) == set(cells)
 
 
