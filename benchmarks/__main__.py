@@ -97,7 +97,6 @@ def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
         },
         series=list(matrix.series.values()),
         probes=matrix.probes,
-        left_out=left_out(plan) if is_quick else [],
     )
 
 
@@ -152,6 +151,8 @@ def main() -> None:
         run = measure(plan, console, is_quick=asked.quick)
     except ApacheUnavailable as error:
         sys.exit(f"there is no Apache RocketMQ to compare with: {error}")
+    if asked.quick and not asked.only:
+        run.left_out = left_out(plan)
     show(run, console)
     if asked.json is not None:
         results.store(run, asked.json)
