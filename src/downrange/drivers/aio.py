@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from downrange.core.client import ClientCore
     from downrange.core.flow import Call, Flow, Once
     from downrange.drivers.dialing import Dialer
+    from downrange.drivers.running import Waiting
     from downrange.wire.command import Command
 
 _log = logging.getLogger("downrange.drivers")
@@ -96,6 +97,7 @@ class AioDriver:
         self._connections: dict[str, Connection] = {}
         self._shared: dict[Any, Sharing] = {}
         self._background: set[Running] = set()
+        self._woken: list[Waiting] = []
         self._is_closed = False
         keep_freed_memory()
         self._tidying = self.loop.call_later(core.options.idle_timeout / 4, self._tidy)
@@ -163,6 +165,21 @@ class AioDriver:
         else:
             sharing.waiters.append(waiter)
         return partial(sharing.waiters.remove, waiter)
+
+    def wake(self, waiting: Waiting) -> None:
+        """Let a flow go on in the next turn, together with others that are woken until then.
+
+        The lock is held, perhaps by another thread.
+        """
+        if not self._woken:
+            self.call_soon(self._go_on)
+        self._woken.append(waiting)
+
+    def _go_on(self) -> None:
+        with self.lock:
+            woken, self._woken = self._woken, []
+        for waiting in woken:
+            waiting.go_on()
 
     def call_soon(self, function: Callable[..., Any], *args: Any) -> None:
         """Call a function on the loop, from whichever thread."""

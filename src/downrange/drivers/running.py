@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from downrange.core.flow import Ask, Call, Effect, Flow, Gather, Once, Pause, Wait
+from downrange.core.flow import Ask, Call, Effect, Flow, Gather, Once, Pause, Signal, Wait
 from downrange.errors import RocketMQError
 
-if TYPE_CHECKING:  # nobody decodes a `Running`, so its annotations are never looked at
+if TYPE_CHECKING:  # nobody decodes the structs here, so their annotations are never looked at
     from collections.abc import Callable  # noqa: TC004
 
     from downrange.drivers.aio import AioDriver, Connection  # noqa: TC004
@@ -130,7 +130,7 @@ class Running(msgspec.Struct, eq=False):  # made per message: a struct is made i
         with driver.lock:
             if signal.is_fired or effect.deadline <= driver.clock.now():
                 return signal.is_fired
-            waiting = _Waiting(self, driver, effect)
+            waiting = Waiting(driver, self, signal, effect.deadline)
             signal.listen(waiting.notice)
         driver.deadlines.add(waiting)
         self._give_up = waiting.end
@@ -188,25 +188,22 @@ class Awaited(Running, eq=False, kw_only=True):
             self.future.set_exception(error)
 
 
-class _Waiting:
+class Waiting(msgspec.Struct, eq=False):
     """A flow that waits for a signal or a deadline, whichever is first."""
 
-    __slots__ = ("_driver", "_is_over", "_running", "_signal", "deadline")
-
-    def __init__(self, running: Running, driver: AioDriver, effect: Wait) -> None:
-        self.deadline = effect.deadline
-        self._running = running
-        self._driver = driver
-        self._signal = effect.signal
-        self._is_over = False
+    _driver: AioDriver
+    _running: Running
+    _signal: Signal
+    deadline: float
+    _is_over: bool = False
 
     def notice(self) -> None:
         """Take notice that the signal fires; the lock is held, perhaps by another thread."""
-        self._driver.call_soon(self._go_on)
+        self._driver.wake(self)
 
     def late(self) -> None:
         """Take notice that the deadline has passed."""
-        self._go_on()
+        self.go_on()
 
     def end(self) -> None:
         """Wait no longer."""
@@ -216,7 +213,8 @@ class _Waiting:
             with self._driver.lock:
                 self._signal.unlisten(self.notice)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Resume the flow, unless that has been done."""
         if not self._is_over:
             self.end()
             self._running.resume(self._signal.is_fired)

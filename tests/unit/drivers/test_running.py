@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
@@ -376,3 +377,25 @@ def test_a_flow_that_does_not_let_go_is_reported(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.ERROR, "downrange.drivers"):
         asyncio.run(main())
     assert "a flow cannot be given up" in caplog.text
+
+
+def test_flows_that_one_signal_wakes_go_on_in_one_turn_unless_they_were_given_up() -> None:
+    async def main() -> None:
+        signal, log = Signal(), list[Any]()
+        async with aio_driver() as driver:
+
+            async def wait() -> None:
+                log.append(await driver.run(one(Wait(signal, later(driver, PATIENCE)))))
+
+            tasks = [asyncio.create_task(wait()) for _ in range(4)]
+            await asyncio.sleep(0)
+            with patch.object(driver, "call_soon", wraps=driver.call_soon) as call_soon:
+                with driver.lock:
+                    signal.fire()
+                tasks[1].cancel()
+                await asyncio.wait(tasks)
+            assert call_soon.call_count == 1
+        assert log == [True] * 3
+        assert tasks[1].cancelled()
+
+    asyncio.run(main())
