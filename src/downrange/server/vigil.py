@@ -6,7 +6,9 @@ that each time. So as long as requests come at short distances, the event loop l
 one again and again instead of sleeping: this is the kernel's `busy_poll`, in the process.
 
 It costs the CPU time in between, and it takes the interpreter from other threads. So it is for a
-server that has a process and a core to itself, and ends as soon as the requests do.
+server that has a process and a core to itself, and ends as soon as the requests do. Whoever else
+wants the core is let go first, and then the server sleeps like others for a while: the one who is
+kept from running may be the very client whose request is waited for.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     import asyncio
 
 
+#: Another process had the core when letting it go takes so long.
+_TAKEN: Final = 0.0003
+#: For so long nobody is kept awake then.
+_RESPITE: Final = 0.1
 #: How much CPU time a container may take, in a period, both in µs; or "max" and the period.
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
@@ -36,12 +42,12 @@ class Vigil:
         is_kept: Whether the loop does not sleep now.
     """
 
-    __slots__ = ("_distance", "_loop", "_seen_at", "is_kept")
+    __slots__ = ("_distance", "_loop", "_seen_at", "_sleeps_until", "is_kept")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, distance: float) -> None:
         self._loop = loop
         self._distance = distance
-        self._seen_at = float("-inf")
+        self._seen_at = self._sleeps_until = float("-inf")
         self.is_kept = False
 
     def notice(self) -> None:
@@ -49,13 +55,18 @@ class Vigil:
         now = time.perf_counter()  # a loop's own time may have no more than ms
         is_close = now - self._seen_at < self._distance
         self._seen_at = now
-        if is_close and not self.is_kept:
+        if is_close and not self.is_kept and now > self._sleeps_until:
             self.is_kept = True
             self._loop.call_soon(self._watch)
 
     def _watch(self) -> None:
         """Come back in the next turn of the loop, which then does not sleep before it."""
-        self.is_kept = time.perf_counter() - self._seen_at < self._distance
+        before = time.perf_counter()
+        os.sched_yield()
+        now = time.perf_counter()
+        if now - before > _TAKEN:
+            self._sleeps_until = now + _RESPITE
+        self.is_kept = now - self._seen_at < self._distance and now > self._sleeps_until
         if self.is_kept:
             self._loop.call_soon(self._watch)
 

@@ -19,11 +19,16 @@ class Scene:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, distance: float) -> None:
         self.now = 100.0
         self.turns: list[object] = []
+        self.taken = 0.0
         monkeypatch.setattr("downrange.server.vigil.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("downrange.server.vigil.os.sched_yield", self._let_go)
         loop = asyncio.new_event_loop()
         monkeypatch.setattr(loop, "call_soon", self.turns.append)
         loop.close()
         self.vigil = Vigil(loop, distance)
+
+    def _let_go(self) -> None:
+        self.now += self.taken
 
     def notice(self, after: float) -> None:
         self.now += after
@@ -72,6 +77,25 @@ def test_it_can_be_woken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scene.turns == []
     scene.notice(0.0)
     scene.notice(0.25)
+    assert len(scene.turns) == 1
+
+
+def test_a_core_that_somebody_else_wants_is_left_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch, 0.5)
+    scene.notice(0.0)
+    scene.notice(0.01)
+    scene.taken = 0.001
+    scene.turn(0.01)
+    assert scene.turns == []
+    scene.notice(0.01)
+    scene.notice(0.01)
+    assert scene.turns == [], "it is too early"
+    scene.taken = 0.0
+    scene.notice(0.1)
+    assert len(scene.turns) == 1
+    scene.turn(0.01)
     assert len(scene.turns) == 1
 
 
