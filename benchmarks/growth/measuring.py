@@ -112,11 +112,13 @@ class Topics:
     def _start(self, side: Side, count: int) -> None:
         server = self._servers[side, count] = servers.start(side)
         server.make_topics(count, queues=1)
-        # The first messages of a topic create files, which is not the cost of a send: of many
-        # topics, all must have had one, and a checkpoint.
         is_many = count >= _MANY_TOPICS
         least = self._plan.topic_seconds if is_many else 0.0
         server.load(_window(max(self._plan.warm_up[side], least)))
+        if is_many:
+            # Each topic has had a message, and a checkpoint is due that creates their files. That
+            # takes seconds, once, and is not the cost of a send.
+            server.wait_until_calm()
         server.pause()
 
     def _measure(self, side: Side, count: int) -> None:

@@ -66,7 +66,7 @@ FULL: Final = Plan(
     warm_up={"downrange": 1.0, "apache": 10.0},
 )
 QUICK: Final = Plan(
-    topics={"downrange": (1, 10_000)},
+    topics={"downrange": (1, 1000)},
     topic_rounds=1,
     topic_seconds=5.3,
     levels={"downrange": (0.3,)},

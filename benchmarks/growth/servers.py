@@ -23,7 +23,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from benchmarks.growth.loading import TOPIC, Loaded, Work
-from benchmarks.load import Connection, Refused
+from benchmarks.load import Connection, Refused, cpu_seconds
 from benchmarks.sends import Sends
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command, decode, encode
@@ -43,6 +43,9 @@ _COUNT_TIMEOUT: Final = 60.0
 _FIRST_TIMEOUT: Final = 120.0
 _POLL_INTERVAL: Final = 0.02
 _STOP_TIMEOUT: Final = 5.0
+_CALM_TIMEOUT: Final = 60.0
+_CALM_SECONDS: Final = 0.5
+_CALM_SHARE: Final = 0.2  # of a core; an idle Apache takes half of that
 _RECEIVE_BYTES: Final = 1 << 18
 _FIRST_TOPIC: Final = "growth-first"
 _GRACE: Final = 120.0
@@ -160,6 +163,15 @@ class Server(Protocol):
             wanted = f"{self.stored_min} to {self.stored_max}"
             raise RuntimeError(f"{self.side} stored {stored}, not {wanted}")
         self.stored_min = self.stored_max = stored
+
+    def wait_until_calm(self) -> None:
+        """Wait until the server has hardly anything left to do, or for a minute."""
+        deadline = time.monotonic() + _CALM_TIMEOUT
+        while time.monotonic() < deadline:
+            before = cpu_seconds(self.pids)
+            time.sleep(_CALM_SECONDS)
+            if cpu_seconds(self.pids) - before < _CALM_SHARE * _CALM_SECONDS:
+                return
 
     def pause(self) -> None:
         """Take all CPU from the server."""
