@@ -1,8 +1,8 @@
 """Connections that a caller's thread uses by itself: write a request, read until its reply is in.
 
 A wake-up of another thread costs more than the whole of this, so a thread that waits for an answer
-asks for it itself. A connection serves one call at a time; a thread that finds none free goes
-through the background thread instead, where requests of many share one connection.
+asks for it itself. A connection serves one call at a time; when a thread finds none free, there are
+many, and they go through the background thread instead, where their requests share one connection.
 
 A connection on which a call failed is closed: what it might still bring is of no use.
 """
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
 
 _READ_BYTES: Final = 65_536
+#: After a thread has found no connection free, all go through the background thread for so long.
+#: Where some read for themselves and many are woken, all of them fight for the interpreter.
+_CROWDED: Final = 0.05
 #: A write that takes longer leaves noticeably less time for the answer.
 _SLOW_WRITE: Final = 0.05
 
@@ -126,6 +129,8 @@ class BlockingConnections:
         self._free: dict[str, list[BlockingConnection]] = {}
         self._used: set[BlockingConnection] = set()
         self._counts: dict[str, int] = {}
+        #: Until when threads leave a server's connections alone.
+        self._crowded_until: dict[str, float] = {}
         self._is_closed = False
 
     def call(self, call: Call) -> Command | None:
@@ -190,9 +195,12 @@ class BlockingConnections:
             with self._lock:
                 if self._is_closed:
                     raise ClientClosed("the client")
+                if self._clock.now() < self._crowded_until.get(address, 0.0):
+                    raise NoneFree
                 free = self._free.setdefault(address, [])
                 if not free:
                     if self._counts.get(address, 0) >= self._per_address_max:
+                        self._crowded_until[address] = self._clock.now() + _CROWDED
                         raise NoneFree
                     self._counts[address] = self._counts.get(address, 0) + 1
                     break

@@ -182,15 +182,21 @@ def test_there_are_no_more_connections_than_allowed() -> None:
         gate.wait(PATIENCE)
         return Command(0)
 
-    with connections(wait, sync_connections_max=1) as (made, _):
-        thread = threading.Thread(target=made.call, args=(call(),))
+    clock = FakeClock(100.0)
+    with connections(wait, clock, sync_connections_max=1) as (made, _):
+        thread = threading.Thread(target=made.call, args=(call(clock=clock),))
         thread.start()
         assert is_asked.wait(PATIENCE)
         with pytest.raises(NoneFree):
-            made.call(call())
+            made.call(call(clock=clock))
         gate.set()
         thread.join(PATIENCE)
-        assert made.call(call()) is not None
+        clock.seconds += 0.04
+        with pytest.raises(NoneFree):  # free again, but where there was a crowd there may be one
+            made.call(call(clock=clock))
+        clock.seconds += 0.02
+        assert made.call(call(clock=clock)) is not None
+        assert made.counts() == {"a:1": 1}
 
 
 def test_a_server_that_cannot_be_reached_takes_no_place() -> None:
