@@ -102,6 +102,7 @@ def encoded_batch(
         code=_SEND_BATCH,
         born_ms=client.clock.wall_ms(),
         batch=EncodedMessages(topic, body, count),
+        count=count,
     )
 
 

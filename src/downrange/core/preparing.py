@@ -51,6 +51,7 @@ class Outgoing(msgspec.Struct, gc=False):
         code: The request code.
         born_ms: When it was made.
         batch: All messages of a batch; None for one message.
+        count: How many messages it holds.
     """
 
     message: Message
@@ -62,11 +63,7 @@ class Outgoing(msgspec.Struct, gc=False):
     code: int
     born_ms: int
     batch: Sequence[Message] | None = None
-
-    @property
-    def count(self) -> int:
-        """How many messages it holds."""
-        return 1 if self.batch is None else len(self.batch)
+    count: int = 1
 
 
 def prepare(
@@ -167,4 +164,5 @@ def prepare_checked_batch(producer: ProducerCore, messages: Sequence[Message]) -
         code=_SEND_BATCH,
         born_ms=born_ms,
         batch=messages,
+        count=len(messages),
     )
