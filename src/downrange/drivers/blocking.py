@@ -133,14 +133,18 @@ class BlockingConnections:
         self._crowded_until: dict[str, float] = {}
         self._is_closed = False
 
-    def call(self, call: Call) -> Command | None:
+    def call(self, call: Call, *, is_limited: bool = True) -> Command | None:
         """Make a call on a free connection, or on a new one.
 
+        Args:
+            call: The call.
+            is_limited: Whether it may be refused a connection.
+
         Raises:
-            NoneFree: As many as allowed are in use.
+            NoneFree: As many as allowed are in use, or were a moment ago.
             TransportError: It cannot be made, or ended too early, or too late.
         """
-        connection = self._lease(call)
+        connection = self._lease(call, is_limited)
         try:
             reply = connection.call(call)
         except BaseException:
@@ -189,19 +193,16 @@ class BlockingConnections:
         for one in old:
             one.close()
 
-    def _lease(self, call: Call) -> BlockingConnection:
+    def _lease(self, call: Call, is_limited: bool) -> BlockingConnection:
         address = call.address
         while True:
             with self._lock:
                 if self._is_closed:
                     raise ClientClosed("the client")
-                if self._clock.now() < self._crowded_until.get(address, 0.0):
-                    raise NoneFree
                 free = self._free.setdefault(address, [])
+                if is_limited:
+                    self._check_crowd(address, has_free=bool(free))
                 if not free:
-                    if self._counts.get(address, 0) >= self._per_address_max:
-                        self._crowded_until[address] = self._clock.now() + _CROWDED
-                        raise NoneFree
                     self._counts[address] = self._counts.get(address, 0) + 1
                     break
                 connection = free.pop()
@@ -221,6 +222,14 @@ class BlockingConnections:
             if self._is_closed:
                 connection.abort()
         return connection
+
+    def _check_crowd(self, address: str, *, has_free: bool) -> None:
+        now = self._clock.now()
+        if now < self._crowded_until.get(address, 0.0):
+            raise NoneFree
+        if not has_free and self._counts.get(address, 0) >= self._per_address_max:
+            self._crowded_until[address] = now + _CROWDED
+            raise NoneFree
 
     def _drop(self, connection: BlockingConnection) -> None:
         connection.close()

@@ -267,6 +267,9 @@ class ThreadDriver:
         return effect.signal.is_fired
 
     def _hand_over(self, call: Call) -> Any:
+        if threading.current_thread() is self._thread:
+            # A hook or a callback that runs on the engine: nobody else could make its call.
+            return self._connections.call(call, is_limited=False)
         handed = HandedCall(call)
         self.on_engine(lambda: handed.begin(self.engine))
         return handed.wait()

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from downrange.core.flow import Call, Flow
+from downrange.core.flow import Ask, Call, Flow
 from downrange.errors import CallTimeout, ConnectFailed, ConnectionLost, FrameTooLarge
 from downrange.options import ClientOptions
 from downrange.wire.command import Command
@@ -82,3 +82,15 @@ def test_a_client_that_is_closed_lets_the_threads_go() -> None:
         driver.close()
         thread.join()
     assert len(errors) == 1
+
+
+def test_a_function_on_the_engine_makes_its_calls_itself() -> None:
+    with thread_driver(options=NO_OWN) as driver:
+
+        def ask() -> bytes:
+            return driver.run(calling(Command(11, body=b"inside"))).body
+
+        def asking() -> Flow[bytes]:
+            return (yield Ask(ask))  # type: ignore[no-any-return]
+
+        assert driver.submit(asking()).result(PATIENCE) == b"inside"
