@@ -19,7 +19,7 @@ class Plan:
         topics: Numbers of topics, for each side that is measured.
         topic_rounds: Rounds.
         topic_seconds: Length of one: a little more than the time between two checkpoints of our
-            store, so that each round pays for one. That is where topics cost.
+            store, so that each round pays for about one. That is where topics cost.
         levels: Gigabytes stored at which the cost of a send is measured, for each side.
         level_rounds: Rounds at each.
         restarts: Gigabytes stored at which crashes are measured, for each side; among `levels`.
