@@ -120,10 +120,10 @@ class Flusher:
             if self._store.log.end > self._store.log.flushed:
                 try:
                     await self._flush_log()
-                except (OSError, StoreError) as error:
+                except Exception as error:  # whatever it is, the loop must not end with it
                     if self._is_hopeless(error):
                         return
-                    _log.error("the log cannot be made durable: %s; trying again", error)
+                    _complain("the log cannot be made durable", error)
                     self._wanted.set()
                     await asyncio.sleep(_RETRY_INTERVAL)
 
@@ -165,10 +165,10 @@ class Flusher:
                 try:
                     async with self._turn:
                         await self._checkpoint()
-                except (OSError, StoreError) as error:
+                except Exception as error:  # see above
                     if self._is_hopeless(error):
                         return
-                    _log.error("the checkpoint cannot be written: %s; trying again", error)
+                    _complain("the checkpoint cannot be written", error)
                     await asyncio.sleep(_RETRY_INTERVAL)
                 due = time.monotonic() + self._state.options.checkpoint_interval
 
@@ -194,3 +194,9 @@ class Flusher:
             raise
         finally:
             self._is_forgetting = False
+
+
+def _complain(problem: str, error: Exception) -> None:
+    """Tell the operator; of a fault of ours, also where it is."""
+    is_expected = isinstance(error, OSError | StoreError)
+    _log.error("%s: %s; trying again", problem, error, exc_info=None if is_expected else error)

@@ -185,12 +185,17 @@ def test_a_changed_option_holds_from_the_next_time_on() -> None:
     run(play)
 
 
-def test_a_flush_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "Too many open files"), AttributeError("a fault of ours")]
+)
+def test_a_flush_that_fails_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     monkeypatch.setattr(flushing, "_RETRY_INTERVAL", 0.001)
 
     async def play() -> None:
         async with a_world() as world:
-            world.disk.error = OSError(errno.EMFILE, "Too many open files")
+            world.disk.error = error
             world.is_awaited = True
             end = world.append()
             await world.until(lambda: world.disk.flushes >= 3)
@@ -249,22 +254,33 @@ def test_progress_is_not_saved_before_what_a_killed_process_left_is_durable() ->
     run(play)
 
 
-def test_a_full_disk_does_not_end_the_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "is_traced"),
+    [(DiskFull("consumequeue"), False), (AttributeError("a fault of ours"), True)],
+)
+def test_an_error_does_not_end_the_checkpoints(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    is_traced: bool,
+) -> None:
     monkeypatch.setattr(flushing, "_RETRY_INTERVAL", 0.001)
 
     async def play() -> None:
         async with a_world(checkpoint_interval=0.01) as world:
-            world.disk.error = DiskFull("consumequeue")
+            world.disk.error = error
             world.state.offsets.commit("G", "T", 0, 5)
             end = world.append()
             world.state.is_checkpoint_wanted = True
-            with pytest.raises(DiskFull):
+            with pytest.raises(type(error)):
                 await world.flusher.forget()
+            await world.until(lambda: "the checkpoint cannot be written" in caplog.text)
             world.disk.error = None
             await world.until(lambda: end in world.flushed)
             await world.until(lambda: world.disk.read_all("config/consumerOffset.json") is not None)
 
     run(play)
+    assert ("Traceback" in caplog.text) is is_traced
 
 
 def test_what_was_deleted_is_forgotten_when_that_is_said() -> None:
