@@ -297,6 +297,7 @@ class ThreadDriver:
             try:
                 self._loop.call_soon_threadsafe(self._take)
             except RuntimeError as error:  # the loop was closed just now
+                self._is_woken = False  # or the next one would wait for a loop that is no more
                 raise ClientClosed("the client") from error
 
     def _take(self) -> None:

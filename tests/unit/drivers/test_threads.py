@@ -328,6 +328,14 @@ def test_closing_takes_no_more_and_is_harmless_the_second_time() -> None:
         assert not driver._thread.is_alive()
 
 
+def test_nobody_waits_for_an_engine_that_has_ended() -> None:
+    with thread_driver(FakeDialer()) as driver:
+        pass
+    for _ in range(2):  # the first must not leave the second one waiting
+        with pytest.raises(ClientClosed):
+            driver.on_engine(lambda: None)
+
+
 def test_closing_fails_what_was_submitted_and_still_waits() -> None:
     with thread_driver(FakeDialer(silence)) as driver:
         futures = [
