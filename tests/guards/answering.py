@@ -71,8 +71,9 @@ class AnsweringSocket(socket.socket):
         near, self._far = socket.socketpair()
         super().__init__(near.family, near.type, near.proto, near.detach())
 
-    def sendall(self, data: Any, flags: int = 0, /) -> None:
+    def send(self, data: Any, flags: int = 0, /) -> int:
         self._far.sendall(answers_to(bytes(data)))
+        return len(data)
 
     def close(self) -> None:
         self._far.close()

@@ -30,12 +30,13 @@ _READ_BYTES: Final = 65_536
 #: After a thread has found no connection free, all go through the background thread for so long.
 #: Where some read for themselves and many are woken, all of them fight for the interpreter.
 _CROWDED: Final = 0.05
-#: A write that takes longer leaves noticeably less time for the answer.
-_SLOW_WRITE: Final = 0.05
 
 
 class BlockingConnection:
-    """One connection, for one call at a time."""
+    """One connection, for one call at a time.
+
+    The socket itself never waits: a socket with a timeout asks the system twice about everything.
+    """
 
     __slots__ = ("_clock", "_link", "_poll", "_socket", "address", "used_at")
 
@@ -49,21 +50,11 @@ class BlockingConnection:
         self._link: Link[None] = Link(codec=codec)
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
+        connected.settimeout(0)
 
     def is_usable(self) -> bool:
         """Whether the peer has neither closed the connection nor said anything unasked."""
-        if not self._poll.poll(0):
-            return True
-        if not isinstance(self._socket, ssl.SSLSocket):
-            return False
-        self._socket.settimeout(0)
-        try:  # a session ticket may lie there, and nothing behind it
-            self._socket.recv(1)
-        except ssl.SSLWantReadError:
-            return True
-        except OSError:
-            pass
-        return False
+        return not self._poll.poll(0)
 
     def call(self, call: Call) -> Command | None:
         """Send a request and return its reply; None for a one-way request.
@@ -73,18 +64,15 @@ class BlockingConnection:
             CallTimeout: The reply was not there at the deadline.
             WireError: The command cannot be written.
         """
-        link, sock = self._link, self._socket
+        link, deadline = self._link, call.deadline
         started = self.used_at = self._clock.now()
         data = link.oneway(call.command) if call.is_oneway else link.request(call.command, None)
         try:
-            sock.settimeout(max(call.deadline - started, 0.001))
-            sock.sendall(data)
+            self._write(data, deadline)
             if call.is_oneway:
                 return None
-            if self._clock.now() - started > _SLOW_WRITE:
-                sock.settimeout(max(call.deadline - self._clock.now(), 0.001))
             while True:
-                received = sock.recv(_READ_BYTES)
+                received = self._read(deadline)
                 if not received:
                     raise ConnectionLost(self.address, "the server closed the connection")
                 for event in link.receive(received):
@@ -92,10 +80,6 @@ class BlockingConnection:
                         return event.command
                     if type(event) is LinkBroken:
                         raise ConnectionLost(self.address, str(event.error))
-                left = call.deadline - self._clock.now()
-                if left <= 0:
-                    raise TimeoutError
-                sock.settimeout(left)
         except TimeoutError as error:
             waited = round(self._clock.now() - started, 3)
             raise CallTimeout(self.address, waited) from error
@@ -103,6 +87,41 @@ class BlockingConnection:
             raise
         except OSError as error:
             raise ConnectionLost(self.address, error.strerror or str(error)) from error
+
+    def _write(self, data: bytes, deadline: float) -> None:
+        """Send all of it.
+
+        Raises:
+            TimeoutError: The peer did not take it before the deadline.
+        """
+        left: bytes | memoryview[int] = data
+        while True:
+            try:
+                sent = self._socket.send(left)
+            except BlockingIOError:
+                sent = 0
+            if sent == len(left):
+                return
+            left = memoryview(left)[sent:]
+            self._poll.modify(self._socket, select.POLLOUT)
+            try:
+                self._wait(deadline)
+            finally:
+                self._poll.modify(self._socket, select.POLLIN)
+
+    def _read(self, deadline: float) -> bytes:
+        """Return what comes, nothing at the end.
+
+        Raises:
+            TimeoutError: Nothing came before the deadline.
+        """
+        self._wait(deadline)
+        return self._socket.recv(_READ_BYTES)
+
+    def _wait(self, deadline: float) -> None:
+        left = deadline - self._clock.now()
+        if left <= 0 or not self._poll.poll(left * 1000):
+            raise TimeoutError
 
     def abort(self) -> None:
         """Make the call of another thread fail."""
@@ -114,6 +133,39 @@ class BlockingConnection:
         """End the connection."""
         self._link.close()
         self._socket.close()
+
+
+class TlsConnection(BlockingConnection):
+    """One connection with TLS, whose socket waits by itself: what it reads is not what is taken."""
+
+    __slots__ = ()
+
+    def is_usable(self) -> bool:
+        """Whether the peer has neither closed the connection nor said anything unasked."""
+        if super().is_usable():
+            return True
+        self._socket.settimeout(0)
+        try:  # a session ticket may lie there, and nothing behind it
+            self._socket.recv(1)
+        except ssl.SSLWantReadError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def _write(self, data: bytes, deadline: float) -> None:
+        self._limit(deadline)
+        self._socket.sendall(data)
+
+    def _read(self, deadline: float) -> bytes:
+        self._limit(deadline)
+        return self._socket.recv(_READ_BYTES)
+
+    def _limit(self, deadline: float) -> None:
+        left = deadline - self._clock.now()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
 
 
 class BlockingConnections:
@@ -216,7 +268,8 @@ class BlockingConnections:
             with self._lock:
                 self._counts[address] -= 1
             raise
-        connection = BlockingConnection(address, connected, self._clock, self._codec)
+        kind = TlsConnection if isinstance(connected, ssl.SSLSocket) else BlockingConnection
+        connection = kind(address, connected, self._clock, self._codec)
         with self._lock:
             self._used.add(connection)
             if self._is_closed:

@@ -12,7 +12,12 @@ from unittest.mock import Mock
 import pytest
 
 from downrange.core.flow import Call
-from downrange.drivers.blocking import BlockingConnection, BlockingConnections, NoneFree
+from downrange.drivers.blocking import (
+    BlockingConnection,
+    BlockingConnections,
+    NoneFree,
+    TlsConnection,
+)
 from downrange.drivers.identity import SystemClock
 from downrange.errors import CallTimeout, ClientClosed, ConnectFailed, ConnectionLost, Unencodable
 from downrange.options import ClientOptions
@@ -113,6 +118,30 @@ def test_a_reply_may_come_after_something_else() -> None:
         assert made.call(call()) is not None
 
 
+def test_a_request_larger_than_all_buffers_goes_out_piece_by_piece() -> None:
+    body = bytes(8 << 20)
+    with connections(lambda _, command: Command(0, body=command.body[-1:])) as (made, _):
+        reply = made.call(call(body))
+        assert reply is not None
+        assert reply.body == body[-1:]
+
+
+def test_a_server_that_does_not_take_a_request_is_late() -> None:
+    ours, theirs = socket.socketpair()
+    connection = BlockingConnection("a:1", ours, CLOCK, HeaderCodec.JSON)
+    with theirs, pytest.raises(CallTimeout, match="a:1: no answer within"):
+        connection.call(call(bytes(8 << 20), timeout=0.05))
+    connection.close()
+
+
+def test_a_tls_connection_without_time_is_late() -> None:
+    ours, theirs = socket.socketpair()
+    connection = TlsConnection("a:1", ours, CLOCK, HeaderCodec.JSON)
+    with theirs, pytest.raises(CallTimeout):
+        connection.call(call(timeout=0.0))
+    connection.close()
+
+
 def test_a_connection_that_the_server_closes_is_lost() -> None:
     with (
         connections(lambda peer, _: peer.cut()) as (made, _),
@@ -135,7 +164,7 @@ def test_an_error_of_the_system_is_a_lost_connection() -> None:
         def __init__(self, end: socket.socket) -> None:
             self._end = end
 
-        def sendall(self, _: bytes) -> None:
+        def send(self, _: bytes) -> int:
             raise BrokenPipeError(32, "Broken pipe")
 
         def __getattr__(self, name: str) -> Any:
@@ -230,7 +259,7 @@ def test_connections_that_were_not_used_for_long_are_closed() -> None:
 def test_a_session_ticket_in_a_tls_connection_does_no_harm(finding: Any, is_usable: bool) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        connection = BlockingConnection("a:1", ours, CLOCK, HeaderCodec.JSON)
+        connection = TlsConnection("a:1", ours, CLOCK, HeaderCodec.JSON)
         assert connection.is_usable()
         theirs.sendall(b"something")
         tls = Mock(spec=ssl.SSLSocket)
