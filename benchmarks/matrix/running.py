@@ -218,6 +218,8 @@ class Matrix:
         client = self._clients[cell.client]
         try:
             found = client.measure(peer, cell, seconds=seconds, lead_in=lead_in)
+            if not found.messages:
+                raise ClientFailed("nothing was done in this round")
             if cell.work != "pull":
                 peer.acknowledged[cell.topic] += found.messages + found.messages_before
                 peer.check_count(cell.topic)
