@@ -132,7 +132,10 @@ class Files(Protocol):
         ...
 
     def space(self) -> tuple[int, int]:
-        """Return the free and the total bytes of the disk."""
+        """Return the bytes of the disk that may still be taken, and those with all that are taken.
+
+        As `df` and Java count them: what the system keeps for itself is neither.
+        """
         ...
 
 
@@ -270,7 +273,8 @@ class OsFiles:
 
     def space(self) -> tuple[int, int]:
         facts = os.statvfs(self.folder)
-        return facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+        taken = facts.f_blocks - facts.f_bfree
+        return facts.f_bavail * facts.f_frsize, (taken + facts.f_bavail) * facts.f_frsize
 
     def close(self) -> None:
         """Close all handles and release the folder."""

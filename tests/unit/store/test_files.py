@@ -7,6 +7,7 @@ import subprocess
 import sys
 from random import Random
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -90,6 +91,19 @@ def test_space_is_told(files: Files) -> None:
 
 
 # ---- the disk ------------------------------------------------------------------------------------
+
+
+def test_space_that_the_system_keeps_for_itself_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large part may be kept for the system's own use: then a disk is not full that looks so."""
+    kept = Mock(f_blocks=1000, f_bfree=800, f_bavail=300, f_frsize=10)
+    files = OsFiles(tmp_path)
+    try:
+        monkeypatch.setattr("os.statvfs", lambda _: kept)
+        assert files.space() == (3000, 5000)
+    finally:
+        files.close()
 
 
 def test_empty_file_takes_no_space(tmp_path: Path) -> None:
