@@ -9,17 +9,23 @@ from typing import Annotated
 
 import typer
 
-from downrange.cli import demo, doctor, messages, pipelines, reading, sending, topics
+from downrange.cli import demo, doctor, messages, reading, sending, topics
+from downrange.cli.lazy_pipelines import PANEL as _USE
+from downrange.cli.lazy_pipelines import LazyPipelines
 from downrange.cli.outcomes import EPILOG
 from downrange.errors import OptionError, RocketMQError, WireError
 
-app = typer.Typer(help="RocketMQ for Python and Spark.", no_args_is_help=True, add_completion=False)
-_USE, _RUN = "Use a cluster", "Run servers"
+app = typer.Typer(
+    cls=LazyPipelines,
+    help="RocketMQ for Python and Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+_RUN = "Run servers"
 for command in (sending.send, reading.tail, reading.pull, doctor.doctor):
     app.command(epilog=EPILOG, rich_help_panel=_USE)(command)
 app.add_typer(topics.app, name="topic", rich_help_panel=_USE)
 app.add_typer(messages.app, name="message", rich_help_panel=_USE)
-app.add_typer(pipelines.app, name="pipeline", rich_help_panel=_USE)
 app.command(rich_help_panel=_RUN)(demo.demo)
 
 

@@ -27,7 +27,9 @@ from downrange.pipelines.settings import make_options, read_pairs, tables_of
 from downrange.pipelines.summary import Moment, Summary
 
 app = typer.Typer(
-    help="Ready jobs on Spark: topics to files and back, topic to topic.", no_args_is_help=True
+    help="Ready jobs on Spark: topics to files and back, topic to topic.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 #: Table -> what its flags begin with, and the heading that they stand under.

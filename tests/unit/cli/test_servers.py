@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -131,3 +133,19 @@ def test_half_an_account_is_refused(tmp_path: Path) -> None:
     config.write_text('[access]\naccess_key = "administrator"\n')
     with pytest.raises(OptionError, match="access_key needs a secret_key"):
         make_name_server(dataclasses.replace(NO_FLAGS, config=config), 0, None)
+
+
+def test_servers_start_without_the_flags_of_pipelines() -> None:
+    """Making them takes as long as a broker takes to start."""
+    code = (
+        "import sys; from typer.testing import CliRunner; from downrange.cli import app\n"
+        "ended = CliRunner().invoke(app, ['serve', '--brokers', '0'])\n"
+        "sys.exit(100 if 'downrange.cli.pipelines' in sys.modules else ended.exit_code)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 2
+
+
+def test_a_misspelt_pipeline_gets_a_hint() -> None:
+    ended = CliRunner().invoke(app, ["pipelin"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert ended.exit_code == 2
+    assert "Did you mean 'pipeline'?" in ended.output
