@@ -113,7 +113,7 @@ def show(run: results.Run, console: Console) -> None:
     for line in run.left_out:
         console.print(f"left out: {line}", style="dim")
     for failure in run.failures:
-        console.print(f"failed: {results.in_short(failure)}", style="red", markup=False)
+        console.print(f"failed: {failure}", style="red", markup=False)
 
 
 def _java_version() -> str:

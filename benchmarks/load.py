@@ -17,7 +17,7 @@ import selectors
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Final, Literal, TypeAlias
@@ -310,7 +310,7 @@ def _measure(work: Work, drive: Drive) -> Measured:
         server_cpu=cpu_seconds(work.pids) - server_cpu,
         load_cpu=load_cpu,
         load_bytes=own_bytes(["self"]),
-        latencies_us=_percentiles_us(latencies) if latencies else None,
+        latencies_us=percentiles_us(latencies),
     )
 
 
@@ -334,7 +334,10 @@ def own_bytes(pids: Iterable[int | str]) -> int:
     return total
 
 
-def _percentiles_us(latencies: list[float]) -> tuple[float, float]:
+def percentiles_us(latencies: Sequence[float]) -> tuple[float, float] | None:
+    """Return the median and the 99th percentile in microseconds; None of nothing."""
+    if not latencies:
+        return None
     ordered = sorted(latencies)
     return ordered[len(ordered) // 2] * 1e6, ordered[int(len(ordered) * 0.99)] * 1e6
 

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from benchmarks.load import BATCHES_IN_FLIGHT, WINDOW, Connection, cpu_seconds
+from benchmarks.load import BATCHES_IN_FLIGHT, WINDOW, Connection, cpu_seconds, percentiles_us
 from benchmarks.sends import BATCH, BODY, Batches
 from downrange.wire.command import encode
 from downrange.wire.fields import request_command
@@ -218,7 +218,7 @@ def run(work: Work) -> Loaded:
         messages_before=before,
         seconds=time.perf_counter() - begun,
         server_cpu=cpu_seconds(work.pids) - cpu,
-        latencies_us=percentiles_us(latencies) if latencies else None,
+        latencies_us=percentiles_us(latencies),
     )
 
 
@@ -250,12 +250,6 @@ def _load_until_it_dies(work: Work) -> Loaded:
             connection.send(sends.take(came))
     except ConnectionError:
         return Loaded(messages=count, unknown=WINDOW, seconds=time.perf_counter() - begun)
-
-
-def percentiles_us(latencies: list[float]) -> tuple[float, float]:
-    """Return the median and the 99th percentile in microseconds."""
-    ordered = sorted(latencies)
-    return ordered[len(ordered) // 2] * 1e6, ordered[int(len(ordered) * 0.99)] * 1e6
 
 
 def main() -> None:

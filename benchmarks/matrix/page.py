@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.matrix.charts import picture
-from benchmarks.matrix.results import in_short
 from benchmarks.matrix.tables import cell_rows, markdown, probe_rows, story, target_rows
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def text(run: Run) -> str:
     ]
     for rows in [*cell_rows(run), *([probe_rows(run)] if run.probes else [])]:
         parts += [f"#### {rows.title}\n", markdown(rows)]
-    parts += [f"Failed: {in_short(failure)}\n" for failure in run.failures]
+    parts += [f"Failed: {failure}\n" for failure in run.failures]
     return "\n".join(parts)
 
 

@@ -152,12 +152,6 @@ def spread(values: Sequence[float]) -> float:
     return max(max(values) - middle, middle - min(values)) / middle if middle else 0.0
 
 
-def in_short(failure: str) -> str:
-    """Return the name of the cell that failed, and the last line of what it said."""
-    name, _, told = failure.partition(": ")
-    return f"{name}: {told.splitlines()[-1] if told else 'no reason given'}"
-
-
 def load(path: Path = STORED) -> Run:
     """Read a run that was stored.
 

@@ -224,7 +224,7 @@ class Matrix:
                 peer.acknowledged[cell.topic] += found.messages + found.messages_before
                 peer.check_count(cell.topic)
         except _FAILURES as error:
-            self.series[cell].failures.append(str(error))
+            self.series[cell].failures.append(_reason(error))
             # Count anew from what is there: one failure is not to be told twice.
             peer.acknowledged[cell.topic] = peer.settled(cell.topic)
             return None
@@ -236,7 +236,7 @@ class Matrix:
             try:
                 peer.check_count(cell.topic)
             except RuntimeError as error:
-                self.series[cell].failures.append(str(error))
+                self.series[cell].failures.append(_reason(error))
 
     # ---- everything else ---------------------------------------------------------------------
 
@@ -323,6 +323,11 @@ def warm_up_cells(cells: Sequence[Cell], server: ServerName) -> list[Cell]:
 
 def _peer(pair: Pair, server: ServerName) -> Peer:
     return pair.ours if server == "downrange" else pair.apache
+
+
+def _reason(error: Exception) -> str:
+    """Return the last line of what went wrong: what is before it are places in files."""
+    return (str(error).splitlines() or ["no reason given"])[-1].strip()
 
 
 def _sample(found: Measured, number: int, server_bytes: int) -> Sample:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from benchmarks.load import cpu_seconds, own_bytes
+from benchmarks.load import cpu_seconds, own_bytes, percentiles_us
 from benchmarks.matrix.cells import ClientName, WorkName
 from downrange import AutoBatch, ProducerOptions
 
@@ -98,11 +98,3 @@ class Meter:
             client_bytes=own_bytes(["self"]),
             latencies_us=percentiles_us(self.spans),
         )
-
-
-def percentiles_us(spans: Sequence[float]) -> tuple[float, float] | None:
-    """Return median and 99th percentile, in µs, of what took so many seconds."""
-    if not spans:
-        return None
-    ordered = sorted(spans)
-    return ordered[len(ordered) // 2] * 1e6, ordered[len(ordered) * 99 // 100] * 1e6

@@ -134,7 +134,7 @@ def test_server_in_java_is_warmed_up_first() -> None:
 
 def test_round_that_fails_is_told_and_the_others_go_on() -> None:
     client = FakeClient()
-    client.error = ClientFailed("no answer")
+    client.error = ClientFailed("Traceback\n  File ours.py\n  no answer")
     run = matrix(client, "threads/downrange/sync-1/1024/*")
     run.run()
     (series,) = run.series.values()

@@ -20,7 +20,7 @@ START = Probe(name="start", title="start to first send", unit="s", downrange=[0.
 
 
 def small_run() -> Run:
-    broken = Series(cell=TARGETS[1].ours, failures=["Traceback\nlost 3 messages"])
+    broken = Series(cell=TARGETS[1].ours, failures=["lost 3 messages"])
     return a_run(
         series(JAVA, [1000, 1100, 900]), series(OURS, [2500, 2200, 1800]), broken, probes=[START]
     )
