@@ -98,7 +98,7 @@ def test_a_listener_that_stays_awake_answers_and_falls_asleep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Nobody else wants the core: on a busy machine the vigil would rightly step back.
-    monkeypatch.setattr(os, "sched_yield", lambda: None)
+    monkeypatch.setattr("downrange.vigil._offer_core", lambda: None)
     with _stage(busy_poll=0.2) as (_, listener, peer, _):
         vigil = listener._vigil
         assert vigil is not None

@@ -153,6 +153,7 @@ def test_options_of_clients_pickle_and_hash(options: object) -> None:
         (ClientOptions, "heartbeat_interval", float("inf")),
         (ClientOptions, "discovery_interval", 0.0),
         (ClientOptions, "idle_timeout", 0.0),
+        (ClientOptions, "busy_poll", -0.1),
         (ClientOptions, "in_flight_max", 0),
         (ClientOptions, "callback_threads", 0),
         (ClientOptions, "body_bytes_max", 0),

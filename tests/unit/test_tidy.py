@@ -22,6 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "errors": {"model"},  # for annotations: an error carries attempts and receipts
     "extras": {"errors"},
     "memory": set(),
+    "vigil": set(),
     "model": {"errors"},
     "wire": {"model", "errors"},
     "store": {"wire", "model", "errors"},
@@ -31,11 +32,12 @@ ARROWS: dict[str, set[str]] = {
     "broker": {"handling", "store", "wire", "model", "errors", "options"},
     "server": {
         *("nameserver", "broker", "store", "handling", "wire", "model", "options", "errors"),
-        *("extras", "addresses", "tls", "memory"),
+        *("extras", "addresses", "tls", "memory", "vigil"),
     },
     "core": {"wire", "model", "options", "errors"},
     "drivers": {
         *("core", "wire", "model", "options", "errors", "extras", "addresses", "tls", "memory"),
+        "vigil",
     },
     "client": {"drivers", "core", "wire", "model", "options", "errors", "extras", "addresses"},
     "addresses": {"errors"},
@@ -46,7 +48,7 @@ ARROWS: dict[str, set[str]] = {
     "demo": {"pipelines", "spark", "embedded", "client", "core", "model", "options", "errors"},
     "cli": {
         *("client", "core", "drivers", "server", "store", "options", "wire", "model", "errors"),
-        *("extras", "addresses", "tls", "pipelines", "demo"),
+        *("extras", "addresses", "tls", "pipelines", "demo", "vigil"),
     },
     "pyspark_rocketmq": {"spark"},
     "pyspark_downrange": {"spark"},

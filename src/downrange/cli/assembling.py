@@ -11,10 +11,10 @@ from downrange.cli.settings import AccessSettings, Settings, TlsSettings, load_s
 from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
 from downrange.server import BrokerServer, ClusterOptions, ClusterServer, NameServer
 from downrange.server.access_file import AccessFile
-from downrange.server.vigil import has_core_to_spare
 from downrange.store.message_store import StoreOptions
 from downrange.store.retention import RetentionOptions
 from downrange.tls import client_context, server_context
+from downrange.vigil import has_core_to_spare
 
 if TYPE_CHECKING:
     from pathlib import Path

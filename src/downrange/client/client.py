@@ -529,7 +529,9 @@ class AsyncClient(_ClientBase):
         if self._state == "closed":
             raise ClientClosed("the client")
         core = self._make_core()
-        driver = AioDriver(core, Dialer(self._tls, self._proxy, self._options.connect_timeout))
+        options = self._options
+        dialer = Dialer(self._tls, self._proxy, options.connect_timeout)
+        driver = AioDriver(core, dialer, busy_poll=options.busy_poll)
         try:
             await driver.run(self._begin(core))
         except BaseException:

@@ -14,9 +14,11 @@ import select
 import socket
 import ssl
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import CallTimeout, ClientClosed, ConnectionLost
+from downrange.vigil import Lookout
 from downrange.wire.codes import HeaderCodec
 from downrange.wire.link import Link, LinkBroken, ReplyArrived
 
@@ -38,15 +40,21 @@ class BlockingConnection:
     The socket itself never waits: a socket with a timeout asks the system twice about everything.
     """
 
-    __slots__ = ("_clock", "_link", "_poll", "_socket", "address", "used_at")
+    __slots__ = ("_clock", "_link", "_lookout", "_poll", "_socket", "address", "used_at")
 
     def __init__(
-        self, address: str, connected: socket.socket, clock: Clock, codec: HeaderCodec
+        self,
+        address: str,
+        connected: socket.socket,
+        clock: Clock,
+        codec: HeaderCodec,
+        busy_poll: float = 0.0,
     ) -> None:
         self.address = address
         self.used_at = clock.now()
         self._clock = clock
         self._socket = connected
+        self._lookout = Lookout(busy_poll) if busy_poll > 0 else None
         self._link: Link[None] = Link(codec=codec)
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
@@ -115,7 +123,10 @@ class BlockingConnection:
         Raises:
             TimeoutError: Nothing came before the deadline.
         """
-        self._wait(deadline)
+        if self._lookout is None or not self._lookout.sees(
+            partial(self._poll.poll, 0), deadline - self._clock.now()
+        ):
+            self._wait(deadline)
         return self._socket.recv(_READ_BYTES)
 
     def _wait(self, deadline: float) -> None:
@@ -136,7 +147,10 @@ class BlockingConnection:
 
 
 class TlsConnection(BlockingConnection):
-    """One connection with TLS, whose socket waits by itself: what it reads is not what is taken."""
+    """One connection with TLS, whose socket waits by itself: what it reads is not what is taken.
+
+    It always sleeps while it waits.
+    """
 
     __slots__ = ()
 
@@ -177,6 +191,7 @@ class BlockingConnections:
         self._per_address_max = options.sync_connections_max
         self._idle_timeout = options.idle_timeout
         self._codec = HeaderCodec.BINARY if options.header_codec == "binary" else HeaderCodec.JSON
+        self._busy_poll = options.busy_poll
         self._lock = threading.Lock()
         self._free: dict[str, list[BlockingConnection]] = {}
         self._used: set[BlockingConnection] = set()
@@ -269,7 +284,7 @@ class BlockingConnections:
                 self._counts[address] -= 1
             raise
         kind = TlsConnection if isinstance(connected, ssl.SSLSocket) else BlockingConnection
-        connection = kind(address, connected, self._clock, self._codec)
+        connection = kind(address, connected, self._clock, self._codec, self._busy_poll)
         with self._lock:
             self._used.add(connection)
             if self._is_closed:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from downrange.core.flow import Call
-    from downrange.drivers.aio import AioDriver, Connection
+    from downrange.drivers.aio import AioDriver
+    from downrange.drivers.aio_connection import Connection
 
 
 class HandedCall:

@@ -22,7 +22,8 @@ from downrange.errors import RocketMQError
 if TYPE_CHECKING:  # nobody decodes the structs here, so their annotations are never looked at
     from collections.abc import Callable  # noqa: TC004
 
-    from downrange.drivers.aio import AioDriver, Connection  # noqa: TC004
+    from downrange.drivers.aio import AioDriver  # noqa: TC004
+    from downrange.drivers.aio_connection import Connection  # noqa: TC004
 
 _log = logging.getLogger("downrange.drivers")
 #: What an effect answers that cannot be answered yet.

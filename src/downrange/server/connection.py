@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from downrange.handling import Output
     from downrange.options import ListenerOptions
-    from downrange.server.vigil import Vigil
+    from downrange.vigil import Vigil
     from downrange.wire.command import Command
     from downrange.wire.send_replies import StoredReply
 

@@ -23,7 +23,7 @@ from downrange.errors import CannotListen, OptionError
 from downrange.handling import Output, Peer
 from downrange.server.connection import Connection
 from downrange.server.dispatching import Dispatcher, Service
-from downrange.server.vigil import Vigil
+from downrange.vigil import Vigil
 
 if TYPE_CHECKING:
     import ssl

@@ -167,7 +167,8 @@ async def aio_driver(
 ) -> AsyncGenerator[AioDriver]:
     """Return a driver on the running loop; afterwards everything is closed."""
     dialer = dialer or FakeDialer()
-    driver = AioDriver(real_core(options), dialer)
+    core = real_core(options)
+    driver = AioDriver(core, dialer, busy_poll=core.options.busy_poll)
     try:
         yield driver
     finally:

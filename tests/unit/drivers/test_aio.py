@@ -12,8 +12,9 @@ import pytest
 import uvloop
 
 from downrange.core.flow import Ask, Call, Flow, Pause
-from downrange.drivers import aio
-from downrange.drivers.aio import AioDriver, Connection
+from downrange.drivers import aio, aio_connection
+from downrange.drivers.aio import AioDriver
+from downrange.drivers.aio_connection import Connection
 from downrange.drivers.running import Awaited
 from downrange.errors import (
     CallTimeout,
@@ -87,6 +88,19 @@ def test_a_request_is_answered_over_a_connection_that_is_kept() -> None:
         assert driver.addresses() == {"a:1": 0}
 
     with_driver(main)
+
+
+def test_replies_close_to_each_other_keep_the_loop_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("downrange.vigil._offer_core", lambda: None)
+
+    async def main(driver: AioDriver, _: FakeDialer) -> None:
+        assert driver.vigil is not None
+        async with asyncio.timeout(PATIENCE):
+            while not driver.vigil.is_kept:
+                await driver.run(asking(driver))
+        await until(lambda: not driver.vigil or not driver.vigil.is_kept)
+
+    with_driver(main, options=ClientOptions(busy_poll=0.2))
 
 
 def test_requests_of_one_turn_share_a_connection_and_a_write() -> None:
@@ -186,7 +200,7 @@ def test_a_request_without_an_answer_is_late_at_its_deadline() -> None:
 
 
 def test_a_server_from_which_nothing_comes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "_SILENCE", 0.5)
+    monkeypatch.setattr(aio_connection, "_SILENCE", 0.5)
 
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         with pytest.raises(CallTimeout):

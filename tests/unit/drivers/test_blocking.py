@@ -6,6 +6,7 @@ import contextlib
 import socket
 import ssl
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -73,6 +74,30 @@ def test_a_reply_may_come_in_pieces() -> None:
         reply = made.call(call())
         assert reply is not None
         assert len(reply.body) == 300_000
+
+
+def test_replies_may_be_waited_for_without_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    monkeypatch.setattr("downrange.vigil._offer_core", lambda: looks.append(CLOCK.now()))
+
+    def slow(_: Peer, command: Command) -> Command:
+        time.sleep(0.05)
+        return Command(0, body=command.body)
+
+    with connections(slow, busy_poll=PATIENCE) as (made, _):
+        for body in (b"1", b"2"):
+            reply = made.call(call(body))
+            assert reply is not None
+            assert reply.body == body
+        assert len(looks) > 2
+
+
+def test_a_reply_that_does_not_come_is_not_waited_for_beyond_its_deadline() -> None:
+    with connections(silence, busy_poll=PATIENCE) as (made, _):
+        started = CLOCK.now()
+        with pytest.raises(CallTimeout, match=r"a:1: no answer within 0\.0"):
+            made.call(call(timeout=0.02))
+        assert 0.02 <= CLOCK.now() - started < 1.0
 
 
 def test_headers_are_written_as_the_options_say() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.server.vigil import Vigil, has_core_to_spare
+from downrange.vigil import Lookout, Vigil, has_core_to_spare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +20,8 @@ class Scene:
         self.now = 100.0
         self.turns: list[object] = []
         self.taken = 0.0
-        monkeypatch.setattr("downrange.server.vigil.time.perf_counter", lambda: self.now)
-        monkeypatch.setattr("downrange.server.vigil.os.sched_yield", self._let_go)
+        monkeypatch.setattr("downrange.vigil.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("downrange.vigil._offer_core", self._let_go)
         loop = asyncio.new_event_loop()
         monkeypatch.setattr(loop, "call_soon", self.turns.append)
         loop.close()
@@ -97,6 +97,63 @@ def test_a_core_that_somebody_else_wants_is_left_for_a_while(
     assert len(scene.turns) == 1
     scene.turn(0.01)
     assert len(scene.turns) == 1
+
+
+class Replies:
+    """A lookout, a clock that a look moves on, and when a reply is there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, distance: float) -> None:
+        self.now = 100.0
+        self.looks = 0
+        self.taken = 0.0
+        self.reply_at = 0.0
+        monkeypatch.setattr("downrange.vigil.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("downrange.vigil._offer_core", self._let_go)
+        self._lookout = Lookout(distance)
+
+    def _let_go(self) -> None:
+        self.now += self.taken
+
+    def _look(self) -> bool:
+        self.looks += 1
+        self.now += 0.01
+        return self.now >= self.reply_at
+
+    def are_seen(self, after: float, within: float = 9.0) -> bool:
+        self.looks = 0
+        self.reply_at = self.now + after
+        return self._lookout.sees(self._look, within)
+
+
+def test_a_reply_is_looked_for_without_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = Replies(monkeypatch, 0.5)
+    for _ in range(3):
+        assert replies.are_seen(0.095)
+        assert replies.looks == 10
+
+
+def test_after_a_slow_reply_nobody_looks_for_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = Replies(monkeypatch, 0.5)
+    assert not replies.are_seen(1.0)
+    assert not replies.are_seen(0.0)
+    assert replies.looks == 0
+    replies.now += 0.2
+    assert replies.are_seen(0.0)
+
+
+def test_nobody_looks_longer_than_a_reply_is_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = Replies(monkeypatch, 0.5)
+    assert not replies.are_seen(0.4, within=0.055)
+    assert replies.looks == 6
+
+
+def test_a_thread_sleeps_when_somebody_else_wants_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = Replies(monkeypatch, 0.5)
+    replies.taken = 0.001
+    assert not replies.are_seen(0.1)
+    assert replies.looks == 1
+    assert not replies.are_seen(0.0)
+    assert replies.looks == 0
 
 
 @pytest.mark.parametrize(
