@@ -101,13 +101,20 @@ class Peer:
         Raises:
             RuntimeError: A message is missing, or there is one too many.
         """
-        deadline = time.monotonic() + _COUNT_TIMEOUT
         expected = self.acknowledged[topic]
-        # A store may index behind the acknowledgement.
-        while (stored := self.stored(topic)) < expected and time.monotonic() < deadline:
-            time.sleep(_POLL_INTERVAL)
+        stored = self.await_stored(topic, expected)
         if stored != expected:
             raise RuntimeError(f"{self.name} stored {stored} of {expected} in {topic}")
+
+    def await_stored(self, topic: str, expected: int) -> int:
+        """Wait until a topic holds so many, half a minute at most; return how many it holds.
+
+        A store may index behind the acknowledgement.
+        """
+        deadline = time.monotonic() + _COUNT_TIMEOUT
+        while (stored := self.stored(topic)) < expected and time.monotonic() < deadline:
+            time.sleep(_POLL_INTERVAL)
+        return stored
 
     def memory_bytes(self) -> int:
         """Return the memory of all processes, each shared page counted once among its users."""
