@@ -13,7 +13,7 @@ from downrange.errors import SendFailed, SendForbidden
 from downrange.model import Message
 from downrange.wire.codes import RequestCode
 from tests.contract.blocking import PATIENCE
-from tests.contract.conftest import only_async
+from tests.contract.conftest import only_async, only_sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,3 +201,19 @@ def test_hooks_may_be_coroutine_functions_under_asyncio(
     sender = producer(embedded, hooks=Hooks(before_send=(before,), after_send=(after,)))
     sender.send(Message(embedded.topic(), b"1"))
     assert seen == ["before", "after"]
+
+
+@only_sync
+def test_a_hook_may_send_itself_even_where_all_others_wait_for_it(
+    server: Server, producer: MakeProducer
+) -> None:
+    topic, audit = server.topic(), server.topic(queues=1)
+
+    def after(context: SendContext) -> None:
+        if context.queue.topic == topic:
+            sender.send(Message(audit, context.message.body))
+
+    sender = producer(server, hooks=Hooks(after_send=(after,)))
+    sender.submit(Message(topic, b"1")).result(PATIENCE)
+    sender.send(Message(topic, b"2"))
+    assert [message.body for message in server.read_all(audit, 2)] == [b"1", b"2"]

@@ -19,14 +19,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from downrange.core.flow import Ask, Call, Effect, Flow, Pause, Wait
+from downrange.core.flow import Ask, Call, Effect, Flow, Gather, Once, Pause, Wait
 from downrange.core.picking import Lane
 from downrange.drivers.aio import AioDriver
 from downrange.drivers.blocking import BlockingConnections, NoneFree
 from downrange.drivers.forking import Birthplace
 from downrange.drivers.handing import HandedCall
 from downrange.drivers.submitting import CallbackFuture, Submission
-from downrange.errors import ClientClosed, ForkedClient
+from downrange.errors import ClientClosed, ForkedClient, RocketMQError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -253,6 +253,7 @@ class ThreadDriver:
             return None
         if type(effect) is Ask:
             return effect.function(*effect.args)
+        assert isinstance(effect, Once | Gather)
         return self._perform_on_engine(effect)
 
     def _wait(self, effect: Wait) -> bool:
@@ -274,11 +275,27 @@ class ThreadDriver:
         self.on_engine(lambda: handed.begin(self.engine))
         return handed.wait()
 
-    def _perform_on_engine(self, effect: Effect) -> Any:
+    def _perform_on_engine(self, effect: Once | Gather) -> Any:
+        if threading.current_thread() is self._thread:
+            return self._perform_inside(effect)
+
         def one_effect() -> Flow[Any]:
             return (yield effect)
 
         return self.submit(one_effect(), Future()).result()
+
+    def _perform_inside(self, effect: Once | Gather) -> Any:
+        """Run flows one after the other: a hook on the engine sends, and would wait for itself."""
+        if type(effect) is Once:
+            return self.run(effect.flow())
+        assert type(effect) is Gather
+        outcomes: list[Any] = []
+        for flow in effect.flows:
+            try:
+                outcomes.append(self.run(flow))
+            except RocketMQError as error:
+                outcomes.append(error)
+        return outcomes
 
     # ---- the engine ----------------------------------------------------------------------------
 

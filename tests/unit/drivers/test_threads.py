@@ -112,6 +112,24 @@ def test_what_concerns_several_is_done_on_the_engine() -> None:
         assert driver.run(one(Gather(flows, 2))) == [1, 2]
 
 
+def test_who_is_on_the_engine_does_not_wait_for_it() -> None:
+    def failing() -> Flow[int]:
+        yield Pause(0)
+        raise ClientClosed("the client")
+
+    with thread_driver() as driver:
+        shared = driver.submit(
+            one(Ask(lambda: driver.run(one(Once("key", lambda: one(Ask(int)))))))
+        )
+        assert shared.result(PATIENCE) == 0
+        several = Gather([one(Ask(int, ("1",))), failing(), one(Ask(int, ("3",)))], 2)
+        first, error, third = driver.submit(one(Ask(lambda: driver.run(one(several))))).result(
+            PATIENCE
+        )
+        assert (first, third) == (1, 3)
+        assert isinstance(error, ClientClosed)
+
+
 def test_threads_that_want_the_same_share_one_flow() -> None:
     runs: list[int] = []
 
