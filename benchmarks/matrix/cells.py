@@ -25,7 +25,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ClientName: TypeAlias = Literal["java", "threads", "asyncio", "generator"]
+ClientName: TypeAlias = Literal["java", "threads", "awake", "asyncio", "generator"]
 ServerName: TypeAlias = Literal["downrange", "apache"]
 FlushName: TypeAlias = Literal["async", "sync"]
 WorkName: TypeAlias = Literal[
@@ -56,6 +56,7 @@ WORK_TITLES: Final[dict[WorkName, str]] = {
 CLIENT_TITLES: Final[dict[ClientName, str]] = {
     "java": "Java",
     "threads": "threads",
+    "awake": "threads, awake",
     "asyncio": "asyncio",
     "generator": "generator",
 }
@@ -112,6 +113,8 @@ def all_cells() -> list[Cell]:
         for client in CLIENTS
         for server in SERVERS
     ]
+    # A thread that waits for replies without sleeping; it is of use to no other work.
+    cells += [Cell(client="awake", server=server, work="sync-1") for server in SERVERS]
     generated: tuple[WorkName, ...] = ("sync-1", "async-256", "batch", "pull")
     cells += [
         Cell(client="generator", server=server, work=work)

@@ -135,6 +135,7 @@ class Matrix:
         self._clients: Mapping[ClientName, Client] = clients or {
             "java": self._java,
             "threads": ours,
+            "awake": ours,
             "asyncio": ours,
             "generator": Generator(),
         }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from benchmarks.matrix.cells import BATCH, BATCHES_IN_FLIGHT, ONE_WAY_FENCE, SENDERS, WINDOW
 from benchmarks.matrix.tasks import Meter
-from downrange import Message, Outcome, Producer, PullConsumer, TransactionProducer
+from downrange import ClientOptions, Message, Outcome, Producer, PullConsumer, TransactionProducer
 from downrange.model import QueueOffset
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ GROUP: Final = "bench-threads"
 #: How long each so many messages take is noted, where noting is not free.
 _NOTED_EACH: Final = 16
 _POLL: Final = 500
+#: So long a thread that stays awake looks for a reply.
+_AWAKE: Final = 0.0005
 
 
 def run(task: Task) -> Measured:
@@ -153,7 +155,12 @@ def _pull(task: Task) -> Generator[Drive]:
 
 
 def _producer(task: Task) -> Producer:
-    return Producer(task.name_server, group=GROUP, options=task.producer_options)
+    return Producer(
+        task.name_server,
+        group=GROUP,
+        options=task.producer_options,
+        client_options=ClientOptions(busy_poll=_AWAKE if task.client == "awake" else 0.0),
+    )
 
 
 def _maker(task: Task) -> Callable[[], Message]:
