@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import threading
@@ -289,7 +290,7 @@ def test_close_returns_in_time_when_a_broker_does_not_answer(
     wait_until(lambda: sender.client.stats().producers[sender.group].in_flight == 1)
     started = time.monotonic()
     sender.close(timeout=0.2)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < PATIENCE / 2
     with pytest.raises(RocketMQError):
         future.result(PATIENCE)
 
@@ -322,13 +323,16 @@ def test_a_closed_client_is_not_warned_about(embedded: Embedded, make: Make) -> 
 # ---- no server -----------------------------------------------------------------------------------
 
 
-def test_no_server_is_a_named_error_within_a_second(make: Make) -> None:
+PATIENT = ClientOptions(connect_timeout=60.0, call_timeout=60.0)
+
+
+def test_no_server_is_a_named_error_at_once(make: Make) -> None:
     addresses = [dead_address(), dead_address()]
-    producer = make(Producer, addresses, group="g")
+    producer = make(Producer, addresses, group="g", client_options=PATIENT)
     started = time.monotonic()
     with pytest.raises(ConnectFailed) as caught:
         producer.start()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 30
     assert isinstance(caught.value, ConnectionError)
     for address in addresses:
         assert address in str(caught.value)
@@ -337,13 +341,12 @@ def test_no_server_is_a_named_error_within_a_second(make: Make) -> None:
 
 
 def test_a_producer_may_start_without_a_server_when_told(make: Make) -> None:
-    producer = make(
-        Producer, dead_address(), group="g", client_options=ClientOptions(connect_on_start=False)
-    ).start()
+    options = dataclasses.replace(PATIENT, connect_on_start=False)
+    producer = make(Producer, dead_address(), group="g", client_options=options).start()
     started = time.monotonic()
     with pytest.raises(ConnectFailed):
-        producer.send(Message("orders", b"1"))
-    assert time.monotonic() - started < 1
+        producer.send(Message("orders", b"1"), timeout=60.0)
+    assert time.monotonic() - started < 30
 
 
 def test_a_failed_start_can_be_repeated(make: Make) -> None:
