@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 #: Extra -> the packages it brings, by the name they are imported under.
 EXTRAS = {
     "server": ("uvloop", "yaml"),
-    "cli": ("rich", "typer"),
+    "cli": ("rich", "click"),
     "spark": ("pyspark", "pyarrow", "numpy"),
     "proxy": ("python_socks",),
-    "console": ("uvloop", "yaml", "rich", "typer"),
+    "console": ("uvloop", "yaml", "rich", "click"),
     "dev": ("pytest", "hypothesis"),
 }
 
