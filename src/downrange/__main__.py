@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 from downrange.errors import MissingExtra
-from downrange.extras import require
+from downrange.extras import check
 
 
 def main() -> None:
     """Run the command line, or say what to install for it and exit with 2."""
     try:
-        require("the command line", "cli")
+        check("the command line", "cli")
     except MissingExtra as error:
         sys.exit(_complain(error))
     from downrange.cli import app  # after the check: it imports the extra

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from downrange.cli import app
 from downrange.embedded import Cluster

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from downrange.cli import app
 from downrange.embedded import Cluster, refuse

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from downrange.cli import app
 from downrange.wire.records import Record, encode_record

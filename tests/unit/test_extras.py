@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import tomllib
@@ -54,6 +55,24 @@ def test_a_missing_package_is_answered_with_what_to_install(
     assert isinstance(error, ImportError)
     assert isinstance(error, RocketMQError)
     assert isinstance(error.__cause__, ModuleNotFoundError)
+
+
+def test_only_what_is_needed_is_imported_and_missed(packages: Path) -> None:
+    (packages / "sample_second.py").write_text("number = 2")
+    (second,) = extras.require("the sample", "sample", "sample_second")
+    assert vars(second)["number"] == 2
+    with pytest.raises(MissingExtra, match="the sample needs the 'sample' extra"):
+        extras.require("the sample", "sample", "sample_first")
+
+
+def test_an_extra_is_checked_without_being_imported(packages: Path) -> None:
+    for name in ("sample_first", "sample_second"):
+        with pytest.raises(MissingExtra, match=r"pip install 'downrange\[sample\]'"):
+            extras.check("the sample", "sample")
+        (packages / f"{name}.py").write_text("raise AssertionError('imported')")
+        importlib.invalidate_caches()
+    extras.check("the sample", "sample")
+    assert "sample_first" not in sys.modules
 
 
 @pytest.mark.parametrize(

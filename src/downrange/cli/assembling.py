@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from downrange.cli.settings import AccessSettings, Settings, TlsSettings, load_settings
@@ -19,21 +18,10 @@ from downrange.vigil import has_core_to_spare
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from downrange.cli.flags import CommonFlags
+
 #: Longer than a client on this machine takes from a reply to its next request.
 _BUSY_POLL: Final = 0.0005
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommonFlags:
-    """What all server commands take."""
-
-    host: str | None
-    config: Path | None
-    tls_certificate: Path | None
-    tls_key: Path | None
-    tls_ca: Path | None
-    tls_mode: str | None
-    acl: Path | None
 
 
 class Assembly:

@@ -4,108 +4,112 @@ The fields of `Connection` are the options, so a new one is written once; `with_
 them to a command.
 """
 
-import inspect
+from __future__ import annotations
+
+import functools
 import logging
 import sys
-from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec
-
-import typer
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 from downrange.cli.outcomes import telling_errors
+from downrange.cli.parameters import PATH, collecting, shared
 from downrange.errors import OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
     from downrange.client.admin import Admin
     from downrange.client.client import Client
     from downrange.options import Credentials
 
+    P = ParamSpec("P")
+
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
-_PANEL: Final = "Connection"
 _CONNECT_TIMEOUT_MAX: Final = 3.0
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """What all commands that talk to servers take."""
 
-    name_server: Annotated[
-        str,
-        typer.Option(
+    name_server: str = field(
+        default=DEFAULT_NAME_SERVER,
+        metadata=shared(
             "--name-server",
             "--nameserver",
             "-n",
             envvar="NAMESRV_ADDR",
+            show_envvar=True,
             metavar="HOST:PORT",
             help="Name server; several are separated by ';'.",
-            rich_help_panel=_PANEL,
         ),
-    ] = DEFAULT_NAME_SERVER
-    access_key: Annotated[
-        str | None,
-        typer.Option(
+    )
+    access_key: str | None = field(
+        default=None,
+        metadata=shared(
+            "--access-key",
             envvar="DOWNRANGE_ACCESS_KEY",
+            show_envvar=True,
             metavar="NAME",
             help="Account, where access is checked.",
-            rich_help_panel=_PANEL,
         ),
-    ] = None
-    secret_key: Annotated[
-        str | None,
-        typer.Option(
+    )
+    secret_key: str | None = field(
+        default=None,
+        repr=False,
+        metadata=shared(
+            "--secret-key",
             envvar="DOWNRANGE_SECRET_KEY",
+            show_envvar=True,
             metavar="SECRET",
             help="Its secret; the variable is safer, as others see options.",
-            rich_help_panel=_PANEL,
         ),
-    ] = field(default=None, repr=False)
-    tls: Annotated[bool, typer.Option("--tls", help="Speak TLS.", rich_help_panel=_PANEL)] = False
-    ca: Annotated[
-        Path | None,
-        typer.Option(
+    )
+    tls: bool = field(default=False, metadata=shared("--tls", is_flag=True, help="Speak TLS."))
+    ca: Path | None = field(
+        default=None,
+        metadata=shared(
+            "--ca",
+            type=PATH,
             metavar="PEM",
             help="Authorities to trust instead of the system's; turns TLS on.",
-            rich_help_panel=_PANEL,
         ),
-    ] = None
-    certificate: Annotated[
-        Path | None,
-        typer.Option(
+    )
+    certificate: Path | None = field(
+        default=None,
+        metadata=shared(
+            "--certificate",
+            type=PATH,
             metavar="PEM",
             help="Our own certificate, where servers want one; turns TLS on.",
-            rich_help_panel=_PANEL,
         ),
-    ] = None
-    certificate_key: Annotated[
-        Path | None,
-        typer.Option(
+    )
+    certificate_key: Path | None = field(
+        default=None,
+        metadata=shared(
+            "--certificate-key",
+            type=PATH,
             metavar="PEM",
             help="Its private key, unless it is in the same file.",
-            rich_help_panel=_PANEL,
         ),
-    ] = None
-    no_check_host: Annotated[
-        bool,
-        typer.Option(
-            "--no-check-host",
-            help="Take a certificate that names another host.",
-            rich_help_panel=_PANEL,
+    )
+    no_check_host: bool = field(
+        default=False,
+        metadata=shared(
+            "--no-check-host", is_flag=True, help="Take a certificate that names another host."
         ),
-    ] = False
-    namespace: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Put before topics and groups.", rich_help_panel=_PANEL),
-    ] = None
-    timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", help="How long one request may take.", rich_help_panel=_PANEL
-        ),
-    ] = 5.0
+    )
+    namespace: str | None = field(
+        default=None,
+        metadata=shared("--namespace", metavar="NAME", help="Put before topics and groups."),
+    )
+    timeout: float = field(
+        default=5.0,
+        metadata=shared("--timeout", metavar="SECONDS", help="How long one request may take."),
+    )
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense.
@@ -119,7 +123,7 @@ class Connection:
             raise OptionError(f"--timeout {self.timeout:g} leaves no time")
 
     @property
-    def credentials(self) -> "Credentials | None":
+    def credentials(self) -> Credentials | None:
         """The account, if one was given."""
         from downrange.options import Credentials
 
@@ -127,7 +131,7 @@ class Connection:
             return None
         return Credentials(self.access_key, self.secret_key)
 
-    def client(self, *, connect_on_start: bool = True) -> "Client":
+    def client(self, *, connect_on_start: bool = True) -> Client:
         """Make a client, which is not started yet.
 
         Args:
@@ -160,7 +164,7 @@ class Connection:
         )
 
     @contextmanager
-    def admin(self) -> "Generator[Admin]":
+    def admin(self) -> Generator[Admin]:
         """Give what looks after topics and messages.
 
         Raises:
@@ -177,18 +181,12 @@ def with_connection(command: Callable[Concatenate[Connection, P], None]) -> Call
 
     The command takes a `Connection` first; the options of its own come before the shared ones.
     """
-    own = list(inspect.signature(command).parameters.values())[1:]
-    shared = inspect.signature(Connection).parameters.values()
+    collected = collecting(Connection, "Connection")(command)
 
+    @functools.wraps(collected)
     def run(**given: Any) -> None:
         logging.basicConfig(stream=sys.stderr, level="WARNING", format="downrange: %(message)s")
         with telling_errors():
-            names = [each.name for each in fields(Connection)]
-            connection = Connection(**{name: given.pop(name) for name in names})
-            command(connection, **given)  # type: ignore[call-arg]
+            collected(**given)
 
-    run.__doc__ = command.__doc__
-    run.__name__ = command.__name__
-    run.__annotations__ = {}  # the signature has them
-    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
     return run

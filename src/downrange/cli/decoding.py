@@ -3,24 +3,57 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
-from rich.table import Table
+import click
 
+from downrange.cli.outcomes import FAILED
+from downrange.cli.parameters import READABLE_FILE, argument, command
 from downrange.errors import MalformedFrame, WireError
 from downrange.wire import fastjson
 from downrange.wire.codes import RequestCode, ResponseCode, named
-from downrange.wire.command import Command, decode
+from downrange.wire.command import Command
+from downrange.wire.command import decode as decode_frame
 from downrange.wire.fields import REQUEST_HEADERS
 from downrange.wire.frames import FrameSplitter
 from downrange.wire.records import MAGIC_V1, MAGIC_V2, Record, decode_records, scan_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 #: How much of a body is shown to people.
 _BODY_BYTES_SHOWN: Final = 200
+
+
+@command()
+@argument(
+    "text",
+    metavar="[HEX]",
+    required=False,
+    help="Frames in hexadecimal; standard input if not given.",
+)
+@click.option("--file", type=READABLE_FILE, help="Read raw bytes from this file instead.")
+@click.option("--records", is_flag=True, help="The bytes are stored messages or a log segment.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def decode(text: str | None, file: Path | None, records: bool, as_json: bool) -> None:
+    """Show what captured bytes say: remoting frames, or stored messages.
+
+    Exit code 1 means that the bytes break the protocol; what came before the damage is shown.
+    """
+    if text is not None and file is not None:
+        raise click.BadParameter("give either HEX or --file, not both")
+    try:
+        data = file.read_bytes() if file else bytes_of_hex(text or sys.stdin.read())
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    show = show_records if records else show_frames
+    try:
+        show(data, as_json=as_json)
+    except WireError as error:
+        click.echo(f"downrange: {error}", err=True)
+        raise click.exceptions.Exit(FAILED) from error
 
 
 def bytes_of_hex(text: str) -> bytes:
@@ -36,8 +69,8 @@ def bytes_of_hex(text: str) -> bytes:
 
 def show_frames(data: bytes, *, as_json: bool) -> None:
     """Print every frame; raise `WireError` at the first that cannot be read."""
-    for command in _commands_in(data):
-        facts = _facts_of(command)
+    for each in _commands_in(data):
+        facts = _facts_of(each)
         if as_json:
             print(json.dumps(facts, default=repr))
         else:
@@ -46,6 +79,9 @@ def show_frames(data: bytes, *, as_json: bool) -> None:
 
 def show_records(data: bytes, *, as_json: bool) -> None:
     """Print every stored message; raise `WireError` at the first that is damaged."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("log offset", "topic", "queue", "offset", "tags", "keys", "body")
     try:
         for record in scan_segment(data):
@@ -71,7 +107,7 @@ def _commands_in(data: bytes) -> Iterator[Command]:
     frames = FrameSplitter()
     frames.receive(data)
     while (frame := frames.next_frame()) is not None:
-        yield decode(frame)
+        yield decode_frame(frame)
     if not frames.is_idle:
         raise MalformedFrame("end of the bytes", "the last frame is not whole")
 
@@ -141,6 +177,9 @@ def _readable(body: bytes) -> str:
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(show_header=False, title=f"{facts['kind']} {facts['code']}", title_justify="left")
     for name, fact in facts.items():
         if name not in ("kind", "code"):

@@ -1,15 +1,18 @@
 """`demo`: a shop on a cluster of two brokers, one of which dies, seen through Spark."""
 
+from __future__ import annotations
+
 import signal
 import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
 from downrange.cli.outcomes import FAILED, complain, telling_errors
+from downrange.cli.parameters import PATH, command
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -38,23 +41,18 @@ _LEFT_BEHIND: Final = {
 _WORDS: Final = ("topic", "sent by", "group", "ok")
 
 
-def demo(
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for report, Parquet files and logs; one of an earlier demo is replaced.",
-            show_default=f"./{OUTPUT}, or a temporary folder where that cannot be written",
-        ),
-    ] = None,
-    seconds: Annotated[float, typer.Option(help="How long messages are sent.")] = 12.0,
-    no_spark: Annotated[
-        bool, typer.Option("--no-spark", help="Leave out the part that needs Spark and Java.")
-    ] = False,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the cluster running at the end, until Ctrl-C.")
-    ] = False,
-) -> None:
+@command()
+@click.option(
+    "--output",
+    type=PATH,
+    metavar="DIR",
+    show_default=f"./{OUTPUT}, or a temporary folder where that cannot be written",
+    help="Folder for report, Parquet files and logs; one of an earlier demo is replaced.",
+)
+@click.option("--seconds", default=12.0, help="How long messages are sent.")
+@click.option("--no-spark", is_flag=True, help="Leave out the part that needs Spark and Java.")
+@click.option("--keep", is_flag=True, help="Leave the cluster running at the end, until Ctrl-C.")
+def demo(output: Path | None, seconds: float, no_spark: bool, keep: bool) -> None:
     """See all of it at work: two brokers, every way to send, a crash, Spark, a report.
 
     A small shop sends orders, payments, clicks and more to a cluster of its own, while one broker
@@ -73,14 +71,14 @@ def demo(
             is_spark_wanted=not no_spark,
         )
 
-        def finish(outcome: "DemoOutcome", name_server: str) -> None:
+        def finish(outcome: DemoOutcome, name_server: str) -> None:
             show_outcome(outcome)
             if keep:
                 _stay(name_server)
 
         outcome = run_demo(options, Show(out), before_stop=finish)
     if not outcome.agrees:
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _default_output() -> Path:
@@ -92,10 +90,10 @@ def _default_output() -> Path:
 
 
 @contextmanager
-def _ended_by_sigterm() -> "Generator[None]":
+def _ended_by_sigterm() -> Generator[None]:
     """Clean up after SIGTERM as after Ctrl-C."""
 
-    def end(number: int, frame: "FrameType | None") -> None:
+    def end(number: int, frame: FrameType | None) -> None:
         sys.exit(_TERMINATED)
 
     before = signal.signal(signal.SIGTERM, end)
@@ -107,32 +105,32 @@ def _ended_by_sigterm() -> "Generator[None]":
 
 def _stay(name_server: str) -> None:
     """Leave the cluster to the person in front of it."""
-    typer.echo(f"\nThe cluster goes on until Ctrl-C. Name server: {name_server}")
-    typer.echo(f"  downrange topic list -n {name_server}")
-    typer.echo(f"  downrange tail orders --from earliest --max 5 -n {name_server}")
+    click.echo(f"\nThe cluster goes on until Ctrl-C. Name server: {name_server}")
+    click.echo(f"  downrange topic list -n {name_server}")
+    click.echo(f"  downrange tail orders --from earliest --max 5 -n {name_server}")
     try:
         signal.pause()
     except KeyboardInterrupt:
-        typer.echo()
+        click.echo()
 
 
 # ---- the outcome ---------------------------------------------------------------------------------
 
 
-def show_outcome(outcome: "DemoOutcome") -> None:
+def show_outcome(outcome: DemoOutcome) -> None:
     """Print what was found: tables, what was left out, where things are, and the verdict."""
     _show_sending(outcome)
     _show_groups(outcome)
     _show_agreement(outcome)
     if outcome.left_out is not None:
-        typer.echo(f"Left out: the Parquet files and the report, made by Spark. {outcome.left_out}")
+        click.echo(f"Left out: the Parquet files and the report, made by Spark. {outcome.left_out}")
     for check in outcome.checks:
         for problem in check.problems:
             complain(f"{check.topic}: {problem}")
     _show_places(outcome)
 
 
-def _show_sending(outcome: "DemoOutcome") -> None:
+def _show_sending(outcome: DemoOutcome) -> None:
     brokers = sorted({broker for check in outcome.checks for broker in check.brokers})
     numbers = ("retried", "failed", "undone", *brokers)
     _print_table(
@@ -150,10 +148,10 @@ def _show_sending(outcome: "DemoOutcome") -> None:
             for check in outcome.checks
         ],
     )
-    typer.echo(_AUTO_CREATED_NOTE)
+    click.echo(_AUTO_CREATED_NOTE)
 
 
-def _show_agreement(outcome: "DemoOutcome") -> None:
+def _show_agreement(outcome: DemoOutcome) -> None:
     checks = outcome.checks
     rows: list[list[str | int]] = [
         [check.topic, check.sent.acknowledged, check.sent.oneway, check.stored, check.copies]
@@ -171,12 +169,10 @@ def _show_agreement(outcome: "DemoOutcome") -> None:
         row.append("no" if check.problems else "yes")
     _print_table(title, columns, rows)
     if any(check.copies for check in checks):
-        typer.echo(_COPIES_NOTE)
+        click.echo(_COPIES_NOTE)
 
 
-def _print_table(
-    title: str, columns: "Sequence[str]", rows: "Iterable[Sequence[str | int]]"
-) -> None:
+def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | int]]) -> None:
     """Print a table; counts of nothing are left empty, and numbers stand to the right."""
     from rich.text import Text
 
@@ -190,7 +186,7 @@ def _print_table(
     print_table(columns, shown, numbers=[name for name in columns if name not in _WORDS])
 
 
-def _show_groups(outcome: "DemoOutcome") -> None:
+def _show_groups(outcome: DemoOutcome) -> None:
     stored = {check.topic: check.stored for check in outcome.checks}
     _print_table(
         "Who read what; the rest was left on purpose",
@@ -208,7 +204,7 @@ def _show_groups(outcome: "DemoOutcome") -> None:
     )
 
 
-def _show_places(outcome: "DemoOutcome") -> None:
+def _show_places(outcome: DemoOutcome) -> None:
     from rich.text import Text
 
     from downrange.cli.printing import console

@@ -1,12 +1,22 @@
 """`doctor`: looks at every step of the way to name servers and brokers, and says what to do."""
 
-import dataclasses
-from typing import TYPE_CHECKING, Annotated
+from __future__ import annotations
 
-import typer
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
 
 from downrange.cli.connecting import Connection, with_connection
-from downrange.cli.outcomes import FAILED, NOT_FOUND, NOT_PERMITTED, UNREACHABLE, in_options
+from downrange.cli.outcomes import (
+    EPILOG,
+    FAILED,
+    NOT_FOUND,
+    NOT_PERMITTED,
+    UNREACHABLE,
+    in_options,
+)
+from downrange.cli.parameters import argument, command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,16 +24,17 @@ if TYPE_CHECKING:
     from downrange.core.checking import Finding
 
 
+@command(epilog=EPILOG)
+@argument(
+    "address",
+    metavar="[HOST:PORT]",
+    required=False,
+    help="Name server; the one of -n if not given.",
+)
+@click.option("--topic", help="A topic that should have a route.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per finding.")
 @with_connection
-def doctor(
-    connection: Connection,
-    address: Annotated[
-        str | None,
-        typer.Argument(metavar="[HOST:PORT]", help="Name server; the one of -n if not given."),
-    ] = None,
-    topic: Annotated[str | None, typer.Option(help="A topic that should have a route.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
-) -> None:
+def doctor(connection: Connection, address: str | None, topic: str | None, as_json: bool) -> None:
     """Look for what keeps messages from arriving: names, ports, TLS, access, brokers, routes.
 
     Every server is asked once. The exit code is that of the first thing that is wrong.
@@ -40,10 +51,10 @@ def doctor(
             print_json({name: getattr(finding, name) for name in finding.__struct_fields__})
     else:
         _show(findings)
-    raise typer.Exit(exit_code(findings))
+    raise click.exceptions.Exit(exit_code(findings))
 
 
-def exit_code(findings: "Iterable[Finding]") -> int:
+def exit_code(findings: Iterable[Finding]) -> int:
     """Return the exit code for the first finding that failed; 0 when none did."""
     codes = {"access": NOT_PERMITTED, "route": NOT_FOUND, "brokers": FAILED, "master": FAILED}
     for finding in findings:
@@ -52,7 +63,7 @@ def exit_code(findings: "Iterable[Finding]") -> int:
     return 0
 
 
-def _show(findings: "tuple[Finding, ...]") -> None:
+def _show(findings: tuple[Finding, ...]) -> None:
     """Print the findings by what they are about, and what to do below those that failed."""
     from rich.text import Text
 

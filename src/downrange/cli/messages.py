@@ -1,41 +1,49 @@
 """`message show|query`: messages by their ids and keys."""
 
+from __future__ import annotations
+
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
 from downrange.cli.connecting import Connection, with_connection
+from downrange.cli.groups import Group
 from downrange.cli.outcomes import EPILOG, NOT_FOUND, complain
-from downrange.cli.reading import BodyOnly, Json, parse_time, printer, view_of
+from downrange.cli.parameters import argument
+from downrange.cli.reading import as_json, body_only, parse_time, printer, view_of
 
 if TYPE_CHECKING:
     from downrange.model import ReceivedMessage
 
-app = typer.Typer(help="Find messages by id or key.", no_args_is_help=True)
-
-Topic = Annotated[str, typer.Argument(help="Where it was sent to.")]
+_TOPIC: Final = argument("topic", help="Where it was sent to.")
 
 
-@app.command(epilog=EPILOG)
+@click.group(cls=Group)
+def message() -> None:
+    """Find messages by id or key."""
+
+
+@message.command(epilog=EPILOG)
+@_TOPIC
+@argument("message_id", metavar="ID", help="Its unique id, or its offset id.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    show_default="3d",
+    help="How far back to look for a unique id: a time, or how long ago, such as 12h.",
+)
+@as_json
+@body_only
 @with_connection
 def show(
     connection: Connection,
-    topic: Topic,
-    message_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Its unique id, or its offset id.")
-    ],
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="How far back to look for a unique id: a time, or how long ago, such as 12h.",
-            show_default="3d",
-        ),
-    ] = None,
-    as_json: Json = False,
-    body_only: BodyOnly = False,
+    topic: str,
+    message_id: str,
+    since: str | None,
+    as_json: bool,
+    body_only: bool,
 ) -> None:
     """Show one message with everything that is known of it."""
     from downrange.cli.printing import message_facts, print_json
@@ -43,20 +51,20 @@ def show(
     view_of(as_json, body_only)
     begin = None if since is None else parse_time("--since", since, datetime.now(UTC))
     with connection.admin() as admin:
-        message = admin.view_message(topic, message_id, since=begin)
+        found = admin.view_message(topic, message_id, since=begin)
     if body_only:
-        sys.stdout.buffer.write(message.body)
+        sys.stdout.buffer.write(found.body)
         sys.stdout.flush()
     elif as_json:
-        print_json(message_facts(message))
+        print_json(message_facts(found))
     else:
-        _show(message)
+        _show(found)
 
 
-def _show(message: "ReceivedMessage") -> None:
+def _show(found: ReceivedMessage) -> None:
     from downrange.cli.printing import body_text, message_facts, print_facts, time_of
 
-    facts = message_facts(message)
+    facts = message_facts(found)
     properties = {f"property {name}": value for name, value in facts.pop("properties").items()}
     system = {f"system {name}": value for name, value in facts.pop("system_properties").items()}
     facts.pop("body", None)
@@ -64,32 +72,41 @@ def _show(message: "ReceivedMessage") -> None:
     print_facts(
         {
             **facts,
-            "keys": " ".join(message.keys) or None,
-            "born_at": time_of(message.born_at_ms),
-            "stored_at": time_of(message.stored_at_ms),
+            "keys": " ".join(found.keys) or None,
+            "born_at": time_of(found.born_at_ms),
+            "stored_at": time_of(found.stored_at_ms),
             **properties,
             **system,
-            "body": body_text(message.body),
+            "body": body_text(found.body),
         }
     )
 
 
-@app.command(epilog=EPILOG)
+@message.command(epilog=EPILOG)
+@_TOPIC
+@click.option("--key", "-k", required=True, help="One of its keys.")
+@click.option(
+    "--max",
+    "-m",
+    "max_count",
+    type=click.IntRange(min=1),
+    default=32,
+    help="The newest of them, so many at most.",
+)
+@click.option("--begin", metavar="TIME", help="Stored then or later; or how long ago, such as 12h.")
+@click.option("--end", metavar="TIME", help="Stored then or earlier.")
+@as_json
+@body_only
 @with_connection
 def query(
     connection: Connection,
-    topic: Topic,
-    key: Annotated[str, typer.Option("--key", "-k", help="One of its keys.")],
-    max_count: Annotated[
-        int, typer.Option("--max", "-m", min=1, help="The newest of them, so many at most.")
-    ] = 32,
-    begin: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Stored then or later; or how long ago, such as 12h."),
-    ] = None,
-    end: Annotated[str | None, typer.Option(metavar="TIME", help="Stored then or earlier.")] = None,
-    as_json: Json = False,
-    body_only: BodyOnly = False,
+    topic: str,
+    key: str,
+    max_count: int,
+    begin: str | None,
+    end: str | None,
+    as_json: bool,
+    body_only: bool,
 ) -> None:
     """Find messages by a key, in the order in which they were stored."""
     show_all = printer(view_of(as_json, body_only))
@@ -105,4 +122,4 @@ def query(
     show_all(found)
     if not found:
         complain(f"no message of {topic!r} has the key {key!r}")
-        raise typer.Exit(NOT_FOUND)
+        raise click.exceptions.Exit(NOT_FOUND)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
 from downrange.errors import (
     NoNameServer,
@@ -74,7 +74,7 @@ def in_options(text: str) -> str:
 
 def complain(text: object) -> None:
     """Say on standard error what is wrong."""
-    typer.echo(f"downrange: {in_options(str(text))}", err=True)
+    click.echo(f"downrange: {in_options(str(text))}", err=True)
 
 
 @contextmanager
@@ -83,9 +83,9 @@ def telling_errors() -> Generator[None]:
     try:
         yield
     except OptionError as error:
-        raise typer.BadParameter(in_options(str(error))) from error
+        raise click.BadParameter(in_options(str(error))) from error
     except RocketMQError as error:
         complain(error)
-        raise typer.Exit(exit_code_of(error)) from error
+        raise click.exceptions.Exit(exit_code_of(error)) from error
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None

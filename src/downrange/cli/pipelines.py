@@ -5,32 +5,33 @@ Flags are stronger than the TOML file of `--config`. Progress goes to standard e
 output is for the summary.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import inspect
 import os
 import sys
 import time
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from enum import StrEnum
 from importlib import import_module
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-import typer
+import click
+import msgspec
 
+from downrange.cli.groups import Group
 from downrange.cli.outcomes import EPILOG, telling_errors
+from downrange.cli.parameters import PATH, Argument, Command, Option
 from downrange.errors import OptionError
 from downrange.extras import require
 from downrange.pipelines.settings import make_options, read_pairs, tables_of
-from downrange.pipelines.summary import Moment, Summary
 
-app = typer.Typer(
-    help="Ready jobs on Spark: topics to files and back, topic to topic.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+    from pathlib import Path
+
+    from downrange.pipelines.summary import Moment, Summary
 
 #: Table -> what its flags begin with, and the heading that they stand under.
 _TABLES: Final = {
@@ -47,6 +48,11 @@ _VARIABLES: Final = {
     "secret_key": "DOWNRANGE_SECRET_KEY",
     "security_token": "DOWNRANGE_SECURITY_TOKEN",
 }
+
+
+@click.group(cls=Group)
+def pipeline() -> None:
+    """Ready jobs on Spark: topics to files and back, topic to topic."""
 
 
 def _variable(table: str, name: str) -> str | None:
@@ -75,42 +81,45 @@ class Flags:
         #: Name of the parameter -> table, field, and how its value is read.
         self._homes: dict[str, tuple[str, str, Callable[[Any], Any]]] = {}
 
-    def parameters(self) -> Iterator[inspect.Parameter]:
+    def parameters(self) -> Iterator[click.Parameter]:
         """Make the parameters of a command."""
         yield from self._parameters(self.kind, self.pipeline)
         for table, inner in tables_of(self.kind).items():
             yield from self._parameters(inner, table)
 
-    def _parameters(self, kind: type[Any], table: str) -> Iterator[inspect.Parameter]:
+    def _parameters(self, kind: type[Any], table: str) -> Iterator[click.Parameter]:
         hints = get_type_hints(kind)
         for one in dataclasses.fields(kind):
             if dataclasses.is_dataclass(hints[one.name]):
                 continue
-            prefix, panel = _TABLES.get(table, ("", None))
-            flag = f"--{prefix}{(one.metadata.get('name') or one.name).replace('_', '-')}"
-            name = f"{table}__{one.name}"
-            typed, read = _typed(hints[one.name], flag)
-            self._homes[name] = (table, one.name, read)
+            prefix, panel = _TABLES.get(table, ("", "Options"))
+            word = (one.metadata.get("name") or one.name).replace("_", "-")
+            flag, name = f"--{prefix}{word}", f"{table}__{one.name}"
+            taken = _taken(hints[one.name], flag)
+            self._homes[name] = (table, one.name, taken.read)
             variable = _variable(table, one.name)
-            shared: dict[str, Any] = {
-                "help": one.metadata["help"] + (f" [env var: {variable}]" if variable else ""),
-                "metavar": one.metadata.get("metavar"),
-                "rich_help_panel": panel,
-                "show_default": _default_text(one),
-            }
-            information: Any
+            help_text = one.metadata["help"] + (f" [env var: {variable}]" if variable else "")
+            metavar = one.metadata.get("metavar")
             if one.name in self._arguments:
-                shared["metavar"] = shared["metavar"] or f"{flag.strip('-').upper()}"
-                information = typer.Argument(**shared)
-            else:
-                flags = (flag, f"--{prefix}no-{flag[2 + len(prefix) :]}")
-                names = ["/".join(flags)] if typed is bool else [flag]
-                information = typer.Option(*names, *_MORE_NAMES.get(flag, ()), **shared)
-            yield inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
+                yield Argument(
+                    [name],
+                    type=taken.type,
+                    nargs=-1 if taken.is_repeatable else 1,
+                    required=False,  # the file may have it
+                    metavar=_optional(metavar or word.upper(), taken.is_repeatable),
+                    help=help_text,
+                )
+                continue
+            names = f"{flag}/--{prefix}no-{word}" if taken.type is bool else flag
+            yield Option(
+                [names, *_MORE_NAMES.get(flag, ()), name],
+                panel=panel,
+                type=taken.type,
+                multiple=taken.is_repeatable,
                 default=None,
-                annotation=Annotated[typed | None, information],
+                show_default=_default_text(one),
+                metavar=metavar,
+                help=help_text,
             )
 
     def options(self, given: Mapping[str, Any], file: Path | None) -> Any:
@@ -122,8 +131,8 @@ class Flags:
         values: dict[str, dict[str, Any]] = {}
         for name, value in given.items():
             table, key, read = self._homes[name]
-            # A flag that can be repeated and was not given is an empty list.
-            if value is not None and value != []:
+            # A flag that can be repeated and was not given is an empty tuple.
+            if value is not None and value != ():
                 values.setdefault(table, {})[key] = read(value)
         return make_options(
             self.kind, self.pipeline, file=file, flags=values, fallback=self._environment()
@@ -139,30 +148,39 @@ class Flags:
         return found
 
 
-def _typed(hint: Any, flag: str) -> tuple[Any, Callable[[Any], Any]]:
-    """Return the type that typer knows for a field's type, and how to get from one to the other."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Taken:
+    """How click takes the values of a field, and how one becomes what the field holds."""
+
+    type: Any
+    read: Callable[[Any], Any] = lambda value: value
+    is_repeatable: bool = False
+
+
+def _taken(hint: Any, flag: str) -> _Taken:
     if get_origin(hint) in (Union, types.UnionType):
         hint = next(part for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is Literal:
-        words = get_args(hint)
-        choice = StrEnum("Choice", {word: word for word in words})  # type: ignore[misc]
-        return choice, lambda value: str(value.value)
+        return _Taken(click.Choice(get_args(hint)))
     if get_origin(hint) is tuple:
-        return list[str], tuple
+        return _Taken(str, is_repeatable=True)
     if get_origin(hint) is dict:
-        return list[str], lambda texts: read_pairs(flag, texts)
+        return _Taken(str, lambda texts: read_pairs(flag, texts), is_repeatable=True)
     if hint in (str, int, float, bool):
-        return hint, lambda value: value
-    # Dates and the like are texts, which are read as those of a file are.
-    import msgspec
+        return _Taken(hint)
 
+    # Dates and the like are texts, which are read as those of a file are.
     def read(text: str) -> Any:
         try:
             return msgspec.convert(text, hint)
         except msgspec.ValidationError as error:
             raise OptionError(f"{flag} {text!r}: {error}") from None
 
-    return str, read
+    return _Taken(str, read)
+
+
+def _optional(metavar: str, is_repeatable: bool) -> str:
+    return f"[{metavar}]" + ("..." if is_repeatable else "")
 
 
 def _default_text(one: dataclasses.Field[Any]) -> str | bool:
@@ -176,54 +194,41 @@ def _default_text(one: dataclasses.Field[Any]) -> str | bool:
 # ---- commands ------------------------------------------------------------------------------------
 
 
-def _command(
-    pipeline: str, module: str, names: tuple[str, str], arguments: tuple[str, ...] = ()
-) -> None:
-    """Make the command of a pipeline.
+def _add(name: str, module: str, names: tuple[str, str], arguments: tuple[str, ...] = ()) -> None:
+    """Add the command of a pipeline.
 
     Args:
-        pipeline: Its name.
+        name: That of the pipeline.
         module: Where it is.
         names: What its options and its function are called there.
         arguments: Fields that are arguments instead of flags.
     """
     options_name, function_name = names
     home = import_module(module)  # light: Spark is imported when it is used
-    flags = Flags(getattr(home, options_name), pipeline, arguments)
+    flags = Flags(getattr(home, options_name), name, arguments)
 
     def run(config: Path | None, as_json: bool, **given: Any) -> None:
         require("a pipeline", "spark")
         with telling_errors():
             options = flags.options(given, config)
-            with showing_progress(pipeline) as show:
+            with showing_progress(name) as show:
                 summary = getattr(home, function_name)(options, show=show)
             print_summary(summary, as_json=as_json)
 
-    shared = [
-        inspect.Parameter(
-            "config",
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                Path | None,
-                typer.Option(metavar="FILE", help="TOML file with options; flags are stronger."),
-            ],
-        ),
-        inspect.Parameter(
-            "as_json",
-            inspect.Parameter.KEYWORD_ONLY,
-            default=False,
-            annotation=Annotated[
-                bool, typer.Option("--json", help="Print the summary as one JSON object.")
-            ],
-        ),
-    ]
-    own = list(flags.parameters())
-    run.__doc__ = _SAYS[pipeline]
-    run.__name__ = pipeline
-    run.__annotations__ = {}  # the signature has them
-    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-    app.command(pipeline, epilog=EPILOG)(run)
+    config = Option(
+        ["--config"],
+        type=PATH,
+        metavar="FILE",
+        help="TOML file with options; flags are stronger.",
+    )
+    as_json = Option(
+        ["--json", "as_json"], is_flag=True, help="Print the summary as one JSON object."
+    )
+    parameters = [*flags.parameters(), config, as_json]
+    command = Command(
+        name, callback=run, params=parameters, help=inspect.cleandoc(_SAYS[name]), epilog=EPILOG
+    )
+    pipeline.add_command(command)
 
 
 _SAYS: Final = {
@@ -256,14 +261,12 @@ _SAYS: Final = {
     """,
 }
 
-_command("lake", "downrange.pipelines.lake", ("LakeOptions", "run_lake"), ("topics",))
-_command(
-    "compact", "downrange.pipelines.compacting", ("CompactOptions", "run_compact"), ("output",)
-)
-_command("load", "downrange.pipelines.load", ("LoadOptions", "run_load"), ("path",))
-_command("mirror", "downrange.pipelines.mirror", ("MirrorOptions", "run_mirror"), ("topics",))
-_command("replay", "downrange.pipelines.replay", ("ReplayOptions", "run_replay"), ("topic",))
-_command("trace", "downrange.pipelines.trace.pipeline", ("TraceOptions", "run_trace"))
+_add("lake", "downrange.pipelines.lake", ("LakeOptions", "run_lake"), ("topics",))
+_add("compact", "downrange.pipelines.compacting", ("CompactOptions", "run_compact"), ("output",))
+_add("load", "downrange.pipelines.load", ("LoadOptions", "run_load"), ("path",))
+_add("mirror", "downrange.pipelines.mirror", ("MirrorOptions", "run_mirror"), ("topics",))
+_add("replay", "downrange.pipelines.replay", ("ReplayOptions", "run_replay"), ("topic",))
+_add("trace", "downrange.pipelines.trace.pipeline", ("TraceOptions", "run_trace"))
 
 
 # ---- what is shown -------------------------------------------------------------------------------

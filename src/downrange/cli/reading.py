@@ -1,14 +1,18 @@
 """`tail` and `pull`: what lies in a topic, and what comes."""
 
+from __future__ import annotations
+
 import re
 import sys
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-import typer
+import click
 
 from downrange.cli.connecting import Connection, with_connection
+from downrange.cli.outcomes import EPILOG
+from downrange.cli.parameters import argument, command
 from downrange.errors import OptionError, RocketMQError
 
 if TYPE_CHECKING:
@@ -40,46 +44,50 @@ class View(StrEnum):
     BODY = "body"
 
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object per message.")]
-BodyOnly = Annotated[
-    bool, typer.Option("--body-only", "-b", help="Bodies as they are, each with a line feed.")
-]
-Tags = Annotated[
-    str, typer.Option("--tags", "-t", help="Only messages with these, such as 'new || paid'.")
-]
-Group = Annotated[str, typer.Option("--group", "-g", help="In whose name to read.")]
+as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per message.")
+body_only = click.option(
+    "--body-only", "-b", is_flag=True, help="Bodies as they are, each with a line feed."
+)
+_TOPIC: Final = argument("topic", help="What to read.")
+_TAGS: Final = click.option(
+    "--tags", "-t", default="*", help="Only messages with these, such as 'new || paid'."
+)
+_GROUP: Final = click.option("--group", "-g", default=GROUP, help="In whose name to read.")
 
 
+@command(epilog=EPILOG)
+@_TOPIC
+@click.option(
+    "--from",
+    "start",
+    metavar="WHERE",
+    default="latest",
+    help="earliest, latest, committed, an offset, a time such as 2026-01-31T12:00, or how long "
+    "ago, such as 15m.",
+)
+@_TAGS
+@click.option("--sql", metavar="EXPRESSION", help="Only messages whose properties are like this.")
+@_GROUP
+@click.option(
+    "--max", "-m", "max_count", type=click.IntRange(min=1), help="End after so many messages."
+)
+@click.option("--no-follow", is_flag=True, help="End when everything that is there now was read.")
+@click.option("--commit", is_flag=True, help="Record the group's progress; needs a --group.")
+@as_json
+@body_only
 @with_connection
 def tail(
     connection: Connection,
-    topic: Annotated[str, typer.Argument(help="What to read.")],
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="WHERE",
-            help="earliest, latest, committed, an offset, a time such as 2026-01-31T12:00, or how "
-            "long ago, such as 15m.",
-        ),
-    ] = "latest",
-    tags: Tags = "*",
-    sql: Annotated[
-        str | None,
-        typer.Option(metavar="EXPRESSION", help="Only messages whose properties are like this."),
-    ] = None,
-    group: Group = GROUP,
-    max_count: Annotated[
-        int | None, typer.Option("--max", "-m", min=1, help="End after so many messages.")
-    ] = None,
-    no_follow: Annotated[
-        bool, typer.Option("--no-follow", help="End when everything that is there now was read.")
-    ] = False,
-    commit: Annotated[
-        bool, typer.Option("--commit", help="Record the group's progress; needs a --group.")
-    ] = False,
-    as_json: Json = False,
-    body_only: BodyOnly = False,
+    topic: str,
+    start: str,
+    tags: str,
+    sql: str | None,
+    group: str,
+    max_count: int | None,
+    no_follow: bool,
+    commit: bool,
+    as_json: bool,
+    body_only: bool,
 ) -> None:
     """Print messages of a topic as they come, until Ctrl-C.
 
@@ -108,7 +116,7 @@ def tail(
                 consumer.commit()
 
 
-def _ends_of(consumer: "PullConsumer") -> "dict[QueueId, QueueOffset]":
+def _ends_of(consumer: PullConsumer) -> dict[QueueId, QueueOffset]:
     """Return where each queue ends now."""
     from downrange.client.admin import Admin
 
@@ -116,7 +124,7 @@ def _ends_of(consumer: "PullConsumer") -> "dict[QueueId, QueueOffset]":
         return {queue: admin.max_offset(queue) for queue in consumer.queues()}
 
 
-def is_past(consumer: "PullConsumer", ends: "Mapping[QueueId, int]") -> bool:
+def is_past(consumer: PullConsumer, ends: Mapping[QueueId, int]) -> bool:
     """Whether everything before these ends was handed out."""
     positions = {queue: consumer.position(queue) for queue in ends}
     return all(
@@ -124,21 +132,32 @@ def is_past(consumer: "PullConsumer", ends: "Mapping[QueueId, int]") -> bool:
     )
 
 
+@command(epilog=EPILOG)
+@_TOPIC
+@argument("queue", help="BROKER:NUMBER, or the number when there is one broker.")
+@argument("offset", type=click.IntRange(min=0), help="The first message.")
+@click.option(
+    "--count",
+    "-c",
+    type=click.IntRange(min=1),
+    default=32,
+    help="How many; brokers give 32 at most.",
+)
+@_TAGS
+@_GROUP
+@as_json
+@body_only
 @with_connection
 def pull(
     connection: Connection,
-    topic: Annotated[str, typer.Argument(help="What to read.")],
-    queue: Annotated[
-        str, typer.Argument(help="BROKER:NUMBER, or the number when there is one broker.")
-    ],
-    offset: Annotated[int, typer.Argument(min=0, help="The first message.")],
-    count: Annotated[
-        int, typer.Option("--count", "-c", min=1, help="How many; brokers give 32 at most.")
-    ] = 32,
-    tags: Tags = "*",
-    group: Group = GROUP,
-    as_json: Json = False,
-    body_only: BodyOnly = False,
+    topic: str,
+    queue: str,
+    offset: int,
+    count: int,
+    tags: str,
+    group: str,
+    as_json: bool,
+    body_only: bool,
 ) -> None:
     """Print messages of one queue from an offset on, in one request.
 
@@ -166,10 +185,10 @@ def pull(
             )
         )
     show(batch.messages)
-    typer.echo(_where_it_ended(batch), err=True)
+    click.echo(_where_it_ended(batch), err=True)
 
 
-def _where_it_ended(batch: "PullBatch") -> str:
+def _where_it_ended(batch: PullBatch) -> str:
     status = batch.status.name.lower().replace("_", " ")
     return (
         f"{status}: {len(batch.messages)} messages; go on at {batch.next_offset}; the queue holds "
@@ -180,7 +199,7 @@ def _where_it_ended(batch: "PullBatch") -> str:
 # ---- arguments -----------------------------------------------------------------------------------
 
 
-def parse_start(text: str, now: datetime) -> "Start":
+def parse_start(text: str, now: datetime) -> Start:
     """Read where to begin.
 
     Raises:
@@ -212,7 +231,7 @@ def parse_time(option: str, text: str, now: datetime, others: str = "") -> datet
         ) from None
 
 
-def find_queue(text: str, queues: "list[QueueId]") -> "QueueId":
+def find_queue(text: str, queues: list[QueueId]) -> QueueId:
     """Find the queue that is meant by BROKER:NUMBER, or by a number alone.
 
     Raises:
@@ -245,11 +264,11 @@ def view_of(as_json: bool, body_only: bool) -> View:
     return View.JSON if as_json else View.BODY if body_only else View.LINE
 
 
-def printer(view: View) -> "Callable[[Iterable[ReceivedMessage]], None]":
+def printer(view: View) -> Callable[[Iterable[ReceivedMessage]], None]:
     """Return what prints messages."""
     from downrange.cli.printing import message_facts, message_line, print_json
 
-    def show(messages: "Iterable[ReceivedMessage]") -> None:
+    def show(messages: Iterable[ReceivedMessage]) -> None:
         for message in messages:
             if view is View.JSON:
                 print_json(message_facts(message))

@@ -4,21 +4,25 @@ Messages go out one after the other, so those with the same sharding key keep th
 puts several into a request. What fails is told with the number of its line.
 """
 
+from __future__ import annotations
+
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from downrange.cli.connecting import Connection, with_connection
-from downrange.cli.outcomes import FAILED, INTERRUPTED, complain, exit_code_of
+from downrange.cli.outcomes import EPILOG, FAILED, INTERRUPTED, complain, exit_code_of
+from downrange.cli.parameters import READABLE_FILE, argument, command
 from downrange.errors import BatchFailed, OptionError, RocketMQError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+    from pathlib import Path
+
     from downrange.cli.composing import Line, Pattern
     from downrange.client.producer import Producer
     from downrange.model import Message, SendReceipt
@@ -43,67 +47,72 @@ def _pairs(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
+@command(epilog=EPILOG)
+@argument("topic", help="Where it goes.")
+@argument("body", required=False, help="The message; standard input if nothing is given.")
+@click.option("--file", "-f", type=READABLE_FILE, metavar="FILE", help="Send what it holds.")
+@click.option("--lines", "-l", is_flag=True, help="Each line is a message: of FILE, or of stdin.")
+@click.option(
+    "--json-lines", "-j", is_flag=True, help='Each line is one such as {"body": "…", "tags": "…"}.'
+)
+@click.option("--tags", "-t", help="A word to filter by.")
+@click.option("--key", "-k", "keys", multiple=True, help="A word to look it up by; repeatable.")
+@click.option(
+    "--property", "-p", "properties", multiple=True, metavar="NAME=VALUE", help="Repeatable."
+)
+@click.option("--sharding-key", help="Messages with the same one go to one queue, in order.")
+@click.option(
+    "--delay-level",
+    type=click.IntRange(min=1),
+    help="Deliver after the broker's delay of this level.",
+)
+@click.option(
+    "--deliver-in",
+    type=float,
+    metavar="SECONDS",
+    help="Deliver after so many seconds (5.x brokers).",
+)
+@click.option("--rate", type=float, metavar="N", help="Send so many messages a second at most.")
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Put up to N lines into one request.",
+)
+@click.option("--oneway", is_flag=True, help="Do not wait for the broker; messages may be lost.")
+@click.option(
+    "--on-error",
+    type=click.Choice([each.value for each in OnError]),
+    default=OnError.STOP.value,
+    help="Stop at a line that fails, or skip it.",
+)
+@click.option(
+    "--progress/--no-progress",
+    default=None,
+    show_default="on a terminal",
+    help="Tell how far it is, on standard error.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per receipt.")
 @with_connection
 def send(
     connection: Connection,
-    topic: Annotated[str, typer.Argument(help="Where it goes.")],
-    body: Annotated[
-        str | None, typer.Argument(help="The message; standard input if nothing is given.")
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", "-f", exists=True, dir_okay=False, metavar="FILE", help="Send what it holds."
-        ),
-    ] = None,
-    lines: Annotated[
-        bool, typer.Option("--lines", "-l", help="Each line is a message: of FILE, or of stdin.")
-    ] = False,
-    json_lines: Annotated[
-        bool,
-        typer.Option(
-            "--json-lines", "-j", help='Each line is one such as {"body": "…", "tags": "…"}.'
-        ),
-    ] = False,
-    tags: Annotated[str | None, typer.Option("--tags", "-t", help="A word to filter by.")] = None,
-    key: Annotated[
-        list[str] | None, typer.Option("--key", "-k", help="A word to look it up by; repeatable.")
-    ] = None,
-    property_: Annotated[
-        list[str] | None,
-        typer.Option("--property", "-p", metavar="NAME=VALUE", help="Repeatable."),
-    ] = None,
-    sharding_key: Annotated[
-        str | None, typer.Option(help="Messages with the same one go to one queue, in order.")
-    ] = None,
-    delay_level: Annotated[
-        int | None, typer.Option(min=1, help="Deliver after the broker's delay of this level.")
-    ] = None,
-    deliver_in: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Deliver after so many seconds (5.x brokers)."),
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(metavar="N", help="Send so many messages a second at most.")
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Put up to N lines into one request.")
-    ] = None,
-    oneway: Annotated[
-        bool, typer.Option("--oneway", help="Do not wait for the broker; messages may be lost.")
-    ] = False,
-    on_error: Annotated[
-        OnError, typer.Option(help="Stop at a line that fails, or skip it.")
-    ] = OnError.STOP,
-    progress: Annotated[
-        bool | None,
-        typer.Option(
-            "--progress/--no-progress",
-            help="Tell how far it is, on standard error.",
-            show_default="on a terminal",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per receipt.")] = False,
+    topic: str,
+    body: str | None,
+    file: Path | None,
+    lines: bool,
+    json_lines: bool,
+    tags: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    sharding_key: str | None,
+    delay_level: int | None,
+    deliver_in: float | None,
+    rate: float | None,
+    batch: int | None,
+    oneway: bool,
+    on_error: str,
+    progress: bool | None,
+    as_json: bool,
 ) -> None:
     """Send a message, or each line of a file or pipe.
 
@@ -118,8 +127,8 @@ def send(
     pattern = Pattern(
         topic=topic,
         tags=tags,
-        keys=tuple(key or ()),
-        properties=tuple(_pairs(property_ or ())),
+        keys=keys,
+        properties=tuple(_pairs(properties)),
         sharding_key=sharding_key,
         delay_level=delay_level,
         deliver_in=deliver_in,
@@ -138,8 +147,8 @@ def send(
         bar = stack.enter_context(_progress(progress, total))
         run = Run(producer, is_oneway=oneway, as_json=as_json, tell=bar)
         messages = messages_of(source, pattern, "json" if json_lines else "text")
-        code = run.send_all(messages, batch or 1, Pace(rate), on_error)
-    raise typer.Exit(code)
+        code = run.send_all(messages, batch or 1, Pace(rate), OnError(on_error))
+    raise click.exceptions.Exit(code)
 
 
 def _check(
@@ -174,7 +183,7 @@ def _single_body(body: str | None, file: Path | None) -> bytes:
 
 
 @contextmanager
-def _producer(connection: Connection) -> "Generator[Producer]":
+def _producer(connection: Connection) -> Generator[Producer]:
     from downrange.client.producer import Producer
     from downrange.options import ProducerOptions
 
@@ -184,7 +193,7 @@ def _producer(connection: Connection) -> "Generator[Producer]":
 
 
 def _send_one(
-    connection: Connection, pattern: "Pattern", body: bytes, is_oneway: bool, as_json: bool
+    connection: Connection, pattern: Pattern, body: bytes, is_oneway: bool, as_json: bool
 ) -> None:
     from downrange.cli.printing import print_facts, print_json
 
@@ -200,7 +209,7 @@ def _send_one(
         print_facts(facts)
 
 
-def receipt_facts(receipt: "SendReceipt") -> dict[str, Any]:
+def receipt_facts(receipt: SendReceipt) -> dict[str, Any]:
     """Return what a receipt says, without what is not there."""
     facts = {
         "message_id": receipt.message_id,
@@ -216,7 +225,7 @@ def receipt_facts(receipt: "SendReceipt") -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
-def facts_of_batch(receipt: "SendReceipt") -> Iterator[dict[str, Any]]:
+def facts_of_batch(receipt: SendReceipt) -> Iterator[dict[str, Any]]:
     """Return what a receipt says of each message in a request, in order."""
     facts = receipt_facts(receipt)
     ids = receipt.message_id.split(",")
@@ -278,7 +287,7 @@ class Run:
 
     def __init__(
         self,
-        producer: "Producer",
+        producer: Producer,
         *,
         is_oneway: bool = False,
         as_json: bool = False,
@@ -291,7 +300,7 @@ class Run:
         self.sent = 0
         self.failed = 0
 
-    def send_all(self, lines: "Iterable[Line]", batch: int, pace: Pace, on_error: OnError) -> int:
+    def send_all(self, lines: Iterable[Line], batch: int, pace: Pace, on_error: OnError) -> int:
         """Send the messages of all lines; return the exit code."""
         code, started = 0, time.monotonic()
         try:
@@ -310,7 +319,7 @@ class Run:
         self._sum_up(time.monotonic() - started)
         return code
 
-    def _send_group(self, group: "list[Line]") -> RocketMQError | None:
+    def _send_group(self, group: list[Line]) -> RocketMQError | None:
         first = group[0]
         where = f"line {first.number}" + (f"-{group[-1].number}" if len(group) > 1 else "")
         messages = [line.outcome for line in group if not isinstance(line.outcome, RocketMQError)]
@@ -327,7 +336,7 @@ class Run:
             return error
         return None
 
-    def _send_messages(self, messages: "list[Message]") -> "Iterable[SendReceipt]":
+    def _send_messages(self, messages: list[Message]) -> Iterable[SendReceipt]:
         if self._is_oneway:
             self._producer.send_oneway(messages[0])
             return ()
@@ -335,7 +344,7 @@ class Run:
             return (self._producer.send(messages[0]),)
         return self._producer.send_batch(messages)
 
-    def _note(self, group: "list[Line]", receipts: "Iterable[SendReceipt]") -> int:
+    def _note(self, group: list[Line], receipts: Iterable[SendReceipt]) -> int:
         """Print what is asked for of messages that are stored; return how many they are."""
         facts = [each for receipt in receipts for each in facts_of_batch(receipt)]
         if self._as_json:
@@ -349,10 +358,10 @@ class Run:
         speed = f"{self.sent / elapsed:,.0f}/s" if elapsed > 0 else "at once"
         failed = f", {self.failed:,} failed" if self.failed else ""
         text = f"sent {self.sent:,} messages in {elapsed:.1f} s ({speed}){failed}"
-        typer.echo(text, err=self._as_json)
+        click.echo(text, err=self._as_json)
 
 
-def grouped(lines: "Iterable[Line]", size: int) -> "Iterator[list[Line]]":
+def grouped(lines: Iterable[Line], size: int) -> Iterator[list[Line]]:
     """Put lines together that can go in one request.
 
     That is so many at most, with one sharding key, and without a delay. A line that makes no
@@ -371,7 +380,7 @@ def grouped(lines: "Iterable[Line]", size: int) -> "Iterator[list[Line]]":
         yield group
 
 
-def _fit(one: "Line", other: "Line") -> bool:
+def _fit(one: Line, other: Line) -> bool:
     first, second = one.outcome, other.outcome
     if isinstance(first, RocketMQError) or isinstance(second, RocketMQError):
         return False
@@ -444,4 +453,4 @@ class ProgressLines:
         if self._now() >= self._next:
             self._next = self._now() + _TELL_INTERVAL
             share = f" ({100 * self._bytes / self._total:.0f} %)" if self._total else ""
-            typer.echo(f"{self._count:,} messages{share}", err=True)
+            click.echo(f"{self._count:,} messages{share}", err=True)

@@ -1,66 +1,77 @@
 """`topic create|update|list|show|delete`: topics, on every broker of a cluster."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Final
+
+import click
 import msgspec
-import typer
 
 from downrange.cli.connecting import Connection, with_connection
+from downrange.cli.groups import Group
 from downrange.cli.outcomes import EPILOG, FAILED, complain
+from downrange.cli.parameters import argument
 from downrange.errors import OptionError, RouteNotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from downrange.core.topics import QueueState, TopicSettings
 
-app = typer.Typer(help="Create, change, list, show and delete topics.", no_args_is_help=True)
 _READ, _WRITE, _INHERIT = 4, 2, 1
 _LETTERS: Final = {"r": _READ, "w": _WRITE, "i": _INHERIT}
 
-Topic = Annotated[str, typer.Argument(help="Its name.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
-Brokers = Annotated[
-    list[str] | None, typer.Option("--broker", metavar="NAME", help="Only there; repeatable.")
-]
-Cluster = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Which cluster, where there are several.")
-]
-Attributes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--attribute",
-        metavar="NAME=VALUE",
-        help="Setting of 5.x such as message.type=FIFO; repeatable.",
-    ),
-]
-Permission = Annotated[
-    str | None, typer.Option(metavar="rw|r|w", help="What clients may do.", show_default="rw")
-]
+_TOPIC: Final = argument("topic", help="Its name.")
+_JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+_BROKERS: Final = click.option(
+    "--broker", "brokers", multiple=True, metavar="NAME", help="Only there; repeatable."
+)
+_CLUSTER: Final = click.option(
+    "--cluster", metavar="NAME", help="Which cluster, where there are several."
+)
 
 
-@app.command(epilog=EPILOG)
+@click.group(cls=Group)
+def topic() -> None:
+    """Create, change, list, show and delete topics."""
+
+
+@topic.command(epilog=EPILOG)
+@_TOPIC
+@click.option("--queues", "-q", default=8, help="Queues per broker.")
+@click.option("--read-queues", type=int, help="Of those, to read.")
+@click.option("--write-queues", type=int, help="Of those, to send to.")
+@click.option("--permission", metavar="rw|r|w", default="rw", help="What clients may do.")
+@click.option("--ordered", is_flag=True, help="Say that order counts in it.")
+@click.option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Setting of 5.x such as message.type=FIFO; repeatable.",
+)
+@_CLUSTER
+@_BROKERS
+@click.option("--if-missing", is_flag=True, help="Leave one that exists as it is.")
+@_JSON
 @with_connection
 def create(
     connection: Connection,
-    topic: Topic,
-    queues: Annotated[int, typer.Option("--queues", "-q", help="Queues per broker.")] = 8,
-    read_queues: Annotated[int | None, typer.Option(help="Of those, to read.")] = None,
-    write_queues: Annotated[int | None, typer.Option(help="Of those, to send to.")] = None,
-    permission: Permission = None,
-    ordered: Annotated[
-        bool, typer.Option("--ordered", help="Say that order counts in it.")
-    ] = False,
-    attribute: Attributes = None,
-    cluster: Cluster = None,
-    broker: Brokers = None,
-    if_missing: Annotated[
-        bool, typer.Option("--if-missing", help="Leave one that exists as it is.")
-    ] = False,
-    as_json: Json = False,
+    topic: str,
+    queues: int,
+    read_queues: int | None,
+    write_queues: int | None,
+    permission: str,
+    ordered: bool,
+    attributes: tuple[str, ...],
+    cluster: str | None,
+    brokers: tuple[str, ...],
+    if_missing: bool,
+    as_json: bool,
 ) -> None:
     """Create a topic on every broker, and wait until clients can see it."""
-    attributes = parse_attributes(attribute or ())
-    wanted = parse_permission(permission or "rw")
+    settings = parse_attributes(attributes)
+    wanted = parse_permission(permission)
     with connection.admin() as admin:
         try:
             admin.topic_route(topic)
@@ -72,39 +83,45 @@ def create(
                 write_queues=write_queues,
                 permission=wanted,
                 is_ordered=ordered,
-                attributes={name: value for name, value in attributes.items() if value is not None},
+                attributes={name: value for name, value in settings.items() if value is not None},
                 cluster=cluster,
-                brokers=broker,
+                brokers=brokers or None,
             )
             _show_settings([created], as_json=as_json)
             return
     if not if_missing:
         complain(f"topic {topic!r} exists; change it with `downrange topic update {topic}`")
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
-@app.command(epilog=EPILOG)
+@topic.command(epilog=EPILOG)
+@_TOPIC
+@click.option("--queues", "-q", type=int, help="Queues per broker, to read and send to.")
+@click.option("--read-queues", type=int, help="Queues to read.")
+@click.option("--write-queues", type=int, help="Queues to send to.")
+@click.option("--permission", metavar="rw|r|w", help="What clients may do.")
+@click.option("--ordered/--not-ordered", default=None, help="Whether order counts in it.")
+@click.option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Setting of 5.x; NAME= takes it away; repeatable.",
+)
+@_BROKERS
+@_JSON
 @with_connection
 def update(
     connection: Connection,
-    topic: Topic,
-    queues: Annotated[
-        int | None, typer.Option("--queues", "-q", help="Queues per broker, to read and send to.")
-    ] = None,
-    read_queues: Annotated[int | None, typer.Option(help="Queues to read.")] = None,
-    write_queues: Annotated[int | None, typer.Option(help="Queues to send to.")] = None,
-    permission: Annotated[
-        str | None, typer.Option(metavar="rw|r|w", help="What clients may do.")
-    ] = None,
-    ordered: Annotated[
-        bool | None, typer.Option("--ordered/--not-ordered", help="Whether order counts in it.")
-    ] = None,
-    attribute: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Setting of 5.x; NAME= takes it away; repeatable."),
-    ] = None,
-    broker: Brokers = None,
-    as_json: Json = False,
+    topic: str,
+    queues: int | None,
+    read_queues: int | None,
+    write_queues: int | None,
+    permission: str | None,
+    ordered: bool | None,
+    attributes: tuple[str, ...],
+    brokers: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Change a topic; what is not named stays as it is."""
     with connection.admin() as admin:
@@ -114,21 +131,19 @@ def update(
             write_queues=queues if write_queues is None else write_queues,
             permission=None if permission is None else parse_permission(permission),
             is_ordered=ordered,
-            attributes=parse_attributes(attribute or ()) or None,
-            brokers=broker,
+            attributes=parse_attributes(attributes) or None,
+            brokers=brokers or None,
         )
     _show_settings(changed.values(), as_json=as_json)
 
 
-@app.command("list", epilog=EPILOG)
+@topic.command("list", epilog=EPILOG)
+@click.option(
+    "--all", "-a", "everything", is_flag=True, help="The cluster's own and retry topics, too."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per topic.")
 @with_connection
-def list_(
-    connection: Connection,
-    everything: Annotated[
-        bool, typer.Option("--all", "-a", help="The cluster's own and retry topics, too.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per topic.")] = False,
-) -> None:
+def list_(connection: Connection, everything: bool, as_json: bool) -> None:
     """List the topics that the name server knows."""
     from downrange.cli.printing import print_json, print_table
 
@@ -141,9 +156,11 @@ def list_(
         print_table(("topic", "kind"), [(each.name, each.kind) for each in topics])
 
 
-@app.command(epilog=EPILOG)
+@topic.command(epilog=EPILOG)
+@_TOPIC
+@_JSON
 @with_connection
-def show(connection: Connection, topic: Topic, as_json: Json = False) -> None:
+def show(connection: Connection, topic: str, as_json: bool) -> None:
     """Show what a topic is like on each broker, and what its queues hold."""
     from downrange.cli.printing import print_json
 
@@ -164,20 +181,18 @@ def show(connection: Connection, topic: Topic, as_json: Json = False) -> None:
     _show_queues(queues)
 
 
-@app.command(epilog=EPILOG)
+@topic.command(epilog=EPILOG)
+@_TOPIC
+@_CLUSTER
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @with_connection
-def delete(
-    connection: Connection,
-    topic: Topic,
-    cluster: Cluster = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
+def delete(connection: Connection, topic: str, cluster: str | None, yes: bool) -> None:
     """Delete a topic and all of its messages, on every broker."""
     with connection.admin() as admin:
         brokers = sorted(admin.topic_route(topic).brokers)
         if not yes:
             question = f"Delete {topic!r} and its messages on {', '.join(brokers)}?"
-            typer.confirm(question, abort=True, err=True)
+            click.confirm(question, abort=True, err=True)
         admin.delete_topic(topic, cluster=cluster)
 
 
@@ -220,12 +235,12 @@ def parse_attributes(texts: Iterable[str]) -> dict[str, str | None]:
 # ---- printing ------------------------------------------------------------------------------------
 
 
-def _facts(settings: "TopicSettings") -> dict[str, Any]:
+def _facts(settings: TopicSettings) -> dict[str, Any]:
     facts: dict[str, Any] = msgspec.to_builtins(settings)
     return {**facts, "permission": permission_text(settings.permission)}
 
 
-def _queue_facts(state: "QueueState") -> dict[str, Any]:
+def _queue_facts(state: QueueState) -> dict[str, Any]:
     return {
         "broker": state.queue.broker,
         "queue": state.queue.number,
@@ -236,7 +251,7 @@ def _queue_facts(state: "QueueState") -> dict[str, Any]:
     }
 
 
-def _show_settings(topics: "Iterable[TopicSettings]", *, as_json: bool) -> None:
+def _show_settings(topics: Iterable[TopicSettings], *, as_json: bool) -> None:
     from downrange.cli.printing import print_json, print_table
 
     if as_json:
@@ -261,7 +276,7 @@ def _show_settings(topics: "Iterable[TopicSettings]", *, as_json: bool) -> None:
     )
 
 
-def _show_queues(queues: "list[QueueState]") -> None:
+def _show_queues(queues: list[QueueState]) -> None:
     from downrange.cli.printing import print_table
 
     numbers = ("queue", "first", "next", "messages")

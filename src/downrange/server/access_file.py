@@ -224,7 +224,7 @@ class _YamlFile(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 def _rules_of_yaml(text: str) -> AccessRules:
-    _, yaml = require("an access file in YAML", "server")
+    (yaml,) = require("an access file in YAML", "server", "yaml")
     try:
         # The base loader makes nothing but texts, lists and tables, and so keeps a secret such as
         # 01234567 as it is written, where a number would lose its zero.

@@ -37,7 +37,7 @@ class Server(Protocol):
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return uvloop's event loop where it is installed, else Python's own."""
     try:
-        uvloop, _ = require("a faster event loop", "server")
+        (uvloop,) = require("a faster event loop", "server", "uvloop")
     except MissingExtra:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from downrange.cli import app
 from downrange.cli.connecting import Connection
@@ -157,14 +155,3 @@ def test_help_names_the_connection_and_the_exit_codes(command: list[str]) -> Non
     for words in ("--name-server", "NAMESRV_ADDR", "127.0.0.1:9876", "DOWNRANGE_SECRET_KEY"):
         assert words in result.output
     assert "4 not permitted" in result.output
-
-
-def test_client_commands_do_not_load_the_servers() -> None:
-    loaded = (
-        "import sys, downrange.cli; "
-        "print([name for name in sys.modules if name.startswith(('downrange.server', 'rich.'))])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == "[]\n"

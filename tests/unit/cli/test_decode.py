@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from downrange import __main__ as door
 from downrange.cli import app
@@ -133,7 +133,7 @@ def test_command_without_its_extra_names_the_extra(
     def missing(feature: str, extra: str) -> None:
         raise MissingExtra(feature, extra)
 
-    monkeypatch.setattr(door, "require", missing)
+    monkeypatch.setattr(door, "check", missing)
     with pytest.raises(SystemExit) as stopped:
         door.main()
     assert stopped.value.code == 2

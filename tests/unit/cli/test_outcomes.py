@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import click
 import pytest
-import typer
 
 from downrange.cli.doctor import exit_code
 from downrange.cli.outcomes import exit_code_of, in_options, telling_errors
@@ -42,10 +42,10 @@ def test_each_kind_of_error_has_its_exit_code(
 ) -> None:
     assert exit_code_of(error) == code
     if code == 2:
-        with pytest.raises(typer.BadParameter, match="x"), telling_errors():
+        with pytest.raises(click.BadParameter, match="x"), telling_errors():
             raise error
         return
-    with pytest.raises(typer.Exit) as caught, telling_errors():
+    with pytest.raises(click.exceptions.Exit) as caught, telling_errors():
         raise error
     assert caught.value.exit_code == code
     assert capsys.readouterr().err == f"downrange: {in_options(str(error))}\n"
@@ -58,7 +58,7 @@ def test_an_error_names_the_options_of_the_command_line() -> None:
 
 
 def test_ctrl_c_ends_a_command_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as caught, telling_errors():
+    with pytest.raises(click.exceptions.Exit) as caught, telling_errors():
         raise KeyboardInterrupt
     assert caught.value.exit_code == 130
     assert capsys.readouterr().err == ""

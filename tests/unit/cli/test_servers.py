@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from downrange.cli import app, assembling
-from downrange.cli.assembling import CommonFlags, make_broker, make_cluster, make_name_server
+from downrange.cli.assembling import make_broker, make_cluster, make_name_server
+from downrange.cli.flags import CommonFlags
 from downrange.errors import OptionError
 
 if TYPE_CHECKING:
@@ -135,17 +134,22 @@ def test_half_an_account_is_refused(tmp_path: Path) -> None:
         make_name_server(dataclasses.replace(NO_FLAGS, config=config), 0, None)
 
 
-def test_servers_start_without_the_flags_of_pipelines() -> None:
-    """Making them takes as long as a broker takes to start."""
-    code = (
-        "import sys; from typer.testing import CliRunner; from downrange.cli import app\n"
-        "ended = CliRunner().invoke(app, ['serve', '--brokers', '0'])\n"
-        "sys.exit(100 if 'downrange.cli.pipelines' in sys.modules else ended.exit_code)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 2
-
-
-def test_a_misspelt_pipeline_gets_a_hint() -> None:
-    ended = CliRunner().invoke(app, ["pipelin"], env={"COLUMNS": "200", "TERM": "dumb"})
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("pipelin", "Did you mean 'pipeline'?"),
+        ("servee", "Did you mean 'serve', 'nameserver'?"),
+        ("xyz", "No such command 'xyz'.\n"),
+    ],
+)
+def test_a_misspelt_command_gets_a_hint(word: str, hint: str) -> None:
+    ended = CliRunner().invoke(app, [word])
     assert ended.exit_code == 2
-    assert "Did you mean 'pipeline'?" in ended.output
+    assert hint in ended.output
+
+
+def test_a_misspelt_command_of_a_group_and_a_misspelt_option_get_hints() -> None:
+    ended = CliRunner().invoke(app, ["topic", "creat"])
+    assert (ended.exit_code, "Did you mean 'create'?" in ended.output) == (2, True)
+    ended = CliRunner().invoke(app, ["serve", "--broker-prt", "1"])
+    assert (ended.exit_code, "--broker-port" in ended.output) == (2, True)

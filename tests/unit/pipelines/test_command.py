@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from downrange.cli import app
 from downrange.cli.pipelines import PlainProgress

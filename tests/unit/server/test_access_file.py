@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange import extras
 from downrange.errors import MissingExtra, OptionError
 from downrange.handling import Peer
 from downrange.server.access_file import AccessFile, load_access
@@ -231,7 +231,7 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_yaml_without_its_reader_is_answered_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(extras.EXTRAS, "server", ("no_such_yaml",))
+    monkeypatch.setitem(sys.modules, "yaml", None)  # as if it were not installed
     with pytest.raises(MissingExtra, match="an access file in YAML needs the 'server' extra"):
         load_access(written(tmp_path, "a.yml", YAML))
 
