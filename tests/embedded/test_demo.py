@@ -229,8 +229,11 @@ def test_server_that_cannot_start_says_why_and_where_its_log_is(tmp_path: Path) 
 
 
 def _demo(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    # As users call it. With `python -m`, Python may kill itself by SIGINT in place of the exit code
+    # 130: when Ctrl-C hit a piece of code made at run time, such as that of a dataclass.
+    command = Path(sys.executable).with_name("downrange")
     return subprocess.Popen(
-        [sys.executable, "-m", "downrange", "demo", "--no-spark", *arguments],
+        [command, "demo", "--no-spark", *arguments],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
