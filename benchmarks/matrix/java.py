@@ -53,6 +53,9 @@ _LOADS: Final[dict[WorkName, _Load]] = {
 }
 _CLIENTS: Final = ("plain", "gathering", "transactional", "reading")
 
+#: Works whose last requests are not answered: messages, and the ends of transactions.
+_ENDING_ONE_WAY: Final = ("one-way", "transactions")
+
 
 class JavaClients:
     """A JVM for each server; a context manager."""
@@ -100,8 +103,8 @@ class JavaClients:
             server_cpu = cpu_seconds(peer.pids) - server_cpu
             client_cpu = cpu_seconds([jvm.pid]) - client_cpu
             client_bytes = own_bytes([jvm.pid])
-            if cell.work == "one-way":
-                # Java's client hands one-way messages through one thread more than others, so the
+            if cell.work in _ENDING_ONE_WAY:
+                # Java's client hands one-way requests through one thread more than others, so the
                 # last, which is answered, overtakes some. They must be out before it is stopped.
                 sent = before + found["messages"]
                 peer.await_stored(cell.topic, peer.acknowledged[cell.topic] + sent)

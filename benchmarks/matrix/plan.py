@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROBES: Final[tuple[ProbeName, ...]] = ("start", "idle-memory", "idle-cpu")
 #: Large bodies fill a disk: they are sent for this part of a round.
-_LARGE_PART: Final = 0.5
+_LARGE_PART: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
