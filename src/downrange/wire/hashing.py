@@ -16,13 +16,14 @@ _SHORT_SIZE_MAX: Final = 64
 _SHORT: Final[list[tuple[list[int], int]]] = [
     (_POWERS[256 - size :], pow(31, size, 1 << 32)) for size in range(_SHORT_SIZE_MAX + 1)
 ]
-#: Unique ids are so long. So much of them stays the same for all that a process makes in a minute,
-#: and so much for those that it makes in a millisecond, some thousands at most.
-_UNIQUE_ID_SIZE: Final = 32
-_PROCESS_SIZE: Final = 24
-_MOMENT_SIZE: Final = 29
-_MOMENT_SCALE: Final = pow(31, _MOMENT_SIZE, 1 << 32)
-_NUMBER_SCALE: Final = pow(31, _UNIQUE_ID_SIZE - _MOMENT_SIZE, 1 << 32)
+#: What a unique id ends with: a number, of which a few digits make some thousands; and before it
+#: what changes once in a millisecond, or a little more often. All before that is the process.
+_NUMBER_SIZE: Final = 3
+_CLOCK_SIZE: Final = 5
+_NUMBER_SCALE: Final = pow(31, _NUMBER_SIZE, 1 << 32)
+#: How long unique ids are, with the maker's IPv4 or IPv6 address in them -> 31 to the power of that
+#: without the number.
+_MOMENT_SCALES: Final = {size: pow(31, size - _NUMBER_SIZE, 1 << 32) for size in (32, 56)}
 
 
 def java_hash(text: str) -> int:
@@ -52,9 +53,9 @@ def key_hash_behind(front: int, key: str) -> int:
     if size > _SHORT_SIZE_MAX or not key.isascii():
         units = size if key.isascii() else len(key.encode("utf-16-le", "surrogatepass")) // 2
         value = front * pow(31, units, 1 << 32) + _hash(key)
-    elif size == _UNIQUE_ID_SIZE:
-        known = front * _MOMENT_SCALE + _moment_hash(key[:_MOMENT_SIZE])
-        value = known * _NUMBER_SCALE + _number_hash(key[_MOMENT_SIZE:])
+    elif size in _MOMENT_SCALES:
+        known = front * _MOMENT_SCALES[size] + _moment_hash(key[:-_NUMBER_SIZE])
+        value = known * _NUMBER_SCALE + _number_hash(key[-_NUMBER_SIZE:])
     else:
         powers, scale = _SHORT[size]
         value = front * scale + sum(map(mul, key.encode(), powers))
@@ -72,9 +73,9 @@ def _process_hash(process: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _moment_hash(moment: str) -> int:
-    powers, scale = _SHORT[_MOMENT_SIZE - _PROCESS_SIZE]
-    units = moment[_PROCESS_SIZE:].encode()
-    value: int = _process_hash(moment[:_PROCESS_SIZE]) * scale + sum(map(mul, units, powers))
+    powers, scale = _SHORT[_CLOCK_SIZE]
+    units = moment[-_CLOCK_SIZE:].encode()
+    value: int = _process_hash(moment[:-_CLOCK_SIZE]) * scale + sum(map(mul, units, powers))
     return value & _MASK
 
 

@@ -40,7 +40,11 @@ def test_a_key_is_hashed_with_its_topic() -> None:
 KEYS = st.text(max_size=5) | st.text("0123456789ABCDEF", min_size=30, max_size=70)
 
 
-@given(st.text(max_size=5), KEYS | st.text(min_size=32, max_size=32))
+#: As long as unique ids with an IPv4 or an IPv6 address are.
+ID_LONG = st.sampled_from([32, 56]).flatmap(lambda size: st.text(min_size=size, max_size=size))
+
+
+@given(st.text(max_size=5), KEYS | ID_LONG)
 def test_the_hash_of_a_key_is_that_of_topic_and_key(topic: str, key: str) -> None:
     value = abs(java_hash(f"{topic}#{key}"))
     assert key_hash(topic, key) == (0 if value == 2**31 else value)
