@@ -583,10 +583,11 @@ def test_requests_for_any_queue_go_elsewhere_when_a_broker_is_gone(
     batch = batch_of(body=bodies(600))
     is_killed = threading.Event()
     # Slow until then: on a busy machine all could be written before.
-    requests = Requests(cluster, lambda *_: deliver(after=0.05 if is_killed.is_set() else 1.0))
+    requests = Requests(cluster, lambda *_: deliver(after=0.05 if is_killed.is_set() else 0.4))
 
     def kill() -> None:
-        wait_until(lambda: len(requests.seen) > 6)
+        # Each of the eight queues has answered once: both brokers hold something.
+        wait_until(lambda: len(requests.seen) > 12)
         cluster.kill_broker(0)
         is_killed.set()
 
