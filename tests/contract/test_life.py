@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import json
 import threading
@@ -290,7 +289,7 @@ def test_close_returns_in_time_when_a_broker_does_not_answer(
     wait_until(lambda: sender.client.stats().producers[sender.group].in_flight == 1)
     started = time.monotonic()
     sender.close(timeout=0.2)
-    assert time.monotonic() - started < PATIENCE / 2
+    assert time.monotonic() - started < 2
     with pytest.raises(RocketMQError):
         future.result(PATIENCE)
 
@@ -323,16 +322,13 @@ def test_a_closed_client_is_not_warned_about(embedded: Embedded, make: Make) -> 
 # ---- no server -----------------------------------------------------------------------------------
 
 
-PATIENT = ClientOptions(connect_timeout=60.0, call_timeout=60.0)
-
-
-def test_no_server_is_a_named_error_at_once(make: Make) -> None:
+def test_no_server_is_a_named_error_within_a_second(make: Make) -> None:
     addresses = [dead_address(), dead_address()]
-    producer = make(Producer, addresses, group="g", client_options=PATIENT)
+    producer = make(Producer, addresses, group="g")
     started = time.monotonic()
     with pytest.raises(ConnectFailed) as caught:
         producer.start()
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 1
     assert isinstance(caught.value, ConnectionError)
     for address in addresses:
         assert address in str(caught.value)
@@ -341,12 +337,13 @@ def test_no_server_is_a_named_error_at_once(make: Make) -> None:
 
 
 def test_a_producer_may_start_without_a_server_when_told(make: Make) -> None:
-    options = dataclasses.replace(PATIENT, connect_on_start=False)
-    producer = make(Producer, dead_address(), group="g", client_options=options).start()
+    producer = make(
+        Producer, dead_address(), group="g", client_options=ClientOptions(connect_on_start=False)
+    ).start()
     started = time.monotonic()
     with pytest.raises(ConnectFailed):
-        producer.send(Message("orders", b"1"), timeout=60.0)
-    assert time.monotonic() - started < 30
+        producer.send(Message("orders", b"1"))
+    assert time.monotonic() - started < 1
 
 
 def test_a_failed_start_can_be_repeated(make: Make) -> None:

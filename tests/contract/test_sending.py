@@ -294,7 +294,7 @@ def test_one_deadline_holds_for_all_attempts_together(
     started = time.monotonic()
     with pytest.raises(SendFailed) as caught:
         sender.send(Message(topic, b"1"), timeout=0.35)
-    assert 0.3 < time.monotonic() - started < 5  # all attempts would take ten seconds
+    assert 0.3 < time.monotonic() - started < 2
     assert 2 <= len(caught.value.attempts) <= 4
 
 
@@ -302,7 +302,7 @@ def test_a_broker_that_does_not_answer_ends_in_a_timeout(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
     topic = embedded.topic()
-    sender = producer(embedded, options=ProducerOptions(timeout=PATIENCE))
+    sender = producer(embedded)
     embedded.cluster.intercept(SEND, drop())
     sends: list[Callable[[], object]] = [
         lambda: sender.send(Message(topic, b"1"), timeout=0.2),
@@ -314,7 +314,7 @@ def test_a_broker_that_does_not_answer_ends_in_a_timeout(
         assert isinstance(caught.value, TimeoutError)
         (attempt,) = caught.value.attempts
         assert isinstance(attempt.error, CallTimeout)
-        assert caught.value.elapsed < PATIENCE / 2
+        assert caught.value.elapsed < 2
 
 
 def test_an_attempt_can_have_less_time_than_the_whole_send(

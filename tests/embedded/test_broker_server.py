@@ -467,12 +467,10 @@ def test_a_new_topic_holds_up_nobody_else_though_a_name_server_is_silent(tmp_pat
     ):
         other.ask(send_request(b"x"))
         names._listener.intercept = lambda request, peer: drop()
-        assert server._running is not None
-        server._running.registrar._announce_timeout = 3.0
         waiting = creating.start(send_request(b"x", "New"))
         begun = time.monotonic()
         assert other.ask(send_request(b"y")).code == 0
-        assert time.monotonic() - begun < 2.5
+        assert time.monotonic() - begun < 0.5
         assert creating.finish(waiting).code == 0
         names._listener.intercept = None
 

@@ -91,13 +91,13 @@ def test_an_address_that_is_not_ours_is_refused_with_the_reason(host: str, text:
 
 
 def test_a_stopped_server_closes_its_connections_and_frees_the_port() -> None:
-    server = NameServer(None, ListenerOptions(stop_timeout=60.0))
+    server = NameServer()
     thread = ServerThread(server)
     thread.start()
     with plain_socket(server) as opened:
         begun = time.monotonic()
         thread.stop()
-        assert time.monotonic() - begun < 30.0
+        assert time.monotonic() - begun < 1.0
         assert is_closed(opened)
     again = NameServer(None, ListenerOptions(port=int(server.address.rpartition(":")[2])))
     with ServerThread(again):
@@ -140,8 +140,9 @@ def test_a_broker_is_gone_at_once_when_its_connection_ends() -> None:
         with connected(server) as broker:
             register(broker, "a", TOPICS)
             assert route_code(server, "T") == 0
-        # Long before the name server would look for brokers that have fallen silent.
+        begun = time.monotonic()
         wait_until(lambda: route_code(server, "T") == GONE)
+        assert time.monotonic() - begun < 1.0
 
 
 def test_a_silent_broker_expires_and_is_hung_up_on() -> None:

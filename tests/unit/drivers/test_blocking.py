@@ -97,7 +97,7 @@ def test_a_reply_that_does_not_come_is_not_waited_for_beyond_its_deadline() -> N
         started = CLOCK.now()
         with pytest.raises(CallTimeout, match=r"a:1: no answer within 0\.0"):
             made.call(call(timeout=0.02))
-        assert 0.02 <= CLOCK.now() - started < PATIENCE / 2
+        assert 0.02 <= CLOCK.now() - started < 1.0
 
 
 def test_headers_are_written_as_the_options_say() -> None:
@@ -118,7 +118,7 @@ def test_a_call_without_an_answer_is_late_at_its_deadline_and_leaves_no_connecti
         started = CLOCK.now()
         with pytest.raises(CallTimeout, match=r"a:1: no answer within 0\.0"):
             made.call(call(timeout=0.02))
-        assert 0.02 <= CLOCK.now() - started < PATIENCE / 2
+        assert 0.02 <= CLOCK.now() - started < 1.0
         assert made.counts() == {}
         assert dialer.peers[0].is_ended.wait(PATIENCE)
 
