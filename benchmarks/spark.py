@@ -71,7 +71,8 @@ def enter_environment() -> None:
         return
     python = _ENVIRONMENT / "bin" / "python"
     ready = _ENVIRONMENT / "ready"
-    if not ready.exists():
+    # What it needs may have changed since it was made.
+    if not ready.exists() or ready.stat().st_mtime < (_ROOT / "pyproject.toml").stat().st_mtime:
         uv = [sys.executable, "-m", "uv"]
         make = ["venv", "--quiet", "--clear", "--python", sys.executable, str(_ENVIRONMENT)]
         subprocess.run([*uv, *make], check=True)
