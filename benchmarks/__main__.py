@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from benchmarks import machine, peers
 from benchmarks.matrix import charts, page, results, tables
 from benchmarks.matrix.plan import FULL, QUICK, Plan, left_out
-from benchmarks.matrix.running import Matrix
+from benchmarks.matrix.rounds import Matrix
 from tests.apache.artifacts import ApacheUnavailable, resolve
 
 _WIDTH: Final = 130  # of the tables, where they go to a file

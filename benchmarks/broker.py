@@ -21,10 +21,10 @@ import tempfile
 from time import process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from downrange.broker.broker import Broker
-from downrange.broker.state import BrokerState, StoreHost
-from downrange.handling import Peer
 from downrange.options import BrokerOptions
+from downrange.server.broker.broker import Broker
+from downrange.server.broker.state import BrokerState, StoreHost
+from downrange.server.outputs import Peer
 from downrange.store.files import OsFiles
 from downrange.store.message_store import MessageStore, StoreOptions
 from downrange.wire.codes import RequestCode

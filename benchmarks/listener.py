@@ -13,10 +13,10 @@ import logging
 from time import process_time
 from typing import TYPE_CHECKING, cast
 
-from downrange.handling import LateReply, Output, Peer, Reply
 from downrange.options import ListenerOptions
-from downrange.server.connection import Connection
-from downrange.server.dispatching import Dispatcher
+from downrange.server.net.connection import Connection
+from downrange.server.net.dispatcher import Dispatcher
+from downrange.server.outputs import LateReply, Output, Peer, Reply
 from downrange.wire.command import Command, encode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import SendReply, SendRequestV2

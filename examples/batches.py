@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from downrange.embedded import Interception
-    from downrange.handling import Peer
+    from downrange.server.outputs import Peer
     from downrange.wire.command import Command
 
 

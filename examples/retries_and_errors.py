@@ -14,7 +14,7 @@ from downrange.wire.codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from downrange.handling import Peer
+    from downrange.server.outputs import Peer
     from downrange.wire.command import Command
 
 SEND = RequestCode.SEND_MESSAGE_V2

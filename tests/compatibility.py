@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from downrange.broker.broker import HANDLERS as BROKER_HANDLERS
-from downrange.nameserver.handlers import HANDLERS as NAME_SERVER_HANDLERS
+from downrange.server.broker.broker import HANDLERS as BROKER_HANDLERS
+from downrange.server.nameserver.handlers import HANDLERS as NAME_SERVER_HANDLERS
 from downrange.wire.codes import RequestCode
 
 if TYPE_CHECKING:

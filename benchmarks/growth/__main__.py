@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import machine
 from benchmarks.growth import charts, report
-from benchmarks.growth.measuring import Connections, Log, Part, Topics
+from benchmarks.growth.measures import Connections, Log, Part, Topics
 from benchmarks.growth.plans import FULL, QUICK, Plan
 from benchmarks.growth.report import Run
 from benchmarks.growth.servers import APACHE_VERSION

@@ -23,7 +23,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from benchmarks.growth.loading import TOPIC, Loaded, Work
+from benchmarks.growth.loader import TOPIC, Loaded, Work
 from benchmarks.load import Connection, Refused, cpu_seconds
 from benchmarks.sends import Sends
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -126,7 +126,7 @@ class Server(Protocol):
             queues=self.queues,
             pids=tuple(self.pids),
         )
-        command = [sys.executable, "-m", "benchmarks.growth.loading"]
+        command = [sys.executable, "-m", "benchmarks.growth.loader"]
         text = msgspec.json.encode(work).decode()
         return subprocess.Popen([*command, text], stdout=subprocess.PIPE)
 

@@ -100,21 +100,11 @@ if TYPE_CHECKING:
     from downrange.client.client import AsyncClient, Client, ClientStats, ProducerStats
     from downrange.client.consumer import AsyncPullConsumer, PullConsumer
     from downrange.client.converters import Converter, Converters
-    from downrange.client.producer import AsyncProducer, Producer
-    from downrange.client.template import AsyncMessageTemplate, MessageTemplate
-    from downrange.client.transaction import (
-        AsyncTransaction,
-        AsyncTransactionProducer,
-        Transaction,
-        TransactionProducer,
-    )
-    from downrange.core.checking import Finding
-    from downrange.core.clusters import ClusterFacts
-    from downrange.core.hooks import EndTransactionContext, Hooks, MessageType, SendContext
-    from downrange.core.routes import Route
-    from downrange.core.selectors import by_hash, by_random, by_room
-    from downrange.core.topics import QueueState, TopicName, TopicSettings
-    from downrange.core.trace_records import (
+    from downrange.client.flows.admin.clusters import ClusterFacts
+    from downrange.client.flows.admin.doctor import Finding
+    from downrange.client.flows.admin.topics import QueueState, TopicName, TopicSettings
+    from downrange.client.flows.hooks import EndTransactionContext, Hooks, MessageType, SendContext
+    from downrange.client.flows.producing.trace_records import (
         EndTransactionTrace,
         PubTrace,
         RecallTrace,
@@ -122,6 +112,16 @@ if TYPE_CHECKING:
         SubBeforeTrace,
         UnknownTrace,
         decode_trace,
+    )
+    from downrange.client.flows.routing.routes import Route
+    from downrange.client.flows.routing.selectors import by_hash, by_random, by_room
+    from downrange.client.producer import AsyncProducer, Producer
+    from downrange.client.template import AsyncMessageTemplate, MessageTemplate
+    from downrange.client.transaction import (
+        AsyncTransaction,
+        AsyncTransactionProducer,
+        Transaction,
+        TransactionProducer,
     )
     from downrange.embedded import Cluster
 
@@ -263,26 +263,26 @@ _HOMES: Final = {
     "AsyncTransactionProducer": "downrange.client.transaction",
     "Transaction": "downrange.client.transaction",
     "TransactionProducer": "downrange.client.transaction",
-    "Finding": "downrange.core.checking",
-    "ClusterFacts": "downrange.core.clusters",
-    "EndTransactionContext": "downrange.core.hooks",
-    "Hooks": "downrange.core.hooks",
-    "MessageType": "downrange.core.hooks",
-    "SendContext": "downrange.core.hooks",
-    "Route": "downrange.core.routes",
-    "by_hash": "downrange.core.selectors",
-    "by_random": "downrange.core.selectors",
-    "by_room": "downrange.core.selectors",
-    "QueueState": "downrange.core.topics",
-    "TopicName": "downrange.core.topics",
-    "TopicSettings": "downrange.core.topics",
-    "EndTransactionTrace": "downrange.core.trace_records",
-    "PubTrace": "downrange.core.trace_records",
-    "RecallTrace": "downrange.core.trace_records",
-    "SubAfterTrace": "downrange.core.trace_records",
-    "SubBeforeTrace": "downrange.core.trace_records",
-    "UnknownTrace": "downrange.core.trace_records",
-    "decode_trace": "downrange.core.trace_records",
+    "Finding": "downrange.client.flows.admin.doctor",
+    "ClusterFacts": "downrange.client.flows.admin.clusters",
+    "EndTransactionContext": "downrange.client.flows.hooks",
+    "Hooks": "downrange.client.flows.hooks",
+    "MessageType": "downrange.client.flows.hooks",
+    "SendContext": "downrange.client.flows.hooks",
+    "Route": "downrange.client.flows.routing.routes",
+    "by_hash": "downrange.client.flows.routing.selectors",
+    "by_random": "downrange.client.flows.routing.selectors",
+    "by_room": "downrange.client.flows.routing.selectors",
+    "QueueState": "downrange.client.flows.admin.topics",
+    "TopicName": "downrange.client.flows.admin.topics",
+    "TopicSettings": "downrange.client.flows.admin.topics",
+    "EndTransactionTrace": "downrange.client.flows.producing.trace_records",
+    "PubTrace": "downrange.client.flows.producing.trace_records",
+    "RecallTrace": "downrange.client.flows.producing.trace_records",
+    "SubAfterTrace": "downrange.client.flows.producing.trace_records",
+    "SubBeforeTrace": "downrange.client.flows.producing.trace_records",
+    "UnknownTrace": "downrange.client.flows.producing.trace_records",
+    "decode_trace": "downrange.client.flows.producing.trace_records",
     "Cluster": "downrange.embedded",
 }
 

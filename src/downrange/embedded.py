@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from downrange.errors import OptionError
 from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
-from downrange.server.access_file import AccessFile
-from downrange.server.cluster import ClusterOptions, ClusterServer
-from downrange.server.interception import (
+from downrange.server.access.file import AccessFile
+from downrange.server.net.interception import (
     Interception,
     cut,
     deliver,
@@ -29,15 +28,16 @@ from downrange.server.interception import (
     lose_reply,
     refuse,
 )
-from downrange.server.running import ServerThread
+from downrange.server.run.cluster import ClusterOptions, ClusterServer
+from downrange.server.run.runner import ServerThread
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine
     from types import TracebackType
 
-    from downrange.handling import Peer
-    from downrange.server.broker import BrokerServer
+    from downrange.server.outputs import Peer
+    from downrange.server.run.broker_server import BrokerServer
     from downrange.wire.command import Command
 
 __all__ = [

@@ -199,7 +199,7 @@ class CheckFailed(RocketMQError):
     """A look at the network found that something is not as it should be.
 
     Attributes:
-        findings: What failed, each a `downrange.core.checking.Finding`.
+        findings: What failed, each a `downrange.client.flows.admin.doctor.Finding`.
     """
 
     def __init__(self, findings: Sequence[object]) -> None:

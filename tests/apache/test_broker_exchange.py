@@ -9,7 +9,7 @@ import pytest
 
 from downrange.options import BrokerOptions, ListenerOptions
 from downrange.server import BrokerServer
-from downrange.server.running import ServerThread
+from downrange.server.run.runner import ServerThread
 from downrange.wire.bodies import GroupConfig, TopicTableBody
 from downrange.wire.codes import RequestCode
 from downrange.wire.fields import request_command
@@ -18,8 +18,8 @@ from tests.apache.artifacts import VERSIONS, ApacheUnavailable
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import give_up
 from tests.apache.test_store_exchange import SIZES
-from tests.conversations.reading import query_by_key
-from tests.conversations.recording import Facts
+from tests.conversations.reads import query_by_key
+from tests.conversations.recorder import Facts
 from tests.conversations.scene import (
     Scene,
     bare_request,
@@ -28,7 +28,7 @@ from tests.conversations.scene import (
     read_header,
     succeed,
 )
-from tests.conversations.sending import pull
+from tests.conversations.sends import pull
 
 if TYPE_CHECKING:
     from collections.abc import Generator

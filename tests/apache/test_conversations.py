@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conversations.catalogue import CONVERSATIONS
-from tests.conversations.recording import Facts
+from tests.conversations.recorder import Facts
 from tests.conversations.scene import live_scene
 
 if TYPE_CHECKING:

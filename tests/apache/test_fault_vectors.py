@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from downrange.core.health import BrokerHealth, tolerance_of
-from downrange.core.picking import Lane, QueuePicker
-from downrange.core.selectors import by_hash
+from downrange.client.flows.routing.health import BrokerHealth, tolerance_of
+from downrange.client.flows.routing.queue_picker import Lane, QueuePicker
+from downrange.client.flows.routing.selectors import by_hash
 from downrange.errors import CallTimeout, RocketMQError, RouteNotFound, SystemBusy
 from downrange.model import Message, QueueId
-from tests.unit.core.chance import FakeChance
+from tests.unit.client.flows.randomness import FakeChance
 
 if TYPE_CHECKING:
     from downrange.options.clients import FaultStyle

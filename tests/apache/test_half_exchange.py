@@ -9,7 +9,7 @@ import pytest
 
 from downrange.options import BrokerOptions, ListenerOptions
 from downrange.server import BrokerServer
-from downrange.server.running import ServerThread
+from downrange.server.run.runner import ServerThread
 from downrange.wire.bodies import HeartbeatBody, ProducerMember
 from downrange.wire.codes import RequestCode, TransactionFlag
 from downrange.wire.fields import request_command
@@ -20,9 +20,9 @@ from tests.apache.artifacts import VERSIONS, ApacheUnavailable
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import give_up
 from tests.apache.test_store_exchange import SIZES
-from tests.conversations.recording import Facts
+from tests.conversations.recorder import Facts
 from tests.conversations.scene import Scene, bare_request, live_scene, succeed
-from tests.conversations.sending import pull
+from tests.conversations.sends import pull
 
 if TYPE_CHECKING:
     from collections.abc import Generator

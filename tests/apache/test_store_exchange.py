@@ -14,10 +14,10 @@ from downrange.wire.records import Record, decode_record
 from tests.apache.artifacts import VERSIONS, ApacheUnavailable
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import give_up
-from tests.conversations.reading import query_by_key
-from tests.conversations.recording import Facts
+from tests.conversations.reads import query_by_key
+from tests.conversations.recorder import Facts
 from tests.conversations.scene import Scene, live_scene
-from tests.conversations.sending import pull
+from tests.conversations.sends import pull
 
 if TYPE_CHECKING:
     from collections.abc import Generator

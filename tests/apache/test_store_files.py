@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from downrange.wire.hashing import key_hash, tag_hash
 from downrange.wire.ids import parse_offset_id
 from downrange.wire.records import blank_record, scan_segment
-from tests.conversations.recording import Facts
+from tests.conversations.recorder import Facts
 from tests.conversations.scene import live_scene
-from tests.conversations.sending import pull
+from tests.conversations.sends import pull
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.broker.timer_handover import PATH, STALE_PATHS, TimerHandover
 from downrange.options import BrokerOptions
+from downrange.server.broker.scheduled.timer_handover import PATH, STALE_PATHS, TimerHandover
 from downrange.store.files import OsFiles
 from downrange.wire.properties import encode_properties
 from downrange.wire.records import decode_records
@@ -19,7 +19,7 @@ from tests.apache.artifacts import ApacheUnavailable
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import give_up
 from tests.apache.test_store_exchange import SIZES
-from tests.unit.broker.waiting import World
+from tests.unit.server.broker.waiting import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.core.hooks import MessageType
-from downrange.core.trace_records import (
+from downrange.client.flows.hooks import MessageType
+from downrange.client.flows.producing.trace_records import (
     EndTransactionTrace,
     KnownTrace,
     PubTrace,

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from downrange.client.client import Client
-from downrange.core.pulling import PullBatch, PullStatus, pull
-from downrange.core.queries import read_queues
-from downrange.core.routes import Route, ask_route, route_of
+from downrange.client.flows.admin.messages import read_queues
+from downrange.client.flows.consuming.pull import PullBatch, PullStatus, pull
+from downrange.client.flows.routing.routes import Route, ask_route, route_of
 from downrange.wire.codes import RequestCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import PullRequest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.core.selectors import by_hash
+from downrange.client.flows.routing.selectors import by_hash
 from downrange.embedded import Interception, drop, refuse
 from downrange.errors import BatchFailed, InvalidMessage, SendFailed, SendTimedOut
 from downrange.model import Message, QueueId
@@ -19,7 +19,7 @@ from tests.contract.blocking import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from downrange.handling import Peer
+    from downrange.server.outputs import Peer
     from downrange.wire.command import Command
     from tests.contract.conftest import Embedded, MakeProducer
     from tests.contract.servers import Server

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.core.hooks import Hooks, MessageType, SendContext
+from downrange.client.flows.hooks import Hooks, MessageType, SendContext
 from downrange.embedded import Interception, refuse
 from downrange.errors import SendFailed, SendForbidden
 from downrange.model import Message
@@ -18,7 +18,7 @@ from tests.contract.conftest import only_async, only_sync
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from downrange.handling import Peer
+    from downrange.server.outputs import Peer
     from downrange.wire.command import Command
     from tests.contract.conftest import Embedded, Kind, MakeProducer
     from tests.contract.servers import Server

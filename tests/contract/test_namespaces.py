@@ -9,11 +9,11 @@ from downrange.options import ClientOptions, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
 from tests.contract.conftest import only_apache
 from tests.contract.servers import wait_until
-from tests.contract.test_life import members_of
+from tests.contract.test_lifecycle import members_of
 
 if TYPE_CHECKING:
     from downrange.embedded import Interception
-    from downrange.handling import Peer
+    from downrange.server.outputs import Peer
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
     from tests.contract.conftest import Embedded, MakeProducer

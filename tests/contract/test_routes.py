@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.core.hooks import Hooks
+from downrange.client.flows.hooks import Hooks
 from downrange.embedded import Cluster
 from downrange.errors import ConnectFailed, RouteNotFound
 from downrange.model import Message
@@ -17,14 +17,14 @@ from tests.apache.cluster import ApacheCluster
 from tests.contract.blocking import PATIENCE
 from tests.contract.conftest import SERVERS, given_apache, given_cluster
 from tests.contract.servers import Server, wait_until
-from tests.contract.test_life import dead_address
-from tests.embedded.test_discovery import answering
+from tests.contract.test_lifecycle import dead_address
+from tests.embedded.test_address_server import answering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from downrange.client.flows.routing.routes import Route
     from downrange.client.producer import Producer
-    from downrange.core.routes import Route
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
     from tests.contract.conftest import Embedded, MakeProducer

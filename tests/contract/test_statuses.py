@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.core.hooks import Hooks
+from downrange.client.flows.hooks import Hooks
 from downrange.errors import SendFailed
 from downrange.model import Message, SendStatus
 from downrange.options import ProducerOptions

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange.client.client import Client
+from downrange.client.flows.hooks import EndTransactionContext, Hooks
+from downrange.client.flows.producing.trace_records import EndTransactionTrace, decode_trace
 from downrange.client.transaction import AsyncTransactionProducer, TransactionProducer
-from downrange.core.hooks import EndTransactionContext, Hooks
-from downrange.core.trace_records import EndTransactionTrace, decode_trace
 from downrange.embedded import drop
 from downrange.errors import (
     ClientClosed,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from downrange.embedded import Interception
-    from downrange.handling import Peer
+    from downrange.server.outputs import Peer
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
     from tests.contract.blocking import LoopThread

@@ -38,7 +38,7 @@ from downrange.wire.ids import parse_offset_id
 from downrange.wire.properties import decode_properties, encode_properties
 from downrange.wire.records import decode_record
 from tests.conversations.scene import Scene, bare_request, read_body, read_header, succeed
-from tests.conversations.sending import pull
+from tests.conversations.sends import pull
 
 if TYPE_CHECKING:
     from downrange.wire.headers import SendReply

@@ -13,7 +13,7 @@ from downrange.wire.fields import Header, request_command
 from downrange.wire.headers import CreateTopicRequest, SendReply, SendRequestV2
 from downrange.wire.properties import encode_properties
 from tests.conversations.peers import Channel, Peer, SocketChannel
-from tests.conversations.recording import Facts, Playback, Recording, RecordingChannel
+from tests.conversations.recorder import Facts, Playback, Recording, RecordingChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from downrange.options import ListenerOptions, NameServerOptions
 from downrange.server import NameServer
-from downrange.server.running import ServerThread
+from downrange.server.run.runner import ServerThread
 from downrange.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicTableBody
 from downrange.wire.codes import HeaderCodec, ResponseCode
 from downrange.wire.fields import request_command

@@ -12,8 +12,8 @@ from benchmarks.load import Work
 from benchmarks.load import run as run_generator
 from benchmarks.matrix import asyncio_client, thread_client
 from benchmarks.matrix.cells import WORK_TITLES
-from benchmarks.matrix.filling import fill
 from benchmarks.matrix.tasks import Task
+from benchmarks.matrix.topic_filler import fill
 from benchmarks.peers import Peer
 from downrange.embedded import Cluster
 

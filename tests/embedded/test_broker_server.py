@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.broker.broker import Broker
-from downrange.broker.state import DISK_FULL
 from downrange.errors import CorruptStore, OptionError, StoreError, StoreLocked
 from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
-from downrange.server import BrokerServer, NameServer, broker_run
-from downrange.server.interception import drop
-from downrange.server.running import ServerThread
+from downrange.server import BrokerServer, NameServer
+from downrange.server.broker.broker import Broker
+from downrange.server.broker.state import DISK_FULL
+from downrange.server.net.interception import drop
+from downrange.server.run import broker_loop
+from downrange.server.run.runner import ServerThread
 from downrange.store.files import OsFiles
 from downrange.store.log import LogFlush
 from downrange.store.message_store import StoreOptions
@@ -402,7 +403,7 @@ def test_a_disk_above_its_limit_refuses_sends_until_it_is_below(
 def test_a_look_or_a_tick_that_fails_is_not_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_run, "_RETRY_INTERVAL", 0.01)
+    monkeypatch.setattr(broker_loop, "_RETRY_INTERVAL", 0.01)
     failed: list[str] = []
     tick = Broker.tick
 
@@ -418,7 +419,7 @@ def test_a_look_or_a_tick_that_fails_is_not_the_last(
             raise ZeroDivisionError
         return tick(self, now_ms)
 
-    monkeypatch.setattr(broker_run, "drop_old_segments", fail_to_drop)
+    monkeypatch.setattr(broker_loop, "drop_old_segments", fail_to_drop)
     monkeypatch.setattr(Broker, "tick", fail_to_tick)
     with serving(tmp_path, retention_interval=0.01) as (server, thread):
         send(server.address, b"x")

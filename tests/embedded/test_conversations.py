@@ -9,7 +9,7 @@ import pytest
 
 from downrange.embedded import Cluster
 from tests.conversations.catalogue import CONVERSATIONS
-from tests.conversations.recording import Facts
+from tests.conversations.recorder import Facts
 from tests.conversations.scene import live_scene
 
 if TYPE_CHECKING:

@@ -19,15 +19,20 @@ from click.testing import CliRunner
 from downrange.cli.app import app
 from downrange.client.admin import Admin
 from downrange.client.consumer import PullConsumer
-from downrange.core.trace_records import PubTrace, SubAfterTrace, SubBeforeTrace, decode_trace
+from downrange.client.flows.producing.trace_records import (
+    PubTrace,
+    SubAfterTrace,
+    SubBeforeTrace,
+    decode_trace,
+)
 from downrange.demo import workload
-from downrange.demo.checking import StoreReader, check_topic
-from downrange.demo.consuming import TRACE_TOPIC, Reader, Reading, read
+from downrange.demo.audit import StoreReader, check_topic
+from downrange.demo.consumers import TRACE_TOPIC, Reader, Reading, read
 from downrange.demo.ledger import Account
 from downrange.demo.orders import Shop
-from downrange.demo.pacing import Pace
+from downrange.demo.pace import Pace
 from downrange.demo.servers import BROKERS, ServerFailed, ServerProcess, Servers
-from downrange.demo.trading import Trading
+from downrange.demo.shop_day import Trading
 from downrange.demo.workload import AUTO_CREATED, SERVICES, Service, Shift
 from downrange.embedded import Cluster
 from downrange.options import BrokerOptions
@@ -35,9 +40,9 @@ from downrange.options import BrokerOptions
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from downrange.core.trace_records import TraceRecord
-    from downrange.demo.checking import Found, TopicCheck
-    from downrange.demo.showing import Stage
+    from downrange.client.flows.producing.trace_records import TraceRecord
+    from downrange.demo.audit import Found, TopicCheck
+    from downrange.demo.progress import Stage
 
 DEADLINE = 60.0
 SECONDS = 0.5

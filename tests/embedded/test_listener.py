@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange.errors import CannotListen
-from downrange.handling import Ask, Disconnect, LateReply, Note, Output, Push, Reply
-from downrange.handling import Peer as Caller
 from downrange.options import ListenerOptions
-from downrange.server import interception
-from downrange.server.listener import Listener
-from downrange.server.running import ServerThread, run_until_signal
+from downrange.server.net import interception
+from downrange.server.net.listener import Listener
+from downrange.server.outputs import Ask, Disconnect, LateReply, Note, Output, Push, Reply
+from downrange.server.outputs import Peer as Caller
+from downrange.server.run.runner import ServerThread, run_until_signal
 from downrange.wire.codes import HeaderCodec, ResponseCode
 from downrange.wire.command import Command
 from tests.conversations.peers import Peer, SocketChannel
@@ -98,7 +98,7 @@ def test_a_listener_that_stays_awake_answers_and_falls_asleep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Nobody else wants the core: on a busy machine the vigil would rightly step back.
-    monkeypatch.setattr("downrange.vigil._offer_core", lambda: None)
+    monkeypatch.setattr("downrange.busy_poll._offer_core", lambda: None)
     with _stage(busy_poll=0.2) as (_, listener, peer, _):
         vigil = listener._vigil
         assert vigil is not None

@@ -14,7 +14,7 @@ import pytest
 from downrange.errors import CannotListen, CorruptStore, OptionError, StoreError
 from downrange.options import ListenerOptions, NameServerOptions, TlsMode
 from downrange.server import NameServer
-from downrange.server.running import ServerThread, new_event_loop
+from downrange.server.run.runner import ServerThread, new_event_loop
 from downrange.wire.bodies import TopicConfig
 from downrange.wire.codes import HeaderCodec, RequestCode, ResponseCode
 from downrange.wire.command import Command

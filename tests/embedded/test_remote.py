@@ -18,11 +18,11 @@ from downrange.errors import (
     OptionError,
     WireError,
 )
-from downrange.handling import Ask, LateReply, Output, Peer, Push, Reply
 from downrange.options import ListenerOptions
-from downrange.server import interception
-from downrange.server.listener import Listener
-from downrange.server.remote import RemotePeer
+from downrange.server.net import interception
+from downrange.server.net.listener import Listener
+from downrange.server.net.remote import RemotePeer
+from downrange.server.outputs import Ask, LateReply, Output, Peer, Push, Reply
 from downrange.wire.codes import ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.signing import SIGNATURE, signature
@@ -298,7 +298,7 @@ def test_closing_while_a_call_connects_leaves_no_connection() -> None:
 
 
 def test_a_peer_that_does_not_close_its_side_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("downrange.server.remote._CLOSE_TIMEOUT", 0.05)
+    monkeypatch.setattr("downrange.server.net.remote._CLOSE_TIMEOUT", 0.05)
 
     async def play() -> None:
         async with _stage() as (_, listener, remote):

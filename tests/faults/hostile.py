@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from downrange.broker.broker import HANDLERS
+from downrange.server.broker.broker import HANDLERS
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.properties import encode_properties

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.options import BrokerOptions
-from downrange.server.broker import BrokerServer
-from downrange.server.running import ServerThread
+from downrange.server.run.broker_server import BrokerServer
+from downrange.server.run.runner import ServerThread
 from downrange.store.retention import RetentionOptions
 from downrange.wire.codes import ResponseCode
 from tests.embedded.brokers import bodies, send

@@ -15,7 +15,7 @@ from downrange.client.producer import AsyncProducer, Producer
 from downrange.embedded import Cluster
 from downrange.model import Message
 from downrange.options import AutoBatch, ClientOptions, ProducerOptions
-from downrange.server.interception import deliver
+from downrange.server.net.interception import deliver
 from downrange.wire.codes import RequestCode
 from tests.contract.servers import Server
 from tests.embedded.servers import wait_until

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.embedded import Cluster
-from downrange.server.interception import lose_reply
+from downrange.server.net.interception import lose_reply
 from downrange.wire.codes import RequestCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from downrange.handling import Peer
-    from downrange.server.interception import Interception
+    from downrange.server.net.interception import Interception
+    from downrange.server.outputs import Peer
     from downrange.wire.command import Command
 
 #: What a program may take to start, on a machine that does other things as well.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from downrange.wire.records import scan_segment
 from tests.apache.cluster import ApacheCluster
 from tests.conversations.catalogue import CONVERSATIONS
-from tests.conversations.recording import Facts, Recording
+from tests.conversations.recorder import Facts, Recording
 from tests.conversations.scene import live_scene
 
 if TYPE_CHECKING:

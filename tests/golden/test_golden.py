@@ -11,7 +11,7 @@ from downrange.wire.frames import Frame, FrameSplitter
 from downrange.wire.ids import parse_offset_id
 from downrange.wire.records import decode_record, encode_record, scan_segment
 from tests.conversations.catalogue import CONVERSATIONS
-from tests.conversations.recording import Recording
+from tests.conversations.recorder import Recording
 from tests.conversations.scene import playback_scene
 from tests.golden.capture import FOLDER, SEGMENT
 

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.sends import BATCH, Batches, Sends
-from downrange.broker.broker import Broker
-from downrange.broker.state import BrokerState, StoreHost
-from downrange.handling import Peer
 from downrange.options import BrokerOptions, ListenerOptions
-from downrange.server.connection import Connection
-from downrange.server.dispatching import Dispatcher
+from downrange.server.broker.broker import Broker
+from downrange.server.broker.state import BrokerState, StoreHost
+from downrange.server.net.connection import Connection
+from downrange.server.net.dispatcher import Dispatcher
+from downrange.server.outputs import Peer
 from downrange.store.files import OsFiles
 from downrange.store.message_store import MessageStore, StoreOptions
 from downrange.wire.codes import RequestCode
@@ -28,7 +28,7 @@ from downrange.wire.headers import PullRequest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from downrange.handling import Output
+    from downrange.server.outputs import Output
     from downrange.wire.command import Command
     from tests.guards.count import Operation
 

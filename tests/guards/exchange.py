@@ -5,13 +5,20 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from downrange.core.picking import Lane
-from downrange.core.preparing import prepare
-from downrange.core.send_exchange import receipt_of, send_command
+from downrange.client.flows.producing.attempt import receipt_of, send_command
+from downrange.client.flows.producing.prepare import prepare
+from downrange.client.flows.routing.queue_picker import Lane
 from downrange.model import Message, QueueId
 from downrange.wire.link import Link, ReplyArrived
-from tests.guards.answering import answers_to
-from tests.unit.core.stepping import TOPIC, expect_call, finish, producer_with, route, stored
+from tests.guards.server_loop import answers_to
+from tests.unit.client.flows.stepping import (
+    TOPIC,
+    expect_call,
+    finish,
+    producer_with,
+    route,
+    stored,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
 from downrange import AsyncProducer, AutoBatch, Message, Producer, ProducerOptions
-from tests.guards.answering import NAME_SERVER, TOPIC, AnsweringDialer
+from tests.guards.server_loop import NAME_SERVER, TOPIC, AnsweringDialer
 
 if TYPE_CHECKING:
     from collections.abc import Generator

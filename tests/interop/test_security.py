@@ -10,9 +10,9 @@ import pytest
 
 from downrange.embedded import Cluster
 from downrange.options import ListenerOptions
-from downrange.server.access_file import AccessFile
-from downrange.server.cluster import ClusterOptions, ClusterServer
-from downrange.server.running import ServerThread
+from downrange.server.access.file import AccessFile
+from downrange.server.run.cluster import ClusterOptions, ClusterServer
+from downrange.server.run.runner import ServerThread
 from downrange.tls import client_context, server_context
 from tests.apache import probe
 from tests.apache.fixtures import ACCOUNTS

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from downrange.broker.names import HALF_DONE_TOPIC, HALF_TOPIC
 from downrange.wire.records import decode_record
-from tests.simulation.naming import name_of
+from downrange.wire.system_names import HALF_DONE_TOPIC, HALF_TOPIC
+from tests.simulation.names import name_of
 
 if TYPE_CHECKING:
-    from downrange.broker.state import BrokerState
+    from downrange.server.broker.state import BrokerState
     from downrange.wire.records import Record
 
 

@@ -7,13 +7,13 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, cast
 
-from downrange.broker.delays import unit_tag_of
-from downrange.broker.state import BrokerState, StoreHost
-from downrange.handling import BrokerIdentity
 from downrange.options import BrokerOptions, FlushMode
-from downrange.server.broker_run import BrokerRun
-from downrange.server.dispatching import Dispatcher
-from downrange.server.registering import Registrar
+from downrange.server.broker.scheduled.delay_levels import unit_tag_of
+from downrange.server.broker.state import BrokerState, StoreHost
+from downrange.server.net.dispatcher import Dispatcher
+from downrange.server.outputs import BrokerIdentity
+from downrange.server.run.broker_loop import BrokerRun
+from downrange.server.run.registrar import Registrar
 from downrange.store.files import OsFiles, PowerLost
 from downrange.store.message_store import MessageStore, StoreOptions
 from downrange.store.retention import RetentionOptions
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from random import Random
 
-    from downrange.handling import Output, Peer
-    from downrange.server.listener import Listener
+    from downrange.server.net.listener import Listener
+    from downrange.server.outputs import Output, Peer
     from downrange.wire.command import Command
 
 #: Files so small that a story crosses from one to the next.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
-from downrange.handling import Peer
 from downrange.options import ListenerOptions
-from downrange.server.connection import Connection
+from downrange.server.net.connection import Connection
+from downrange.server.outputs import Peer
 from downrange.wire.link import Link, LinkBroken, ReplyArrived, RequestArrived
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from downrange.server.dispatching import Dispatcher
+    from downrange.server.net.dispatcher import Dispatcher
     from downrange.wire.command import Command
     from tests.simulation.clock import VirtualLoop
 

@@ -13,7 +13,7 @@ from functools import cache
 
 import pytest
 
-from downrange.server.tables import SavedTables
+from downrange.server.run.saved_tables import SavedTables
 from downrange.store.log import LogFlush
 from tests.simulation.world import World
 

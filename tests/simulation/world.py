@@ -11,17 +11,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from downrange.broker.names import retry_topic
 from downrange.errors import DiskFull
-from downrange.server import broker_run, flushing
+from downrange.server.run import broker_loop, flusher
 from downrange.store.files import PowerLost
-from tests.simulation.administrating import Administrator
+from downrange.wire.system_names import retry_topic
+from tests.simulation.admins import Administrator
 from tests.simulation.clients import AUTO_TOPICS, MAIN_TOPIC, QUEUES, Client
 from tests.simulation.clock import VirtualLoop
-from tests.simulation.consuming import Consumer
+from tests.simulation.consumers import Consumer
 from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Machine
-from tests.simulation.producing import Producer, Transactor
+from tests.simulation.producers import Producer, Transactor
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -213,8 +213,8 @@ class World:
     def _clocks(self) -> Generator[None]:
         """Let the server's clocks be ours."""
         with (
-            patch.object(broker_run, "wall_clock_ms", self.loop.wall_clock_ms),
-            patch.object(flushing, "time", SimpleNamespace(monotonic=self.loop.time)),
+            patch.object(broker_loop, "wall_clock_ms", self.loop.wall_clock_ms),
+            patch.object(flusher, "time", SimpleNamespace(monotonic=self.loop.time)),
         ):
             yield
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from downrange.pipelines.lake import LakeOptions, run_lake
 from downrange.pipelines.load import LoadOptions, run_load
 from downrange.pipelines.mirror import MirrorOptions, run_mirror
+from downrange.pipelines.options import ClusterOptions, RunOptions
 from downrange.pipelines.replay import ReplayOptions, run_replay
 from downrange.pipelines.session import make_session
-from downrange.pipelines.settings import ClusterOptions, RunOptions
 
 if TYPE_CHECKING:
     from downrange.pipelines.summary import Moment

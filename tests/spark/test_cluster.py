@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange.client.flows.admin.topics import topic_stats
 from downrange.client.producer import Producer
-from downrange.core.topics import topic_stats
 from downrange.model import Message
 from downrange.spark import drop_duplicates
 from tests.spark.standalone import Job, StandaloneCluster, wait_until

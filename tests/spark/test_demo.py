@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from downrange.demo.spark_part import landed_in
+from downrange.demo.spark_jobs import landed_in
 from downrange.demo.workload import AUTO_CREATED, SERVICES
 
 if TYPE_CHECKING:

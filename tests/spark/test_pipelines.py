@@ -17,17 +17,17 @@ import pytest
 from downrange import Message, Producer
 from downrange.embedded import Cluster
 from downrange.errors import OptionError, RouteNotFound
-from downrange.pipelines import compacting
-from downrange.pipelines.compacting import CompactOptions, run_compact
-from downrange.pipelines.copying import TargetOptions
+from downrange.pipelines import compact
+from downrange.pipelines.compact import CompactOptions, run_compact
+from downrange.pipelines.folders import FolderBusy, HadoopPlace, working_in
 from downrange.pipelines.lake import LakeOptions, run_lake
 from downrange.pipelines.load import LoadOptions, run_load
 from downrange.pipelines.manifest import lake_files
 from downrange.pipelines.mirror import MirrorOptions, run_mirror
-from downrange.pipelines.places import FolderBusy, HadoopPlace, working_in
+from downrange.pipelines.options import ClusterOptions, RunOptions, SparkOptions
 from downrange.pipelines.replay import ReplayOptions, run_replay
-from downrange.pipelines.running import PipelineFailed, StopRequest
-from downrange.pipelines.settings import ClusterOptions, RunOptions, SparkOptions
+from downrange.pipelines.stream_run import PipelineFailed, StopRequest
+from downrange.pipelines.topic_copy import TargetOptions
 from tests.contract.servers import Server
 
 if TYPE_CHECKING:
@@ -129,18 +129,18 @@ def test_lake_is_the_same_to_its_readers_however_it_is_compacted(
     before = len(lake_files(output))
     started_before = spark.read.parquet(str(output))  # planned with the old list
 
-    compact = CompactOptions(output=str(output), before=FUTURE, grace=3600)
+    settings = CompactOptions(output=str(output), before=FUTURE, grace=3600)
     with monkeypatch.context() as cut:
-        cut.setattr(compacting, "replace_files", _die)
+        cut.setattr(compact, "replace_files", _die)
         with pytest.raises(KeyboardInterrupt):
-            run_compact(compact, spark)
+            run_compact(settings, spark)
     assert len(lake_files(output)) == before
     assert places(spark, output) == sent
 
     with monkeypatch.context() as cut:
-        cut.setattr(compacting, "sweep", _die)
+        cut.setattr(compact, "sweep", _die)
         with pytest.raises(KeyboardInterrupt):
-            run_compact(compact, spark)
+            run_compact(settings, spark)
     after = lake_files(output)
     assert len(after) < before
     assert places(spark, output) == sent

@@ -29,8 +29,8 @@ from tests.spark.java import skip_without_java
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from downrange.handling import Peer
-    from downrange.server.interception import Interception
+    from downrange.server.net.interception import Interception
+    from downrange.server.outputs import Peer
     from downrange.wire.command import Command
 
 ROOT = Path(__file__).parents[2]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.model import QueueId
-from downrange.spark.reading.losses import DataLost
+from downrange.spark.read.losses import DataLost
 from tests.apache.artifacts import VERSIONS
 from tests.contract.servers import wait_until
 from tests.embedded.spark.stage import Query, Stage
-from tests.embedded.spark.test_reading import numbers
+from tests.embedded.spark.test_read import numbers
 from tests.embedded.spark.test_stories import tell
 
 if TYPE_CHECKING:

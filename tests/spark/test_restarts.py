@@ -19,8 +19,8 @@ from tests.spark import read_job
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from downrange.handling import Peer
-    from downrange.server.interception import Interception
+    from downrange.server.net.interception import Interception
+    from downrange.server.outputs import Peer
     from downrange.wire.command import Command
 
 _ROOT = Path(__file__).parents[2]

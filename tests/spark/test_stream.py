@@ -16,7 +16,7 @@ from downrange.client.producer import Producer
 from downrange.embedded import Cluster
 from downrange.model import Message, QueueId
 from downrange.spark import LagListener
-from downrange.spark.reading.offsets import Positions
+from downrange.spark.read.offsets import Positions
 from downrange.wire.codes import RequestCode
 from tests.contract.servers import Server, wait_until
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from downrange.handling import Peer
-    from downrange.spark.reading.lag import Lag
+    from downrange.server.outputs import Peer
+    from downrange.spark.read.lag import Lag
     from downrange.wire.command import Command
 
 _PATIENCE = 120

@@ -10,7 +10,7 @@ from downrange.errors import OptionError
 from downrange.pipelines.trace.figures import collect_figures
 from downrange.pipelines.trace.measures import trace_measures
 from downrange.pipelines.trace.report import build_report, render
-from downrange.pipelines.trace.storing import read_tables, write_measures, write_tables
+from downrange.pipelines.trace.table_files import read_tables, write_measures, write_tables
 from downrange.pipelines.trace.tables import trace_tables
 from tests.spark.traces import T0, TRACE_SCHEMA, A, B, moment, stored, trace_row, traces
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange import Message, Producer, ProducerOptions, Trace
-from downrange.core.trace_records import encode_contexts
+from downrange.client.flows.producing.trace_records import encode_contexts
 from downrange.embedded import Cluster, drop
-from downrange.pipelines.running import StopRequest
-from downrange.pipelines.settings import ClusterOptions, RunOptions
+from downrange.pipelines.options import ClusterOptions, RunOptions
+from downrange.pipelines.stream_run import StopRequest
 from downrange.pipelines.trace.pipeline import TraceOptions, run_trace
 from downrange.pipelines.trace.records import RECORD_SCHEMA
-from downrange.pipelines.trace.streaming import stream_tables
 from downrange.pipelines.trace.tables import sends_of, trace_tables
+from downrange.pipelines.trace.trace_stream import stream_tables
 from downrange.wire.codes import RequestCode
 from tests.apache.processes import ChildProcess
 from tests.contract.servers import Server, wait_until
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from downrange.handling import Peer
     from downrange.pipelines.summary import Moment
-    from downrange.server.interception import Interception
+    from downrange.server.net.interception import Interception
+    from downrange.server.outputs import Peer
     from downrange.wire.command import Command
 
 ROOT = Path(__file__).parents[2]

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from downrange.handling import Peer
-    from downrange.server.interception import Interception
+    from downrange.server.net.interception import Interception
+    from downrange.server.outputs import Peer
     from downrange.wire.command import Command
 
 BATCH = int(RequestCode.SEND_BATCH_MESSAGE)

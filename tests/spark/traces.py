@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from downrange.core.trace_records import (
+from downrange.client.flows.producing.trace_records import (
     EndTransactionTrace,
     PubTrace,
     RecallTrace,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from downrange.core.trace_records import TraceRecord
+    from downrange.client.flows.producing.trace_records import TraceRecord
 
 #: 2026-09-21 14:13:20 UTC.
 T0 = 1_790_000_000_000

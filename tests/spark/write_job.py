@@ -15,8 +15,8 @@ from pyspark import TaskContext
 from downrange import spark as downrange_spark
 from downrange.pipelines.session import make_session
 from downrange.spark.source import RocketMQDataSource
-from downrange.spark.writing.options import parse_write
-from downrange.spark.writing.writers import RocketMQWriter, Written
+from downrange.spark.write.write_options import parse_write
+from downrange.spark.write.writers import RocketMQWriter, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

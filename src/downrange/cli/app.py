@@ -6,29 +6,29 @@ from typing import Any, Final
 
 import click
 
-from downrange.cli.groups import LazyGroup
-from downrange.cli.outcomes import INTERRUPTED
+from downrange.cli.command_groups import LazyGroup
+from downrange.cli.exit_codes import INTERRUPTED
 
 #: Heading -> name -> where the command is, and the first line of its help. Nothing of it is
 #: imported before it is asked for.
 COMMANDS: Final = {
     "Commands": {
         "decode": (
-            "downrange.cli.decoding:decode",
+            "downrange.cli.decode:decode",
             "Show what captured bytes say: remoting frames, or stored messages.",
         ),
     },
     "Use a cluster": {
         "send": (
-            "downrange.cli.sending:send",
+            "downrange.cli.send:send",
             "Send a message, or each line of a file or pipe.",
         ),
         "tail": (
-            "downrange.cli.reading:tail",
+            "downrange.cli.read:tail",
             "Print messages of a topic as they come, until Ctrl-C.",
         ),
         "pull": (
-            "downrange.cli.reading:pull",
+            "downrange.cli.read:pull",
             "Print messages of one queue from an offset on, in one request.",
         ),
         "doctor": (
@@ -37,15 +37,15 @@ COMMANDS: Final = {
             "routes.",
         ),
         "topic": (
-            "downrange.cli.topics:topic",
+            "downrange.cli.topic:topic",
             "Create, change, list, show and delete topics.",
         ),
         "message": (
-            "downrange.cli.messages:message",
+            "downrange.cli.message:message",
             "Find messages by id or key.",
         ),
         "pipeline": (
-            "downrange.cli.pipelines:pipeline",
+            "downrange.cli.pipeline:pipeline",
             "Ready jobs on Spark: topics to files and back, topic to topic.",
         ),
     },
@@ -55,16 +55,16 @@ COMMANDS: Final = {
             "See all of it at work: two brokers, every way to send, a crash, Spark, a report.",
         ),
         "serve": (
-            "downrange.cli.serving:serve",
+            "downrange.cli.serve:serve",
             "Run a whole cluster in the foreground: a name server and brokers with a durable "
             "store.",
         ),
         "nameserver": (
-            "downrange.cli.serving:nameserver",
+            "downrange.cli.serve:nameserver",
             "Run a name server in the foreground.",
         ),
         "broker": (
-            "downrange.cli.serving:broker",
+            "downrange.cli.serve:broker",
             "Run one broker in the foreground and register it at name servers, ours or Apache's.",
         ),
     },

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from downrange.cli.outcomes import FAILED, complain, telling_errors
+from downrange.cli.exit_codes import FAILED, complain, telling_errors
 from downrange.cli.parameters import PATH, command
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
     from types import FrameType
 
-    from downrange.demo.running import DemoOutcome
+    from downrange.demo.run import DemoOutcome
 
 #: Where it leaves its files, below the working directory.
 OUTPUT: Final = Path("downrange-demo")
@@ -60,9 +60,9 @@ def demo(output: Path | None, seconds: float, no_spark: bool, keep: bool) -> Non
     traces. What was acknowledged, stored and landed must be the same: exit code 1 when it is not.
     """
     with telling_errors(), _ended_by_sigterm():
-        from downrange.cli.printing import console
-        from downrange.demo.running import DemoOptions, run_demo
-        from downrange.demo.showing import Show
+        from downrange.cli.output import console
+        from downrange.demo.progress import Show
+        from downrange.demo.run import DemoOptions, run_demo
 
         out = console()
         options = DemoOptions(
@@ -176,7 +176,7 @@ def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
     """Print a table; counts of nothing are left empty, and numbers stand to the right."""
     from rich.text import Text
 
-    from downrange.cli.printing import console, print_table
+    from downrange.cli.output import console, print_table
 
     shown = [
         [value if isinstance(value, str) else f"{value:,}" if value else "" for value in row]
@@ -207,7 +207,7 @@ def _show_groups(outcome: DemoOutcome) -> None:
 def _show_places(outcome: DemoOutcome) -> None:
     from rich.text import Text
 
-    from downrange.cli.printing import console
+    from downrange.cli.output import console
 
     out = console()
     if outcome.agrees:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from downrange.cli.connecting import Connection, with_connection
-from downrange.cli.outcomes import (
+from downrange.cli.connection import Connection, with_connection
+from downrange.cli.exit_codes import (
     EPILOG,
     FAILED,
     NOT_FOUND,
@@ -21,7 +21,7 @@ from downrange.cli.parameters import argument, command
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from downrange.core.checking import Finding
+    from downrange.client.flows.admin.doctor import Finding
 
 
 @command(epilog=EPILOG)
@@ -39,8 +39,8 @@ def doctor(connection: Connection, address: str | None, topic: str | None, as_js
 
     Every server is asked once. The exit code is that of the first thing that is wrong.
     """
-    from downrange.cli.printing import print_json
-    from downrange.core.checking import check_network
+    from downrange.cli.output import print_json
+    from downrange.client.flows.admin.doctor import check_network
 
     if address is not None:
         connection = dataclasses.replace(connection, name_server=address)
@@ -67,7 +67,7 @@ def _show(findings: tuple[Finding, ...]) -> None:
     """Print the findings by what they are about, and what to do below those that failed."""
     from rich.text import Text
 
-    from downrange.cli.printing import console, readable
+    from downrange.cli.output import console, readable
 
     out = console()
     target = None

@@ -12,17 +12,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from downrange.client.client import CLOSE_TIMEOUT
+from downrange.client.flows.admin import changes, clusters, messages, topics
 from downrange.client.topic_calls import AsyncTopicCalls, TopicCalls
-from downrange.core import administration, clusters, queries, topics
 from downrange.errors import ClientClosed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
-    from downrange.core.clusters import ClusterFacts
-    from downrange.core.routes import Route
-    from downrange.core.topics import QueueState, TopicName, TopicSettings
+    from downrange.client.flows.admin.clusters import ClusterFacts
+    from downrange.client.flows.admin.topics import QueueState, TopicName, TopicSettings
+    from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId, QueueOffset
 
 
@@ -139,7 +139,7 @@ class Admin(TopicCalls):
             RocketMQError: A broker did not do it; others may have.
         """
         core, deadline = self._deadline(timeout)
-        flow = administration.update_topic(
+        flow = changes.update_topic(
             core,
             topic,
             read_queues=read_queues,
@@ -166,7 +166,7 @@ class Admin(TopicCalls):
             RocketMQError: A server did not do it; others may have.
         """
         core, deadline = self._deadline(timeout)
-        flow = administration.delete_topic(core, topic, cluster=cluster, deadline=deadline)
+        flow = changes.delete_topic(core, topic, cluster=cluster, deadline=deadline)
         self._client.run(flow)
 
     def list_topics(self, *, timeout: float | None = None) -> list[TopicName]:
@@ -239,7 +239,7 @@ class Admin(TopicCalls):
             RocketMQError: A broker did not do it; others may have.
         """
         core, deadline = self._deadline(timeout)
-        flow = administration.create_group(
+        flow = changes.create_group(
             core,
             group,
             is_enabled=is_enabled,
@@ -265,7 +265,7 @@ class Admin(TopicCalls):
             RocketMQError: A broker did not do it; others may have.
         """
         core, deadline = self._deadline(timeout)
-        flow = administration.delete_group(core, group, cluster=cluster, deadline=deadline)
+        flow = changes.delete_group(core, group, cluster=cluster, deadline=deadline)
         self._client.run(flow)
 
     def group_offset(
@@ -278,7 +278,7 @@ class Admin(TopicCalls):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(queries.group_offset(core, group, queue, deadline=deadline))
+        return self._client.run(messages.group_offset(core, group, queue, deadline=deadline))
 
     def set_group_offset(
         self, group: str, queue: QueueId, offset: int, *, timeout: float | None = None
@@ -296,7 +296,7 @@ class Admin(TopicCalls):
             RocketMQError: The broker did not answer, or refused.
         """
         core, deadline = self._deadline(timeout)
-        flow = queries.set_group_offset(core, group, queue, offset, deadline=deadline)
+        flow = messages.set_group_offset(core, group, queue, offset, deadline=deadline)
         self._client.run(flow)
 
     # ---- queues ------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class Admin(TopicCalls):
             RocketMQError: No name server answered.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(queries.read_queues(core, topic, deadline=deadline))
+        return self._client.run(messages.read_queues(core, topic, deadline=deadline))
 
 
 class AsyncAdmin(AsyncTopicCalls):
@@ -425,7 +425,7 @@ class AsyncAdmin(AsyncTopicCalls):
             RocketMQError: A broker did not do it; others may have.
         """
         core, deadline = self._deadline(timeout)
-        flow = administration.update_topic(
+        flow = changes.update_topic(
             core,
             topic,
             read_queues=read_queues,
@@ -452,7 +452,7 @@ class AsyncAdmin(AsyncTopicCalls):
             RocketMQError: A server did not do it; others may have.
         """
         core, deadline = self._deadline(timeout)
-        flow = administration.delete_topic(core, topic, cluster=cluster, deadline=deadline)
+        flow = changes.delete_topic(core, topic, cluster=cluster, deadline=deadline)
         await self._client.run(flow)
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicName]:
@@ -525,7 +525,7 @@ class AsyncAdmin(AsyncTopicCalls):
             RocketMQError: A broker did not do it; others may have.
         """
         core, deadline = self._deadline(timeout)
-        flow = administration.create_group(
+        flow = changes.create_group(
             core,
             group,
             is_enabled=is_enabled,
@@ -551,7 +551,7 @@ class AsyncAdmin(AsyncTopicCalls):
             RocketMQError: A broker did not do it; others may have.
         """
         core, deadline = self._deadline(timeout)
-        flow = administration.delete_group(core, group, cluster=cluster, deadline=deadline)
+        flow = changes.delete_group(core, group, cluster=cluster, deadline=deadline)
         await self._client.run(flow)
 
     async def group_offset(
@@ -564,7 +564,7 @@ class AsyncAdmin(AsyncTopicCalls):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(queries.group_offset(core, group, queue, deadline=deadline))
+        return await self._client.run(messages.group_offset(core, group, queue, deadline=deadline))
 
     async def set_group_offset(
         self, group: str, queue: QueueId, offset: int, *, timeout: float | None = None
@@ -582,7 +582,7 @@ class AsyncAdmin(AsyncTopicCalls):
             RocketMQError: The broker did not answer, or refused.
         """
         core, deadline = self._deadline(timeout)
-        flow = queries.set_group_offset(core, group, queue, offset, deadline=deadline)
+        flow = messages.set_group_offset(core, group, queue, offset, deadline=deadline)
         await self._client.run(flow)
 
     # ---- queues ------------------------------------------------------------------------------
@@ -595,4 +595,4 @@ class AsyncAdmin(AsyncTopicCalls):
             RocketMQError: No name server answered.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(queries.read_queues(core, topic, deadline=deadline))
+        return await self._client.run(messages.read_queues(core, topic, deadline=deadline))

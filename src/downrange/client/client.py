@@ -19,19 +19,25 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
 import msgspec
 
 from downrange.addresses import split_address
-from downrange.core.client import ClientCore, TimerFacts
-from downrange.core.flow import Ask, Flow
-from downrange.core.health import BrokerState
-from downrange.core.hooks import Hooks
-from downrange.core.names import namespace_of_endpoint
-from downrange.core.nameservers import ask_name_server
-from downrange.core.picking import Lane
-from downrange.drivers.aio import AioDriver
-from downrange.drivers.dialing import Dialer
-from downrange.drivers.discovery import fetch_name_servers
-from downrange.drivers.forking import Birthplace
-from downrange.drivers.identity import SystemChance, SystemClock, client_id, client_ip, unique_ids
-from downrange.drivers.threads import ThreadDriver
+from downrange.client.drivers.address_server import fetch_name_servers
+from downrange.client.drivers.aio import AioDriver
+from downrange.client.drivers.dialer import Dialer
+from downrange.client.drivers.fork_guard import Birthplace
+from downrange.client.drivers.identity import (
+    SystemChance,
+    SystemClock,
+    client_id,
+    client_ip,
+    unique_ids,
+)
+from downrange.client.drivers.threads import ThreadDriver
+from downrange.client.flows.client_core import ClientCore, TimerFacts
+from downrange.client.flows.effects import Ask, Flow
+from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.names import namespace_of_endpoint
+from downrange.client.flows.routing.health import BrokerState
+from downrange.client.flows.routing.name_servers import ask_name_server
+from downrange.client.flows.routing.queue_picker import Lane
 from downrange.errors import ClientClosed, ForkedClient, NoNameServer, NotStarted, RocketMQError
 from downrange.options import TLS, ClientOptions, Credentials, Proxy
 from downrange.wire.fields import request_command
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from downrange.core.routes import Route
+    from downrange.client.flows.routing.routes import Route
 
 _log = logging.getLogger("downrange.client")
 ResultT = TypeVar("ResultT")
@@ -259,7 +265,7 @@ class _ClientBase:
         if self._is_discovering:
             yield from self._discover(core)
         if self._options.check_on_start:
-            from downrange.core.checking import check_network, failed_findings
+            from downrange.client.flows.admin.doctor import check_network, failed_findings
 
             failed_findings((yield from check_network(core)))
         elif self._options.connect_on_start:

@@ -19,13 +19,13 @@ from downrange.client.client import (
     Servers,
     report_hook,
 )
+from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.producing.producer_core import ProducerCore
+from downrange.client.flows.producing.recall import recall
+from downrange.client.flows.producing.request_reply import reply, reply_to, request
+from downrange.client.flows.routing.probes import detect
 from downrange.client.sharing import ClientT, ClientUser
 from downrange.client.topic_calls import AsyncTopicCalls, TopicCalls
-from downrange.core.detecting import detect
-from downrange.core.hooks import Hooks
-from downrange.core.producing import ProducerCore
-from downrange.core.recalling import recall
-from downrange.core.requests import reply, reply_to, request
 from downrange.errors import (
     ClientClosed,
     NotStarted,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from downrange.core.flow import Flow
-    from downrange.core.selectors import Selector
+    from downrange.client.flows.effects import Flow
+    from downrange.client.flows.routing.selectors import Selector
     from downrange.model import BatchReceipt, Message, QueueId, ReceivedMessage, SendReceipt
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 

@@ -9,8 +9,8 @@ from downrange.client.client import AsyncClient, Client, Servers, State, cannot_
 from downrange.errors import ClientClosed, NoNameServer, NotStarted, OptionError
 
 if TYPE_CHECKING:
-    from downrange.core.client import ClientCore
-    from downrange.core.hooks import Hooks
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.hooks import Hooks
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 
 ClientT = TypeVar("ClientT", Client, AsyncClient)

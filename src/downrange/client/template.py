@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from downrange.client.converters import CONTENT_TYPE, Converter, Converters
+from downrange.client.flows.routing.selectors import by_hash
 from downrange.client.producer import AsyncProducer, Producer
 from downrange.client.transaction import AsyncTransactionProducer, TransactionProducer
-from downrange.core.selectors import by_hash
 from downrange.errors import OptionError
 from downrange.model import Message
 

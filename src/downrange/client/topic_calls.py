@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from downrange.client.client import AsyncClient, Client
+from downrange.client.flows.admin import changes, messages
 from downrange.client.sharing import ClientUser
-from downrange.core import administration, queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from downrange.core.topics import TopicSettings
+    from downrange.client.flows.admin.topics import TopicSettings
     from downrange.model import QueueId, QueueOffset, ReceivedMessage
 
 
@@ -63,7 +63,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: A broker did not do it; others may have.
         """
         core, deadline = self._deadline(timeout)
-        flow = administration.create_topic(
+        flow = changes.create_topic(
             core,
             topic,
             queues=queues,
@@ -86,7 +86,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: No name server answered.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(queries.publish_queues(core, topic, deadline=deadline))
+        return self._client.run(messages.publish_queues(core, topic, deadline=deadline))
 
     def min_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
         """Return the offset of the first message that a queue still holds.
@@ -96,7 +96,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(queries.min_offset(core, queue, deadline=deadline))
+        return self._client.run(messages.min_offset(core, queue, deadline=deadline))
 
     def max_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
         """Return the offset that the next message of a queue will get.
@@ -106,7 +106,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(queries.max_offset(core, queue, deadline=deadline))
+        return self._client.run(messages.max_offset(core, queue, deadline=deadline))
 
     def search_offset(
         self, queue: QueueId, at: datetime, *, timeout: float | None = None
@@ -126,7 +126,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(queries.search_offset(core, queue, at, deadline=deadline))
+        return self._client.run(messages.search_offset(core, queue, at, deadline=deadline))
 
     def earliest_store_time(
         self, queue: QueueId, *, timeout: float | None = None
@@ -138,7 +138,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(queries.earliest_store_time(core, queue, deadline=deadline))
+        return self._client.run(messages.earliest_store_time(core, queue, deadline=deadline))
 
     def view_message(
         self,
@@ -162,7 +162,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: A broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        flow = queries.view_message(core, topic, message_id, since=since, deadline=deadline)
+        flow = messages.view_message(core, topic, message_id, since=since, deadline=deadline)
         return self._client.run(flow)
 
     def query_messages(
@@ -193,7 +193,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: No broker had any, and one of them did not answer.
         """
         core, deadline = self._deadline(timeout)
-        flow = queries.query_messages(
+        flow = messages.query_messages(
             core, topic, key, max_count=max_count, begin=begin, end=end, deadline=deadline
         )
         return self._client.run(flow)
@@ -243,7 +243,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: A broker did not do it; others may have.
         """
         core, deadline = self._deadline(timeout)
-        flow = administration.create_topic(
+        flow = changes.create_topic(
             core,
             topic,
             queues=queues,
@@ -266,7 +266,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: No name server answered.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(queries.publish_queues(core, topic, deadline=deadline))
+        return await self._client.run(messages.publish_queues(core, topic, deadline=deadline))
 
     async def min_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
         """Return the offset of the first message that a queue still holds.
@@ -276,7 +276,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(queries.min_offset(core, queue, deadline=deadline))
+        return await self._client.run(messages.min_offset(core, queue, deadline=deadline))
 
     async def max_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
         """Return the offset that the next message of a queue will get.
@@ -286,7 +286,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(queries.max_offset(core, queue, deadline=deadline))
+        return await self._client.run(messages.max_offset(core, queue, deadline=deadline))
 
     async def search_offset(
         self, queue: QueueId, at: datetime, *, timeout: float | None = None
@@ -306,7 +306,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(queries.search_offset(core, queue, at, deadline=deadline))
+        return await self._client.run(messages.search_offset(core, queue, at, deadline=deadline))
 
     async def earliest_store_time(
         self, queue: QueueId, *, timeout: float | None = None
@@ -318,7 +318,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(queries.earliest_store_time(core, queue, deadline=deadline))
+        return await self._client.run(messages.earliest_store_time(core, queue, deadline=deadline))
 
     async def view_message(
         self,
@@ -342,7 +342,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: A broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        flow = queries.view_message(core, topic, message_id, since=since, deadline=deadline)
+        flow = messages.view_message(core, topic, message_id, since=since, deadline=deadline)
         return await self._client.run(flow)
 
     async def query_messages(
@@ -373,7 +373,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: No broker had any, and one of them did not answer.
         """
         core, deadline = self._deadline(timeout)
-        flow = queries.query_messages(
+        flow = messages.query_messages(
             core, topic, key, max_count=max_count, begin=begin, end=end, deadline=deadline
         )
         return await self._client.run(flow)

@@ -15,9 +15,15 @@ import logging
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias
 
 from downrange.client.client import AsyncClient, Client
+from downrange.client.flows.producing.transactions import (
+    Half,
+    begin,
+    end,
+    send_in_transaction,
+    take_checks,
+)
 from downrange.client.producer import AsyncProducer, Producer
 from downrange.client.sharing import ClientT
-from downrange.core.transactions import Half, begin, end, send_in_transaction, take_checks
 from downrange.errors import ClientStateError, OptionError, RocketMQError
 from downrange.model import Message, Outcome, ReceivedMessage, SendReceipt, TransactionReceipt
 
@@ -26,8 +32,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from downrange.client.client import Servers
-    from downrange.core.hooks import Hooks
-    from downrange.core.producing import ProducerCore
+    from downrange.client.flows.hooks import Hooks
+    from downrange.client.flows.producing.producer_core import ProducerCore
     from downrange.options import TLS, ClientOptions, Credentials, ProducerOptions, Proxy
 
 _log = logging.getLogger("downrange.client")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from downrange.demo.ledger import Account
     from downrange.demo.orders import Note, Shop
-    from downrange.demo.pacing import Pace
+    from downrange.demo.pace import Pace
     from downrange.model import ReceivedMessage, SendReceipt
 
 #: Queues per broker of the topics that are made before anybody sends.

@@ -16,17 +16,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from downrange.pipelines.compacting import CompactOptions, run_compact
-    from downrange.pipelines.copying import TargetOptions
+    from downrange.pipelines.compact import CompactOptions, run_compact
     from downrange.pipelines.lake import LakeOptions, run_lake
     from downrange.pipelines.load import LoadOptions, run_load
     from downrange.pipelines.manifest import lake_files
     from downrange.pipelines.mirror import MirrorOptions, run_mirror
+    from downrange.pipelines.options import ClusterOptions, RunOptions, SparkOptions
     from downrange.pipelines.replay import ReplayOptions, run_replay
-    from downrange.pipelines.running import PipelineFailed, StopRequest
     from downrange.pipelines.session import JavaMissing, make_session
-    from downrange.pipelines.settings import ClusterOptions, RunOptions, SparkOptions
+    from downrange.pipelines.stream_run import PipelineFailed, StopRequest
     from downrange.pipelines.summary import Moment, Summary
+    from downrange.pipelines.topic_copy import TargetOptions
     from downrange.pipelines.trace.pipeline import TraceOptions, run_trace
 
 __all__ = [
@@ -57,16 +57,16 @@ __all__ = [
 
 #: Module -> what of it is found here.
 _HOMES: Final = {
-    "compacting": ("CompactOptions", "run_compact"),
-    "copying": ("TargetOptions",),
+    "compact": ("CompactOptions", "run_compact"),
+    "topic_copy": ("TargetOptions",),
     "lake": ("LakeOptions", "run_lake"),
     "load": ("LoadOptions", "run_load"),
     "manifest": ("lake_files",),
     "mirror": ("MirrorOptions", "run_mirror"),
     "replay": ("ReplayOptions", "run_replay"),
-    "running": ("PipelineFailed", "StopRequest"),
+    "stream_run": ("PipelineFailed", "StopRequest"),
     "session": ("JavaMissing", "make_session"),
-    "settings": ("ClusterOptions", "RunOptions", "SparkOptions"),
+    "options": ("ClusterOptions", "RunOptions", "SparkOptions"),
     "summary": ("Moment", "Summary"),
     "trace.pipeline": ("TraceOptions", "run_trace"),
 }

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from downrange.errors import OptionError
+from downrange.pipelines.folders import absolute, claim_output, local_path, place_of, working_in
 from downrange.pipelines.manifest import read_manifest
-from downrange.pipelines.places import absolute, claim_output, local_path, place_of, working_in
-from downrange.pipelines.running import own_session, run_stream, take_checkpoint, telling_why
-from downrange.pipelines.settings import ReadingOptions, says
+from downrange.pipelines.options import ReadingOptions, says
+from downrange.pipelines.stream_run import own_session, run_stream, take_checkpoint, telling_why
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from downrange.pipelines.running import Show, StopRequest
+    from downrange.pipelines.stream_run import Show, StopRequest
     from downrange.pipelines.summary import Summary
 
 #: How many batches there are from one condensed list of files to the next; `compact` works on what

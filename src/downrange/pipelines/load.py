@@ -11,18 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from downrange.core.validation import check_topic
+from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
-from downrange.pipelines.mapping import RowMapping, checked_rows, sent_columns
-from downrange.pipelines.places import absolute, local_path, place_of, spark_path
-from downrange.pipelines.reading import SETTINGS, FileRows, numbered
-from downrange.pipelines.running import own_session, run_stream, take_checkpoint, telling_why
-from downrange.pipelines.settings import ClusterOptions, RunOptions, SparkOptions, says
+from downrange.pipelines.file_rows import SETTINGS, FileRows, numbered
+from downrange.pipelines.folders import absolute, local_path, place_of, spark_path
+from downrange.pipelines.options import ClusterOptions, RunOptions, SparkOptions, says
+from downrange.pipelines.row_mapping import RowMapping, checked_rows, sent_columns
+from downrange.pipelines.stream_run import own_session, run_stream, take_checkpoint, telling_why
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from downrange.pipelines.running import Show, StopRequest
+    from downrange.pipelines.stream_run import Show, StopRequest
     from downrange.pipelines.summary import Summary
 
 Format: TypeAlias = Literal["parquet", "csv", "json"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from downrange.errors import RocketMQError
-from downrange.pipelines.places import write_durably
+from downrange.pipelines.folders import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -11,22 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from downrange.core.validation import check_topic
+from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
-from downrange.pipelines.copying import (
+from downrange.pipelines.options import ReadingOptions, says
+from downrange.pipelines.stream_run import own_session, run_stream, take_checkpoint, telling_why
+from downrange.pipelines.topic_copy import (
     TOPIC_MARK,
     TargetOptions,
     copied_rows,
     find_queues,
     write_options,
 )
-from downrange.pipelines.running import own_session, run_stream, take_checkpoint, telling_why
-from downrange.pipelines.settings import ReadingOptions, says
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from downrange.pipelines.running import Show, StopRequest
+    from downrange.pipelines.stream_run import Show, StopRequest
     from downrange.pipelines.summary import Summary
 
 

@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from downrange.core.validation import check_topic
+from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
-from downrange.pipelines.batches import run_batch
-from downrange.pipelines.copying import TargetOptions, copied_rows, find_queues, write_options
-from downrange.pipelines.running import own_session, telling_why
-from downrange.pipelines.settings import ClusterOptions, SparkOptions, says, time_ms
+from downrange.pipelines.batch_run import run_batch
+from downrange.pipelines.options import ClusterOptions, SparkOptions, says, time_ms
+from downrange.pipelines.stream_run import own_session, telling_why
 from downrange.pipelines.summary import Summary
+from downrange.pipelines.topic_copy import TargetOptions, copied_rows, find_queues, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from downrange.pipelines.running import Show, StopRequest
+    from downrange.pipelines.stream_run import Show, StopRequest
 
 #: Key sets up to this are written into the query; larger ones are a table to join with.
 _INLINE_KEYS_MAX: Final = 1000

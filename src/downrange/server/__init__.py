@@ -2,9 +2,9 @@
 
 import logging
 
-from downrange.server.broker import BrokerServer
-from downrange.server.cluster import ClusterOptions, ClusterServer
-from downrange.server.nameserver import NameServer
+from downrange.server.run.broker_server import BrokerServer
+from downrange.server.run.cluster import ClusterOptions, ClusterServer
+from downrange.server.run.name_server import NameServer
 
 __all__ = ["BrokerServer", "ClusterOptions", "ClusterServer", "NameServer"]
 

@@ -23,10 +23,10 @@ from downrange.extras import require
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from downrange.spark.reading.lag import LagListener
-    from downrange.spark.reading.losses import DataLost
+    from downrange.spark.read.lag import LagListener
+    from downrange.spark.read.losses import DataLost
     from downrange.spark.source import DownrangeDataSource, RocketMQDataSource
-    from downrange.spark.writing.deduplicating import drop_duplicates
+    from downrange.spark.write.deduplicate import drop_duplicates
 
 __all__ = [
     "DataLost",
@@ -38,11 +38,11 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "DataLost": "reading.losses",
+    "DataLost": "read.losses",
     "DownrangeDataSource": "source",
-    "LagListener": "reading.lag",
+    "LagListener": "read.lag",
     "RocketMQDataSource": "source",
-    "drop_duplicates": "writing.deduplicating",
+    "drop_duplicates": "write.deduplicate",
 }
 
 

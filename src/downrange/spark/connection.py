@@ -18,7 +18,7 @@ from downrange.memory import keep_freed_memory
 from downrange.options import TLS, ClientOptions, Credentials
 
 if TYPE_CHECKING:
-    from downrange.spark.texts import Texts
+    from downrange.spark.option_reader import Texts
 
 _lock: Final = threading.Lock()
 _clients: Final[dict[tuple[int, ConnectionOptions], Client]] = {}

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from downrange.spark.reading.batch import RocketMQReader, check_batch_only
-from downrange.spark.reading.options import SELECTIONS, ReadOptions, parse_read
-from downrange.spark.reading.stream import RocketMQStreamReader, check_stream_only
+from downrange.spark.option_reader import Texts
+from downrange.spark.read.batch_reader import RocketMQReader, check_batch_only
+from downrange.spark.read.read_options import SELECTIONS, ReadOptions, parse_read
+from downrange.spark.read.stream_reader import RocketMQStreamReader, check_stream_only
 from downrange.spark.schema import check_projection, spark_schema
-from downrange.spark.texts import Texts
-from downrange.spark.writing.options import WRITE_NAMES, parse_write
+from downrange.spark.write.write_options import WRITE_NAMES, parse_write
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from pyspark.sql.types import StructType
 
-    from downrange.spark.writing.writers import RocketMQStreamWriter, RocketMQWriter
+    from downrange.spark.write.writers import RocketMQStreamWriter, RocketMQWriter
 
 
 class RocketMQDataSource(DataSource):
@@ -69,13 +69,13 @@ class RocketMQDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
         """Return what writes a batch."""
-        from downrange.spark.writing.writers import RocketMQWriter  # readers do not need it
+        from downrange.spark.write.writers import RocketMQWriter  # readers do not need it
 
         return RocketMQWriter(parse_write(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802
         """Return what writes a stream."""
-        from downrange.spark.writing.writers import RocketMQStreamWriter
+        from downrange.spark.write.writers import RocketMQStreamWriter
 
         return RocketMQStreamWriter(parse_write(self.options), schema, overwrite=overwrite)
 

@@ -21,16 +21,16 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from downrange.client.admin import Admin
+from downrange.client.flows.admin.messages import max_offset
 from downrange.client.producer import Producer
-from downrange.core.queries import max_offset
 from downrange.embedded import Cluster
 from downrange.errors import RocketMQError
 from downrange.model import Message, QueueId
 from downrange.options import BrokerOptions
-from downrange.server.cluster import ClusterOptions, ClusterServer
-from downrange.server.running import ServerThread
+from downrange.server.run.cluster import ClusterOptions, ClusterServer
+from downrange.server.run.runner import ServerThread
 from downrange.spark.connection import close_clients
-from downrange.spark.reading.offsets import Positions
+from downrange.spark.read.offsets import Positions
 from downrange.spark.source import RocketMQDataSource
 from downrange.store.message_store import StoreOptions
 from downrange.store.retention import RetentionOptions
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from downrange.handling import Peer
-    from downrange.server.interception import Interception
-    from downrange.spark.reading.batch import RocketMQReader
-    from downrange.spark.reading.stream import RocketMQStreamReader
+    from downrange.server.net.interception import Interception
+    from downrange.server.outputs import Peer
+    from downrange.spark.read.batch_reader import RocketMQReader
+    from downrange.spark.read.stream_reader import RocketMQStreamReader
     from downrange.wire.command import Command
 
 ALL = ReadAllAvailable()

@@ -17,7 +17,7 @@ from tests.embedded.spark.stage import read
 
 if TYPE_CHECKING:
     from downrange.embedded import Cluster
-    from downrange.spark.reading.stream import RocketMQStreamReader
+    from downrange.spark.read.stream_reader import RocketMQStreamReader
     from tests.embedded.spark.stage import Stage
 
 

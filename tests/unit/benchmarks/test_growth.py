@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.growth import __main__ as command
 from benchmarks.growth import charts, report
-from benchmarks.growth.loading import TOPIC, TopicSends
-from benchmarks.growth.measuring import Connections, Log, Notes, Topics, ends_first
+from benchmarks.growth.loader import TOPIC, TopicSends
+from benchmarks.growth.measures import Connections, Log, Notes, Topics, ends_first
 from benchmarks.growth.plans import FULL, QUICK, Plan
 from benchmarks.growth.report import BEGIN, END, Axis, Curve, Point, Run, Sample
 from benchmarks.load import percentiles_us

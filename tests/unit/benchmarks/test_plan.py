@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.matrix.cells import BODIES, CLIENTS, Cell, all_cells, size_title
 from benchmarks.matrix.plan import FULL, QUICK, left_out
-from benchmarks.matrix.running import phases, round_order, warm_up_cells
+from benchmarks.matrix.rounds import phases, round_order, warm_up_cells
 from benchmarks.matrix.targets import TARGETS
 from tests.unit.benchmarks.runs import JAVA
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks import peers
-from benchmarks.matrix import running
+from benchmarks.matrix import rounds
 from benchmarks.matrix.children import ClientFailed
 from benchmarks.matrix.plan import FULL
-from benchmarks.matrix.running import Matrix
+from benchmarks.matrix.rounds import Matrix
 from benchmarks.matrix.tasks import Measured
 from benchmarks.peers import Pair, Peer
 
@@ -94,7 +94,7 @@ def _fake_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sync", lambda: None)
     monkeypatch.setattr(peers, "_COUNT_TIMEOUT", 0.0)
     monkeypatch.setattr(peers, "_SETTLING", 0.0)
-    monkeypatch.setattr(running, "fill", fill)
+    monkeypatch.setattr(rounds, "fill", fill)
 
 
 def plan(*only: str) -> Plan:

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from downrange.cli import app
-from downrange.cli.connecting import Connection
-from downrange.cli.reading import find_queue, parse_start, parse_time
-from downrange.cli.topics import parse_attributes, parse_permission, permission_text
+from downrange.cli.connection import Connection
+from downrange.cli.read import find_queue, parse_start, parse_time
+from downrange.cli.topic import parse_attributes, parse_permission, permission_text
 from downrange.errors import OptionError
 from downrange.model import QueueId
 

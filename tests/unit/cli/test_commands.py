@@ -69,8 +69,16 @@ def test_a_server_starts_without_what_only_other_commands_need(
     ended, loaded = _loaded("serve", *ports, *arguments)
     assert ended == code
     assert loaded.isdisjoint({*NEVER, "rich", "yaml", "pyspark", "pyarrow", "numpy"})
-    late: set[str] = set() if code == 0 else {"assembling", "settings"}
-    assert _own(loaded) == {"app", "groups", "outcomes", "parameters", "serving", "flags", *late}
+    late: set[str] = set() if code == 0 else {"server_factory", "config_file"}
+    assert _own(loaded) == {
+        "app",
+        "command_groups",
+        "exit_codes",
+        "parameters",
+        "serve",
+        "server_flags",
+        *late,
+    }
     assert not any(name.startswith("downrange.pipelines") for name in loaded)
     assert ("downrange.server" in loaded) == (code != 0)
 
@@ -91,14 +99,14 @@ def test_help_needs_neither_tables_nor_spark() -> None:
     )
     ended, loaded = _python(code)
     assert ended == 0
-    assert "downrange.cli.pipelines" in loaded
+    assert "downrange.cli.pipeline" in loaded
     assert loaded.isdisjoint({*NEVER, "rich", "yaml", "pyspark", "uvloop", "downrange.server"})
 
 
 def test_the_list_of_commands_needs_none_of_them() -> None:
     code, loaded = _loaded("--help")
     assert code == 0
-    assert _own(loaded) == {"app", "groups", "outcomes", "parameters"}
+    assert _own(loaded) == {"app", "command_groups", "exit_codes", "parameters"}
 
 
 # ---- help ----------------------------------------------------------------------------------------
@@ -175,6 +183,6 @@ def test_ctrl_c_ends_any_command_with_130(monkeypatch: pytest.MonkeyPatch) -> No
     def interrupt(*arguments: object, **given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("downrange.cli.decoding.show_frames", interrupt)
+    monkeypatch.setattr("downrange.cli.decode.show_frames", interrupt)
     ended = run(app, ["decode", "00"])
     assert (ended.exit_code, ended.output) == (130, "")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from downrange.cli import app, assembling
-from downrange.cli.assembling import make_broker, make_cluster, make_name_server
-from downrange.cli.flags import CommonFlags
+from downrange.cli import app, server_factory
+from downrange.cli.server_factory import make_broker, make_cluster, make_name_server
+from downrange.cli.server_flags import CommonFlags
 from downrange.errors import OptionError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def test_a_server_process_stays_awake_where_a_core_is_spare(
     flush: str,
     expected: float,
 ) -> None:
-    monkeypatch.setattr(assembling, "has_core_to_spare", lambda: is_core_spare)
+    monkeypatch.setattr(server_factory, "has_core_to_spare", lambda: is_core_spare)
     file = tmp_path / "serve.toml"
     file.write_text(config)
     flags = dataclasses.replace(NO_FLAGS, config=file)

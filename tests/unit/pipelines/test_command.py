@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from downrange.cli import app
-from downrange.cli.pipelines import PlainProgress
-from downrange.pipelines import compacting, lake, load, mirror, replay
-from downrange.pipelines.running import PipelineFailed
+from downrange.cli.pipeline import PlainProgress
+from downrange.pipelines import compact, lake, load, mirror, replay
+from downrange.pipelines.stream_run import PipelineFailed
 from downrange.pipelines.summary import Moment, Summary
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
     for module, name in (
         (lake, "run_lake"),
-        (compacting, "run_compact"),
+        (compact, "run_compact"),
         (load, "run_load"),
         (mirror, "run_mirror"),
         (replay, "run_replay"),

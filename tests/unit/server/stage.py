@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
-from downrange.handling import LateReply, Output, Peer, Reply
 from downrange.options import ListenerOptions
-from downrange.server.connection import Connection
-from downrange.server.dispatching import Dispatcher
+from downrange.server.net.connection import Connection
+from downrange.server.net.dispatcher import Dispatcher
+from downrange.server.outputs import LateReply, Output, Peer, Reply
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.frames import FrameSplitter
 

@@ -14,8 +14,8 @@ import downrange.spark
 import pyspark_downrange
 import pyspark_rocketmq
 from downrange.errors import OptionError
-from downrange.spark.reading.batch import RocketMQReader
-from downrange.spark.reading.stream import RocketMQStreamReader
+from downrange.spark.read.batch_reader import RocketMQReader
+from downrange.spark.read.stream_reader import RocketMQStreamReader
 from downrange.spark.source import DownrangeDataSource, RocketMQDataSource
 
 BASE = {"nameServer": "127.0.0.1:1", "subscribe": "orders"}
@@ -126,7 +126,7 @@ def test_importing_the_package_imports_neither_spark_nor_arrow() -> None:
 
 def test_what_spark_imports_to_find_the_source_is_no_more_than_a_read_needs() -> None:
     loaded = _modules_after("import pyspark_rocketmq")
-    assert loaded & {"pandas", "downrange.spark.writing.writers", "downrange.embedded"} == set()
+    assert loaded & {"pandas", "downrange.spark.write.writers", "downrange.embedded"} == set()
 
 
 def test_a_name_that_is_not_there_is_said() -> None:

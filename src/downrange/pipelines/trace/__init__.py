@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from downrange.pipelines.trace.measures import TraceMeasures, trace_measures
     from downrange.pipelines.trace.pipeline import TraceOptions, run_trace
     from downrange.pipelines.trace.report import build_report
-    from downrange.pipelines.trace.storing import read_tables, write_measures, write_tables
-    from downrange.pipelines.trace.streaming import stream_tables
+    from downrange.pipelines.trace.table_files import read_tables, write_measures, write_tables
     from downrange.pipelines.trace.tables import TraceTables, trace_tables
+    from downrange.pipelines.trace.trace_stream import stream_tables
 
 __all__ = [
     "TraceMeasures",
@@ -40,13 +40,13 @@ _HOMES: Final = {
     "TraceOptions": "pipeline",
     "TraceTables": "tables",
     "build_report": "report",
-    "read_tables": "storing",
+    "read_tables": "table_files",
     "run_trace": "pipeline",
-    "stream_tables": "streaming",
+    "stream_tables": "trace_stream",
     "trace_measures": "measures",
     "trace_tables": "tables",
-    "write_measures": "storing",
-    "write_tables": "storing",
+    "write_measures": "table_files",
+    "write_tables": "table_files",
 }
 
 

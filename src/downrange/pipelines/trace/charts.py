@@ -11,7 +11,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Final
 
-from downrange.pipelines.trace import texts
+from downrange.pipelines.trace import formats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,16 +75,16 @@ def line_chart(
         f'<span style="top:{height(tick) / _HEIGHT:.2%}">{value(tick)}</span>' for tick in ticks
     )
     legend = "".join(
-        f'<li><i class="swatch {style}-{index}"></i>{texts.name(one.name)}</li>'
+        f'<li><i class="swatch {style}-{index}"></i>{formats.name(one.name)}</li>'
         for index, one in enumerate(series)
     )
-    peak = texts.safe(texts.bare(value(top)))
+    peak = formats.safe(formats.bare(value(top)))
     drawing = (
         f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{texts.safe(title)}: {len(series)} lines, highest value {peak}">'
+        f'aria-label="{formats.safe(title)}: {len(series)} lines, highest value {peak}">'
         f"{rules}{''.join(lines)}</svg>"
     )
-    shown = [[None if v is None else texts.bare(value(v)) for v in one.values] for one in series]
+    shown = [[None if v is None else formats.bare(value(v)) for v in one.values] for one in series]
     names = [one.name for one in series]
     return (
         f'<figure class="chart">{_caption(title, note)}<ul class="legend">{legend}</ul>'
@@ -114,17 +114,17 @@ def heat_map(
             for index, v in enumerate(one.values)
             if v
         )
-        total = texts.count(sum(v or 0 for v in one.values))
-        shown = [[texts.bare(value(v)) for v in one.values]]
+        total = formats.count(sum(v or 0 for v in one.values))
+        shown = [[formats.bare(value(v)) for v in one.values]]
         rows.append(
-            f'<div class="heat-name">{texts.name(one.name)}</div>'
+            f'<div class="heat-name">{formats.name(one.name)}</div>'
             f"<div class=\"heat-row\" data-chart='{_chart_json(span, [one.name], shown, 'hue')}'>"
             f'<div class="area"><svg viewBox="0 0 {_WIDTH:.0f} 10" preserveAspectRatio="none" '
-            f'role="img" aria-label="{texts.safe(one.name)}: {total} messages in all">'
+            f'role="img" aria-label="{formats.safe(one.name)}: {total} messages in all">'
             f'{cells}</svg><div class="cursor" hidden></div></div></div>'
         )
     names = [one.name for one in series]
-    shown = [[texts.bare(value(v)) for v in one.values] for one in series]
+    shown = [[formats.bare(value(v)) for v in one.values] for one in series]
     scale = f'<p class="scale"><i class="empty"></i>none<i class="ramp"></i>up to {value(top)}</p>'
     return (
         f'<figure class="chart heat">{_caption(title, note)}'
@@ -140,8 +140,8 @@ def empty_chart(title: str, why: str) -> str:
 
 
 def _caption(title: str, note: str) -> str:
-    shown = f"<small>{texts.safe(note)}</small>" if note else ""
-    return f"<figcaption><strong>{texts.safe(title)}</strong>{shown}</figcaption>"
+    shown = f"<small>{formats.safe(note)}</small>" if note else ""
+    return f"<figcaption><strong>{formats.safe(title)}</strong>{shown}</figcaption>"
 
 
 def _path(values: Sequence[float | None], height: Callable[[float], float]) -> str:
@@ -165,7 +165,7 @@ def _path(values: Sequence[float | None], height: Callable[[float], float]) -> s
 def _ticks(top: float) -> list[float]:
     if top <= 0:
         return [0.0, 1.0]  # nothing but zeros has an axis, too
-    step = texts.round_up(top / 4)
+    step = formats.round_up(top / 4)
     return [step * index for index in range(math.ceil(top / step - 1e-9) + 1)]
 
 
@@ -192,9 +192,8 @@ def _time_axis(span: Span) -> str:
             break
         # Near the end a text stands before its mark, or a narrow page would scroll sideways.
         marks = ("odd" if index % 2 else "") + (" late" if left > _LATE else "")
-        labels.append(
-            f'<span class="{marks.strip()}" style="left:{left:.2%}">{texts.clock(at, step)}</span>'
-        )
+        time = formats.clock(at, step)
+        labels.append(f'<span class="{marks.strip()}" style="left:{left:.2%}">{time}</span>')
     return f'<div class="x" aria-hidden="true">{"".join(labels)}</div>'
 
 
@@ -215,12 +214,13 @@ def _chart_json(
 
 def _table(span: Span, names: Sequence[str], shown: Sequence[Sequence[str | None]]) -> str:
     """Return the chart's values as a table, folded."""
-    head = "".join(f"<th>{texts.name(name)}</th>" for name in names)
+    head = "".join(f"<th>{formats.name(name)}</th>" for name in names)
     rows: list[str] = []
     for index in range(span.count):
         values = [one[index] for one in shown]
-        cells = "".join(f"<td>{texts.NONE if v is None else texts.safe(v)}</td>" for v in values)
-        at = texts.moment(span.begin_ms + index * span.bucket_ms)
+        texts = [formats.NONE if value is None else formats.safe(value) for value in values]
+        cells = "".join(f"<td>{text}</td>" for text in texts)
+        at = formats.moment(span.begin_ms + index * span.bucket_ms)
         rows.append(f"<tr><th>{at}</th>{cells}</tr>")
     return (
         '<details class="values"><summary>Show the values</summary><div class="scroll"><table>'

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from downrange.pipelines.trace import texts
+from downrange.pipelines.trace import formats
 from downrange.pipelines.trace.figures import MESSAGES_PER_PLACE_MIN
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def silences(span: Span, heat: list[Series]) -> Iterator[tuple[str, int, int]]:
 def _about_balance(figures: Figures) -> Iterator[Finding]:
     for line in figures.balance:
         weight, verdict = balance_verdict(line)
-        topic = f"<b>{texts.name(line['topic'])}</b>"
+        topic = f"<b>{formats.name(line['topic'])}</b>"
         if weight == "bad":
             others = line["place_count"] - 1
             rest = (
@@ -101,15 +101,15 @@ def _about_balance(figures: Figures) -> Iterator[Finding]:
             )
             yield Finding(
                 "bad",
-                f"All {texts.count(line['message_count'])} messages of {topic} are on "
-                f"<b>{texts.name(line['top_place'])}</b>; {rest}. A topic that its first send "
+                f"All {formats.count(line['message_count'])} messages of {topic} are on "
+                f"<b>{formats.name(line['top_place'])}</b>; {rest}. A topic that its first send "
                 "created lives on one broker: create it on all of them.",
             )
         elif weight == "warn":
             yield Finding(
                 "warn",
-                f"{topic} is {verdict} over brokers: {texts.share(line['top_share'])} on "
-                f"<b>{texts.name(line['top_place'])}</b>, {line['max_over_mean']:.2f} times the "
+                f"{topic} is {verdict} over brokers: {formats.share(line['top_share'])} on "
+                f"<b>{formats.name(line['top_place'])}</b>, {line['max_over_mean']:.2f} times the "
                 "mean.",
             )
         queues = line.get("over_queues")
@@ -120,8 +120,8 @@ def _about_balance(figures: Figures) -> Iterator[Finding]:
         ):
             yield Finding(
                 "warn",
-                f"{topic} is uneven over queues: {texts.share(queues['top_share'])} in "
-                f"<b>{texts.name(queues['top_place'])}</b>, {queues['max_over_mean']:.2f} times "
+                f"{topic} is uneven over queues: {formats.share(queues['top_share'])} in "
+                f"<b>{formats.name(queues['top_place'])}</b>, {queues['max_over_mean']:.2f} times "
                 "the mean.",
             )
 
@@ -133,66 +133,67 @@ def _about_silence(figures: Figures) -> Iterator[Finding]:
     for name, begin, end in silences(figures.span, figures.heat):
         yield Finding(
             "bad",
-            f"<b>{texts.name(name)}</b> got no message from {texts.clock(begin, step)} to "
-            f"{texts.clock(end, step)} UTC ({texts.duration(end - begin)}) while others did.",
+            f"<b>{formats.name(name)}</b> got no message from {formats.clock(begin, step)} to "
+            f"{formats.clock(end, step)} UTC ({formats.duration(end - begin)}) while others did.",
         )
 
 
 def _about_consumers(figures: Figures) -> Iterator[Finding]:
     totals = figures.totals
     for line in figures.tables.get("consumers", []):
-        who = f"<b>{texts.name(line['consumer_group'])}</b>"
-        what = f"<b>{texts.name(line['topic'], 'an unknown topic')}</b>"
+        who = f"<b>{formats.name(line['consumer_group'])}</b>"
+        what = f"<b>{formats.name(line['topic'], 'an unknown topic')}</b>"
         if (line["failed_share"] or 0) > _FAILED_SHARE_WARN:
             weight: Weight = "bad" if line["failed_share"] > _FAILED_SHARE_BAD else "warn"
             yield Finding(
                 weight,
-                f"{texts.share(line['failed_share'])} of the deliveries of {what} to {who} failed "
-                f"({texts.count(line['failed_count'])} of {texts.count(line['delivery_count'])}).",
+                f"{formats.share(line['failed_share'])} of the deliveries of {what} to {who} "
+                f"failed ({formats.count(line['failed_count'])} of "
+                f"{formats.count(line['delivery_count'])}).",
             )
     if totals.get("unconsumed_count"):
         never = totals["undelivered_count"]
         failed = totals["unconsumed_count"] - never
-        parts = [f"{texts.count(never)} never delivered"] if never else []
-        parts += [f"{texts.count(failed)} delivered without success"] if failed else []
+        parts = [f"{formats.count(never)} never delivered"] if never else []
+        parts += [f"{formats.count(failed)} delivered without success"] if failed else []
         yield Finding("warn", f"Messages that a group still lacks: {' and '.join(parts)}.")
     if totals.get("groupless_count"):
         yield Finding(
             "note",
-            f"{texts.count(totals['groupless_count'])} messages are in topics whose consumers left "
-            "no trace; whether they were consumed is not known.",
+            f"{formats.count(totals['groupless_count'])} messages are in topics whose consumers "
+            "left no trace; whether they were consumed is not known.",
         )
     if totals.get("backward_count"):
         yield Finding(
             "note",
-            f"{texts.count(totals['backward_count'])} consumptions ended before their message was "
-            "sent: the clocks of producers and consumers differ.",
+            f"{formats.count(totals['backward_count'])} consumptions ended before their message "
+            "was sent: the clocks of producers and consumers differ.",
         )
 
 
 def _about_sends(figures: Figures) -> Iterator[Finding]:
     for line in figures.tables.get("topics", []):
-        topic = f"<b>{texts.name(line['topic'])}</b>"
+        topic = f"<b>{formats.name(line['topic'])}</b>"
         if line["failed_share"] > _FAILED_SHARE_WARN:
             weight: Weight = "bad" if line["failed_share"] > _FAILED_SHARE_BAD else "warn"
             yield Finding(
                 weight,
-                f"{texts.share(line['failed_share'])} of the sends to {topic} were answered, but "
+                f"{formats.share(line['failed_share'])} of the sends to {topic} were answered, but "
                 "not stored cleanly.",
             )
         if line["retried_share"] > _RETRIED_SHARE_WARN:
             yield Finding(
                 "warn",
-                f"{texts.share(line['retried_share'])} of the sends to {topic} repeat a message.",
+                f"{formats.share(line['retried_share'])} of the sends to {topic} repeat a message.",
             )
     opened = sum(line["open_count"] for line in figures.tables.get("transactions", []))
     if opened:
-        yield Finding("warn", f"Transactions without a known end: {texts.count(opened)}.")
+        yield Finding("warn", f"Transactions without a known end: {formats.count(opened)}.")
 
 
 def _about_traces(figures: Figures) -> Iterator[Finding]:
     unknown = figures.totals.get("unknown_count")
     if unknown:
         yield Finding(
-            "note", f"Lines of the trace topic that are not understood: {texts.count(unknown)}."
+            "note", f"Lines of the trace topic that are not understood: {formats.count(unknown)}."
         )

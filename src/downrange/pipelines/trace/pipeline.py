@@ -17,16 +17,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from downrange.errors import OptionError
-from downrange.pipelines.batches import run_batch
-from downrange.pipelines.places import absolute, claim_output, local_path, place_of, working_in
-from downrange.pipelines.running import own_session, run_stream, take_checkpoint, telling_why
-from downrange.pipelines.settings import (
+from downrange.pipelines.batch_run import run_batch
+from downrange.pipelines.folders import absolute, claim_output, local_path, place_of, working_in
+from downrange.pipelines.options import (
     ClusterOptions,
     RunOptions,
     SparkOptions,
     says,
     time_ms,
 )
+from downrange.pipelines.stream_run import own_session, run_stream, take_checkpoint, telling_why
 from downrange.pipelines.summary import Moment, Summary
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from downrange.pipelines.running import Show, StopRequest
+    from downrange.pipelines.stream_run import Show, StopRequest
     from downrange.pipelines.summary import Ended
-    from downrange.pipelines.trace.streaming import TraceStream
+    from downrange.pipelines.trace.trace_stream import TraceStream
 
 _SETTINGS: Final = {
     # Timestamps as every reader of Parquet understands them; Spark's default is a relic.
@@ -251,7 +251,7 @@ def make_report(
     from downrange.pipelines.trace.figures import collect_figures
     from downrange.pipelines.trace.measures import trace_measures
     from downrange.pipelines.trace.report import render, write_page
-    from downrange.pipelines.trace.storing import write_measures, write_tables
+    from downrange.pipelines.trace.table_files import write_measures, write_tables
     from downrange.pipelines.trace.tables import tables_of_records
 
     business: DataFrame | None = None
@@ -293,7 +293,7 @@ def _run_stream(
     stop: StopRequest | None,
 ) -> Summary:
     from downrange.pipelines.trace.records import RECORD_SCHEMA
-    from downrange.pipelines.trace.streaming import FOLLOWERS, TraceStream
+    from downrange.pipelines.trace.trace_stream import FOLLOWERS, TraceStream
 
     started = time.monotonic()
     job = {
@@ -365,7 +365,7 @@ class _Followers:
 
     def look(self, moment: Moment) -> None:
         """Start the next one when its source has had a batch; end all if one has failed."""
-        from downrange.pipelines.trace.streaming import FOLLOWERS
+        from downrange.pipelines.trace.trace_stream import FOLLOWERS
 
         if self._show is not None:
             self._show(moment)

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
-from downrange.core.hooks import MessageType
-from downrange.core.trace_records import (
+from downrange.client.flows.hooks import MessageType
+from downrange.client.flows.producing.trace_records import (
     EndTransactionTrace,
     PubTrace,
     RecallTrace,
@@ -31,7 +31,7 @@ from downrange.wire.ids import parse_offset_id
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from downrange.core.trace_records import KnownTrace, TraceRecord
+    from downrange.client.flows.producing.trace_records import KnownTrace, TraceRecord
 
     Array = Any  # pyarrow has no types
 else:

@@ -14,10 +14,10 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Final
 
-from downrange.pipelines.trace import sections, texts
+from downrange.pipelines.trace import formats, sections
 from downrange.pipelines.trace.figures import collect_figures
 from downrange.pipelines.trace.measures import trace_measures
-from downrange.pipelines.trace.storing import read_tables
+from downrange.pipelines.trace.table_files import read_tables
 from downrange.pipelines.trace.tables import TraceTables
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ def render(figures: Figures, *, title: str = TITLE, made_at: datetime | None = N
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     now = made_at or datetime.now(UTC)
     return Template((_HERE / "page.html").read_text(encoding="utf-8")).substitute(
-        title=texts.safe(title),
+        title=formats.safe(title),
         style=(_HERE / "page.css").read_text(encoding="utf-8"),
         script=script,
         script_hash=f"sha256-{digest}",
         range=_range(figures),
-        made_at=texts.moment(round(now.timestamp() * 1000)),
+        made_at=formats.moment(round(now.timestamp() * 1000)),
         cards=sections.cards(figures),
         findings=sections.findings(figures),
         sends=sections.sends(figures),
@@ -102,8 +102,8 @@ def render(figures: Figures, *, title: str = TITLE, made_at: datetime | None = N
 def _range(figures: Figures) -> str:
     if figures.span is None:
         return "no traces in this time"
-    length = texts.duration(figures.last_ms - figures.first_ms)
+    length = formats.duration(figures.last_ms - figures.first_ms)
     return (
-        f"{texts.moment(figures.first_ms)} to {texts.moment(figures.last_ms)} UTC "
+        f"{formats.moment(figures.first_ms)} to {formats.moment(figures.last_ms)} UTC "
         f"<span>({length})</span>"
     )

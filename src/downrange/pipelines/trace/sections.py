@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from downrange.pipelines.trace import charts, texts
+from downrange.pipelines.trace import charts, formats
 from downrange.pipelines.trace.findings import balance_verdict, findings_of
 
 if TYPE_CHECKING:
@@ -33,37 +33,37 @@ def cards(figures: Figures) -> str:
     lacking = totals.get("unconsumed_count") or 0
     failed = totals.get("sent_failed_count")
     shown = [
-        _card("Sent", texts.count(sent), _number(totals.get("topic_count"), "topic")),
-        _card("Rate", texts.rate((sent or 0) / seconds), f"peak {texts.rate(peak)}"),
+        _card("Sent", formats.count(sent), _number(totals.get("topic_count"), "topic")),
+        _card("Rate", formats.rate((sent or 0) / seconds), f"peak {formats.rate(peak)}"),
         _card(
             "Send latency, p50",
-            texts.duration(totals.get("sent_p50_ms")),
-            f"p99 {texts.duration(totals.get('sent_p99_ms'))}",
+            formats.duration(totals.get("sent_p50_ms")),
+            f"p99 {formats.duration(totals.get('sent_p99_ms'))}",
         ),
         _card(
             "Not stored cleanly",
-            texts.share(totals.get("sent_failed_share")),
+            formats.share(totals.get("sent_failed_share")),
             _number(failed, "send"),
             "warn" if failed else "",
         ),
         _card(
             "Deliveries",
-            texts.count(consumed),
+            formats.count(consumed),
             f"{_number(totals.get('group_count'), 'group')}, "
-            f"{texts.share(totals.get('consumed_failed_share'))} failed",
+            f"{formats.share(totals.get('consumed_failed_share'))} failed",
         ),
         _card(
             "End to end, p50",
-            texts.duration(totals.get("consumed_end_to_end_p50_ms")),
-            f"p99 {texts.duration(totals.get('consumed_end_to_end_p99_ms'))}",
+            formats.duration(totals.get("consumed_end_to_end_p50_ms")),
+            f"p99 {formats.duration(totals.get('consumed_end_to_end_p99_ms'))}",
         ),
         _card(
             "Never consumed",
-            texts.count(lacking) if consumed else texts.NONE,
+            formats.count(lacking) if consumed else formats.NONE,
             "by a group of the topic" if consumed else "no consumer traced",
             "warn" if lacking else "",
         ),
-        _card("Brokers", texts.count(len(figures.heat)), _balance_words(figures)),
+        _card("Brokers", formats.count(len(figures.heat)), _balance_words(figures)),
     ]
     return "".join(shown)
 
@@ -83,13 +83,13 @@ def sends(figures: Figures) -> str:
     span = figures.span
     if span is None or not figures.tables["topics"]:
         return _EMPTY.format("No producer left a trace in this time.")
-    every = texts.duration(span.bucket_ms)
+    every = formats.duration(span.bucket_ms)
     rate = charts.line_chart(
         span,
         figures.sent,
         title="Messages sent per second",
-        note=f"by topic; each point is the mean of {texts.bare(every)}",
-        value=texts.rate,
+        note=f"by topic; each point is the mean of {formats.bare(every)}",
+        value=formats.rate,
     )
     latency = (
         charts.line_chart(
@@ -97,7 +97,7 @@ def sends(figures: Figures) -> str:
             figures.send_latency,
             title="Send latency",
             note="percentiles of all requests; the scale is logarithmic",
-            value=texts.duration,
+            value=formats.duration,
             is_logarithmic=True,
             style="rank",
         )
@@ -127,7 +127,7 @@ def brokers(figures: Figures) -> str:
         figures.heat,
         title="Messages by broker and time",
         note="a hatched gap is time without a message: a broker that was away, or avoided",
-        value=texts.count,
+        value=formats.count,
     )
 
 
@@ -159,7 +159,7 @@ def consumptions(figures: Figures) -> str:
         figures.consumed,
         title="Deliveries per second",
         note="by consumer group, retries included",
-        value=texts.rate,
+        value=formats.rate,
     )
     elapsed = (
         charts.line_chart(
@@ -167,7 +167,7 @@ def consumptions(figures: Figures) -> str:
             figures.end_to_end,
             title="End-to-end time",
             note="from the send to the end of a successful consumption; the scale is logarithmic",
-            value=texts.duration,
+            value=formats.duration,
             is_logarithmic=True,
             style="rank",
         )
@@ -177,13 +177,13 @@ def consumptions(figures: Figures) -> str:
         )
     )
     clients = _delivery_table(
-        [("Client", lambda line: texts.name(line["client"], "not known"))],
+        [("Client", lambda line: formats.name(line["client"], "not known"))],
         figures.tables["consumer_clients"],
     )
     groups = _delivery_table(
         [
-            ("Topic", lambda line: texts.name(line["topic"], "not known")),
-            ("Group", lambda line: texts.name(line["consumer_group"])),
+            ("Topic", lambda line: formats.name(line["topic"], "not known")),
+            ("Group", lambda line: formats.name(line["consumer_group"])),
         ],
         lines,
     )
@@ -201,12 +201,12 @@ def unconsumed(figures: Figures) -> str:
         )
     groups = _table(
         [
-            ("Topic", lambda line: texts.name(line["topic"])),
-            ("Group", lambda line: texts.name(line["consumer_group"], "no traced consumer")),
-            ("Messages", lambda line: texts.count(line["unconsumed_count"])),
-            ("Never delivered", lambda line: texts.count(line["undelivered_count"])),
-            ("Of these delayed", lambda line: texts.count(line["delayed_count"])),
-            ("Oldest (UTC)", lambda line: texts.moment(line["oldest_at"])),
+            ("Topic", lambda line: formats.name(line["topic"])),
+            ("Group", lambda line: formats.name(line["consumer_group"], "no traced consumer")),
+            ("Messages", lambda line: formats.count(line["unconsumed_count"])),
+            ("Never delivered", lambda line: formats.count(line["undelivered_count"])),
+            ("Of these delayed", lambda line: formats.count(line["delayed_count"])),
+            ("Oldest (UTC)", lambda line: formats.moment(line["oldest_at"])),
         ],
         lines,
         text_columns=2,
@@ -214,13 +214,13 @@ def unconsumed(figures: Figures) -> str:
     oldest = _table(
         [
             ("Message", lambda line: _id(line["message_id"])),
-            ("Topic", lambda line: texts.name(line["topic"])),
-            ("Group", lambda line: texts.name(line["consumer_group"], "no traced consumer")),
-            ("Last outcome", lambda line: texts.safe(line["last_outcome"])),
-            ("Keys", lambda line: texts.name(line["keys"], "none")),
-            ("Broker", lambda line: texts.name(line["broker"])),
-            ("Deliveries", lambda line: texts.count(line["delivery_count"])),
-            ("Sent (UTC)", lambda line: texts.moment(line["sent_at"])),
+            ("Topic", lambda line: formats.name(line["topic"])),
+            ("Group", lambda line: formats.name(line["consumer_group"], "no traced consumer")),
+            ("Last outcome", lambda line: formats.safe(line["last_outcome"])),
+            ("Keys", lambda line: formats.name(line["keys"], "none")),
+            ("Broker", lambda line: formats.name(line["broker"])),
+            ("Deliveries", lambda line: formats.count(line["delivery_count"])),
+            ("Sent (UTC)", lambda line: formats.moment(line["sent_at"])),
         ],
         figures.tables["unconsumed"],
         text_columns=6,
@@ -233,8 +233,8 @@ def transactions(figures: Figures) -> str:
     lines = figures.tables.get("transactions", [])
     recalls = figures.totals.get("recall_count") or 0
     taken = (
-        f"<p>Recalls of timed messages: {texts.count(recalls)}, of which "
-        f"{texts.count(figures.totals['recall_failed_count'])} came too late.</p>"
+        f"<p>Recalls of timed messages: {formats.count(recalls)}, of which "
+        f"{formats.count(figures.totals['recall_failed_count'])} came too late.</p>"
         if recalls
         else ""
     )
@@ -242,16 +242,16 @@ def transactions(figures: Figures) -> str:
         return taken or _EMPTY.format("There were no transactions and no recalls.")
     return taken + _table(
         [
-            ("Topic", lambda line: texts.name(line["topic"])),
-            ("Group", lambda line: texts.name(line["producer_group"])),
-            ("Transactions", lambda line: texts.count(line["transaction_count"])),
-            ("Committed", lambda line: texts.count(line["committed_count"])),
-            ("Rolled back", lambda line: texts.count(line["rolled_back_count"])),
-            ("Unknown", lambda line: texts.count(line["unknown_count"])),
-            ("Open", lambda line: texts.count(line["open_count"])),
-            ("Checks", lambda line: texts.count(line["check_count"])),
-            ("p50", lambda line: texts.duration(line["p50_ms"])),
-            ("p99", lambda line: texts.duration(line["p99_ms"])),
+            ("Topic", lambda line: formats.name(line["topic"])),
+            ("Group", lambda line: formats.name(line["producer_group"])),
+            ("Transactions", lambda line: formats.count(line["transaction_count"])),
+            ("Committed", lambda line: formats.count(line["committed_count"])),
+            ("Rolled back", lambda line: formats.count(line["rolled_back_count"])),
+            ("Unknown", lambda line: formats.count(line["unknown_count"])),
+            ("Open", lambda line: formats.count(line["open_count"])),
+            ("Checks", lambda line: formats.count(line["check_count"])),
+            ("p50", lambda line: formats.duration(line["p50_ms"])),
+            ("p99", lambda line: formats.duration(line["p99_ms"])),
         ],
         lines,
         text_columns=2,
@@ -266,13 +266,16 @@ def errors(figures: Figures) -> str:
     most = max(line["error_count"] for line in lines)
     return _table(
         [
-            ("What", lambda line: f"{texts.safe(line['what'])}{_bar(line['error_count'] / most)}"),
-            ("Topic", lambda line: texts.name(line["topic"], "none")),
-            ("Who", lambda line: texts.name(line["who"], "not known")),
+            (
+                "What",
+                lambda line: formats.safe(line["what"]) + _bar(line["error_count"] / most),
+            ),
+            ("Topic", lambda line: formats.name(line["topic"], "none")),
+            ("Who", lambda line: formats.name(line["who"], "not known")),
             ("Example", lambda line: _id(line["example"])),
-            ("Count", lambda line: texts.count(line["error_count"])),
-            ("First (UTC)", lambda line: texts.moment(line["first_at"])),
-            ("Last (UTC)", lambda line: texts.moment(line["last_at"])),
+            ("Count", lambda line: formats.count(line["error_count"])),
+            ("First (UTC)", lambda line: formats.moment(line["first_at"])),
+            ("Last (UTC)", lambda line: formats.moment(line["last_at"])),
         ],
         lines,
         text_columns=4,
@@ -284,14 +287,14 @@ def slowest(figures: Figures) -> str:
     slow_sends = _table(
         [
             ("Message", lambda line: _id(line["message_id"])),
-            ("Topic", lambda line: texts.name(line["topic"])),
-            ("Broker", lambda line: texts.name(line["broker"])),
-            ("Client", lambda line: texts.name(line["client"], "not known")),
-            ("Keys", lambda line: texts.name(line["keys"], "none")),
-            ("Took", lambda line: texts.duration(line["cost_ms"])),
-            ("Size", lambda line: texts.size(line["body_bytes"])),
-            ("Messages", lambda line: texts.count(line["batch_count"])),
-            ("At (UTC)", lambda line: texts.moment(line["time"])),
+            ("Topic", lambda line: formats.name(line["topic"])),
+            ("Broker", lambda line: formats.name(line["broker"])),
+            ("Client", lambda line: formats.name(line["client"], "not known")),
+            ("Keys", lambda line: formats.name(line["keys"], "none")),
+            ("Took", lambda line: formats.duration(line["cost_ms"])),
+            ("Size", lambda line: formats.size(line["body_bytes"])),
+            ("Messages", lambda line: formats.count(line["batch_count"])),
+            ("At (UTC)", lambda line: formats.moment(line["time"])),
         ],
         figures.tables.get("slowest_sends", []),
         text_columns=5,
@@ -299,13 +302,13 @@ def slowest(figures: Figures) -> str:
     ways = _table(
         [
             ("Message", lambda line: _id(line["message_id"])),
-            ("Topic", lambda line: texts.name(line["topic"])),
-            ("Group", lambda line: texts.name(line["consumer_group"])),
-            ("Outcome", lambda line: texts.safe(line["outcome"])),
-            ("End to end", lambda line: texts.duration(line["end_to_end_ms"])),
-            ("Handling", lambda line: texts.duration(line["cost_ms"])),
-            ("Retries", lambda line: texts.count(line["retry_count"])),
-            ("Ended (UTC)", lambda line: texts.moment(line["ended_at"])),
+            ("Topic", lambda line: formats.name(line["topic"])),
+            ("Group", lambda line: formats.name(line["consumer_group"])),
+            ("Outcome", lambda line: formats.safe(line["outcome"])),
+            ("End to end", lambda line: formats.duration(line["end_to_end_ms"])),
+            ("Handling", lambda line: formats.duration(line["cost_ms"])),
+            ("Retries", lambda line: formats.count(line["retry_count"])),
+            ("Ended (UTC)", lambda line: formats.moment(line["ended_at"])),
         ],
         figures.tables.get("slowest_deliveries", []),
         text_columns=4,
@@ -318,7 +321,7 @@ def slowest(figures: Figures) -> str:
 
 def _card(title: str, value: str, below: str, weight: str = "") -> str:
     return (
-        f'<div class="card {weight}"><dt>{texts.safe(title)}</dt>'
+        f'<div class="card {weight}"><dt>{formats.safe(title)}</dt>'
         f"<dd><b>{value}</b><small>{below}</small></dd></div>"
     )
 
@@ -335,22 +338,22 @@ def _balance_words(figures: Figures) -> str:
 
 
 def _number(value: int | None, noun: str) -> str:
-    return f"{texts.count(value)} {noun}{'' if value == 1 else 's'}"
+    return f"{formats.count(value)} {noun}{'' if value == 1 else 's'}"
 
 
 def _send_table(head: str, column: str, lines: Sequence[Line], seconds: float) -> str:
     return _table(
         [
-            (head, lambda line: texts.name(line[column], "not known")),
-            ("Messages", lambda line: texts.count(line["message_count"])),
-            ("Rate", lambda line: texts.rate(line["message_count"] / seconds)),
-            ("Bytes", lambda line: texts.size(line["body_bytes"])),
-            ("p50", lambda line: texts.duration(line["p50_ms"])),
-            ("p90", lambda line: texts.duration(line["p90_ms"])),
-            ("p99", lambda line: texts.duration(line["p99_ms"])),
-            ("Max", lambda line: texts.duration(line["max_ms"])),
-            ("Failed", lambda line: texts.share(line["failed_share"])),
-            ("Repeated", lambda line: texts.share(line["retried_share"])),
+            (head, lambda line: formats.name(line[column], "not known")),
+            ("Messages", lambda line: formats.count(line["message_count"])),
+            ("Rate", lambda line: formats.rate(line["message_count"] / seconds)),
+            ("Bytes", lambda line: formats.size(line["body_bytes"])),
+            ("p50", lambda line: formats.duration(line["p50_ms"])),
+            ("p90", lambda line: formats.duration(line["p90_ms"])),
+            ("p99", lambda line: formats.duration(line["p99_ms"])),
+            ("Max", lambda line: formats.duration(line["max_ms"])),
+            ("Failed", lambda line: formats.share(line["failed_share"])),
+            ("Repeated", lambda line: formats.share(line["retried_share"])),
         ],
         lines,
     )
@@ -358,24 +361,24 @@ def _send_table(head: str, column: str, lines: Sequence[Line], seconds: float) -
 
 def _delivery_table(heads: list[Column], lines: Sequence[Line]) -> str:
     columns: list[Column] = [
-        ("Deliveries", lambda line: texts.count(line["delivery_count"])),
-        ("Failed", lambda line: texts.share(line["failed_share"])),
-        ("Retries", lambda line: texts.share(line["retried_share"])),
-        ("Not finished", lambda line: texts.count(line["unfinished_count"])),
-        ("Handling p50", lambda line: texts.duration(line["p50_ms"])),
-        ("p99", lambda line: texts.duration(line["p99_ms"])),
-        ("End to end p50", lambda line: texts.duration(line["end_to_end_p50_ms"])),
-        ("p99", lambda line: texts.duration(line["end_to_end_p99_ms"])),
+        ("Deliveries", lambda line: formats.count(line["delivery_count"])),
+        ("Failed", lambda line: formats.share(line["failed_share"])),
+        ("Retries", lambda line: formats.share(line["retried_share"])),
+        ("Not finished", lambda line: formats.count(line["unfinished_count"])),
+        ("Handling p50", lambda line: formats.duration(line["p50_ms"])),
+        ("p99", lambda line: formats.duration(line["p99_ms"])),
+        ("End to end p50", lambda line: formats.duration(line["end_to_end_p50_ms"])),
+        ("p99", lambda line: formats.duration(line["end_to_end_p99_ms"])),
     ]
     if len(heads) > 1:
-        columns.append(("Lacking", lambda line: texts.count(line["unconsumed_count"] or 0)))
+        columns.append(("Lacking", lambda line: formats.count(line["unconsumed_count"] or 0)))
     return _table([*heads, *columns], lines, text_columns=len(heads))
 
 
 def _topic_balance(line: Line, figures: Figures, brokers: list[str]) -> str:
     weight, verdict = balance_verdict(line)
     over_queues = line["over_queues"]
-    facts = [f"{texts.count(line['message_count'])} messages", _evenness("brokers", line)]
+    facts = [f"{formats.count(line['message_count'])} messages", _evenness("brokers", line)]
     if over_queues is not None:
         queue_weight, queue_verdict = balance_verdict(over_queues)
         if weight == "good" and queue_weight in ("warn", "bad"):
@@ -394,16 +397,16 @@ def _topic_balance(line: Line, figures: Figures, brokers: list[str]) -> str:
             f'title="{_queue_title(queue)}"></i>'
             for queue in bars
         )
-        blocks.append(_broker_block(texts.name(broker), texts.count(total), drawn))
+        blocks.append(_broker_block(formats.name(broker), formats.count(total), drawn))
     blocks += [
-        _broker_block(texts.name(broker), "none", "", is_empty=True)
+        _broker_block(formats.name(broker), "none", "", is_empty=True)
         for broker in brokers
         if broker not in seen and len(brokers) <= len(seen) + 8
     ]
-    label = f"{texts.safe(line['topic'])}: {verdict}"
+    label = f"{formats.safe(line['topic'])}: {verdict}"
     return (
-        f'<article class="balance"><header><h3>{texts.name(line["topic"])}</h3>'
-        f'<span class="chip {weight}">{texts.safe(verdict)}</span></header>'
+        f'<article class="balance"><header><h3>{formats.name(line["topic"])}</h3>'
+        f'<span class="chip {weight}">{formats.safe(verdict)}</span></header>'
         f'<p class="facts">{"".join(f"<span>{fact}</span>" for fact in facts)}</p>'
         f'<div class="queues" role="img" aria-label="{label}">{"".join(blocks)}</div></article>'
     )
@@ -415,8 +418,8 @@ def _evenness(what: str, line: Line) -> str:
 
 def _queue_title(queue: Line) -> str:
     number = "" if queue["queue_id"] is None else f" queue {queue['queue_id']}"
-    messages = texts.bare(texts.count(queue["message_count"]))
-    return texts.safe(f"{queue['broker']}{number}: {messages} messages")
+    messages = formats.bare(formats.count(queue["message_count"]))
+    return formats.safe(f"{queue['broker']}{number}: {messages} messages")
 
 
 def _broker_block(broker: str, total: str, bars: str, *, is_empty: bool = False) -> str:
@@ -429,7 +432,7 @@ def _broker_block(broker: str, total: str, bars: str, *, is_empty: bool = False)
 
 def _folded(title: str, inner: str, is_open: bool = False) -> str:
     shown = " open" if is_open else ""
-    return f'<details class="fold"{shown}><summary>{texts.safe(title)}</summary>{inner}</details>'
+    return f'<details class="fold"{shown}><summary>{formats.safe(title)}</summary>{inner}</details>'
 
 
 def _table(columns: Sequence[Column], lines: Sequence[Line], text_columns: int = 1) -> str:
@@ -440,7 +443,7 @@ def _table(columns: Sequence[Column], lines: Sequence[Line], text_columns: int =
         return ' class="text"' if index < text_columns else ""
 
     head = "".join(
-        f'<th scope="col"{kind(index)}>{texts.safe(title)}</th>'
+        f'<th scope="col"{kind(index)}>{formats.safe(title)}</th>'
         for index, (title, _cell) in enumerate(columns)
     )
     rows: list[str] = []
@@ -460,6 +463,6 @@ def _bar(part: float) -> str:
 
 def _id(text: str | None) -> str:
     if text is None:
-        return texts.NONE
+        return formats.NONE
     short = text if len(text) <= 20 else f"{text[:8]}…{text[-8:]}"
-    return f'<code title="{texts.safe(text)}">{texts.safe(short)}</code>'
+    return f'<code title="{formats.safe(text)}">{formats.safe(short)}</code>'

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from downrange.errors import OptionError
-from downrange.pipelines import settings, trace
-from downrange.pipelines.settings import RunOptions
+from downrange.pipelines import options, trace
+from downrange.pipelines.options import RunOptions
 from downrange.pipelines.trace.pipeline import TraceOptions
 
 
@@ -59,10 +59,10 @@ def test_the_report_is_in_the_output_unless_said() -> None:
 
 
 def test_options_come_from_flags() -> None:
-    options = settings.make_options(
+    made = options.make_options(
         TraceOptions, "trace", flags={"trace": {"output": "o", "topics": ("a",), "stream": True}}
     )
-    assert options == TraceOptions(output="o", topics=("a",), stream=True)
+    assert made == TraceOptions(output="o", topics=("a",), stream=True)
 
 
 def test_names_of_the_package_are_found_without_spark() -> None:

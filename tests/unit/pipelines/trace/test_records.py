@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from downrange.core.trace_records import (
+from downrange.client.flows.producing.trace_records import (
     PubTrace,
     SubAfterTrace,
     SubBeforeTrace,

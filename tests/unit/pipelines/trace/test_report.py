@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.pipelines.trace import charts, texts
+from downrange.pipelines.trace import charts, formats
 from downrange.pipelines.trace.figures import BUCKETS_MAX, Figures, Series, Span, _per_second
 from downrange.pipelines.trace.findings import balance_verdict, findings_of, silences
 from downrange.pipelines.trace.report import render, write_page
@@ -249,7 +249,7 @@ def test_writing_a_page_replaces_the_old_one(tmp_path: Path) -> None:
 def test_a_line_breaks_where_a_value_is_missing() -> None:
     span = Span(T0, 1000, 4)
     html = charts.line_chart(
-        span, [Series("a", [1.0, 2.0, None, 2.0])], title="t", note="", value=texts.count
+        span, [Series("a", [1.0, 2.0, None, 2.0])], title="t", note="", value=formats.count
     )
     [path] = re.findall(r'class="line hue-0" d="([^"]+)"', html)
     assert path.count("M") == 2
@@ -259,19 +259,25 @@ def test_a_line_breaks_where_a_value_is_missing() -> None:
 
 def test_zero_is_at_the_bottom_and_the_most_below_the_top() -> None:
     span = Span(T0, 1000, 2)
-    html = charts.line_chart(span, [Series("a", [0.0, 8.0])], title="t", note="", value=texts.count)
+    html = charts.line_chart(
+        span, [Series("a", [0.0, 8.0])], title="t", note="", value=formats.count
+    )
     assert "M250.0 240.0L750.0 0.0" in html
 
 
 def test_a_line_of_zeros_lies_at_the_bottom() -> None:
     span = Span(T0, 1000, 2)
-    html = charts.line_chart(span, [Series("a", [0.0, 0.0])], title="t", note="", value=texts.count)
+    html = charts.line_chart(
+        span, [Series("a", [0.0, 0.0])], title="t", note="", value=formats.count
+    )
     assert "M250.0 240.0L750.0 240.0" in html
 
 
 def test_times_near_the_end_stand_before_their_marks() -> None:
     span = Span(T0 // 10_000 * 10_000, 1000, 10)
-    html = charts.line_chart(span, [Series("a", [1.0] * 10)], title="t", note="", value=texts.count)
+    html = charts.line_chart(
+        span, [Series("a", [1.0] * 10)], title="t", note="", value=formats.count
+    )
     places = re.findall(r'<span class="([a-z ]*)" style="left:([0-9.]+)%">', html)
     assert len(places) > 2
     assert all(("late" in marks) == (float(left) > 78) for marks, left in places)
@@ -285,7 +291,7 @@ def test_a_logarithmic_axis_names_durations() -> None:
         [Series("p50", [1.0, 50_000.0])],
         title="t",
         note="",
-        value=texts.duration,
+        value=formats.duration,
         is_logarithmic=True,
     )
     labels = [unescape(x).replace("\u202f", " ") for x in re.findall(r"top:[^>]+>([^<]+)<", html)]
@@ -295,7 +301,7 @@ def test_a_logarithmic_axis_names_durations() -> None:
 def test_cells_without_messages_are_not_drawn() -> None:
     span = Span(T0, 1000, 3)
     html = charts.heat_map(
-        span, [Series("a", [4.0, 0.0, 2.0])], title="t", note="", value=texts.count
+        span, [Series("a", [4.0, 0.0, 2.0])], title="t", note="", value=formats.count
     )
     assert re.findall(r"--part:([\d.]+%)", html) == ["100.0%", "57.5%"]
 

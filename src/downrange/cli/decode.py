@@ -1,0 +1,188 @@
+"""`downrange decode`: captured bytes, made readable."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from downrange.cli.exit_codes import FAILED
+from downrange.cli.parameters import READABLE_FILE, argument, command
+from downrange.errors import MalformedFrame, WireError
+from downrange.wire import fastjson
+from downrange.wire.codes import RequestCode, ResponseCode, named
+from downrange.wire.command import Command
+from downrange.wire.command import decode as decode_frame
+from downrange.wire.fields import REQUEST_HEADERS
+from downrange.wire.frames import FrameSplitter
+from downrange.wire.records import MAGIC_V1, MAGIC_V2, Record, decode_records, scan_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: How much of a body is shown to people.
+_BODY_BYTES_SHOWN: Final = 200
+
+
+@command()
+@argument(
+    "text",
+    metavar="[HEX]",
+    required=False,
+    help="Frames in hexadecimal; standard input if not given.",
+)
+@click.option("--file", type=READABLE_FILE, help="Read raw bytes from this file instead.")
+@click.option("--records", is_flag=True, help="The bytes are stored messages or a log segment.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def decode(text: str | None, file: Path | None, records: bool, as_json: bool) -> None:
+    """Show what captured bytes say: remoting frames, or stored messages.
+
+    Exit code 1 means that the bytes break the protocol; what came before the damage is shown.
+    """
+    if text is not None and file is not None:
+        raise click.BadParameter("give either HEX or --file, not both")
+    try:
+        data = file.read_bytes() if file else bytes_of_hex(text or sys.stdin.read())
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    show = show_records if records else show_frames
+    try:
+        show(data, as_json=as_json)
+    except WireError as error:
+        click.echo(f"downrange: {error}", err=True)
+        raise click.exceptions.Exit(FAILED) from error
+
+
+def bytes_of_hex(text: str) -> bytes:
+    """Read hexadecimal with any white space in it; raise `ValueError` naming what is wrong."""
+    digits = "".join(text.split())
+    if not digits:
+        raise ValueError("there is nothing to decode")
+    try:
+        return bytes.fromhex(digits)
+    except ValueError as error:
+        raise ValueError(f"not hexadecimal: {error}") from error
+
+
+def show_frames(data: bytes, *, as_json: bool) -> None:
+    """Print every frame; raise `WireError` at the first that cannot be read."""
+    for each in _commands_in(data):
+        facts = _facts_of(each)
+        if as_json:
+            print(json.dumps(facts, default=repr))
+        else:
+            _print_facts(facts)
+
+
+def show_records(data: bytes, *, as_json: bool) -> None:
+    """Print every stored message; raise `WireError` at the first that is damaged."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("log offset", "topic", "queue", "offset", "tags", "keys", "body")
+    try:
+        for record in scan_segment(data):
+            if as_json:
+                print(json.dumps(_record_facts(record)))
+            else:
+                properties = record.properties()
+                table.add_row(
+                    str(record.log_offset),
+                    record.topic,
+                    str(record.queue_id),
+                    str(record.queue_offset),
+                    properties.get("TAGS"),
+                    properties.get("KEYS"),
+                    _readable(record.body[:40]),
+                )
+    finally:
+        if table.rows:
+            Console().print(table)
+
+
+def _commands_in(data: bytes) -> Iterator[Command]:
+    frames = FrameSplitter()
+    frames.receive(data)
+    while (frame := frames.next_frame()) is not None:
+        yield decode_frame(frame)
+    if not frames.is_idle:
+        raise MalformedFrame("end of the bytes", "the last frame is not whole")
+
+
+def _facts_of(command: Command) -> dict[str, Any]:
+    kind = "reply" if command.is_reply else "one-way request" if command.is_oneway else "request"
+    code = named(ResponseCode if command.is_reply else RequestCode, command.code)
+    facts: dict[str, Any] = {
+        "kind": kind,
+        "code": f"{int(code)} {getattr(code, 'name', '(unknown)')}",
+        "request id": command.request_id,
+        "sender": f"{command.language.name if command.language else '?'} {command.version}",
+        "header codec": command.codec.name,
+        "remark": command.remark,
+        "fields": _typed_fields(command),
+        "body": _body_facts(command.body),
+    }
+    return {name: fact for name, fact in facts.items() if fact not in (None, {}, "")}
+
+
+def _typed_fields(command: Command) -> dict[str, Any]:
+    """Name the fields of a request in full, where its header is known and can be read."""
+    header = None if command.is_reply else REQUEST_HEADERS.get(command.code)
+    if header is None:
+        return dict(command.fields)
+    try:
+        typed = header.from_fields(command.fields)
+    except WireError:
+        return dict(command.fields)
+    members = {name: getattr(typed, name) for name in typed.__struct_fields__}
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _body_facts(body: bytes) -> Any:
+    """Return records, JSON, or text: whatever the body can be read as."""
+    if int.from_bytes(body[4:8], "big", signed=True) in (MAGIC_V1, MAGIC_V2):
+        return [_record_facts(record) for record in decode_records(body)]
+    if body[:1] in (b"{", b"["):
+        try:
+            return fastjson.loads(body)
+        except WireError:
+            pass
+    return _readable(body)
+
+
+def _record_facts(record: Record) -> dict[str, Any]:
+    return {
+        "topic": record.topic,
+        "queue id": record.queue_id,
+        "queue offset": record.queue_offset,
+        "log offset": record.log_offset,
+        "offset id": record.offset_id,
+        "sys flag": record.sys_flag,
+        "born": f"{record.born_ms} at {record.born_host}",
+        "stored": f"{record.store_ms} at {record.store_host}",
+        "properties": record.properties(),
+        "body": _readable(record.body),
+    }
+
+
+def _readable(body: bytes) -> str:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return body[:_BODY_BYTES_SHOWN].hex(" ", 4)
+    return text if len(text) <= _BODY_BYTES_SHOWN else f"{text[:_BODY_BYTES_SHOWN]}…"
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, title=f"{facts['kind']} {facts['code']}", title_justify="left")
+    for name, fact in facts.items():
+        if name not in ("kind", "code"):
+            text = fact if isinstance(fact, str | int) else json.dumps(fact, indent=1, default=repr)
+            table.add_row(name, str(text))
+    Console().print(table)

@@ -1,0 +1,125 @@
+"""`message show|query`: messages by their ids and keys."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from downrange.cli.command_groups import Group
+from downrange.cli.connection import Connection, with_connection
+from downrange.cli.exit_codes import EPILOG, NOT_FOUND, complain
+from downrange.cli.parameters import argument
+from downrange.cli.read import as_json, body_only, parse_time, printer, view_of
+
+if TYPE_CHECKING:
+    from downrange.model import ReceivedMessage
+
+_TOPIC: Final = argument("topic", help="Where it was sent to.")
+
+
+@click.group(cls=Group)
+def message() -> None:
+    """Find messages by id or key."""
+
+
+@message.command(epilog=EPILOG)
+@_TOPIC
+@argument("message_id", metavar="ID", help="Its unique id, or its offset id.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    show_default="3d",
+    help="How far back to look for a unique id: a time, or how long ago, such as 12h.",
+)
+@as_json
+@body_only
+@with_connection
+def show(
+    connection: Connection,
+    topic: str,
+    message_id: str,
+    since: str | None,
+    as_json: bool,
+    body_only: bool,
+) -> None:
+    """Show one message with everything that is known of it."""
+    from downrange.cli.output import message_facts, print_json
+
+    view_of(as_json, body_only)
+    begin = None if since is None else parse_time("--since", since, datetime.now(UTC))
+    with connection.admin() as admin:
+        found = admin.view_message(topic, message_id, since=begin)
+    if body_only:
+        sys.stdout.buffer.write(found.body)
+        sys.stdout.flush()
+    elif as_json:
+        print_json(message_facts(found))
+    else:
+        _show(found)
+
+
+def _show(found: ReceivedMessage) -> None:
+    from downrange.cli.output import body_text, message_facts, print_facts, time_of
+
+    facts = message_facts(found)
+    properties = {f"property {name}": value for name, value in facts.pop("properties").items()}
+    system = {f"system {name}": value for name, value in facts.pop("system_properties").items()}
+    facts.pop("body", None)
+    facts.pop("body_base64", None)
+    print_facts(
+        {
+            **facts,
+            "keys": " ".join(found.keys) or None,
+            "born_at": time_of(found.born_at_ms),
+            "stored_at": time_of(found.stored_at_ms),
+            **properties,
+            **system,
+            "body": body_text(found.body),
+        }
+    )
+
+
+@message.command(epilog=EPILOG)
+@_TOPIC
+@click.option("--key", "-k", required=True, help="One of its keys.")
+@click.option(
+    "--max",
+    "-m",
+    "max_count",
+    type=click.IntRange(min=1),
+    default=32,
+    help="The newest of them, so many at most.",
+)
+@click.option("--begin", metavar="TIME", help="Stored then or later; or how long ago, such as 12h.")
+@click.option("--end", metavar="TIME", help="Stored then or earlier.")
+@as_json
+@body_only
+@with_connection
+def query(
+    connection: Connection,
+    topic: str,
+    key: str,
+    max_count: int,
+    begin: str | None,
+    end: str | None,
+    as_json: bool,
+    body_only: bool,
+) -> None:
+    """Find messages by a key, in the order in which they were stored."""
+    show_all = printer(view_of(as_json, body_only))
+    now = datetime.now(UTC)
+    with connection.admin() as admin:
+        found = admin.query_messages(
+            topic,
+            key,
+            max_count=max_count,
+            begin=None if begin is None else parse_time("--begin", begin, now),
+            end=None if end is None else parse_time("--end", end, now),
+        )
+    show_all(found)
+    if not found:
+        complain(f"no message of {topic!r} has the key {key!r}")
+        raise click.exceptions.Exit(NOT_FOUND)

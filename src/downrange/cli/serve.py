@@ -1,0 +1,142 @@
+"""`serve`, `nameserver` and `broker`: servers in the foreground, until a signal ends them.
+
+When a server serves, it prints exactly one line that begins with `ready`. The servers themselves
+are imported when the options are known to be right.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from downrange.cli.parameters import PATH, command
+from downrange.cli.server_flags import CommonFlags, with_common_flags
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_STORE: Final = click.option(
+    "--store",
+    type=PATH,
+    metavar="DIR",
+    default="downrange-store",
+    help="Folder of the store; created where it is missing.",
+)
+_FLUSH: Final = click.option(
+    "--flush",
+    type=click.Choice(("sync", "async")),
+    show_default="async",
+    help="Acknowledge a message when it is durable, or before.",
+)
+
+
+@command()
+@_STORE
+@click.option(
+    "--nameserver-port", default=9876, help="Port of the name server; 0 picks a free one."
+)
+@click.option("--broker-port", default=10911, help="Port of the first broker; 0 picks free ones.")
+@click.option("--brokers", default=1, help="How many brokers.")
+@_FLUSH
+@with_common_flags
+def serve(
+    flags: CommonFlags,
+    store: Path,
+    nameserver_port: int,
+    broker_port: int,
+    brokers: int,
+    flush: str | None,
+) -> None:
+    """Run a whole cluster in the foreground: a name server and brokers with a durable store.
+
+    When it serves, one line on standard output says so: ready nameserver=HOST:PORT
+    broker=HOST:PORT store=DIR. Logs go to standard error. SIGTERM or SIGINT stops it, a second one
+    at once. Exit code 1 means that it cannot serve, 2 a wrong option.
+    """
+    from downrange.cli.server_factory import make_cluster
+    from downrange.server.run.runner import run_until_signal
+
+    server = make_cluster(
+        flags,
+        store=store,
+        nameserver_port=nameserver_port,
+        broker_port=broker_port,
+        brokers=brokers,
+        flush=flush,
+    )
+
+    def tell() -> None:
+        addresses = ",".join(broker.address for broker in server.brokers)
+        _say(f"nameserver={server.name_server.address} broker={addresses} store={store}")
+
+    run_until_signal(server, tell)
+
+
+@command()
+@click.option("--port", default=9876, help="Port to listen on; 0 picks a free one.")
+@click.option(
+    "--store",
+    type=PATH,
+    metavar="DIR",
+    help="Folder for key-value config; memory only if not given.",
+)
+@with_common_flags
+def nameserver(flags: CommonFlags, port: int, store: Path | None) -> None:
+    """Run a name server in the foreground.
+
+    When it serves, one line on standard output says so: ready nameserver=HOST:PORT. Logs, signals
+    and exit codes are those of `serve`.
+    """
+    from downrange.cli.server_factory import make_name_server
+    from downrange.server.run.runner import run_until_signal
+
+    server = make_name_server(flags, port, store)
+    run_until_signal(server, lambda: _say(f"nameserver={server.address}"))
+
+
+@command()
+@click.option(
+    "--nameserver",
+    multiple=True,
+    required=True,
+    metavar="HOST:PORT",
+    help="Name server to register at; may be repeated.",
+)
+@_STORE
+@click.option("--port", default=10911, help="Port to listen on; 0 picks a free one.")
+@click.option("--name", show_default="broker-a", help="The broker's name.")
+@click.option("--cluster", show_default="DefaultCluster", help="The cluster's name.")
+@_FLUSH
+@with_common_flags
+def broker(
+    flags: CommonFlags,
+    nameserver: tuple[str, ...],
+    store: Path,
+    port: int,
+    name: str | None,
+    cluster: str | None,
+    flush: str | None,
+) -> None:
+    """Run one broker in the foreground and register it at name servers, ours or Apache's.
+
+    When it serves, one line on standard output says so: ready broker=HOST:PORT store=DIR. Logs,
+    signals and exit codes are those of `serve`.
+    """
+    from downrange.cli.server_factory import make_broker
+    from downrange.server.run.runner import run_until_signal
+
+    server = make_broker(
+        flags,
+        store=store,
+        port=port,
+        name=name,
+        cluster=cluster,
+        name_servers=list(nameserver),
+        flush=flush,
+    )
+    run_until_signal(server, lambda: _say(f"broker={server.address} store={server.folder}"))
+
+
+def _say(what: str) -> None:
+    print(f"ready {what}", flush=True)

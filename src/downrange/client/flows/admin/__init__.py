@@ -1,0 +1,1 @@
+"""Flows of administration: clusters, topics, messages, network checks."""

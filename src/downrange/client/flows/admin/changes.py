@@ -1,0 +1,352 @@
+"""Topics and groups: made, changed, deleted.
+
+A change goes to every master of a cluster, so that a topic is the same wherever it is. It is done
+when the name server tells it to clients. Names go in and come out as users know them; the namespace
+is put on and taken off here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from downrange.client.flows.admin.clusters import ask_each, find_masters
+from downrange.client.flows.admin.topics import TopicSettings, topic_route, topic_settings
+from downrange.client.flows.effects import Flow, Once, Pause
+from downrange.client.flows.names import DEFAULT_TOPIC, RETRY_PREFIX, with_namespace
+from downrange.client.flows.routing.routes import ask_route, refresh_route, route_of
+from downrange.client.flows.validation import check_group, check_topic
+from downrange.errors import OptionError, RouteNotFound
+from downrange.wire.bodies import GroupConfig
+from downrange.wire.codes import RequestCode
+from downrange.wire.command import Command
+from downrange.wire.fields import request_command
+from downrange.wire.headers import (
+    CreateTopicRequest,
+    DeleteGroupRequest,
+    DeleteRouteRequest,
+    DeleteTopicRequest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.wire.bodies import RouteBody
+
+#: How long to wait before the name server is asked again for a route that is to change.
+_ROUTE_PAUSE: Final = 0.05
+_QUEUES_MAX: Final = 2**31 - 1
+
+
+# ---- topics --------------------------------------------------------------------------------------
+
+
+def create_topic(
+    core: ClientCore,
+    topic: str,
+    *,
+    queues: int = 8,
+    read_queues: int | None = None,
+    write_queues: int | None = None,
+    permission: int = 6,
+    is_ordered: bool = False,
+    attributes: Mapping[str, str] | None = None,
+    cluster: str | None = None,
+    brokers: Iterable[str] | None = None,
+    deadline: float,
+) -> Flow[TopicSettings]:
+    """Create a topic on every master of a cluster, or make an existing one be like this.
+
+    Args:
+        core: The client.
+        topic: Its name.
+        queues: Queues per broker.
+        read_queues: Queues that consumers read, where it is not `queues`.
+        write_queues: Queues that producers send to, where it is not `queues`.
+        permission: 4 read, 2 write, added up.
+        is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
+        attributes: Settings of 5.x, such as {"message.type": "FIFO"}.
+        cluster: Which cluster, when there are several.
+        brokers: Only these brokers.
+        deadline: When to give up.
+
+    Returns:
+        What it is like now; the name server tells it to clients already.
+
+    Raises:
+        OptionError: A name or number makes no sense.
+        RocketMQError: A broker did not do it; others may have.
+    """
+    check_topic(topic)
+    settings = TopicSettings(
+        topic=with_namespace(topic, core.options.namespace),
+        read_queues=queues if read_queues is None else read_queues,
+        write_queues=queues if write_queues is None else write_queues,
+        permission=permission,
+        is_ordered=is_ordered,
+        attributes=dict(attributes or {}),
+    )
+    _check(settings)
+    masters = yield from find_masters(
+        core, cluster=cluster, brokers=brokers, topic=topic, deadline=deadline
+    )
+    changes = {f"+{name}": value for name, value in settings.attributes.items()}
+    yield from _put_topic(core, settings, changes, masters, deadline)
+    return msgspec.structs.replace(settings, topic=topic, brokers=tuple(sorted(masters)))
+
+
+def update_topic(
+    core: ClientCore,
+    topic: str,
+    *,
+    read_queues: int | None = None,
+    write_queues: int | None = None,
+    permission: int | None = None,
+    is_ordered: bool | None = None,
+    attributes: Mapping[str, str | None] | None = None,
+    brokers: Iterable[str] | None = None,
+    deadline: float,
+) -> Flow[dict[str, TopicSettings]]:
+    """Change a topic; what is not named stays as it is on each broker.
+
+    Args:
+        core: The client.
+        topic: Its name.
+        read_queues: Queues per broker that consumers read.
+        write_queues: Queues per broker that producers send to.
+        permission: 4 read, 2 write, added up.
+        is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
+        attributes: Settings of 5.x; None takes one away.
+        brokers: Only these brokers.
+        deadline: When to give up.
+
+    Returns:
+        Broker -> what it is like there now.
+
+    Raises:
+        OptionError: A number makes no sense, or a broker does not have it.
+        RouteNotFound: There is no such topic.
+        RocketMQError: A broker did not do it; others may have.
+    """
+    current = yield from topic_settings(core, topic, deadline=deadline)
+    chosen = sorted(current if brokers is None else set(brokers))
+    if not set(chosen) <= current.keys():
+        raise OptionError(f"brokers={chosen} are not among {sorted(current)}, which have the topic")
+    route = yield from topic_route(core, topic, deadline=deadline)
+    changed: dict[str, TopicSettings] = {}
+    for broker in chosen:
+        old = current[broker]
+        merged = {**old.attributes, **(attributes or {})}
+        new = TopicSettings(
+            topic=with_namespace(topic, core.options.namespace),
+            read_queues=old.read_queues if read_queues is None else read_queues,
+            write_queues=old.write_queues if write_queues is None else write_queues,
+            permission=old.permission if permission is None else permission,
+            is_ordered=old.is_ordered if is_ordered is None else is_ordered,
+            attributes={name: value for name, value in merged.items() if value is not None},
+        )
+        _check(new)
+        signed = {_signed(name, value): value for name, value in (attributes or {}).items()}
+        yield from _put_topic(core, new, signed, {broker: route.masters[broker]}, deadline)
+        changed[broker] = msgspec.structs.replace(new, topic=topic, brokers=(broker,))
+    return changed
+
+
+def _signed(name: str, value: str | None) -> str:
+    return f"-{name}" if value is None else f"+{name}"
+
+
+def _check(settings: TopicSettings) -> None:
+    for name in ("read_queues", "write_queues"):
+        if not 1 <= getattr(settings, name) <= _QUEUES_MAX:
+            raise OptionError(f"{name}={getattr(settings, name)} is no number of queues")
+    if not 0 <= settings.permission <= 7:
+        raise OptionError(f"permission={settings.permission} is not from 0 to 7")
+    for name, value in settings.attributes.items():
+        if not name or any(mark in name + value for mark in "=,"):
+            raise OptionError(f"attribute {name!r}={value!r} cannot be carried")
+
+
+def _put_topic(
+    core: ClientCore,
+    settings: TopicSettings,
+    changes: Mapping[str, str | None],
+    masters: Mapping[str, str],
+    deadline: float,
+) -> Flow[None]:
+    """Make a topic be like this on some masters, and wait until the name server says so."""
+    header = CreateTopicRequest(
+        topic=settings.topic,
+        default_topic=DEFAULT_TOPIC,
+        read_queue_nums=settings.read_queues,
+        write_queue_nums=settings.write_queues,
+        perm=settings.permission,
+        topic_sys_flag=0,
+        order=settings.is_ordered,
+        attributes=_attribute_text(changes) or None,
+    )
+    yield from ask_each(core, masters, lambda: request_command(header), deadline, settings.topic)
+    body = yield from ask_route(core, settings.topic, deadline)
+    while body is None or not _shows(body, settings, masters):
+        if core.clock.now() + _ROUTE_PAUSE >= deadline:
+            problem = f" yet that shows it on {', '.join(sorted(masters))}, where it is already."
+            raise RouteNotFound(settings.topic, core.name_servers.addresses, problem)
+        yield Pause(_ROUTE_PAUSE)
+        body = yield from ask_route(core, settings.topic, deadline)
+    if core.routes.get(settings.topic) is not None:
+        core.routes.replace(route_of(settings.topic, body))
+
+
+def _attribute_text(changes: Mapping[str, str | None]) -> str:
+    """Write changes of attributes: `+name=value` sets one, `-name` takes it away."""
+    return ",".join(
+        signed if value is None else f"{signed}={value}" for signed, value in changes.items()
+    )
+
+
+def _shows(body: RouteBody, settings: TopicSettings, brokers: Iterable[str]) -> bool:
+    wanted = (settings.read_queues, settings.write_queues, settings.permission)
+    shown = {
+        part.broker_name: (part.read_queue_nums, part.write_queue_nums, part.perm)
+        for part in body.queue_datas
+    }
+    return all(shown.get(broker) == wanted for broker in brokers)
+
+
+def create_missing_topic(
+    core: ClientCore,
+    topic: str,
+    queue_count: int,
+    deadline: float,
+    *,
+    default_topic: str = DEFAULT_TOPIC,
+) -> Flow[None]:
+    """Create a topic before the first message goes there, on every broker that would create it.
+
+    Those are the ones that have the default topic; a cluster without it wants topics to be made by
+    hand. A topic that is there stays as it is. Several senders that miss it create it once.
+
+    Raises:
+        RouteNotFound: There is no default topic.
+        RocketMQError: A broker did not do it; others may have.
+    """
+    yield Once(
+        ("create", topic),
+        lambda: _create_like_default(core, topic, queue_count, deadline, default_topic),
+    )
+
+
+def _create_like_default(
+    core: ClientCore, topic: str, queue_count: int, deadline: float, default_topic: str
+) -> Flow[None]:
+    if (yield from refresh_route(core, topic, deadline)) is not None:
+        return
+    body = yield from ask_route(core, default_topic, deadline)
+    masters = {} if body is None else route_of(default_topic, body).masters
+    if not masters:
+        problem = (
+            f", and the cluster does not create topics automatically (no {default_topic} route).\n"
+            f"  Create it with `downrange topic create {topic}`."
+        )
+        raise RouteNotFound(topic, core.name_servers.addresses, problem)
+    settings = TopicSettings(topic=topic, read_queues=queue_count, write_queues=queue_count)
+    yield from _put_topic(core, settings, {}, masters, deadline)
+    yield from refresh_route(core, topic, deadline)
+
+
+def delete_topic(
+    core: ClientCore,
+    topic: str,
+    *,
+    cluster: str | None = None,
+    deadline: float,
+) -> Flow[None]:
+    """Delete a topic and its messages on every broker of a cluster, then at all name servers.
+
+    A topic that does not exist is fine.
+
+    Raises:
+        RocketMQError: A server did not do it; others may have.
+    """
+    check_topic(topic)
+    name = with_namespace(topic, core.options.namespace)
+    masters = yield from find_masters(
+        core, cluster=cluster, brokers=None, topic=topic, deadline=deadline
+    )
+    at_broker = DeleteTopicRequest(name)
+    yield from ask_each(core, masters, lambda: request_command(at_broker), deadline, name)
+    # Brokers first: one that still had it would announce it again.
+    name_servers = {address: address for address in core.name_servers.addresses}
+    at_name_server = DeleteRouteRequest(name, cluster)
+    yield from ask_each(core, name_servers, lambda: request_command(at_name_server), deadline, name)
+    core.routes.forget(name)
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def create_group(
+    core: ClientCore,
+    group: str,
+    *,
+    is_enabled: bool = True,
+    can_broadcast: bool = True,
+    retries: int = 16,
+    retry_queues: int = 1,
+    cluster: str | None = None,
+    deadline: float,
+) -> Flow[None]:
+    """Create a consumer group on every master of a cluster, or make one be like this.
+
+    Args:
+        core: The client.
+        group: Its name.
+        is_enabled: Whether it may read.
+        can_broadcast: Whether each of its members may read everything.
+        retries: How often it gets a message again that it gave back.
+        retry_queues: Queues for those.
+        cluster: Which cluster, when there are several.
+        deadline: When to give up.
+
+    Raises:
+        OptionError: The name makes no sense.
+        RocketMQError: A broker did not do it; others may have.
+    """
+    check_group(group)
+    name = with_namespace(group, core.options.namespace)
+    masters = yield from _masters_for_group(core, name, cluster, deadline)
+    body = GroupConfig(
+        group_name=name,
+        consume_enable=is_enabled,
+        consume_broadcast_enable=can_broadcast,
+        retry_queue_nums=retry_queues,
+        retry_max_times=retries,
+    ).encode()
+    code = int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+    yield from ask_each(core, masters, lambda: Command(code, body=body), deadline)
+
+
+def delete_group(
+    core: ClientCore, group: str, *, cluster: str | None = None, deadline: float
+) -> Flow[None]:
+    """Delete a consumer group and how far it has come, on every master of a cluster.
+
+    Raises:
+        RocketMQError: A broker did not do it; others may have.
+    """
+    check_group(group)
+    name = with_namespace(group, core.options.namespace)
+    masters = yield from _masters_for_group(core, name, cluster, deadline)
+    header = DeleteGroupRequest(name, clean_offset=True, remove_offset=True)
+    yield from ask_each(core, masters, lambda: request_command(header), deadline)
+
+
+def _masters_for_group(
+    core: ClientCore, group: str, cluster: str | None, deadline: float
+) -> Flow[dict[str, str]]:
+    topic = f"{RETRY_PREFIX}{group}"
+    return (
+        yield from find_masters(core, cluster=cluster, brokers=None, topic=topic, deadline=deadline)
+    )

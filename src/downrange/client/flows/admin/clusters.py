@@ -1,0 +1,178 @@
+"""Clusters: which brokers there are, and how all of their masters are asked the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from downrange.client.flows.effects import Flow, Gather
+from downrange.client.flows.routing.name_servers import ask_name_server
+from downrange.client.flows.routing.routes import MASTER
+from downrange.errors import OptionError, RocketMQError, RouteNotFound
+from downrange.wire.bodies import ClusterBody, KeyValueBody, decode_body
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from downrange.client.flows.client_core import ClientCore
+
+#: How many servers are asked at the same time.
+AT_ONCE: Final = 16
+
+
+class BrokerFacts(msgspec.Struct, frozen=True):
+    """One broker.
+
+    Attributes:
+        name: Its name.
+        cluster: Its cluster.
+        addresses: Address of each replica by its id; 0 is the master.
+        version: Its release, such as "5.5.0"; None when it was not asked or did not answer.
+    """
+
+    name: str
+    cluster: str
+    addresses: dict[int, str]
+    version: str | None = None
+
+
+class ClusterFacts(msgspec.Struct, frozen=True):
+    """What a name server knows.
+
+    Attributes:
+        clusters: Cluster -> names of its brokers, sorted.
+        brokers: All of them, by name.
+    """
+
+    clusters: dict[str, tuple[str, ...]]
+    brokers: tuple[BrokerFacts, ...]
+
+
+def cluster_facts(
+    core: ClientCore, *, deadline: float, with_versions: bool = False
+) -> Flow[ClusterFacts]:
+    """Ask which brokers there are.
+
+    Args:
+        core: The client.
+        deadline: When to give up.
+        with_versions: Ask each broker for its release, too.
+    """
+    body = yield from _ask_cluster(core, deadline)
+    clusters = {
+        name: tuple(sorted(body.cluster_addr_table[name])) for name in body.cluster_addr_table
+    }
+    homes = {broker: name for name, brokers in clusters.items() for broker in brokers}
+    replicas = sorted(body.broker_addr_table.items())
+    versions: list[object] = [None] * len(replicas)
+    if with_versions:
+        asked = [_ask_version(core, each.broker_addrs, deadline) for _, each in replicas]
+        versions = yield Gather(asked, AT_ONCE)
+    brokers = tuple(
+        BrokerFacts(
+            name,
+            each.cluster or homes.get(name, ""),
+            each.broker_addrs,
+            version if isinstance(version, str) else None,
+        )
+        for (name, each), version in zip(replicas, versions, strict=True)
+    )
+    return ClusterFacts(clusters, brokers)
+
+
+def _ask_cluster(core: ClientCore, deadline: float) -> Flow[ClusterBody]:
+    command = Command(int(RequestCode.GET_BROKER_CLUSTER_INFO))
+    return decode_body(ClusterBody, (yield from ask_any_name_server(core, command, deadline)).body)
+
+
+def ask_any_name_server(core: ClientCore, command: Command, deadline: float) -> Flow[Command]:
+    """Ask one name server after the other until one answers; return the reply if it agreed.
+
+    Raises:
+        ServerError: It refused.
+        RocketMQError: Nobody answered.
+    """
+    reply = yield from ask_name_server(core, command, deadline)
+    if reply.code != ResponseCode.SUCCESS:
+        raise core.refused(reply, core.name_servers.addresses[0])
+    return reply
+
+
+def _ask_version(
+    core: ClientCore, addresses: Mapping[int, str], deadline: float
+) -> Flow[str | None]:
+    command = Command(int(RequestCode.GET_BROKER_RUNTIME_INFO))
+    reply = yield from core.ask(addresses[min(addresses)], command, deadline)
+    version = decode_body(KeyValueBody, reply.body).table.get("brokerVersionDesc")
+    return None if version is None else version.removeprefix("V").replace("_", ".")
+
+
+def find_masters(
+    core: ClientCore,
+    *,
+    cluster: str | None,
+    brokers: Iterable[str] | None,
+    topic: str,
+    deadline: float,
+) -> Flow[dict[str, str]]:
+    """Return the masters that a change goes to: broker -> address.
+
+    Args:
+        core: The client.
+        cluster: All of this cluster; None when there is but one.
+        brokers: Or only these.
+        topic: What it is about, for the error's text.
+        deadline: When to give up.
+
+    Raises:
+        OptionError: There is no such cluster or broker, or several clusters and none was named.
+        RouteNotFound: No broker has a master.
+    """
+    facts = yield from cluster_facts(core, deadline=deadline)
+    chosen = _choose_brokers(facts, cluster, brokers)
+    masters = {
+        broker.name: broker.addresses[MASTER]
+        for broker in facts.brokers
+        if broker.name in chosen and MASTER in broker.addresses
+    }
+    if not masters:
+        problem = ": no broker with a master is registered there"
+        raise RouteNotFound(topic, core.name_servers.addresses, problem)
+    return masters
+
+
+def _choose_brokers(
+    facts: ClusterFacts, cluster: str | None, brokers: Iterable[str] | None
+) -> set[str]:
+    known = {broker.name for broker in facts.brokers}
+    if brokers is not None:
+        chosen = set(brokers)
+        if not chosen or not chosen <= known:
+            raise OptionError(f"brokers={sorted(chosen)} are not among {sorted(known)}")
+        return chosen
+    if cluster is not None and cluster not in facts.clusters:
+        raise OptionError(f"cluster={cluster!r} is none of {sorted(facts.clusters)}")
+    if cluster is None and len(facts.clusters) > 1:
+        raise OptionError(f"there are several clusters, name one: {sorted(facts.clusters)}")
+    return known if cluster is None else set(facts.clusters[cluster])
+
+
+def ask_each(
+    core: ClientCore,
+    masters: Mapping[str, str],
+    make: Callable[[], Command],
+    deadline: float,
+    topic: str | None = None,
+) -> Flow[dict[str, Command]]:
+    """Ask all masters the same; return the reply of each, or raise what the first failure was."""
+    asked = [core.ask(address, make(), deadline, topic) for address in masters.values()]
+    outcomes: list[Command | RocketMQError] = yield Gather(asked, AT_ONCE)
+    replies: dict[str, Command] = {}
+    for broker, outcome in zip(masters, outcomes, strict=True):
+        if isinstance(outcome, RocketMQError):
+            raise outcome
+        replies[broker] = outcome
+    return replies

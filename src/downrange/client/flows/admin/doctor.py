@@ -1,0 +1,338 @@
+"""A look at the network: what a client would meet on its way to every server, each step by name.
+
+    findings = client.run(check_network(client.core, topic="orders"))
+
+Every server is called once, all of a kind at the same time. How far that call came says which steps
+are fine and which one is not; a step after a failed one is not known, and so not listed.
+Nothing is raised: what goes wrong is a finding.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from downrange.client.flows.admin.clusters import AT_ONCE
+from downrange.client.flows.effects import Flow, Gather
+from downrange.client.flows.names import with_namespace
+from downrange.client.flows.routing.membership import beat
+from downrange.client.flows.routing.routes import MASTER, ask_route, route_of
+from downrange.errors import (
+    CheckFailed,
+    ConnectFailed,
+    ConnectionLost,
+    HostNotFound,
+    NoPermission,
+    NotSupported,
+    RocketMQError,
+    ServerError,
+    TlsFailed,
+    TransportError,
+)
+from downrange.wire.bodies import ClusterBody, decode_body
+from downrange.wire.codes import RequestCode
+from downrange.wire.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.wire.bodies import BrokerReplicas
+
+#: The steps, in the order in which a call meets them: whether an address is known, its host name is
+#: found, its port is open, TLS stands, the server answers, and lets us in; whether a name server
+#: knows the brokers; whether a topic has a route.
+Step: TypeAlias = Literal[
+    "address", "dns", "tcp", "tls", "answer", "access", "brokers", "master", "route"
+]
+
+_REFUSED: Final = "connection refused"
+_NO_LISTENER: Final = (
+    "nobody listens there: is the server running, and is this its port? `downrange serve` starts a "
+    "cluster here"
+)
+_FILTERED: Final = "look at firewalls and security groups between here and there"
+_WRONG_HOST: Final = "correct the host name, or the name service of this machine"
+_NOT_ROCKETMQ: Final = (
+    "a server that wants TLS ends plain connections, and the gRPC port of a proxy does not speak "
+    "this protocol: try with TLS, or the port of the name server, which is mostly 9876"
+)
+_ADVERTISED: Final = (
+    "the broker itself told this address to the name server. When it is wrong from here, tell the "
+    "broker a better one: brokerIP1 in Apache's broker.conf, advertised_host in ours"
+)
+_OWN_MACHINE: Final = (
+    "{host} is this machine, but the name server is on another one. The broker must be told the "
+    "address that clients see: brokerIP1 in Apache's broker.conf, advertised_host in ours"
+)
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of the way to a server.
+
+    Attributes:
+        name: The step.
+        target: What was looked at, such as "name server 10.0.0.1:9876" or "topic orders".
+        is_ok: Whether it is as it should be.
+        text: What was seen.
+        next_step: What to do about it, where something is to be done.
+    """
+
+    name: Step
+    target: str
+    is_ok: bool
+    text: str
+    next_step: str | None = None
+
+    def __str__(self) -> str:
+        step = f"; {self.next_step}" if self.next_step else ""
+        return f"{self.target}, {self.name}: {self.text}{step}"
+
+
+def failed_findings(findings: Iterable[Finding]) -> None:
+    """Do nothing when all is well.
+
+    Raises:
+        CheckFailed: It is not; lists every finding that failed.
+    """
+    failed = [finding for finding in findings if not finding.is_ok]
+    if failed:
+        raise CheckFailed(failed)
+
+
+def check_network(core: ClientCore, *, topic: str | None = None) -> Flow[tuple[Finding, ...]]:
+    """Look at all name servers, at the brokers that they tell, and at the route of a topic.
+
+    Args:
+        core: The client.
+        topic: A topic that should have a route, as users know it.
+
+    Returns:
+        What was found, failures included, in the order of the way from here to a queue.
+    """
+    addresses = core.name_servers.addresses
+    if not addresses:
+        return (_no_address(),)
+    replies: list[_Answer] = yield Gather([_ask_cluster(core, each) for each in addresses], AT_ONCE)
+    findings = [
+        finding
+        for address, answer in zip(addresses, replies, strict=True)
+        for finding in _steps(core, f"name server {address}", address, answer)
+    ]
+    clusters = {
+        address: answer.result
+        for address, answer in zip(addresses, replies, strict=True)
+        if isinstance(answer.result, ClusterBody)
+    }
+    brokers = {name: replicas for body in clusters.values() for name, replicas in _brokers_of(body)}
+    findings += [_known_brokers(address, body, brokers) for address, body in clusters.items()]
+    findings += yield from _check_brokers(core, brokers)
+    if topic is not None and clusters:
+        findings.append((yield from _check_route(core, topic)))
+    return tuple(findings)
+
+
+def _no_address() -> Finding:
+    return Finding(
+        name="address",
+        target="name server",
+        is_ok=False,
+        text="no address is known",
+        next_step="give one such as 127.0.0.1:9876",
+    )
+
+
+# ---- calls ---------------------------------------------------------------------------------------
+
+
+class _Answer(msgspec.Struct):
+    """How a call ended: with a result or an error, after so many seconds."""
+
+    result: Any
+    elapsed: float
+
+
+def _ask_cluster(core: ClientCore, address: str) -> Flow[_Answer]:
+    """Ask one name server which brokers there are."""
+    started = core.clock.now()
+    deadline = started + core.options.call_timeout
+    command = Command(int(RequestCode.GET_BROKER_CLUSTER_INFO))
+    result: ClusterBody | RocketMQError
+    try:
+        reply = yield from core.ask(address, command, deadline)
+        result = decode_body(ClusterBody, reply.body)
+    except RocketMQError as error:
+        result = error
+    return _Answer(result, core.clock.now() - started)
+
+
+def _ask_broker(core: ClientCore, address: str) -> Flow[_Answer]:
+    """Send a heartbeat: an access check looks at who sends it, and demands no right."""
+    started = core.clock.now()
+    result: RocketMQError | None = None
+    try:
+        yield from beat(core, address)
+    except RocketMQError as error:
+        result = error
+    return _Answer(result, core.clock.now() - started)
+
+
+# ---- brokers and routes --------------------------------------------------------------------------
+
+
+def _brokers_of(body: ClusterBody) -> Iterator[tuple[str, BrokerReplicas]]:
+    return iter(sorted(body.broker_addr_table.items()))
+
+
+def _known_brokers(
+    address: str, body: ClusterBody, everyone: Mapping[str, BrokerReplicas]
+) -> Finding:
+    """Say which brokers a name server knows; all name servers should know the same."""
+    known = sorted(body.broker_addr_table)
+    missing = sorted(everyone.keys() - set(known))
+    target = f"name server {address}"
+    text = f"knows {', '.join(known)}" if known else "knows no broker"
+    if not everyone:
+        step = f"start a broker that registers here: `downrange broker --nameserver {address}`"
+        return Finding(name="brokers", target=target, is_ok=False, text=text, next_step=step)
+    if missing:
+        text = f"{text}, but not {', '.join(missing)}, of which another name server knows"
+        step = f"let these brokers register here, too: {', '.join(missing)}"
+        return Finding(name="brokers", target=target, is_ok=False, text=text, next_step=step)
+    return Finding(name="brokers", target=target, is_ok=True, text=text)
+
+
+def _check_brokers(core: ClientCore, brokers: Mapping[str, BrokerReplicas]) -> Flow[list[Finding]]:
+    """Look at the address that the master of each broker advertises."""
+    findings: list[Finding] = []
+    masters: dict[str, str] = {}
+    for name, replicas in sorted(brokers.items()):
+        if MASTER in replicas.broker_addrs:
+            masters[name] = replicas.broker_addrs[MASTER]
+            continue
+        text = f"has no master, only replicas {sorted(replicas.broker_addrs)}: it takes no messages"
+        step = "start its master again"
+        findings.append(
+            Finding(name="master", target=f"broker {name}", is_ok=False, text=text, next_step=step)
+        )
+    asked = [_ask_broker(core, address) for address in masters.values()]
+    answers: list[_Answer] = (yield Gather(asked, AT_ONCE)) if asked else []
+    for (name, address), answer in zip(masters.items(), answers, strict=True):
+        steps = _steps(core, f"broker {name} {address}", address, answer)
+        findings += [_with_hint(core, finding, address) for finding in steps]
+    return findings
+
+
+def _with_hint(core: ClientCore, finding: Finding, address: str) -> Finding:
+    """Name the usual reason why a broker cannot be reached where its name server can."""
+    if finding.is_ok or finding.name not in ("dns", "tcp"):
+        return finding
+    host = _host_of(address)
+    is_elsewhere = not any(_is_own(_host_of(each)) for each in core.name_servers.addresses)
+    if _is_own(host) and is_elsewhere:
+        return msgspec.structs.replace(finding, next_step=_OWN_MACHINE.format(host=host))
+    usual = f"{finding.next_step}. Or " if finding.next_step else ""
+    return msgspec.structs.replace(finding, next_step=f"{usual}{_ADVERTISED}")
+
+
+def _check_route(core: ClientCore, topic: str) -> Flow[Finding]:
+    target = f"topic {topic}"
+    deadline = core.clock.now() + core.options.call_timeout
+    try:
+        body = yield from ask_route(core, with_namespace(topic, core.options.namespace), deadline)
+    except RocketMQError as error:
+        return Finding(name="route", target=target, is_ok=False, text=str(error))
+    if body is None:
+        text, step = "it does not exist", f"create it with `downrange topic create {topic}`"
+        return Finding(name="route", target=target, is_ok=False, text=text, next_step=step)
+    route = route_of(topic, body)
+    if not route.writable:
+        text = f"{len(route.readable)} queues to read, none to write to"
+        step = f"look at its permission with `downrange topic show {topic}`, and for a master above"
+        return Finding(name="route", target=target, is_ok=False, text=text, next_step=step)
+    brokers = ", ".join(sorted({queue.broker for queue in route.writable}))
+    text = f"{len(route.writable)} queues to write to on {brokers}"
+    return Finding(name="route", target=target, is_ok=True, text=text)
+
+
+# ---- from the end of a call to its steps ---------------------------------------------------------
+
+
+def _steps(core: ClientCore, target: str, address: str, answer: _Answer) -> Iterator[Finding]:
+    """Tell how far a call came: the steps that were taken, then the one that failed."""
+    error = answer.result if isinstance(answer.result, RocketMQError) else None
+    failed = None if error is None else _failed_step(error)
+    if failed != "dns" and not _is_ip(_host_of(address)):
+        yield Finding(name="dns", target=target, is_ok=True, text="the host name is found")
+    if failed not in ("dns", "tcp"):
+        yield Finding(name="tcp", target=target, is_ok=True, text="connected")
+    if failed in (None, "access"):
+        text = f"answered in {answer.elapsed * 1000:.0f} ms"
+        yield Finding(name="answer", target=target, is_ok=True, text=text)
+    if error is not None and failed is not None:
+        yield _failure(core, failed, target, error)
+    elif core.credentials is not None:
+        text = f"took a request signed with {core.credentials.access_key}"
+        yield Finding(name="access", target=target, is_ok=True, text=text)
+
+
+def _failed_step(error: RocketMQError) -> Step:
+    if isinstance(error, HostNotFound):
+        return "dns"
+    if isinstance(error, TlsFailed):
+        return "tls"
+    if isinstance(error, ConnectFailed):
+        return "tcp"
+    return "access" if isinstance(error, NoPermission) else "answer"
+
+
+def _failure(core: ClientCore, step: Step, target: str, error: RocketMQError) -> Finding:
+    text, next_step = _text_of(error), ""
+    if step == "tls":
+        text, _, next_step = text.partition("; ")  # the error says itself what to do
+    elif step == "dns":
+        next_step = _WRONG_HOST
+    elif step == "tcp":
+        next_step = _NO_LISTENER if _REFUSED in text else _FILTERED
+    elif step == "access":
+        next_step = _access_step(core)
+    elif isinstance(error, NotSupported):
+        next_step = "this is no name server: give the name server's address, not a broker's"
+    elif isinstance(error, ConnectionLost) or not isinstance(error, TransportError | ServerError):
+        next_step = _NOT_ROCKETMQ
+    elif isinstance(error, TransportError):
+        next_step = f"give it more time. Or {_NOT_ROCKETMQ}"
+    return Finding(name=step, target=target, is_ok=False, text=text, next_step=next_step or None)
+
+
+def _text_of(error: RocketMQError) -> str:
+    if isinstance(error, TransportError):
+        return error.problem
+    if isinstance(error, ServerError):
+        return f"refused with code {error.code}: {error.remark or 'it does not say why'}"
+    return str(error)
+
+
+def _access_step(core: ClientCore) -> str:
+    if core.credentials is None:
+        return "it wants to know who asks: give an access key and its secret key"
+    return f"check the access key {core.credentials.access_key}, its secret key and its rights"
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_own(host: str) -> bool:
+    """Whether a host is this machine, whichever machine one is on."""
+    return host == "localhost" or (_is_ip(host) and ipaddress.ip_address(host).is_loopback)

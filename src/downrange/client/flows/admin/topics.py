@@ -1,0 +1,216 @@
+"""Topics as they are: which ones there are, where, what they are like, what they hold.
+
+Names go in and come out as users know them; the namespace is put on and taken off here.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
+
+from downrange.client.flows.admin.clusters import AT_ONCE, ask_any_name_server, ask_each
+from downrange.client.flows.effects import Flow, Gather
+from downrange.client.flows.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    is_system_topic,
+    with_namespace,
+    without_namespace,
+)
+from downrange.client.flows.routing.routes import Route, ask_route, route_of
+from downrange.errors import NotSupported, RocketMQError, RouteNotFound, TopicNotFound
+from downrange.model import QueueId
+from downrange.wire.bodies import (
+    TopicConfig,
+    TopicNamesBody,
+    TopicStatsBody,
+    TopicTableBody,
+    decode_body,
+)
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.fields import request_command
+from downrange.wire.headers import TopicConfigRequest, TopicStatsRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.client.flows.client_core import ClientCore
+
+#: What a topic is for: users' messages, a group's second attempts, a group's hopeless ones, or the
+#: cluster itself.
+TopicKind: TypeAlias = Literal["normal", "retry", "dead-letter", "system"]
+
+_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+
+
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a topic is like.
+
+    Attributes:
+        topic: Its name.
+        read_queues: Queues per broker that consumers read.
+        write_queues: Queues per broker that producers send to.
+        permission: 4 read, 2 write, 1 inherited by topics that are made by sending; added up.
+        is_ordered: Whether it was made for messages whose order counts.
+        attributes: Settings of 5.x, such as "message.type".
+        brokers: Names of the brokers that have it so.
+    """
+
+    topic: str
+    read_queues: int
+    write_queues: int
+    permission: int = 6
+    is_ordered: bool = False
+    attributes: dict[str, str] = {}
+    brokers: tuple[str, ...] = ()
+
+
+class TopicName(msgspec.Struct, frozen=True):
+    """A topic that a cluster has, and what it is for."""
+
+    name: str
+    kind: TopicKind = "normal"
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    """What a queue holds.
+
+    Attributes:
+        queue: The queue.
+        min_offset: The first message's.
+        max_offset: The next message's.
+        stored_at: When the last one was stored; None when there is none.
+    """
+
+    queue: QueueId
+    min_offset: int
+    max_offset: int
+    stored_at: datetime | None
+
+    @property
+    def count(self) -> int:
+        """How many messages it holds."""
+        return self.max_offset - self.min_offset
+
+
+def list_topics(core: ClientCore, *, deadline: float) -> Flow[list[TopicName]]:
+    """Return all topics by name; with a namespace, those in it, and the cluster's own."""
+    everything = yield from _ask_names(
+        core, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, deadline
+    )
+    # Each cluster and each broker has a topic of its name.
+    own = yield from _ask_names(core, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, deadline)
+    replies = {f"{name}{_REPLY_SUFFIX}" for name in own}
+    namespace = core.options.namespace
+    topics: list[TopicName] = []
+    for name in everything:
+        kind = _kind_of(name, {*own, *replies})
+        shown = without_namespace(name, namespace)
+        if namespace is None or shown != name or kind == "system":
+            topics.append(TopicName(shown, kind))
+    return sorted(topics, key=lambda topic: topic.name)
+
+
+def _ask_names(core: ClientCore, code: RequestCode, deadline: float) -> Flow[list[str]]:
+    reply = yield from ask_any_name_server(core, Command(int(code)), deadline)
+    return decode_body(TopicNamesBody, reply.body).topic_list
+
+
+def _kind_of(name: str, own: Iterable[str]) -> TopicKind:
+    if name.startswith(RETRY_PREFIX):
+        return "retry"
+    if name.startswith(DLQ_PREFIX):
+        return "dead-letter"
+    return "system" if is_system_topic(name) or name in own else "normal"
+
+
+def topic_route(core: ClientCore, topic: str, *, deadline: float) -> Flow[Route]:
+    """Ask the name server where a topic is; what the client remembers of it does not count.
+
+    Raises:
+        RouteNotFound: There is no such topic.
+    """
+    body = yield from ask_route(core, with_namespace(topic, core.options.namespace), deadline)
+    if body is None:
+        problem = f".\n  Create it with `downrange topic create {topic}`."
+        raise RouteNotFound(topic, core.name_servers.addresses, problem)
+    return route_of(topic, body)
+
+
+def topic_settings(
+    core: ClientCore, topic: str, *, deadline: float
+) -> Flow[dict[str, TopicSettings]]:
+    """Ask each master of a topic what it is like there: broker -> settings.
+
+    Raises:
+        RouteNotFound: There is no such topic.
+        RocketMQError: A broker did not answer.
+    """
+    route = yield from topic_route(core, topic, deadline=deadline)
+    name = with_namespace(topic, core.options.namespace)
+    asked = [_ask_settings(core, address, name, deadline) for address in route.masters.values()]
+    outcomes: list[TopicConfig | RocketMQError] = yield Gather(asked, AT_ONCE)
+    settings: dict[str, TopicSettings] = {}
+    for broker, outcome in zip(route.masters, outcomes, strict=True):
+        if isinstance(outcome, RocketMQError):
+            raise outcome
+        settings[broker] = TopicSettings(
+            topic=topic,
+            read_queues=outcome.read_queue_nums,
+            write_queues=outcome.write_queue_nums,
+            permission=outcome.perm,
+            is_ordered=outcome.order,
+            attributes=outcome.attributes or {},
+            brokers=(broker,),
+        )
+    return settings
+
+
+def _ask_settings(core: ClientCore, address: str, topic: str, deadline: float) -> Flow[TopicConfig]:
+    """Ask a broker for one topic's settings; 4.9 tells those of all topics only."""
+    try:
+        reply = yield from core.ask(
+            address, request_command(TopicConfigRequest(topic)), deadline, topic
+        )
+        return decode_body(TopicConfig, reply.body)
+    except NotSupported:
+        command = Command(int(RequestCode.GET_ALL_TOPIC_CONFIG))
+        reply = yield from core.ask(address, command, deadline)
+    table = decode_body(TopicTableBody, reply.body).topic_config_table
+    if topic not in table:
+        raise TopicNotFound(int(ResponseCode.TOPIC_NOT_EXIST), None, address, topic)
+    return table[topic]
+
+
+def topic_stats(core: ClientCore, topic: str, *, deadline: float) -> Flow[list[QueueState]]:
+    """Ask each master of a topic what its queues hold.
+
+    Raises:
+        RouteNotFound: There is no such topic.
+        RocketMQError: A broker did not answer.
+    """
+    route = yield from topic_route(core, topic, deadline=deadline)
+    header = TopicStatsRequest(with_namespace(topic, core.options.namespace))
+    replies = yield from ask_each(
+        core, route.masters, lambda: request_command(header), deadline, topic
+    )
+    return sorted(
+        (
+            QueueState(
+                QueueId(topic, queue.broker, queue.number),
+                ends.min_offset,
+                ends.max_offset,
+                _time_of(ends.last_update_timestamp),
+            )
+            for reply in replies.values()
+            for queue, ends in decode_body(TopicStatsBody, reply.body).offset_table.items()
+        ),
+        key=lambda state: state.queue,
+    )
+
+
+def _time_of(at_ms: int) -> datetime | None:
+    return datetime.fromtimestamp(at_ms / 1000, UTC) if at_ms > 0 else None

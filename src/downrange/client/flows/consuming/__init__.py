@@ -1,0 +1,1 @@
+"""Flows of consumers: pulls, buffers, offsets."""

@@ -1,0 +1,463 @@
+"""A reader: keeps pulling from many queues, and hands out what it has got.
+
+Each queue has a fetching flow, which runs in the background and fills that queue's buffer; `poll`
+empties the buffers in turn. So a queue whose broker is away holds nobody up.
+
+One rule: a cursor is one run through one queue. To seek is to drop the cursor and begin another;
+what still arrives for the old one is nobody's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from downrange.client.flows.admin.messages import (
+    max_offset,
+    read_queues,
+    set_group_offset,
+    shown_queue,
+)
+from downrange.client.flows.consuming.pull import (
+    EVERYTHING,
+    PullStatus,
+    check_filter,
+    find_start,
+    pull,
+)
+from downrange.client.flows.effects import Ask, Flow, Gather, Once, Pause, Signal, Wait
+from downrange.client.flows.names import with_namespace
+from downrange.client.flows.routing.routes import MASTER, refresh_route
+from downrange.client.flows.validation import check_group
+from downrange.errors import ClientClosed, OptionError, RocketMQError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.consuming.pull import Filter, Start
+    from downrange.client.flows.routing.routes import Route
+    from downrange.model import QueueId, QueueOffset, ReceivedMessage
+    from downrange.options import PullOptions
+
+ResultT = TypeVar("ResultT")
+_AT_ONCE: Final = 16
+#: Pauses after a failed pull grow from the first to the second.
+_PAUSE_MIN: Final = 0.1
+_PAUSE_MAX: Final = 3.0
+#: A broker that does not hold pulls back, though it was asked to, is not asked more often than so.
+_HELD_MIN: Final = 0.05
+#: How often a flow that waits for room looks whether it is still wanted.
+_WAIT_MAX: Final = 60.0
+
+
+def at_once(function: Callable[[], ResultT]) -> Flow[ResultT]:
+    """Call a function as one step of a flow, so that nothing else happens meanwhile."""
+    yield from ()
+    return function()
+
+
+class PullCursor:
+    """One run through one queue.
+
+    Args:
+        queue: The queue.
+        start: Where to begin; becomes an offset when the broker can be asked.
+        wanted: Which messages.
+        offset: The offset, where it is known already.
+
+    Attributes:
+        committed: What the group's progress was set to last, as far as this cursor knows.
+        failure: Why the last pull failed; None when it did not.
+        moves: How often the queue did not have the offset any more, so that messages were missed.
+        is_dropped: Whether nobody wants what it fetches any more.
+    """
+
+    def __init__(
+        self, queue: QueueId, start: Start, wanted: Filter, offset: QueueOffset | None = None
+    ) -> None:
+        self.queue = queue
+        self.start: Start = start
+        self.wanted = wanted
+        self.next_offset = offset
+        self.buffer: deque[ReceivedMessage] = deque()
+        self.committed = offset if start == "committed" else None
+        self.failure: RocketMQError | None = None
+        self.moves = 0
+        self.is_dropped = False
+        self.replica = MASTER
+        #: Fires when there is room in the buffer again, or when the cursor is dropped.
+        self.room = Signal()
+
+    @property
+    def position(self) -> QueueOffset | None:
+        """The offset of the next message to hand out; None when it is not known yet."""
+        return self.buffer[0].offset if self.buffer else self.next_offset
+
+    def take(self, count: int) -> list[ReceivedMessage]:
+        """Hand out so many messages at most."""
+        buffer = self.buffer
+        taken = [buffer.popleft() for _ in range(min(count, len(buffer)))]
+        self.room.fire()
+        return taken
+
+    def drop(self) -> None:
+        """Let nobody have what is here, or still comes."""
+        self.is_dropped = True
+        self.buffer.clear()
+        self.room.fire()
+
+
+class PullState:
+    """A reader: its group, its cursors.
+
+    Args:
+        core: The client.
+        group: Its group.
+        options: How it reads.
+        spawn: Starts a flow in the background, from whichever thread.
+        report: Told when a queue cannot be read any more, with the error, and when it can again.
+
+    Raises:
+        OptionError: The group's name breaks a rule.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        options: PullOptions,
+        spawn: Callable[[Flow[None]], object],
+        report: Callable[[QueueId, RocketMQError | None], None],
+    ) -> None:
+        check_group(group)
+        self.core = core
+        self.group = group
+        self.options = options
+        self.cursors: dict[QueueId, PullCursor] = {}
+        self._spawn = spawn
+        self._report = report
+        self._is_closed = False
+        self._turn = 0
+        self._arrival = Signal()
+        #: Topic -> its filter, and the route as it was when its queues were last looked at.
+        self._topics: dict[str, tuple[Filter, Route | None]] = {}
+
+    # ---- assigning -----------------------------------------------------------------------------
+
+    def assign(
+        self, what: Iterable[str | QueueId], *, start: Start, wanted: Filter, deadline: float
+    ) -> Flow[None]:
+        """Read these topics and queues from now on, and nothing else.
+
+        Queues that a topic gets later are read from their beginning.
+
+        Raises:
+            OptionError: The start means nothing.
+            RouteNotFound: A topic has no queues to read.
+            RocketMQError: A filter is refused, or no start could be found because no broker
+                answered. Those of single brokers are tried again in the background.
+        """
+        core, group = self.core, self.group
+        queues: list[QueueId] = []
+        topics: list[str] = []
+        for each in what:
+            if isinstance(each, str):
+                topics.append(each)
+                queues += yield from read_queues(core, each, deadline=deadline)
+            else:
+                queues.append(each)
+        if wanted.kind != EVERYTHING.kind:
+            for topic in sorted({queue.topic for queue in queues}):
+                yield from check_filter(core, topic, group, wanted, deadline)
+        cursors = yield from self._begin(dict.fromkeys(queues), start, wanted, deadline)
+        self.drop_all()
+        self._topics = {topic: (wanted, self._route(topic)) for topic in topics}
+        yield from self._add(cursors)
+
+    def seek(self, queue: QueueId, to: Start, *, deadline: float) -> Flow[None]:
+        """Go on elsewhere in a queue.
+
+        Raises:
+            OptionError: The queue is not assigned, or the place means nothing.
+            RocketMQError: The broker did not answer.
+        """
+        old = self.cursor_of(queue)
+        cursors = yield from self._begin([queue], to, old.wanted, deadline)
+        cursors[0].committed = old.committed
+        yield from self._add(cursors)
+
+    def _begin(
+        self, queues: Iterable[QueueId], start: Start, wanted: Filter, deadline: float
+    ) -> Flow[list[PullCursor]]:
+        """Find where to begin; a queue whose broker is away begins later, unless all are."""
+        named = list(queues)
+        finding = [
+            find_start(self.core, queue, self.group, start, deadline=deadline) for queue in named
+        ]
+        found: list[QueueOffset | RocketMQError] = yield Gather(finding, _AT_ONCE)
+        failures = [each for each in found if isinstance(each, RocketMQError)]
+        hopeless = [failure for failure in failures if isinstance(failure, OptionError)]
+        if hopeless or (failures and len(failures) == len(named)):
+            raise (hopeless or failures)[0]
+        cursors: list[PullCursor] = []
+        for queue, each in zip(named, found, strict=True):
+            if isinstance(each, RocketMQError):
+                cursors.append(PullCursor(queue, start, wanted))
+                cursors[-1].failure = each
+            else:
+                cursors.append(PullCursor(queue, start, wanted, each))
+        return cursors
+
+    def _add(self, cursors: Iterable[PullCursor]) -> Flow[None]:
+        """Let cursors take their queues over, and begin to fetch."""
+        for cursor in cursors:
+            if self._is_closed:
+                raise self._closed()
+            old = self.cursors.get(cursor.queue)
+            if old is not None:
+                cursor.moves += old.moves
+                old.drop()
+            self.cursors[cursor.queue] = cursor
+            yield Ask(self._spawn, (self._fetch(cursor),))
+
+    def _follow(self) -> Flow[None]:
+        """Take in queues that assigned topics have got since."""
+        for topic, (wanted, seen) in list(self._topics.items()):
+            route = self._route(topic)
+            if route is seen or route is None:
+                continue
+            self._topics[topic] = (wanted, route)
+            queues = [shown_queue(self.core, queue) for queue in route.readable]
+            yield from self._add(
+                [
+                    PullCursor(queue, "earliest", wanted)
+                    for queue in queues
+                    if queue not in self.cursors
+                ]
+            )
+
+    def _route(self, topic: str) -> Route | None:
+        return self.core.routes.get(with_namespace(topic, self.core.options.namespace))
+
+    def drop_all(self) -> None:
+        """Read nothing any more."""
+        for cursor in self.cursors.values():
+            cursor.drop()
+        self.cursors.clear()
+        self._topics.clear()
+
+    def close(self) -> None:
+        """Read nothing any more, and let nobody wait for it."""
+        self._is_closed = True
+        self.drop_all()
+        self._arrival.fire()
+
+    def _closed(self) -> ClientClosed:
+        return ClientClosed(f"the consumer of group {self.group!r}")
+
+    def cursor_of(self, queue: QueueId) -> PullCursor:
+        """Return the cursor in a queue.
+
+        Raises:
+            OptionError: The queue is not assigned.
+        """
+        cursor = self.cursors.get(queue)
+        if cursor is None:
+            raise OptionError(f"{queue} is not assigned to this consumer")
+        return cursor
+
+    # ---- fetching ------------------------------------------------------------------------------
+
+    def _fetch(self, cursor: PullCursor) -> Flow[None]:
+        """Fill a cursor's buffer as long as someone wants it; survive whatever goes wrong."""
+        pause = _PAUSE_MIN
+        while not cursor.is_dropped:
+            try:
+                yield from self._fetch_once(cursor)
+                pause = _PAUSE_MIN
+            except RocketMQError as error:
+                if cursor.is_dropped:
+                    return
+                if cursor.failure is None:
+                    self._report(cursor.queue, error)
+                cursor.failure = error
+                self._arrival.fire()
+                yield Pause(pause)
+                pause = min(2 * pause, _PAUSE_MAX)
+                yield from self._refresh_route(cursor.queue)
+
+    def _fetch_once(self, cursor: PullCursor) -> Flow[None]:
+        core, options = self.core, self.options
+        now = core.clock.now()
+        if cursor.buffer and len(cursor.buffer) + options.batch_count > self._room_per_queue():
+            cursor.room = Signal()
+            yield Wait(cursor.room, now + _WAIT_MAX)
+            return
+        if cursor.next_offset is None:
+            cursor.next_offset = yield from find_start(
+                core,
+                cursor.queue,
+                self.group,
+                cursor.start,
+                deadline=now + core.options.call_timeout,
+            )
+        batch = yield from pull(
+            core,
+            cursor.queue,
+            cursor.next_offset,
+            group=self.group,
+            max_count=options.batch_count,
+            wanted=cursor.wanted,
+            suspend=options.suspend,
+            replica=cursor.replica,
+            deadline=now + options.suspend + options.answer_margin,
+        )
+        if cursor.is_dropped:
+            return
+        if cursor.failure is not None:
+            self._report(cursor.queue, None)
+        cursor.failure = None
+        cursor.replica = batch.replica
+        cursor.moves += batch.status is PullStatus.MOVED
+        cursor.next_offset = batch.next_offset
+        if batch.messages:
+            cursor.buffer.extend(batch.messages)
+            self._arrival.fire()
+        elif batch.status is PullStatus.NO_NEW and core.clock.now() - now < _HELD_MIN:
+            yield Pause(_HELD_MIN)
+
+    def _room_per_queue(self) -> int:
+        return self.options.buffered_max // max(1, len(self.cursors))
+
+    def _refresh_route(self, queue: QueueId) -> Flow[None]:
+        """Ask whether the queue's broker has moved; nobody may know."""
+        core = self.core
+        topic = with_namespace(queue.topic, core.options.namespace)
+        deadline = core.clock.now() + core.options.call_timeout
+        try:
+            yield Once(("refresh", topic), lambda: refresh_route(core, topic, deadline))
+        except RocketMQError:
+            return  # it is told by the pull that fails next
+
+    # ---- handing out ---------------------------------------------------------------------------
+
+    def poll(self, max_count: int, deadline: float) -> Flow[list[ReceivedMessage]]:
+        """Return messages as soon as there are any; none when the deadline passes.
+
+        They are one queue's after the other's, each in order; the next call begins with the queue
+        that follows.
+
+        Raises:
+            OptionError: Nothing is assigned.
+            ClientClosed: The reader was closed meanwhile.
+            RocketMQError: No queue can be read; the first one's failure. At once when trying again
+                cannot help, else at the deadline: fetching goes on in the background.
+        """
+        if not self.cursors:
+            raise OptionError("nothing is assigned: call assign() first")
+        yield from self._follow()
+        while not self._is_closed:
+            messages = self.take(max_count)
+            if messages:
+                return messages
+            failure = self._failure()
+            if failure is not None and not failure.retryable:
+                raise failure
+            if self._arrival.is_fired:
+                self._arrival = Signal()
+            is_in_time: bool = yield Wait(self._arrival, deadline)
+            if not is_in_time:
+                break
+        if self._is_closed:
+            raise self._closed()
+        failure = self._failure()
+        if failure is not None:
+            raise failure
+        return []
+
+    def take(self, max_count: int) -> list[ReceivedMessage]:
+        """Return what is there, from all queues in turn."""
+        cursors = list(self.cursors.values())
+        first, self._turn = self._turn, self._turn + 1
+        taken: list[ReceivedMessage] = []
+        for index in range(len(cursors)):
+            cursor = cursors[(first + index) % len(cursors)]
+            if cursor.buffer:
+                taken += cursor.take(max_count - len(taken))
+                if len(taken) >= max_count:
+                    break
+        return taken
+
+    def _failure(self) -> RocketMQError | None:
+        """Return why nothing can be read; None when a queue is well, or may be."""
+        failures = [cursor.failure for cursor in self.cursors.values()]
+        known = [failure for failure in failures if failure is not None]
+        if not known or len(known) < len(failures):
+            return None
+        return next((failure for failure in known if failure.retryable), known[0])
+
+    def positions(self) -> dict[QueueId, QueueOffset | None]:
+        """Return the offset of the next message of each queue; None where it is not known yet."""
+        return {queue: cursor.position for queue, cursor in self.cursors.items()}
+
+    def failures(self) -> dict[QueueId, RocketMQError]:
+        """Return which queues cannot be read now, and why."""
+        return {
+            queue: cursor.failure
+            for queue, cursor in self.cursors.items()
+            if cursor.failure is not None
+        }
+
+    # ---- progress ------------------------------------------------------------------------------
+
+    def commit(self, *, deadline: float) -> Flow[dict[QueueId, QueueOffset]]:
+        """Record how far the group has come: behind the messages that `poll` handed out.
+
+        Returns:
+            What was recorded; queues whose position has not changed are left out.
+
+        Raises:
+            RocketMQError: A broker did not take it; others may have, and a second call repeats only
+                what is left.
+        """
+        dirty = [
+            (cursor, position)
+            for cursor in self.cursors.values()
+            if (position := cursor.position) is not None and position != cursor.committed
+        ]
+        outcomes: list[object] = yield Gather(
+            [
+                set_group_offset(self.core, self.group, cursor.queue, position, deadline=deadline)
+                for cursor, position in dirty
+            ],
+            _AT_ONCE,
+        )
+        recorded: dict[QueueId, QueueOffset] = {}
+        failure: RocketMQError | None = None
+        for (cursor, position), outcome in zip(dirty, outcomes, strict=True):
+            if isinstance(outcome, RocketMQError):
+                failure = failure or outcome
+            else:
+                cursor.committed = recorded[cursor.queue] = position
+        if failure is not None:
+            raise failure
+        return recorded
+
+    def lag(self, *, deadline: float) -> Flow[dict[QueueId, int]]:
+        """Return how many messages of each queue have not been handed out; filters do not count.
+
+        Raises:
+            RocketMQError: A broker did not answer.
+        """
+        queues = list(self.cursors)
+        ends: list[QueueOffset | RocketMQError] = yield Gather(
+            [max_offset(self.core, queue, deadline=deadline) for queue in queues], _AT_ONCE
+        )
+        lags: dict[QueueId, int] = {}
+        for queue, end in zip(queues, ends, strict=True):
+            if isinstance(end, RocketMQError):
+                raise end
+            position = self.cursors[queue].position if queue in self.cursors else None
+            lags[queue] = max(0, end - (position or 0))
+        return lags

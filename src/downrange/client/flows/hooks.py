@@ -1,0 +1,191 @@
+"""Hooks: functions of the user's that look on while messages are sent, or that forbid it.
+
+Around each attempt to send, in this order: `forbid_send`, `before_send`, `before_call`, the wire,
+`after_call`, `after_send`. One rule: only `forbid_send` decides. An error in any other hook is told
+to whoever asked for reports, and what was going on goes on.
+
+Every hook is called with one context, but those of calls, which get the address, the request and,
+afterwards, the reply. Under asyncio a hook may be a coroutine function. No hooks cost nothing:
+callers look whether there are any before they make a context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from downrange.client.flows.effects import Ask, Flow
+from downrange.errors import OptionError, SendForbidden
+
+if TYPE_CHECKING:
+    from downrange.errors import RocketMQError
+    from downrange.model import Message, QueueId, ReceivedMessage, SendReceipt
+    from downrange.wire.codes import TransactionFlag
+    from downrange.wire.command import Command
+
+#: How the caller of a send waits for it.
+SendMode: TypeAlias = Literal["sync", "async", "oneway"]
+
+
+class MessageType(IntEnum):
+    """What kind of message it is, for hooks and traces (Java: `MessageType`)."""
+
+    NORMAL = 0
+    HALF = 1
+    COMMIT = 2
+    DELAY = 3
+    ORDER = 4
+
+
+# The last three are looked at by 5.x only; 4.9 calls such a message normal.
+_DELAYED_BY: Final = frozenset(
+    {"DELAY", "__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"}
+)
+
+
+def message_type_of(properties: Mapping[str, str]) -> MessageType:
+    """Return the type of a message with these properties; a delayed half one is delayed."""
+    if not _DELAYED_BY.isdisjoint(properties):
+        return MessageType.DELAY
+    if properties.get("TRAN_MSG") == "true":
+        return MessageType.HALF
+    return MessageType.NORMAL
+
+
+@dataclass(slots=True, kw_only=True)
+class SendContext:
+    """One attempt to send; the same object before and after it.
+
+    Attributes:
+        group: The producer's group.
+        messages: What is sent: one message, or those of a batch.
+        queue: Where it goes.
+        address: The broker's "host:port".
+        mode: How the caller waits.
+        message_type: Normal, half or delayed.
+        namespace: The client's, if it has one.
+        receipt: What the broker said; None before, and after an attempt that failed.
+        error: Why the attempt failed; None before, and after one that did not.
+        notes: For hooks to keep something from `before_send` to `after_send`.
+    """
+
+    group: str
+    messages: Sequence[Message]
+    queue: QueueId
+    address: str
+    mode: SendMode
+    message_type: MessageType = MessageType.NORMAL
+    namespace: str | None = None
+    receipt: SendReceipt | None = None
+    error: RocketMQError | None = None
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def message(self) -> Message:
+        """The message; the first one of a batch."""
+        return self.messages[0]
+
+
+@dataclass(slots=True, kw_only=True)
+class EndTransactionContext:
+    """The end of a transaction, as it is about to be told to the broker.
+
+    Attributes:
+        group: The producer's group.
+        message: The half message: as it was sent, or as the broker sent it back to ask about it.
+        address: The broker's "host:port".
+        message_id: The message's unique id.
+        transaction_id: The transaction's id.
+        outcome: COMMIT, ROLLBACK, or NONE when it is not known yet.
+        is_from_check: Whether the broker had asked.
+    """
+
+    group: str
+    message: Message | ReceivedMessage
+    address: str
+    message_id: str
+    transaction_id: str | None
+    outcome: TransactionFlag
+    is_from_check: bool = False
+
+
+SendHook: TypeAlias = Callable[[SendContext], object]
+EndTransactionHook: TypeAlias = Callable[[EndTransactionContext], object]
+#: Is given the address and the request; fields that it adds to the request are signed.
+BeforeCallHook: TypeAlias = "Callable[[str, Command], object]"
+#: Is given the address, the request and the reply; None when there is none.
+AfterCallHook: TypeAlias = "Callable[[str, Command, Command | None], object]"
+#: Is told which hook failed, and how.
+Report: TypeAlias = Callable[[str, Exception], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """The functions to call, each kind in order.
+
+    Attributes:
+        forbid_send: Called before each attempt; raise anything to stop the send with a
+            `SendForbidden`.
+        before_send: Called before each attempt.
+        after_send: Called after each attempt, with its receipt or error.
+        before_call: Called before each request to a server.
+        after_call: Called after each request to a server.
+        end_transaction: Called when a transaction's end is told to the broker.
+    """
+
+    forbid_send: tuple[SendHook, ...] = ()
+    before_send: tuple[SendHook, ...] = ()
+    after_send: tuple[SendHook, ...] = ()
+    before_call: tuple[BeforeCallHook, ...] = ()
+    after_call: tuple[AfterCallHook, ...] = ()
+    end_transaction: tuple[EndTransactionHook, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be called.
+
+        Raises:
+            OptionError: Names the kind of hook.
+        """
+        for kind in fields(self):
+            hooks: Any = getattr(self, kind.name)
+            if not isinstance(hooks, tuple) or not all(map(callable, hooks)):
+                raise OptionError(f"{kind.name}={hooks!r} is no tuple of functions")
+
+
+def run_observers(
+    hooks: Sequence[Callable[..., object]], args: tuple[Any, ...], report: Report
+) -> Flow[None]:
+    """Call each hook with the arguments; an error is reported, and the next hook's turn comes."""
+    for hook in hooks:
+        try:
+            yield Ask(hook, args)
+        except Exception as error:  # the user's code may raise anything
+            report(_name_of(hook), error)
+
+
+def run_forbidden(hooks: Sequence[SendHook], context: SendContext) -> Flow[None]:
+    """Ask each hook whether the message may be sent.
+
+    Raises:
+        SendForbidden: One said no, by raising this or anything else.
+    """
+    for hook in hooks:
+        try:
+            yield Ask(hook, (context,))
+        except SendForbidden:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            topic = context.queue.topic
+            forbidden = SendForbidden(
+                f"{_name_of(hook)} forbids to send to {topic!r}: {type(error).__name__}: {error}"
+            )
+            forbidden.topic = topic
+            raise forbidden from error
+
+
+def _name_of(hook: Callable[..., object]) -> str:
+    module = getattr(hook, "__module__", None)
+    name = getattr(hook, "__qualname__", None)
+    return f"hook {module}.{name}" if module and name else f"hook {hook!r}"

@@ -1,0 +1,1 @@
+"""Flows of producers: prepare, send, retry, batch, transactions, request-reply, trace."""

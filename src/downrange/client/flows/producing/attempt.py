@@ -1,0 +1,134 @@
+"""One attempt to send, as a request to a broker and as the answer to it.
+
+The request is made for every message, so what does not change from one to the next is kept: a form
+per queue and request code.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from downrange.errors import server_error
+from downrange.model import Attempt, QueueId, QueueOffset, SendReceipt, SendStatus
+from downrange.wire.codes import RequestCode
+from downrange.wire.command import Command
+from downrange.wire.headers import SendReply, SendRequest
+from downrange.wire.send_commands import SendCommand, SendForm
+
+if TYPE_CHECKING:
+    from downrange.client.flows.producing.prepare import Outgoing
+    from downrange.client.flows.producing.producer_core import ProducerCore
+
+_STATUSES: Final = {status.value: status for status in SendStatus}
+#: Requests whose fields have their names in full.
+_V1_CODES: Final = frozenset(
+    {int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE)},
+)
+#: Forms that a producer keeps; beyond that it begins anew. Queues come and go with their topics.
+FORMS_MAX: Final = 4096
+
+
+def send_command(
+    producer: ProducerCore, outgoing: Outgoing, queue: QueueId
+) -> Command | SendCommand:
+    """Build the request that sends a message to a queue.
+
+    Raises:
+        Unencodable: The broker's name cannot be written.
+    """
+    form = producer.forms.get((queue, outgoing.code))
+    if form is None:
+        if outgoing.code in _V1_CODES:
+            return _command_v1(producer, outgoing, queue)
+        form = _form_for(producer, outgoing, queue)
+    return SendCommand(
+        form,
+        outgoing.body,
+        outgoing.properties,
+        outgoing.sys_flag,
+        outgoing.born_ms,
+        outgoing.message.flag,
+    )
+
+
+def plain_command(producer: ProducerCore, outgoing: Outgoing, queue: QueueId) -> Command:
+    """Build the same request as one whose fields may be changed: by a hook, or a signature.
+
+    Raises:
+        Unencodable: The broker's name cannot be written.
+    """
+    command = send_command(producer, outgoing, queue)
+    return command.plain() if isinstance(command, SendCommand) else command
+
+
+def _form_for(producer: ProducerCore, outgoing: Outgoing, queue: QueueId) -> SendForm:
+    options = producer.options
+    form = SendForm(
+        outgoing.code,
+        group=producer.group,
+        topic=outgoing.topic,
+        default_topic=options.default_topic,
+        default_topic_queues=options.default_topic_queues,
+        queue=queue.number,
+        broker=queue.broker,
+        is_unit=producer.client.options.is_unit_mode,
+        is_batch=outgoing.batch is not None,
+    )
+    if len(producer.forms) >= FORMS_MAX:
+        producer.forms.clear()
+    producer.forms[queue, outgoing.code] = form
+    return form
+
+
+def _command_v1(producer: ProducerCore, outgoing: Outgoing, queue: QueueId) -> Command:
+    options = producer.options
+    header = SendRequest(
+        producer_group=producer.group,
+        topic=outgoing.topic,
+        default_topic=options.default_topic,
+        default_topic_queue_nums=options.default_topic_queues,
+        queue_id=queue.number,
+        sys_flag=outgoing.sys_flag,
+        born_timestamp=outgoing.born_ms,
+        flag=outgoing.message.flag,
+        properties=outgoing.properties,
+        reconsume_times=0,
+        unit_mode=producer.client.options.is_unit_mode,
+        batch=False,
+        broker_name=queue.broker,
+    )
+    return Command(outgoing.code, header.to_fields(), outgoing.body)
+
+
+def receipt_of(
+    reply: Command,
+    address: str,
+    queue: QueueId,
+    outgoing: Outgoing,
+    failures: list[Attempt],
+) -> SendReceipt:
+    """Read a broker's answer to a send.
+
+    Raises:
+        ServerError: It refused.
+        MalformedCommand: It answers success without saying where the message is.
+    """
+    status = _STATUSES.get(reply.code)
+    if status is None:
+        raise server_error(reply.code, reply.remark, address, outgoing.message.topic)
+    fields = SendReply.from_fields(reply.fields)
+    topic = outgoing.message.topic
+    if queue.topic != topic or queue.number != fields.queue_id:
+        queue = QueueId(topic, queue.broker, fields.queue_id)
+    return SendReceipt(
+        message_id=outgoing.message_id,
+        queue=queue,
+        offset=QueueOffset(fields.queue_offset),
+        offset_id=fields.msg_id,
+        status=status,
+        transaction_id=fields.transaction_id,
+        recall_handle=fields.recall_handle,
+        region=fields.region or "DefaultRegion",
+        is_traced=fields.trace_on is not False,
+        failures=tuple(failures) if failures else (),
+    )

@@ -1,0 +1,161 @@
+"""Lists of messages as batches: what may go into one, and where to cut.
+
+One rule: everything here is lazy. A list of any length, or a stream without an end, is looked at
+one message at a time, and no more is held than one batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from downrange.client.flows.names import RETRY_PREFIX
+from downrange.errors import InvalidMessage
+from downrange.wire.messages import batch_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from downrange.model import Message
+
+ItemT = TypeVar("ItemT")
+
+#: What an item of a batch takes besides body and properties: five i32 and an i16 (wire/records.py).
+_ITEM_BYTES: Final = 5 * 4 + 2
+_PROPERTY_BYTES_MAX: Final = 2**15 - 1
+#: Each property is followed by a mark, as is its name.
+_MARK_BYTES: Final = 2
+_KEYS_BYTES: Final = len("KEYS") + _MARK_BYTES
+_TAGS_BYTES: Final = len("TAGS") + _MARK_BYTES
+_SHARDING_KEY_BYTES: Final = len("__SHARDINGKEY") + _MARK_BYTES
+#: The two that every message has, less the unique id itself; WAIT may be "false", which is longer.
+_PROPERTY_BYTES_MIN: Final = len("UNIQ_KEY") + len("WAIT") + len("true") + 2 * _MARK_BYTES
+
+
+def split(
+    items: Iterable[ItemT], bytes_max: int, size_of: Callable[[ItemT], int]
+) -> Iterator[list[ItemT]]:
+    """Cut messages, or what was made of them, into batches that fit.
+
+    Args:
+        items: Any iterable; it is read as far as the batch that is asked for, and one item more.
+        bytes_max: The most bytes of a batch.
+        size_of: How many bytes an item takes in a batch; `size_in_batch` for messages.
+
+    Raises:
+        InvalidMessage: An item is larger than a batch. Those before it that were not given out yet
+            are not.
+    """
+    batch: list[ItemT] = []
+    room = bytes_max
+    for index, item in enumerate(items):
+        size = size_of(item)
+        if size > bytes_max:
+            raise InvalidMessage(
+                f"message {index} takes {size} bytes in a batch, more than the limit of "
+                f"{bytes_max} (body_bytes_max)"
+            )
+        if size > room:
+            yield batch
+            batch, room = [], bytes_max
+        batch.append(item)
+        room -= size
+    if batch:
+        yield batch
+
+
+def size_in_batch(message: Message, unique_id_bytes: int = 32) -> int:
+    """Return how many bytes a message takes in a batch, as a rule without writing it.
+
+    Args:
+        message: One that may go into a batch, see `check_batch`.
+        unique_id_bytes: The length of unique ids; 56 when they hold an IPv6 address.
+
+    Raises:
+        Unencodable: A property cannot be carried; it would spoil the batch for all others.
+    """
+    own = message.properties
+    size = _PROPERTY_BYTES_MIN + unique_id_bytes + (not message.wait_stored)
+    if not (own or message.keys or message.tags or message.sharding_key):
+        return _ITEM_BYTES + len(message.body) + size
+    size += _MARK_BYTES * len(own)
+    text = "".join(own) + "".join(own.values())
+    if message.keys:
+        text += " ".join(message.keys)
+        size += _KEYS_BYTES
+    if message.tags:
+        text += message.tags
+        size += _TAGS_BYTES
+    if message.sharding_key:
+        text += message.sharding_key
+        size += _SHARDING_KEY_BYTES
+    size += len(text)
+    if size > _PROPERTY_BYTES_MAX or not text.isascii() or "\x01" in text or "\x02" in text:
+        # Out of the ordinary: writing it tells the size, or what is wrong.
+        return len(batch_of([(message, "0" * unique_id_bytes)]))
+    return _ITEM_BYTES + len(message.body) + size
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Refuse messages that cannot share a batch, before any of them is sent.
+
+    Raises:
+        InvalidMessage: Names the first that breaks a rule, see `checked`.
+    """
+    if not messages:
+        return
+    first = messages[0]
+    topic, wait_stored = first.topic, first.wait_stored
+    is_retry = topic.startswith(RETRY_PREFIX)
+    for index, message in enumerate(messages):
+        # As `_problem_with` decides it; that finds the words.
+        if (
+            message.topic != topic
+            or message.wait_stored != wait_stored
+            or message.delay_level
+            or message.deliver_in
+            or message.deliver_at
+            or is_retry
+        ):
+            raise InvalidMessage(f"message {index} {_problem_with(message, first)}")
+
+
+def checked(messages: Iterable[Message]) -> Iterator[Message]:
+    """Hand on messages of a stream as long as they can share a batch.
+
+    They go to one topic with one `wait_stored`, since a request says both once for all its
+    messages; brokers neither delay batches nor take them for a retry topic.
+
+    Raises:
+        InvalidMessage: Names the first message that breaks a rule.
+    """
+    first: Message | None = None
+    for index, message in enumerate(messages):
+        if first is None:
+            first = message
+        problem = _problem_with(message, first)
+        if problem is not None:
+            raise InvalidMessage(f"message {index} {problem}")
+        yield message
+
+
+def is_delayed(message: Message) -> bool:
+    """Whether a message is to be delivered later, in any of the ways there are."""
+    return bool(message.delay_level or message.deliver_in or message.deliver_at)
+
+
+def _problem_with(message: Message, first: Message) -> str | None:
+    if message.topic != first.topic:
+        return (
+            f"is for topic {message.topic!r}, but the first one for {first.topic!r}; a batch goes "
+            "to one topic"
+        )
+    if message.wait_stored != first.wait_stored:
+        return (
+            f"has wait_stored={message.wait_stored}, but the first one {first.wait_stored}; it "
+            "must be the same for a whole batch"
+        )
+    if is_delayed(message):
+        return "is to be delivered later, which a batch cannot; send it by itself"
+    if message.topic.startswith(RETRY_PREFIX):
+        return f"is for retry topic {message.topic!r}, which takes no batches; send it by itself"
+    return None

@@ -1,0 +1,168 @@
+"""From a message to what travels: checked, named, compressed, with its id and its properties.
+
+All of it happens before a flow starts, so that compressing a body holds nobody up. A retry sends
+the same bytes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from downrange.client.flows.names import with_namespace
+from downrange.client.flows.producing.batches import check_batch
+from downrange.client.flows.validation import check_message, check_messages
+from downrange.errors import InvalidMessage
+from downrange.model import Message
+from downrange.wire.codes import RequestCode, TransactionFlag
+from downrange.wire.compression import Compression, compress
+from downrange.wire.messages import batch_of, property_text
+from downrange.wire.properties import PropertyKey, encode_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from downrange.client.flows.producing.producer_core import ProducerCore
+
+_COMPRESSIONS: Final = {
+    "zlib": Compression.ZLIB,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+_PREPARED: Final = int(TransactionFlag.PREPARED)
+#: The codes of a message and of a reply, for each version of the header.
+_CODES_V1: Final = (int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE))
+_CODES_V2: Final = (int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_REPLY_MESSAGE_V2))
+_SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+
+
+class Outgoing(msgspec.Struct, gc=False):
+    """A message, or a batch, ready to be sent to any queue.
+
+    Attributes:
+        message: What the user gave; the first one of a batch.
+        topic: The topic as servers know it, namespace included.
+        message_id: Its unique id; those of a batch joined by commas.
+        body: The bytes that travel.
+        properties: The property string.
+        sys_flag: How body and transaction are marked.
+        code: The request code.
+        born_ms: When it was made.
+        batch: All messages of a batch; None for one message.
+        count: How many messages it holds.
+    """
+
+    message: Message
+    topic: str
+    message_id: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    code: int
+    born_ms: int
+    batch: Sequence[Message] | None = None
+    count: int = 1
+
+
+def prepare(
+    producer: ProducerCore,
+    message: Message,
+    *,
+    extra: Mapping[str, str] | None = None,
+    is_half: bool = False,
+    is_reply: bool = False,
+) -> Outgoing:
+    """Make one message ready.
+
+    Args:
+        producer: Whose settings hold.
+        message: The message.
+        extra: Properties of the protocol that it gets besides its own; none that it has already.
+        is_half: Whether it waits for the end of a transaction.
+        is_reply: Whether it answers a request.
+
+    Raises:
+        InvalidMessage: It breaks a rule.
+        Unencodable: A property cannot be carried.
+    """
+    options = producer.options
+    client = producer.client
+    namespace = client.options.namespace
+    check_message(message, options.body_bytes_max, namespace)
+    born_ms = client.clock.wall_ms()
+    message_id = client.unique_ids.make(born_ms)
+    properties = property_text(message, message_id)
+    if namespace is not None:
+        properties += encode_properties({PropertyKey.INSTANCE_ID: namespace})
+    if extra is not None:
+        properties += encode_properties(extra)
+    body, sys_flag = message.body, 0
+    if len(body) >= options.compress_over_bytes:
+        body, sys_flag = compress(
+            body, _COMPRESSIONS[options.compression], options.compression_level
+        )
+    if is_half:
+        sys_flag |= _PREPARED
+    codes = _CODES_V1 if options.header_version == 1 else _CODES_V2
+    return Outgoing(
+        message=message,
+        topic=message.topic if namespace is None else with_namespace(message.topic, namespace),
+        message_id=message_id,
+        body=body,
+        properties=properties,
+        sys_flag=sys_flag,
+        code=codes[is_reply],
+        born_ms=born_ms,
+    )
+
+
+def prepare_batch(producer: ProducerCore, messages: Sequence[Message]) -> Outgoing:
+    """Make a list of messages ready as one batch; batches are not compressed, as in Java.
+
+    A batch has no unique id of its own: brokers of 4.9 would give it to every message in it.
+
+    Raises:
+        InvalidMessage: A message, or the list, breaks a rule.
+        Unencodable: A property cannot be carried.
+    """
+    check_batch(messages)
+    return prepare_checked_batch(producer, messages)
+
+
+def prepare_checked_batch(producer: ProducerCore, messages: Sequence[Message]) -> Outgoing:
+    """Make messages ready as one batch that are known to fit together, see `check_batch`.
+
+    Raises:
+        InvalidMessage: A message breaks a rule, or they are too much for one request.
+        Unencodable: A property cannot be carried.
+    """
+    options = producer.options
+    client = producer.client
+    namespace = client.options.namespace
+    check_messages(messages, options.body_bytes_max, namespace)
+    born_ms = client.clock.wall_ms()
+    ids = client.unique_ids.make_several(born_ms, len(messages))
+    body = batch_of(zip(messages, ids, strict=True))
+    if len(body) > options.body_bytes_max:
+        raise InvalidMessage(
+            f"a batch of {len(messages)} messages has {len(body)} bytes, more than "
+            f"body_bytes_max={options.body_bytes_max}; send_batch splits a list by itself"
+        )
+    first = messages[0]
+    properties = {"WAIT": "true" if first.wait_stored else "false"}
+    if namespace is not None:
+        properties[PropertyKey.INSTANCE_ID] = namespace
+    return Outgoing(
+        message=first,
+        topic=first.topic if namespace is None else with_namespace(first.topic, namespace),
+        message_id=",".join(ids),
+        body=body,
+        properties=encode_properties(properties),
+        sys_flag=0,
+        code=_SEND_BATCH,
+        born_ms=born_ms,
+        batch=messages,
+        count=len(messages),
+    )

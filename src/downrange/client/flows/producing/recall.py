@@ -1,0 +1,88 @@
+"""Recall: take a timed message back before it is due (brokers from 5.3.2 on)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from downrange.client.flows.names import DLQ_PREFIX, RETRY_PREFIX, without_namespace
+from downrange.client.flows.producing.trace_buffer import trace_of_recall
+from downrange.client.flows.routing.routes import refresh_route
+from downrange.errors import MalformedId, OptionError, RouteNotFound, server_error
+from downrange.wire.codes import ResponseCode
+from downrange.wire.fields import request_command
+from downrange.wire.headers import RecallReply, RecallRequest
+from downrange.wire.properties import PropertyKey
+from downrange.wire.recall_handles import RecallHandle, parse_recall_handle
+
+if TYPE_CHECKING:
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.effects import Flow
+    from downrange.client.flows.producing.producer_core import ProducerCore
+
+_NOT_SUPPORTED: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+
+
+def recall(producer: ProducerCore, handle: str | None, timeout: float | None = None) -> Flow[str]:
+    """Return the flow that takes a timed message back and answers its id.
+
+    Raises:
+        OptionError: There is no handle, it is none, or its topic's messages are not timed.
+    """
+    if not handle:
+        raise OptionError(
+            "there is no recall handle: brokers from 5.3.2 on give one in the receipt of a message "
+            "with deliver_at or deliver_in, and no others do"
+        )
+    try:
+        parsed = parse_recall_handle(handle)
+    except MalformedId as error:
+        raise OptionError(f"recall: {error}") from error
+    if parsed.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        raise OptionError(f"messages of {parsed.topic!r} cannot be taken back")
+    deadline = producer.deadline(timeout)
+    return producer.accepted(_recall(producer, handle, parsed, deadline), deadline)
+
+
+def _recall(
+    producer: ProducerCore, handle: str, parsed: RecallHandle, deadline: float
+) -> Flow[str]:
+    client = producer.client
+    address = yield from _find_broker(client, parsed, deadline)
+    header = RecallRequest(parsed.topic, handle, producer.group, parsed.broker_name)
+    reply = yield from client.call(address, request_command(header), deadline)
+    topic = without_namespace(parsed.topic, client.options.namespace)
+    is_success = reply.code == ResponseCode.SUCCESS
+    if producer.trace is not None:
+        producer.trace.add(
+            trace_of_recall(
+                group=producer.plain_group,
+                topic=topic,
+                message_id=parsed.unique_id,
+                is_success=is_success,
+                region=reply.fields.get(PropertyKey.REGION),
+                time_ms=client.clock.wall_ms(),
+            )
+        )
+    if is_success:
+        return RecallReply.from_fields(reply.fields).msg_id
+    remark = reply.remark
+    if reply.code == _NOT_SUPPORTED:
+        remark = "it cannot take messages back; brokers from 5.3.2 on can"
+    raise server_error(reply.code, remark, address, topic)
+
+
+def _find_broker(client: ClientCore, parsed: RecallHandle, deadline: float) -> Flow[str]:
+    """Return the master that has the message, or else any of its topic: a proxy passes it on.
+
+    Raises:
+        RouteNotFound: There is none.
+    """
+    address = client.routes.master_of(parsed.broker_name)
+    if address is not None:
+        return address
+    route = yield from refresh_route(client, parsed.topic, deadline)
+    masters = {} if route is None else route.masters
+    if not masters:
+        problem = f": no broker can be asked for a message of broker {parsed.broker_name!r}."
+        raise RouteNotFound(parsed.topic, client.name_servers.addresses, problem)
+    return masters.get(parsed.broker_name) or next(iter(masters.values()))

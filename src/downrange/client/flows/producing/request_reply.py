@@ -1,0 +1,283 @@
+"""Request-reply: a message that wants an answer, and the answer's way back.
+
+A request carries an id of its own and the id of this client. Whoever consumes it replies to a topic
+of the cluster; the broker that gets the reply pushes it to the client over the connection that the
+client's heartbeats come on. Hence the one rule: before a request goes out, all brokers that the
+reply may come through must know this client.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from downrange.client.flows.effects import Ask, Flow, Once, Signal, Wait
+from downrange.client.flows.names import without_namespace
+from downrange.client.flows.producing.prepare import Outgoing, prepare
+from downrange.client.flows.producing.retry_loop import find_route, send
+from downrange.client.flows.routing.membership import greet
+from downrange.client.flows.routing.routes import Route, refresh_route
+from downrange.errors import InvalidMessage, RequestTimedOut, RocketMQError
+from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage, SendReceipt
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.compression import decompress
+from downrange.wire.headers import PushReplyRequest
+from downrange.wire.properties import PropertyKey, decode_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.client.flows.producing.retry_loop import SendRules
+    from downrange.client.flows.routing.queue_picker import Lane
+    from downrange.client.flows.routing.selectors import Selector
+
+_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+_REPLY_TYPE: Final = "reply"
+#: Java's code for "there is nobody to reply to".
+_CANNOT_REPLY: Final = 10007
+#: Requests that were given up are remembered, to tell a late reply from one that was never ours.
+_GIVEN_UP_MAX: Final = 1000
+#: How much of a request's time brokers may take to learn of us.
+_GREETING_SHARE: Final = 1 / 3
+
+
+class PendingReply(msgspec.Struct):
+    """A reply that somebody waits for.
+
+    Attributes:
+        arrived: Fires when it is here.
+        message: The reply, then.
+    """
+
+    arrived: Signal
+    message: ReceivedMessage | None = None
+
+
+class PendingRequests:
+    """A producer's requests that wait for their replies, and the last ones that do no more."""
+
+    __slots__ = ("_given_up", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, PendingReply] = {}
+        self._given_up: dict[str, None] = {}  # a set that keeps the order
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def open(self, correlation_id: str) -> PendingReply:
+        """Begin to wait."""
+        pending = self._waiting[correlation_id] = PendingReply(Signal())
+        return pending
+
+    def close(self, correlation_id: str) -> None:
+        """Stop waiting."""
+        if self._waiting.pop(correlation_id).message is None:
+            if len(self._given_up) >= _GIVEN_UP_MAX:
+                del self._given_up[next(iter(self._given_up))]
+            self._given_up[correlation_id] = None
+
+    def has(self, correlation_id: str) -> bool:
+        """Whether a request with this id is, or was, one of these."""
+        return correlation_id in self._waiting or correlation_id in self._given_up
+
+    def take(self, correlation_id: str, reply: ReceivedMessage) -> bool:
+        """Hand a reply over; return whether somebody waits for it."""
+        pending = self._waiting.get(correlation_id)
+        if pending is None:
+            return False
+        pending.message = reply
+        pending.arrived.fire()
+        return True
+
+
+# ---- asking --------------------------------------------------------------------------------------
+
+
+def request(
+    producer: ProducerCore,
+    message: Message,
+    lane: Lane,
+    rules: SendRules,
+    target: QueueId | Selector | None = None,
+    timeout: float | None = None,
+    *,
+    is_limited: bool = False,
+) -> Flow[ReceivedMessage]:
+    """Return the flow that sends a request and waits for the reply.
+
+    Raises:
+        InvalidMessage: The message breaks a rule.
+    """
+    client = producer.client
+    seconds = producer.options.timeout if timeout is None else timeout
+    deadline = producer.deadline(timeout)
+    correlation_id = client.chance.uuid()
+    extra = {
+        PropertyKey.CORRELATION_ID.value: correlation_id,
+        PropertyKey.REPLY_TO_CLIENT.value: client.client_id,
+        PropertyKey.TTL.value: str(round(seconds * 1000)),
+    }
+    outgoing = prepare(producer, message, extra=extra)
+    client.handlers[int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)] = partial(take_reply, client)
+    flow = _send_and_wait(producer, outgoing, correlation_id, lane, rules, target, deadline)
+    return producer.accepted(flow, deadline, len(message.body) if is_limited else None)
+
+
+def _send_and_wait(
+    producer: ProducerCore,
+    outgoing: Outgoing,
+    correlation_id: str,
+    lane: Lane,
+    rules: SendRules,
+    target: QueueId | Selector | None,
+    deadline: float,
+) -> Flow[ReceivedMessage]:
+    started = producer.client.clock.now()
+    route = yield from find_route(producer, outgoing.topic, deadline)
+    yield from _become_known(producer.client, route, deadline)
+    pending = producer.requests.open(correlation_id)
+    try:
+        yield from send(producer, outgoing, lane, deadline, rules, target)
+        yield Wait(pending.arrived, deadline)
+        if pending.message is None:
+            waited = round(deadline - started, 2)  # what was asked for, but for a moment
+            raise RequestTimedOut(outgoing.message.topic, waited)
+        return pending.message
+    finally:
+        producer.requests.close(correlation_id)
+
+
+def _become_known(client: ClientCore, route: Route, deadline: float) -> Flow[None]:
+    """Greet all brokers that a reply may come through: those of the reply topic."""
+    masters = set(route.masters.values())
+    for cluster in {replicas.cluster for replicas in route.body.broker_datas}:
+        if cluster is not None:
+            replies = yield from _find_replies(client, cluster + _REPLY_SUFFIX, deadline)
+            masters |= set() if replies is None else set(replies.masters.values())
+    now = client.clock.now()
+    yield from greet(client, sorted(masters), now + (deadline - now) * _GREETING_SHARE)
+
+
+def _find_replies(client: ClientCore, topic: str, deadline: float) -> Flow[Route | None]:
+    """Return the route of a reply topic; from then on its brokers get heartbeats as well."""
+    route = client.routes.get(topic)
+    if route is None:
+        try:
+            route = yield Once(("route", topic), lambda: refresh_route(client, topic, deadline))
+        except RocketMQError:
+            return None  # the brokers of the request's own topic may do
+    return route
+
+
+def take_reply(client: ClientCore, address: str, command: Command) -> Flow[Command]:
+    """Take a reply that a broker pushes to us, and tell it that we did."""
+    try:
+        header = PushReplyRequest.from_fields(command.fields)
+        body: bytes = yield Ask(
+            decompress, (command.body, header.sys_flag, client.options.body_bytes_max)
+        )
+    except RocketMQError as error:
+        return Command(int(ResponseCode.SYSTEM_ERROR), remark=f"the reply cannot be read: {error}")
+    reply = _reply_of(client, header, body, client.routes.broker_at(address) or "")
+    correlation_id = reply.properties.get(PropertyKey.CORRELATION_ID, "")
+    for producer in client.producers.values():
+        requests: PendingRequests = producer.requests
+        if requests.has(correlation_id) and not requests.take(correlation_id, reply):
+            producer.counts.late_replies += 1
+    return Command(int(ResponseCode.SUCCESS))
+
+
+def _reply_of(
+    client: ClientCore, header: PushReplyRequest, body: bytes, broker: str
+) -> ReceivedMessage:
+    """Return a pushed reply as a message; where it is stored, if at all, is not said."""
+    properties = decode_properties(header.properties or "")
+    properties[PropertyKey.ARRIVE_TIME.value] = str(client.clock.wall_ms())
+    topic = without_namespace(header.topic, client.options.namespace)
+    return ReceivedMessage(
+        message_id=properties.get(PropertyKey.UNIQUE_KEY, ""),
+        queue=QueueId(topic, broker, header.queue_id),
+        offset=QueueOffset(0),
+        body=body,
+        properties=properties,
+        offset_id="",
+        log_offset=LogOffset(0),
+        flag=header.flag,
+        born_at_ms=header.born_timestamp,
+        born_host=header.born_host,
+        stored_at_ms=header.store_timestamp,
+        delivery_attempts=header.reconsume_times or 0,
+    )
+
+
+# ---- replying ------------------------------------------------------------------------------------
+
+
+def reply(
+    producer: ProducerCore,
+    request: ReceivedMessage,
+    message: Message,
+    lane: Lane,
+    rules: SendRules,
+    timeout: float | None = None,
+    *,
+    is_limited: bool = False,
+) -> Flow[SendReceipt]:
+    """Return the flow that sends a message of `reply_to` to whoever sent the request.
+
+    Raises:
+        InvalidMessage: The message breaks a rule, or the other one is no request.
+    """
+    deadline = producer.deadline(timeout)
+    outgoing = prepare(producer, message, extra=_ids_of(request), is_reply=True)
+    outgoing.topic = message.topic  # the cluster's own: it has no namespace
+    flow = send(producer, outgoing, lane, deadline, rules)
+    return producer.accepted(flow, deadline, len(message.body) if is_limited else None)
+
+
+def reply_to(
+    request: ReceivedMessage,
+    body: bytes | str,
+    *,
+    tags: str | None = None,
+    keys: Iterable[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> Message:
+    """Return a message for the topic that replies to this request go to.
+
+    Raises:
+        InvalidMessage: It does not say which cluster it came through, so it is no request.
+    """
+    cluster = _property(request, PropertyKey.CLUSTER)
+    return Message(cluster + _REPLY_SUFFIX, body, tags=tags, keys=keys, properties=properties)
+
+
+def _ids_of(request: ReceivedMessage) -> dict[str, str]:
+    """Return the properties that a reply's way back is found by."""
+    ids = {
+        key.value: _property(request, key)
+        for key in (PropertyKey.CORRELATION_ID, PropertyKey.REPLY_TO_CLIENT)
+    }
+    ids[PropertyKey.MESSAGE_TYPE.value] = _REPLY_TYPE
+    if (ttl := request.properties.get(PropertyKey.TTL)) is not None:
+        ids[PropertyKey.TTL.value] = ttl
+    return ids
+
+
+def _property(request: ReceivedMessage, key: PropertyKey) -> str:
+    value = request.properties.get(key)
+    if value is None:
+        error = InvalidMessage(
+            f"message {request.message_id} of {request.topic!r} cannot be replied to: it has no "
+            f"property {key.value}, so it was not sent with request()"
+        )
+        error.code = _CANNOT_REPLY
+        error.topic = request.topic
+        raise error
+    return value

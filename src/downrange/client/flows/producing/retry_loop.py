@@ -1,0 +1,387 @@
+"""Sending: which queue, which attempt, and what became of it.
+
+One loop serves every way to send. What differs stands in `SendRules`: how many more attempts, and
+whether a broker's refusal is followed by another one. Java's client decides the same in two places,
+with different rules for `send` and for `send` with a callback; `submit` keeps the latter's.
+
+| Outcome of an attempt | send | submit |
+|---|---|---|
+| no answer: cannot connect, lost, late | next attempt | next attempt |
+| an answer that cannot be read, a request that cannot be written | the end | the end |
+| refused with a code of `retry_codes` | next attempt | the end |
+| refused with another code | the end | the end |
+| stored, but disk or slave was late | the end, or next with `retry_when_not_stored` | the same |
+
+A message whose queue was chosen is never sent to another one. After an attempt without an answer
+the broker may have stored it: the next one may store it twice, and the receipt says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from downrange.client.flows.effects import Ask, Call, Flow
+from downrange.client.flows.hooks import (
+    SendContext,
+    SendMode,
+    message_type_of,
+    run_forbidden,
+    run_observers,
+)
+from downrange.client.flows.producing.attempt import plain_command, receipt_of, send_command
+from downrange.client.flows.producing.trace_buffer import trace_of_send
+from downrange.client.flows.routing.routes import Route, find_writable, refresh_route
+from downrange.client.flows.routing.selectors import (
+    ByHash,
+    ByRandom,
+    ByRoom,
+    by_sharding_key,
+    check_selected,
+    select,
+    selector_failed,
+)
+from downrange.errors import (
+    CallTimeout,
+    ClientStateError,
+    ConnectFailed,
+    InvalidMessage,
+    NoPermission,
+    RocketMQError,
+    RouteNotFound,
+    SendFailed,
+    SendForbidden,
+    SendNotPermitted,
+    SendTimedOut,
+    SendUnreachable,
+    ServerError,
+    WireError,
+    server_error,
+)
+from downrange.model import Attempt, QueueId, SendReceipt, SendStatus
+from downrange.wire.properties import decode_properties
+
+if TYPE_CHECKING:
+    from downrange.client.flows.producing.prepare import Outgoing
+    from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.client.flows.routing.queue_picker import Lane
+    from downrange.client.flows.routing.selectors import Selector
+    from downrange.wire.command import Command
+
+_STORED: Final = SendStatus.STORED
+_VIP_DISTANCE: Final = 2
+
+
+class SendRules(msgspec.Struct, frozen=True):
+    """What differs between the ways to send.
+
+    Attributes:
+        mode: As hooks are told.
+        retries: How many more attempts there may be.
+        is_refusal_retried: Whether an answer with a code of `retry_codes` is followed by one.
+        is_retried_when_chosen: Whether a chosen queue is tried again.
+    """
+
+    mode: SendMode
+    retries: int
+    is_refusal_retried: bool
+    is_retried_when_chosen: bool
+
+
+def send(
+    producer: ProducerCore,
+    outgoing: Outgoing,
+    lane: Lane,
+    deadline: float,
+    rules: SendRules,
+    target: QueueId | Selector | None = None,
+) -> Flow[SendReceipt]:
+    """Store a message on the first broker that takes it before the deadline.
+
+    Args:
+        producer: Who sends.
+        outgoing: What is sent.
+        lane: The caller's place in the round robin.
+        deadline: When to give up, all attempts together.
+        rules: How often to try, and after what.
+        target: A queue, or what chooses one.
+
+    Raises:
+        SendFailed: Nobody took it; lists all attempts.
+        RouteNotFound: The topic has no queue to send to.
+        RocketMQError: No name server answered, or a hook forbids it.
+    """
+    client = producer.client
+    clock = client.clock
+    started = clock.now()
+    topic = outgoing.topic
+    route = client.routes.get(topic)
+    if route is None or not route.writable:
+        route = yield from find_route(producer, topic, deadline)
+    chosen = None
+    if target is not None or outgoing.message.sharding_key is not None:
+        chosen = yield from _choose(producer, route, outgoing, target)
+    retries = rules.retries if chosen is None or rules.is_retried_when_chosen else 0
+    failures: list[Attempt] = []
+    late: SendReceipt | None = None
+    failed_broker: str | None = None
+    while True:
+        now = clock.now()
+        if now >= deadline:
+            break
+        if failures:
+            producer.counts.retried += 1
+        queue = chosen or producer.picker.pick(
+            lane, topic, route.writable, route.write_counts, failed_broker, now
+        )
+        address = route.masters.get(queue.broker)
+        if address is None:
+            address = yield from find_target(producer, queue, deadline)
+        if client.options.vip_channel:
+            address = vip_address(address)
+        until, limit = deadline, producer.options.attempt_timeout
+        if limit is not None and len(failures) < retries:  # the last one has all that is left
+            until = min(deadline, now + limit)
+        try:
+            if producer.is_plain:
+                command = send_command(producer, outgoing, queue)
+                reply: Command = yield Call(address, command, until)
+                receipt = receipt_of(reply, address, queue, outgoing, failures)
+            else:
+                receipt = yield from _observed_attempt(
+                    producer, outgoing, queue, address, until, rules, failures
+                )
+        except SendForbidden:  # no broker has to do with it
+            producer.counts.failed += outgoing.count
+            raise
+        except RocketMQError as error:
+            ended = clock.now()
+            producer.health.failed(queue.broker, error, ended - now, ended)
+            failures.append(Attempt(queue.broker, address, queue.number, error, ended - now))
+            failed_broker = queue.broker
+            if len(failures) > retries or not _is_retried(producer, rules, error):
+                break
+        else:
+            if producer.health.is_on:
+                ended = clock.now()
+                producer.health.answered(queue.broker, ended - now, ended)
+            if receipt.status is _STORED:
+                producer.counts.sent += outgoing.count
+                return receipt
+            late, failed_broker = receipt, queue.broker
+            refusal = server_error(receipt.status.value, receipt.status.name, address, topic)
+            elapsed = clock.now() - now
+            failures.append(Attempt(queue.broker, address, queue.number, refusal, elapsed))
+            if not producer.options.retry_when_not_stored or len(failures) > retries:
+                break
+    if late is not None:
+        producer.counts.sent += outgoing.count
+        return late
+    producer.counts.failed += outgoing.count
+    raise failure_of(outgoing.message.topic, failures, clock.now() - started)
+
+
+def send_oneway(
+    producer: ProducerCore,
+    outgoing: Outgoing,
+    lane: Lane,
+    deadline: float,
+    target: QueueId | Selector | None = None,
+) -> Flow[None]:
+    """Hand a message to a broker without waiting for an answer; nobody knows whether it arrived.
+
+    Raises:
+        RouteNotFound: The topic has no queue to send to.
+        RocketMQError: The broker or all name servers cannot be reached, or a hook forbids it.
+    """
+    client = producer.client
+    route = client.routes.get(outgoing.topic)
+    if route is None or not route.writable:
+        route = yield from find_route(producer, outgoing.topic, deadline)
+    if target is not None or outgoing.message.sharding_key is not None:
+        queue = yield from _choose(producer, route, outgoing, target)
+    else:
+        queue = producer.picker.pick(
+            lane, outgoing.topic, route.writable, route.write_counts, None, client.clock.now()
+        )
+    address = route.masters.get(queue.broker)
+    if address is None:
+        address = yield from find_target(producer, queue, deadline)
+    if client.options.vip_channel:
+        address = vip_address(address)
+    if producer.is_plain:
+        yield Call(address, send_command(producer, outgoing, queue), deadline, is_oneway=True)
+    else:
+        command = plain_command(producer, outgoing, queue)
+        context = _context(producer, outgoing, queue, address, "oneway")
+        yield from run_forbidden(producer.hooks.forbid_send, context)
+        yield from run_observers(producer.hooks.before_send, (context,), producer.report)
+        try:
+            yield from client.call(address, command, deadline, is_oneway=True)
+        except RocketMQError as error:
+            context.error = error
+            yield from run_observers(producer.hooks.after_send, (context,), producer.report)
+            raise
+        yield from run_observers(producer.hooks.after_send, (context,), producer.report)
+    producer.counts.oneway += 1
+
+
+# ---- where to ------------------------------------------------------------------------------------
+
+
+def find_route(producer: ProducerCore, topic: str, deadline: float) -> Flow[Route]:
+    """Return a route that can be sent to; a missing topic gets what `auto_create` says.
+
+    Raises:
+        RouteNotFound: There is none.
+        RocketMQError: No name server answered.
+    """
+    options = producer.options
+    if options.auto_create == "balanced" and producer.client.routes.get(topic) is None:
+        yield from producer.create_balanced(topic, deadline)
+    return (
+        yield from find_writable(
+            producer.client,
+            topic,
+            deadline,
+            default_topic=None if options.auto_create == "off" else options.default_topic,
+            queue_count=options.default_topic_queues,
+        )
+    )
+
+
+def _choose(
+    producer: ProducerCore, route: Route, outgoing: Outgoing, target: QueueId | Selector | None
+) -> Flow[QueueId]:
+    """Return the queue that was asked for, or that a selector or the sharding key chooses."""
+    if target is None:
+        target = by_sharding_key(outgoing.message)
+    if isinstance(target, QueueId):
+        if target.topic not in (outgoing.message.topic, outgoing.topic):
+            raise InvalidMessage(
+                f"a message for {outgoing.message.topic!r} cannot go to the queue {target}, which "
+                "is one of another topic"
+            )
+        return QueueId(outgoing.topic, target.broker, target.number)
+    if isinstance(target, ByHash | ByRandom | ByRoom):
+        return select(target, route.writable, outgoing.message, producer.client.chance)
+    try:
+        chosen: object = yield Ask(target, (route.writable, outgoing.message))
+    except Exception as error:  # the user's code may raise anything
+        raise selector_failed(target, error) from error
+    return check_selected(target, chosen, route.writable)
+
+
+def find_target(producer: ProducerCore, queue: QueueId, deadline: float) -> Flow[str]:
+    """Return the master's address of a broker that the route in use does not name.
+
+    Raises:
+        RouteNotFound: The name server does not know it either.
+    """
+    client = producer.client
+    address = client.routes.master_of(queue.broker)
+    if address is not None:
+        return address
+    route = yield from refresh_route(client, queue.topic, deadline)
+    if route is None or queue.broker not in route.masters:
+        raise RouteNotFound(
+            queue.topic,
+            client.name_servers.addresses,
+            f": broker {queue.broker!r} is not known there, or has no master now.",
+        )
+    return route.masters[queue.broker]
+
+
+def vip_address(address: str) -> str:
+    """Return the address of a broker's second listener, two ports below."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) - _VIP_DISTANCE}"
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+
+def _is_retried(producer: ProducerCore, rules: SendRules, error: RocketMQError) -> bool:
+    if isinstance(error, ServerError):
+        return rules.is_refusal_retried and error.code in producer.options.retry_codes
+    # A command that cannot be written, or a client that was closed, stays so.
+    return not isinstance(error, WireError | ClientStateError)
+
+
+def failure_of(topic: str, failures: list[Attempt], elapsed: float) -> SendFailed:
+    """Return the error for attempts that all failed; its class says what they have in common."""
+    errors = [attempt.error for attempt in failures]
+    kind = SendFailed
+    if not errors or isinstance(errors[-1], CallTimeout):
+        kind = SendTimedOut
+    elif all(isinstance(error, ConnectFailed) for error in errors):
+        kind = SendUnreachable
+    elif all(isinstance(error, NoPermission) for error in errors):
+        kind = SendNotPermitted
+    failed = kind(topic, failures, elapsed)
+    failed.__cause__ = errors[-1] if errors else None
+    return failed
+
+
+# ---- with someone looking on ---------------------------------------------------------------------
+
+
+def _observed_attempt(
+    producer: ProducerCore,
+    outgoing: Outgoing,
+    queue: QueueId,
+    address: str,
+    deadline: float,
+    rules: SendRules,
+    failures: list[Attempt],
+) -> Flow[SendReceipt]:
+    """Make one attempt with hooks, trace and signature around it."""
+    client, hooks = producer.client, producer.hooks
+    context = _context(producer, outgoing, queue, address, rules.mode)
+    yield from run_forbidden(hooks.forbid_send, context)
+    yield from run_observers(hooks.before_send, (context,), producer.report)
+    started, started_ms = client.clock.now(), client.clock.wall_ms()
+    try:
+        command = plain_command(producer, outgoing, queue)
+        reply = yield from client.call(address, command, deadline)
+        receipt = receipt_of(reply, address, queue, outgoing, failures)
+    except RocketMQError as error:
+        context.error = error
+        yield from run_observers(hooks.after_send, (context,), producer.report)
+        raise
+    context.receipt = receipt
+    yield from run_observers(hooks.after_send, (context,), producer.report)
+    trace = producer.trace
+    if trace is not None and receipt.is_traced and trace.wants(outgoing.topic):
+        message = outgoing.message
+        is_batch = outgoing.batch is not None
+        trace.add(
+            trace_of_send(
+                receipt,
+                group=producer.plain_group,
+                topic=message.topic,
+                tags=None if is_batch else message.tags,
+                keys=() if is_batch else message.keys,
+                address=address,
+                body_bytes=len(outgoing.body),
+                message_type=context.message_type,
+                time_ms=started_ms,
+                cost_ms=round((client.clock.now() - started) * 1000),
+            )
+        )
+    return receipt
+
+
+def _context(
+    producer: ProducerCore, outgoing: Outgoing, queue: QueueId, address: str, mode: SendMode
+) -> SendContext:
+    return SendContext(
+        group=producer.plain_group,
+        messages=outgoing.batch or (outgoing.message,),
+        queue=queue,
+        address=address,
+        mode=mode,
+        message_type=message_type_of(decode_properties(outgoing.properties)),
+        namespace=producer.client.options.namespace,
+    )

@@ -1,0 +1,337 @@
+"""Tracing: records of what happened to messages, gathered and sent to the trace topic.
+
+Sends and transactions leave a record in a `TraceBuffer`, which costs them next to nothing and never
+fails; `trace_loop` empties it in the background. One rule: a trace is worth less than a message. A
+full buffer drops records, an error while sending loses them, and both are only counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from downrange.client.flows.effects import Flow, Gather, Signal, Wait
+from downrange.client.flows.hooks import MessageType
+from downrange.client.flows.producing.trace_records import (
+    EndTransactionTrace,
+    PubTrace,
+    RecallTrace,
+    SubBeforeTrace,
+    encode_contexts,
+    index_keys,
+)
+from downrange.errors import RocketMQError
+from downrange.model import Message, SendReceipt, SendStatus
+from downrange.wire.codes import TransactionFlag
+from downrange.wire.properties import PropertyKey
+
+if TYPE_CHECKING:
+    from downrange.client.flows.effects import Clock
+    from downrange.client.flows.hooks import EndTransactionContext
+    from downrange.client.flows.producing.trace_records import TraceRecord
+    from downrange.options.clients import Trace
+
+#: The largest body of a trace message (Java's dispatcher has the same).
+BODY_BYTES_MAX: Final = 128_000
+#: How long a trace message may take to be sent.
+SEND_TIMEOUT: Final = 5.0
+#: What the region is when nobody said.
+DEFAULT_REGION: Final = "DefaultRegion"
+
+# All properties of a message together have 32,767 bytes; the ids of a large batch are more.
+_KEYS_BYTES_MAX: Final = 30_000
+_SENDS_AT_ONCE: Final = 4
+# A millisecond's work.
+_TAKEN_MAX: Final = 100
+_STATE_NAMES: Final = {
+    TransactionFlag.COMMIT: "COMMIT_MESSAGE",
+    TransactionFlag.ROLLBACK: "ROLLBACK_MESSAGE",
+}
+_STATE_UNKNOWN: Final = "UNKNOW"  # as Java spells it
+
+Send: TypeAlias = Callable[[Message], Flow[SendReceipt]]
+
+
+class TraceBuffer:
+    """Records that wait to be sent.
+
+    Args:
+        options: Where they go, how many together, how long one waits, how many at most.
+        clock: The time.
+
+    Attributes:
+        ready: Fires when there are enough for a message; a new one after each that fired.
+        dropped_count: Records that found the buffer full, or were too large for a message.
+        sent_count: Messages of records that were sent.
+        failed_count: Messages of records that were not.
+        under_way: Messages of records that are being sent now.
+        settled: Fires when none is under way any more; closing makes a new one to wait for.
+    """
+
+    __slots__ = (
+        *("_enough", "_oldest_at", "_options", "_waiting"),
+        *("clock", "dropped_count", "failed_count", "ready", "sent_count"),
+        *("settled", "under_way"),
+    )
+
+    def __init__(self, options: Trace, clock: Clock) -> None:
+        self.ready = Signal()
+        self.settled = Signal()
+        self.dropped_count = self.failed_count = self.sent_count = self.under_way = 0
+        self._options = options
+        self.clock = clock
+        self._enough = min(options.batch_count, options.queue_max)
+        self._waiting: list[tuple[TraceRecord, Iterable[str] | None]] = []
+        self._oldest_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wants(self, topic: str) -> bool:
+        """Return whether messages of this topic are traced: all but traces themselves."""
+        return not topic.startswith(self._options.topic)
+
+    def add(self, record: TraceRecord, keys: Iterable[str] | None = None) -> None:
+        """Take a record, or drop it when there is no room.
+
+        Args:
+            record: What happened.
+            keys: What to find it by; the message's ids and keys unless given.
+        """
+        count = len(self._waiting)
+        if count >= self._options.queue_max:
+            self.dropped_count += 1
+            return
+        if not count:
+            self._oldest_at = self.clock.now()
+        self._waiting.append((record, keys))
+        if count + 1 == self._enough:
+            self.ready.fire()
+
+    def due_in(self, now: float) -> float:
+        """Return the seconds until the oldest record, or one added now, has waited long enough."""
+        since = self._oldest_at if self._waiting else now
+        return max(0.0, since + self._options.flush_interval - now)
+
+    def take(self, now: float) -> list[Message]:
+        """Return messages if there are enough records, or one has waited long enough.
+
+        Of a long queue only the front is taken, for nobody can send while this goes on; `ready`
+        then has fired for the rest.
+        """
+        if len(self._waiting) >= self._enough or self.due_in(now) == 0.0:
+            return self._take(_TAKEN_MAX)
+        return []
+
+    def take_all(self) -> list[Message]:
+        """Return messages of all records; for closing."""
+        return self._take(len(self._waiting))
+
+    def _take(self, count: int) -> list[Message]:
+        """As with Java, records of different regions or topics do not share a message."""
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        if self.ready.is_fired and len(self._waiting) < self._enough:
+            self.ready = Signal()
+        parcels: dict[tuple[str | None, ...], list[_Parcel]] = {}
+        for record, given in taken:
+            line = encode_contexts((record,))
+            if len(line) > BODY_BYTES_MAX:
+                self.dropped_count += 1
+                continue
+            keys = index_keys(record) if given is None else _words(given)
+            group = parcels.setdefault(_group_of(record), [])
+            if not group or not group[-1].take(line, keys, self._options.batch_count):
+                group.append(_Parcel(line, keys))
+        return [parcel.seal(self._options.topic) for group in parcels.values() for parcel in group]
+
+
+class _Parcel:
+    """Records that share a message; the first one goes in whatever its keys are."""
+
+    __slots__ = ("_body_bytes", "_keys", "_keys_bytes", "_lines")
+
+    def __init__(self, line: bytes, keys: list[str]) -> None:
+        while (keys_bytes := _bytes_of(keys)) > _KEYS_BYTES_MAX:
+            keys = keys[: len(keys) // 2]
+        self._lines = [line]
+        self._body_bytes = len(line)
+        self._keys = dict.fromkeys(keys)  # a set that keeps the order
+        self._keys_bytes = keys_bytes
+
+    def take(self, line: bytes, keys: list[str], count_max: int) -> bool:
+        """Take one more, or return False when there is no room for it."""
+        body_bytes = self._body_bytes + len(line)
+        keys_bytes = self._keys_bytes + _bytes_of(keys)
+        if (
+            len(self._lines) >= count_max
+            or body_bytes > BODY_BYTES_MAX
+            or keys_bytes > _KEYS_BYTES_MAX
+        ):
+            return False
+        self._lines.append(line)
+        self._body_bytes = body_bytes
+        self._keys.update(dict.fromkeys(keys))
+        self._keys_bytes = keys_bytes
+        return True
+
+    def seal(self, topic: str) -> Message:
+        """Return the message."""
+        return Message(topic, b"".join(self._lines), keys=self._keys)
+
+
+def _bytes_of(keys: list[str]) -> int:
+    return len(" ".join(keys).encode(errors="replace")) + 1  # the blank before the next one
+
+
+def _words(keys: Iterable[str]) -> list[str]:
+    return [word for key in keys for word in key.split()]
+
+
+def _group_of(record: TraceRecord) -> tuple[str | None, ...]:
+    match record:
+        case PubTrace() | EndTransactionTrace() | RecallTrace():
+            return record.region, record.topic
+        case SubBeforeTrace():
+            return (record.region,)
+        case _:
+            return ()
+
+
+# ---- flows ---------------------------------------------------------------------------------------
+
+
+def trace_loop(buffer: TraceBuffer, send: Send) -> Flow[None]:
+    """Send what the buffer has, whenever there is enough or it has waited long enough; forever.
+
+    Args:
+        buffer: Where the records come from.
+        send: Sends one message without tracing it; its errors are counted.
+    """
+    clock = buffer.clock
+    while True:
+        now = clock.now()
+        yield Wait(buffer.ready, now + buffer.due_in(now))
+        yield from _send_all(buffer, buffer.take(clock.now()), send)
+
+
+def flush_trace(buffer: TraceBuffer, send: Send, deadline: float) -> Flow[None]:
+    """Send all that the buffer has, and wait for what the loop is sending; for closing."""
+    yield from _send_all(buffer, buffer.take_all(), send)
+    if buffer.under_way:
+        buffer.settled = Signal()
+        yield Wait(buffer.settled, deadline)
+
+
+def _send_all(buffer: TraceBuffer, messages: list[Message], send: Send) -> Flow[None]:
+    if not messages:
+        return
+    buffer.under_way += len(messages)
+    try:
+        outcomes: list[SendReceipt | RocketMQError] = yield Gather(
+            [send(message) for message in messages], _SENDS_AT_ONCE
+        )
+    finally:
+        buffer.under_way -= len(messages)
+        if not buffer.under_way:
+            buffer.settled.fire()
+    failed = sum(isinstance(outcome, RocketMQError) for outcome in outcomes)
+    buffer.failed_count += failed
+    buffer.sent_count += len(outcomes) - failed
+
+
+# ---- records -------------------------------------------------------------------------------------
+
+
+def trace_of_send(
+    receipt: SendReceipt,
+    *,
+    group: str,
+    topic: str,
+    tags: str | None,
+    keys: Iterable[str],
+    address: str,
+    body_bytes: int,
+    message_type: MessageType,
+    time_ms: int,
+    cost_ms: int,
+) -> PubTrace:
+    """Return the record of a send that a broker answered; ask `receipt.is_traced` first.
+
+    Args:
+        receipt: The answer.
+        group: The producer's group, without a namespace.
+        topic: The topic, without a namespace.
+        tags: Of the message; None for a batch.
+        keys: Of the message; none for a batch.
+        address: The broker's.
+        body_bytes: How long the body was on the wire.
+        message_type: Normal, half or delayed.
+        time_ms: When the attempt began, on the wall clock.
+        cost_ms: How long it took.
+    """
+    return PubTrace(
+        time_ms=time_ms,
+        region=receipt.region,
+        group=group,
+        topic=topic,
+        message_id=receipt.message_id,
+        tags=tags,
+        keys=" ".join(keys) or None,
+        address=address,
+        body_bytes=body_bytes,
+        cost_ms=cost_ms,
+        message_type=message_type,
+        offset_id=receipt.offset_id,
+        is_success=receipt.status is SendStatus.STORED,
+    )
+
+
+def trace_of_end_transaction(
+    context: EndTransactionContext, *, group: str, topic: str, time_ms: int
+) -> EndTransactionTrace:
+    """Return the record of a transaction's end.
+
+    Args:
+        context: What the hooks are given.
+        group: The producer's group, without a namespace.
+        topic: The topic, without a namespace.
+        time_ms: When, on the wall clock.
+    """
+    message = context.message
+    return EndTransactionTrace(
+        time_ms=time_ms,
+        region=message.properties.get(PropertyKey.REGION) or DEFAULT_REGION,
+        group=group,
+        topic=topic,
+        message_id=context.message_id,
+        tags=message.tags,
+        keys=" ".join(message.keys) or None,
+        address=context.address,
+        message_type=MessageType.COMMIT,
+        transaction_id=context.transaction_id,
+        state=_STATE_NAMES.get(context.outcome, _STATE_UNKNOWN),
+        is_from_check=context.is_from_check,
+    )
+
+
+def trace_of_recall(
+    *, group: str, topic: str, message_id: str, is_success: bool, region: str | None, time_ms: int
+) -> RecallTrace:
+    """Return the record of a message that was taken back.
+
+    Args:
+        group: The producer's group, without a namespace.
+        topic: The topic, without a namespace.
+        message_id: The unique id, from the recall handle.
+        is_success: Whether the broker agreed.
+        region: What the broker's answer says.
+        time_ms: When, on the wall clock.
+    """
+    return RecallTrace(
+        time_ms=time_ms,
+        region=region or DEFAULT_REGION,
+        group=group,
+        topic=topic,
+        message_id=message_id,
+        is_success=is_success,
+    )

@@ -1,0 +1,391 @@
+"""Transactions: a half message, local work, and word to the broker about how that ended.
+
+    producer                             broker
+    half message                     ->  stored where no consumer looks
+    the local work runs
+    COMMIT, ROLLBACK or UNKNOWN      ->  one-way: nobody knows whether it arrived
+                                     <-  "what became of it?", when nothing was heard for a while
+    the check runs, its answer       ->
+
+One rule: what cannot be told is not an error. The work is done by then, and the broker asks any
+producer of the group, so the check function must know the outcome of every message, also of those
+that another process sent. After an answer that was lost, a half message may be there twice; then
+the broker asks about the other one, too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from downrange.client.flows.admin.messages import read_messages
+from downrange.client.flows.effects import Ask, Flow
+from downrange.client.flows.hooks import EndTransactionContext, run_observers
+from downrange.client.flows.names import with_namespace
+from downrange.client.flows.producing.permits import Permits
+from downrange.client.flows.producing.prepare import Outgoing, prepare
+from downrange.client.flows.producing.retry_loop import find_route, find_target
+from downrange.client.flows.producing.trace_buffer import trace_of_end_transaction
+from downrange.client.flows.routing.membership import greet
+from downrange.errors import (
+    InvalidMessage,
+    OptionError,
+    RocketMQError,
+    SendFailed,
+    TooManySends,
+    server_error,
+)
+from downrange.model import (
+    Attempt,
+    Message,
+    Outcome,
+    QueueId,
+    ReceivedMessage,
+    SendReceipt,
+    SendStatus,
+    TransactionReceipt,
+)
+from downrange.wire.codes import RequestCode, TransactionFlag
+from downrange.wire.fields import request_command
+from downrange.wire.headers import CheckTransactionRequest, EndTransactionRequest
+from downrange.wire.ids import parse_offset_id
+from downrange.wire.properties import PropertyKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.effects import Clock
+    from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.client.flows.producing.retry_loop import SendRules
+    from downrange.client.flows.routing.queue_picker import Lane
+    from downrange.options import ProducerOptions
+    from downrange.wire.command import Command
+
+#: A question that waited so long for its turn is not worth an answer: the broker asks again.
+_QUESTION_KEEPS: Final = 60.0
+#: Brokers should know us before they get a half message, but not at the cost of the send.
+_GREETING_SHARE: Final = 1 / 3
+
+
+class Half(msgspec.Struct):
+    """A half message, as far as its end concerns it.
+
+    Attributes:
+        message: As it was sent, or as the broker sent it back.
+        queue: Where it will be when it is committed, as servers know it.
+        message_id: Its unique id.
+        transaction_id: What the broker calls the transaction.
+        log_offset: Where the half message is in the broker's commit log.
+        half_offset: Where it is in the broker's queue of half messages.
+    """
+
+    message: Message | ReceivedMessage
+    queue: QueueId
+    message_id: str
+    transaction_id: str | None
+    log_offset: int
+    half_offset: int
+
+
+# ---- sending -------------------------------------------------------------------------------------
+
+
+def send_in_transaction(
+    producer: ProducerCore,
+    message: Message,
+    execute: Callable[..., Any],
+    lane: Lane,
+    rules: SendRules,
+    timeout: float | None = None,
+) -> Flow[TransactionReceipt]:
+    """Return the flow that sends a half message, does the local work and tells how that ended.
+
+    Args:
+        producer: Who sends.
+        message: The message.
+        execute: The local work; is given the message and its receipt, returns an `Outcome`.
+        lane: The caller's place in the round robin.
+        rules: How often to try.
+        timeout: For sending the half message; the options' unless given.
+
+    Raises:
+        InvalidMessage: The message breaks a rule.
+    """
+    deadline = producer.deadline(timeout)
+    outgoing = _prepare_half(producer, message)
+    flow = _send_and_execute(producer, outgoing, execute, lane, rules, deadline)
+    return producer.accepted(flow, deadline)
+
+
+def begin(
+    producer: ProducerCore,
+    message: Message,
+    lane: Lane,
+    rules: SendRules,
+    timeout: float | None = None,
+) -> Flow[tuple[SendReceipt, Half]]:
+    """Return the flow that sends a half message, for a caller who will `end` it.
+
+    The flow rolls a message back that was not stored safely, and raises `SendFailed`.
+
+    Raises:
+        InvalidMessage: The message breaks a rule.
+    """
+    deadline = producer.deadline(timeout)
+    outgoing = _prepare_half(producer, message)
+    return producer.accepted(_begin(producer, outgoing, lane, rules, deadline), deadline)
+
+
+def end(
+    producer: ProducerCore, half: Half, outcome: Outcome, error: Exception | None = None
+) -> Flow[None]:
+    """Tell the broker that has a half message how its transaction ended; errors are reported.
+
+    Args:
+        producer: Who sent it.
+        half: The half message.
+        outcome: The end.
+        error: Why it is not known; the broker logs it.
+    """
+    remark = None if error is None else f"the local work failed: {error!r}"
+    deadline = producer.deadline(None)
+    try:
+        address = yield from find_target(producer, half.queue, deadline)
+        yield from _tell(producer, half, address, outcome, remark)
+    except RocketMQError as problem:
+        producer.report(f"telling {half.queue.broker} {outcome.name} of {half.message_id}", problem)
+
+
+def _prepare_half(producer: ProducerCore, message: Message) -> Outgoing:
+    if message.delay_level or message.deliver_at is not None or message.deliver_in:
+        error = InvalidMessage(
+            f"message for {message.topic!r}: a transaction's message cannot be delayed; it is "
+            "delivered when it is committed"
+        )
+        error.topic = message.topic
+        raise error
+    extra = {
+        PropertyKey.TRANSACTION_PREPARED.value: "true",
+        PropertyKey.PRODUCER_GROUP.value: producer.group,
+    }
+    return prepare(producer, message, extra=extra, is_half=True)
+
+
+def _send_half(
+    producer: ProducerCore, outgoing: Outgoing, lane: Lane, rules: SendRules, deadline: float
+) -> Flow[tuple[SendReceipt, Half]]:
+    """Send it to a broker that knows whom to ask about it."""
+    route = yield from find_route(producer, outgoing.topic, deadline)
+    now = producer.client.clock.now()
+    yield from greet(
+        producer.client, route.masters.values(), now + (deadline - now) * _GREETING_SHARE
+    )
+    # The local work may send as well, so only the half message counts for back-pressure.
+    receipt = yield from producer.send_prepared(
+        outgoing, lane, rules, None, deadline, rules.mode == "async"
+    )
+    half = Half(
+        message=outgoing.message,
+        queue=QueueId(outgoing.topic, receipt.queue.broker, receipt.queue.number),
+        message_id=receipt.message_id,
+        transaction_id=receipt.transaction_id or receipt.message_id,
+        log_offset=parse_offset_id(receipt.offset_id).log_offset,
+        half_offset=receipt.offset,
+    )
+    return receipt, half
+
+
+def _send_and_execute(
+    producer: ProducerCore,
+    outgoing: Outgoing,
+    execute: Callable[..., Any],
+    lane: Lane,
+    rules: SendRules,
+    deadline: float,
+) -> Flow[TransactionReceipt]:
+    receipt, half = yield from _send_half(producer, outgoing, lane, rules, deadline)
+    outcome, error = Outcome.ROLLBACK, None
+    if receipt.status is SendStatus.STORED:
+        args = (outgoing.message, receipt)
+        outcome, error = yield from _decide(producer, "the local work", execute, args)
+    yield from end(producer, half, outcome, error)
+    return TransactionReceipt(receipt, outcome, error)
+
+
+def _begin(
+    producer: ProducerCore, outgoing: Outgoing, lane: Lane, rules: SendRules, deadline: float
+) -> Flow[tuple[SendReceipt, Half]]:
+    clock = producer.client.clock
+    started = clock.now()
+    receipt, half = yield from _send_half(producer, outgoing, lane, rules, deadline)
+    if receipt.status is SendStatus.STORED:
+        return receipt, half
+    yield from end(producer, half, Outcome.ROLLBACK)
+    queue, status, topic = receipt.queue, receipt.status, outgoing.message.topic
+    address = producer.client.routes.master_of(queue.broker) or queue.broker
+    error = server_error(status.value, status.name, address, topic)
+    elapsed = clock.now() - started
+    attempt = Attempt(queue.broker, address, queue.number, error, elapsed)
+    raise SendFailed(topic, [*receipt.failures, attempt], elapsed)
+
+
+def _decide(
+    producer: ProducerCore, what: str, function: Callable[..., Any], args: tuple[Any, ...]
+) -> Flow[tuple[Outcome, Exception | None]]:
+    """Ask the user's function for an outcome; whatever goes wrong means that it is not known."""
+    try:
+        answer: object = yield Ask(function, args, may_block=True)
+    except Exception as error:  # the user's code may raise anything
+        producer.report(what, error)
+        return Outcome.UNKNOWN, error
+    if isinstance(answer, Outcome):
+        return answer, None
+    if answer is None:
+        return Outcome.UNKNOWN, None
+    wrong = OptionError(f"{what} returned {answer!r}, which is no Outcome")
+    producer.report(what, wrong)
+    return Outcome.UNKNOWN, wrong
+
+
+def _tell(
+    producer: ProducerCore,
+    half: Half,
+    address: str,
+    outcome: Outcome,
+    remark: str | None,
+    *,
+    is_from_check: bool = False,
+) -> Flow[None]:
+    """Send the word, and let hooks and trace know."""
+    client, trace = producer.client, producer.trace
+    context = EndTransactionContext(
+        group=producer.plain_group,
+        message=half.message,
+        address=address,
+        message_id=half.message_id,
+        transaction_id=half.transaction_id,
+        outcome=TransactionFlag(outcome.value),
+        is_from_check=is_from_check,
+    )
+    yield from run_observers(producer.hooks.end_transaction, (context,), producer.report)
+    if trace is not None and trace.wants(half.queue.topic):
+        topic, now_ms = half.message.topic, client.clock.wall_ms()
+        trace.add(
+            trace_of_end_transaction(
+                context, group=producer.plain_group, topic=topic, time_ms=now_ms
+            )
+        )
+    header = EndTransactionRequest(
+        producer_group=producer.group,
+        tran_state_table_offset=half.half_offset,
+        commit_log_offset=half.log_offset,
+        commit_or_rollback=outcome.value,
+        msg_id=half.message_id,
+        from_transaction_check=is_from_check,
+        transaction_id=half.transaction_id,
+        topic=half.queue.topic,
+        broker_name=half.queue.broker,
+    )
+    command = request_command(header)
+    command.remark = remark
+    yield from client.call(address, command, producer.deadline(None), is_oneway=True)
+
+
+# ---- the broker's questions ----------------------------------------------------------------------
+
+
+class Checks:
+    """What answers a broker's questions, a few at a time.
+
+    Args:
+        function: The user's; is given the half message, returns an `Outcome`.
+        options: How many at a time, and how many may wait.
+        clock: The time.
+    """
+
+    __slots__ = ("_permits", "_waiting_max", "function")
+
+    def __init__(
+        self, function: Callable[..., Any], options: ProducerOptions, clock: Clock
+    ) -> None:
+        self.function = function
+        self._permits = Permits(clock, options.check_threads, 1)
+        self._waiting_max = options.checks_waiting_max
+
+    def enter(self, deadline: float) -> Flow[bool]:
+        """Wait for a turn; return whether there is one, and then `leave` afterwards."""
+        permits = self._permits
+        if permits.try_take(0):
+            return True
+        if permits.waiting >= self._waiting_max:
+            return False
+        try:
+            yield from permits.take(0, deadline)
+        except TooManySends:
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Give the turn to the next one."""
+        self._permits.give_back(0)
+
+
+def take_checks(producer: ProducerCore, function: Callable[..., Any]) -> None:
+    """Let a function answer what brokers ask about the producer's transactions."""
+    client = producer.client
+    producer.checks = Checks(function, producer.options, client.clock)
+    client.handlers[int(RequestCode.CHECK_TRANSACTION_STATE)] = partial(answer_check, client)
+
+
+def answer_check(client: ClientCore, address: str, command: Command) -> Flow[None]:
+    """Answer a broker's question about a half message; a group that is not here is passed over.
+
+    Raises:
+        WireError: The question cannot be read.
+        ClientClosed: The producer is being closed.
+    """
+    header = CheckTransactionRequest.from_fields(command.fields)
+    broker = header.broker_name or client.routes.broker_at(address) or ""
+    message = read_messages(client, command.body, broker)[0]
+    producer: ProducerCore | None = client.producers.get(
+        message.properties.get(PropertyKey.PRODUCER_GROUP, "")
+    )
+    if producer is None or producer.checks is None:
+        return
+    half = Half(
+        message=message,
+        queue=QueueId(
+            with_namespace(message.topic, client.options.namespace), broker, message.queue.number
+        ),
+        message_id=message.message_id,
+        transaction_id=header.transaction_id,
+        log_offset=header.commit_log_offset,
+        half_offset=header.tran_state_table_offset,
+    )
+    deadline = client.clock.now() + _QUESTION_KEEPS
+    yield from producer.accepted(
+        _check(producer, producer.checks, half, address, deadline), deadline
+    )
+
+
+def _check(
+    producer: ProducerCore, checks: Checks, half: Half, address: str, deadline: float
+) -> Flow[None]:
+    if not (yield from checks.enter(deadline)):
+        producer.counts.checks_dropped += 1
+        return
+    try:
+        outcome, error = yield from _decide(
+            producer, "the check of a transaction", checks.function, (half.message,)
+        )
+    finally:
+        checks.leave()
+    remark = None if error is None else f"the check failed: {error!r}"
+    try:
+        yield from _tell(producer, half, address, outcome, remark, is_from_check=True)
+        producer.counts.checked += 1
+    except RocketMQError as problem:
+        producer.report(f"telling {half.queue.broker} {outcome.name} of {half.message_id}", problem)

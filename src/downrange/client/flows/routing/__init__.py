@@ -1,0 +1,1 @@
+"""Where requests go: routes, name servers, broker health, queue choice, heartbeats."""

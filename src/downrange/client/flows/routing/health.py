@@ -1,0 +1,234 @@
+"""How the brokers are doing, as far as our own sends tell, and which of them to avoid.
+
+A producer tells how long each answer took and what failed. A broker that was slow or failed is not
+*available* for a while, set by a table of latencies; one that failed as if it were gone is not
+*reachable* until it answers again, to a send or to a probe. Which queue to take then is decided in
+`picking`. One rule: it knows sends only by what it is told, and time only as an argument.
+
+The styles follow Java's `MQFaultStrategy` of 4.9 and of 5.x. They differ in more than the tables:
+
+    4.x   what happened last decides: a quick answer makes a broker available at once. Every error
+          counts as a latency of 30 s.
+    5.x   a time to avoid only grows while it lasts. An error counts as 10 s, unless it is the
+          client's own fault. Probes ask unreachable brokers whether they are back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from downrange.errors import LinkError, ServerError, TransportError
+from downrange.options.clients import FaultTolerance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from downrange.client.flows.effects import Chance
+    from downrange.errors import RocketMQError
+    from downrange.options.clients import FaultStyle
+
+#: For each style: latency classes in milliseconds, and how long a broker of each is avoided.
+TABLES: Final[dict[FaultStyle, tuple[tuple[int, ...], tuple[int, ...]]]] = {
+    "4.x": (
+        (50, 100, 550, 1_000, 2_000, 3_000, 15_000),
+        (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000),
+    ),
+    "5.x": (
+        (50, 100, 550, 1_800, 3_000, 5_000, 15_000),
+        (0, 0, 2_000, 5_000, 6_000, 10_000, 30_000),
+    ),
+    "off": ((), ()),
+}
+#: An error counts as an answer that took so many seconds; how long that avoids, the table says.
+_FAILURE_LATENCY: Final[dict[FaultStyle, float]] = {"4.x": 30.0, "5.x": 10.0, "off": 0.0}
+_INDEX_MASK: Final = 0x7FFFFFFF
+
+
+def tolerance_of(option: FaultTolerance | FaultStyle) -> FaultTolerance:
+    """Return all settings of what a producer was given: a style, or the settings themselves."""
+    return option if isinstance(option, FaultTolerance) else FaultTolerance(style=option)
+
+
+class BrokerState(msgspec.Struct, frozen=True):
+    """How one broker is doing.
+
+    Attributes:
+        broker: Its name.
+        is_available: Whether it may be used; False while it is avoided.
+        is_reachable: Whether it may be used when no broker is available; always True in 4.x style.
+        latency: How long its last answer, or failure, took; in seconds.
+        avoided_for: How many more seconds it is avoided.
+    """
+
+    broker: str
+    is_available: bool
+    is_reachable: bool
+    latency: float
+    avoided_for: float
+
+
+class _Broker:
+    """What is known about one broker."""
+
+    __slots__ = ("avoid_until", "is_reachable", "latency", "name", "probe_at", "told")
+
+    def __init__(self, name: str, now: float) -> None:
+        self.name = name
+        self.latency = 0.0
+        self.avoid_until = now
+        self.is_reachable = True
+        self.probe_at = now
+        #: Available and reachable, as the listener heard last.
+        self.told: tuple[bool, bool] = (True, True)
+
+    def state(self, now: float) -> BrokerState:
+        until = self.avoid_until
+        return BrokerState(
+            self.name, now >= until, self.is_reachable, self.latency, max(0.0, until - now)
+        )
+
+
+class BrokerHealth:
+    """Remembers how brokers answered.
+
+    Args:
+        tolerance: Style and tables.
+        chance: Where the choice among equally bad brokers starts.
+        on_change: Called when a broker begins to be avoided or is found to be back; once each, with
+            what is known about it.
+
+    Attributes:
+        style: The style; with "off" nothing is recorded and every broker is fine.
+        is_on: Whether brokers are avoided at all.
+    """
+
+    __slots__ = (
+        *("_avoid", "_brokers", "_chance", "_failure_avoid", "_latencies", "_turn"),
+        *("is_on", "on_change", "style", "tolerance"),
+    )
+
+    def __init__(
+        self,
+        tolerance: FaultTolerance,
+        chance: Chance,
+        on_change: Callable[[BrokerState], None] | None = None,
+    ) -> None:
+        self.tolerance = tolerance
+        self.style = tolerance.style
+        self.is_on = tolerance.style != "off"
+        self.on_change = on_change
+        latency_ms, avoid_ms = TABLES[tolerance.style]
+        if tolerance.latency_ms is not None and tolerance.avoid_ms is not None:
+            latency_ms, avoid_ms = tolerance.latency_ms, tolerance.avoid_ms
+        self._latencies = [ms / 1000 for ms in latency_ms]
+        self._avoid = [0.0, *(ms / 1000 for ms in avoid_ms)]
+        self._failure_avoid = self.seconds_to_avoid(_FAILURE_LATENCY[tolerance.style])
+        self._brokers: dict[str, _Broker] = {}
+        self._chance = chance
+        self._turn: int | None = None
+
+    def seconds_to_avoid(self, latency: float) -> float:
+        """Return what the table says about an answer that took so long; 0 is not at all."""
+        return self._avoid[bisect_right(self._latencies, latency)]
+
+    def answered(self, broker: str, latency: float, now: float) -> None:
+        """Take note of an answer to a send that stored the message."""
+        if self.is_on:
+            self._record(broker, latency, self.seconds_to_avoid(latency), True, now)
+
+    def failed(self, broker: str, error: RocketMQError, latency: float, now: float) -> None:
+        """Take note of a send that ended with an error after so many seconds."""
+        if not self.is_on:
+            return
+        is_refused = isinstance(error, ServerError)
+        is_lost = isinstance(error, TransportError | LinkError)
+        if self.style == "4.x":
+            self._record(broker, latency, self._failure_avoid, True, now)
+        elif is_refused or is_lost:
+            # Who never probes must not give up a broker over one lost connection.
+            is_reachable = is_lost and not self.tolerance.detect
+            self._record(broker, latency, self._failure_avoid, is_reachable, now)
+        else:
+            self._record(broker, latency, self.seconds_to_avoid(latency), True, now)
+
+    def is_available(self, broker: str, now: float) -> bool:
+        """Tell whether a broker is not avoided now; one that nothing is known about is not."""
+        known = self._brokers.get(broker)
+        return known is None or now >= known.avoid_until
+
+    def is_reachable(self, broker: str) -> bool:
+        """Tell whether a broker seems to be there, be it slow."""
+        known = self._brokers.get(broker)
+        return known is None or known.is_reachable
+
+    def best_of_all(self, now: float) -> str | None:
+        """Return one of the better half of all known brokers, in turn; None when none is known.
+
+        4.x style, for when every broker of a topic is avoided. Better is: available, then quicker,
+        then sooner available.
+        """
+        ranked = sorted(
+            self._brokers.values(),
+            key=lambda known: (now < known.avoid_until, known.latency, known.avoid_until),
+        )
+        if len(ranked) < 2:
+            return ranked[0].name if ranked else None
+        if self._turn is None:
+            self._turn = self._chance.below(_INDEX_MASK)
+        else:
+            self._turn = (self._turn + 1) & _INDEX_MASK
+        return ranked[self._turn % (len(ranked) // 2)].name
+
+    def forget(self, broker: str) -> None:
+        """Drop what is known about a broker, for it has left."""
+        self._brokers.pop(broker, None)
+
+    def to_probe(self, now: float) -> list[str]:
+        """Return the brokers to ask now whether they are back, each once per `detect_interval`.
+
+        Java's detector asks all brokers; only what an unreachable one answers has an effect.
+        """
+        if self.style != "5.x" or not self.tolerance.detect:
+            return []
+        due = [
+            known
+            for known in self._brokers.values()
+            if not known.is_reachable and now >= known.probe_at
+        ]
+        for known in due:
+            known.probe_at = now + self.tolerance.detect_interval
+        return [known.name for known in due]
+
+    def probed(self, broker: str, is_reachable: bool, now: float) -> None:
+        """Take note of how a probe ended; one that failed says nothing new."""
+        known = self._brokers.get(broker)
+        if known is not None and is_reachable:
+            known.is_reachable = True
+            self._tell(known, now)
+
+    def snapshot(self, now: float) -> tuple[BrokerState, ...]:
+        """Return what is known, one state per broker that was sent to."""
+        return tuple(known.state(now) for known in self._brokers.values())
+
+    def _record(
+        self, broker: str, latency: float, avoid: float, is_reachable: bool, now: float
+    ) -> None:
+        known = self._brokers.get(broker)
+        if known is None:
+            known = self._brokers[broker] = _Broker(broker, now)
+        known.latency = latency
+        known.is_reachable = is_reachable
+        if self.style == "4.x" or (avoid and now + avoid > known.avoid_until):
+            known.avoid_until = now + avoid
+        self._tell(known, now)
+
+    def _tell(self, known: _Broker, now: float) -> None:
+        """Report a change. Time alone makes none, so the next answer brings that news."""
+        is_available = now >= known.avoid_until
+        if known.told != (is_available, known.is_reachable):
+            known.told = (is_available, known.is_reachable)
+            if self.on_change is not None:
+                self.on_change(known.state(now))

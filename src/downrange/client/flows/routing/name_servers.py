@@ -1,0 +1,90 @@
+"""Which name server to ask: equals, one of them at a time.
+
+The list is shuffled, so that the clients of a cluster spread. The one that answered last is asked
+again; one that does not answer is passed over for the next. One call tries them all, as the Java
+client of 4.9 does: the one of 5.x fails first and moves on afterwards, which helps nobody.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from downrange.client.flows.effects import Call, Flow
+from downrange.errors import NoNameServer, TransportError, no_name_server_answered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.effects import Chance
+    from downrange.wire.command import Command
+
+
+class NameServers:
+    """The name servers of one cluster.
+
+    Args:
+        addresses: "host:port" each; may be empty until they are discovered.
+        chance: Shuffles them.
+    """
+
+    def __init__(self, addresses: Iterable[str], chance: Chance) -> None:
+        self._chance = chance
+        self._addresses: list[str] = []
+        self._current = 0
+        self.replace(addresses)
+
+    @property
+    def addresses(self) -> list[str]:
+        """All of them, the one in use first."""
+        return self._addresses[self._current :] + self._addresses[: self._current]
+
+    def replace(self, addresses: Iterable[str]) -> bool:
+        """Take a new list; return whether it differs. The one in use stays so if it is in it."""
+        fresh = list(dict.fromkeys(addresses))
+        if set(fresh) == set(self._addresses):
+            return False
+        in_use = self._addresses[self._current] if self._addresses else None
+        for index in range(len(fresh) - 1, 0, -1):
+            other = self._chance.below(index + 1)
+            fresh[index], fresh[other] = fresh[other], fresh[index]
+        self._addresses = fresh
+        self._current = fresh.index(in_use) if in_use in fresh else 0
+        return True
+
+    def pass_over(self, address: str) -> None:
+        """Go on to the next one when this one is in use: it did not answer."""
+        if self._addresses and self._addresses[self._current] == address:
+            self._current = (self._current + 1) % len(self._addresses)
+
+
+def ask_name_server(core: ClientCore, command: Command, deadline: float) -> Flow[Command]:
+    """Ask one name server after the other until one answers; return the reply, whatever its code.
+
+    Raises:
+        NoNameServer: No address is known.
+        TransportError: Nobody answered; names all who were asked.
+    """
+    addresses = core.name_servers.addresses
+    if not addresses:
+        raise NoNameServer(
+            "no name server address is known; give one such as '127.0.0.1:9876', or a "
+            "discovery_url in the client's options"
+        )
+    failures: list[TransportError] = []
+    for index, address in enumerate(addresses):
+        now = core.clock.now()
+        # Nobody may use up the time of those who come after it.
+        share = (deadline - now) / (len(addresses) - index)
+        attempt = min(deadline, now + max(share, 0.0))
+        try:
+            if core.is_plain:
+                reply: Command = yield Call(address, command, attempt)
+            else:
+                reply = yield from core.call(address, command, attempt)
+        except TransportError as error:
+            failures.append(error)
+            core.name_servers.pass_over(address)
+        else:
+            return reply
+    raise no_name_server_answered(failures) from failures[-1]

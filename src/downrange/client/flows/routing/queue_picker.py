@@ -1,0 +1,152 @@
+"""Which queue the next message goes to, when the user names none.
+
+Queues take turns, for each thread and topic by itself and from a random start, so that producers
+that start together do not march in step. One rule: a pick never waits and never fails; when all
+brokers look bad it takes one of them.
+
+    off   the next queue; after a failure the next one on another broker, if there is one.
+    4.x   the next queue whose broker is available. If none is, a queue of one of the better brokers
+          there are. The broker that just failed is unavailable by then, so it needs no rule.
+    5.x   a failure starts the turns anew at random. Then the next queue whose broker is available,
+          else the next whose broker is reachable, both on another broker than the one that failed;
+          else just the next.
+
+They are Java's `MQFaultStrategy.selectOneMessageQueue` of 4.9 and 5.x, except that 4.9 writes the
+better broker into its own list of queues, where it stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from downrange.model import QueueId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from downrange.client.flows.effects import Chance
+    from downrange.client.flows.routing.health import BrokerHealth
+
+_INDEX_MASK: Final = 0x7FFFFFFF
+
+
+class Lane:
+    """The turns of one thread: the index last used, by topic. Drivers keep one per thread."""
+
+    __slots__ = ("indexes",)
+
+    def __init__(self) -> None:
+        self.indexes: dict[str, int] = {}
+
+
+class QueuePicker:
+    """Picks queues.
+
+    Args:
+        health: Which brokers to avoid, and in which style.
+        chance: Where turns start.
+    """
+
+    __slots__ = ("_chance", "_health", "_is_plain", "_is_ranking")
+
+    def __init__(self, health: BrokerHealth, chance: Chance) -> None:
+        self._health = health
+        self._chance = chance
+        self._is_plain = not health.is_on
+        self._is_ranking = health.style == "4.x"
+
+    def pick(
+        self,
+        lane: Lane,
+        topic: str,
+        writable: Sequence[QueueId],
+        write_counts: Mapping[str, int],
+        failed_broker: str | None,
+        now: float,
+    ) -> QueueId:
+        """Return the queue for the next attempt.
+
+        Args:
+            lane: The turns of the calling thread.
+            topic: The topic.
+            writable: Its queues that can be written to, at least one.
+            write_counts: How many queues each broker has for it.
+            failed_broker: Where the attempt before failed; None for a first attempt.
+            now: The time.
+        """
+        if self._is_plain:
+            if failed_broker is None:
+                # The everyday case, hence written out.
+                indexes = lane.indexes
+                try:
+                    index = (indexes[topic] + 1) & _INDEX_MASK
+                except KeyError:
+                    index = self._chance.below(_INDEX_MASK)
+                indexes[topic] = index
+                return writable[index % len(writable)]
+            return self._pick_elsewhere(lane, topic, writable, failed_broker)
+        if self._is_ranking:
+            return self._pick_ranked(lane, topic, writable, write_counts, now)
+        return self._pick_reachable(lane, topic, writable, failed_broker, now)
+
+    def _next(self, lane: Lane, topic: str) -> int:
+        """Advance the turn; the first index is random."""
+        index = lane.indexes.get(topic)
+        index = self._chance.below(_INDEX_MASK) if index is None else (index + 1) & _INDEX_MASK
+        lane.indexes[topic] = index
+        return index
+
+    def _pick_elsewhere(
+        self, lane: Lane, topic: str, writable: Sequence[QueueId], failed_broker: str
+    ) -> QueueId:
+        count = len(writable)
+        for _ in range(count):
+            queue = writable[self._next(lane, topic) % count]
+            if queue.broker != failed_broker:
+                return queue
+        return writable[self._next(lane, topic) % count]
+
+    def _pick_ranked(
+        self,
+        lane: Lane,
+        topic: str,
+        writable: Sequence[QueueId],
+        write_counts: Mapping[str, int],
+        now: float,
+    ) -> QueueId:
+        health, count = self._health, len(writable)
+        first = self._next(lane, topic)
+        # A look around is one turn, however many queues it passes over.
+        for index in range(first, first + count):
+            queue = writable[index % count]
+            if health.is_available(queue.broker, now):
+                return queue
+        broker = health.best_of_all(now)
+        assert broker is not None, "a broker that is avoided is known"
+        queue_count = write_counts.get(broker, 0)
+        queue = writable[self._next(lane, topic) % count]
+        if queue_count > 0:
+            return QueueId(queue.topic, broker, self._next(lane, topic) % queue_count)
+        health.forget(broker)  # it serves other topics, or has left
+        return queue
+
+    def _pick_reachable(
+        self,
+        lane: Lane,
+        topic: str,
+        writable: Sequence[QueueId],
+        failed_broker: str | None,
+        now: float,
+    ) -> QueueId:
+        health, count = self._health, len(writable)
+        if failed_broker is not None:
+            lane.indexes[topic] = self._chance.below(_INDEX_MASK)
+        for _ in range(count):
+            queue = writable[self._next(lane, topic) % count]
+            if queue.broker != failed_broker and health.is_available(queue.broker, now):
+                return queue
+        for _ in range(count):
+            queue = writable[self._next(lane, topic) % count]
+            if queue.broker != failed_broker and health.is_reachable(queue.broker):
+                return queue
+        return writable[self._next(lane, topic) % count]

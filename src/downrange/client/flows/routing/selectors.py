@@ -1,0 +1,201 @@
+"""Choosing the queue of a message oneself: by a hash, at random, by machine room, by own code.
+
+A message whose queue was chosen is not sent elsewhere when that queue's broker fails. One rule:
+selectors are values; they pickle, compare, and keep nothing from one message to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from downrange.errors import OptionError
+from downrange.model import Message, QueueId
+from downrange.wire.hashing import java_hash
+
+if TYPE_CHECKING:
+    from downrange.client.flows.effects import Chance
+
+_INT_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
+
+
+class ByHash(msgspec.Struct, frozen=True):
+    """Picks the queue that Java's hash selector picks; made by `by_hash`."""
+
+    argument: str | int
+    hash_code: int
+
+    def __call__(self, queues: Sequence[QueueId], message: Message) -> QueueId:
+        """Return the queue."""
+        # Java takes the remainder first, then its absolute value: the same, and nothing overflows.
+        return queues[abs(self.hash_code) % len(queues)]
+
+
+class ByRandom(msgspec.Struct, frozen=True):
+    """Picks any queue; made by `by_random`."""
+
+    def choose(self, queues: Sequence[QueueId], message: Message, chance: Chance) -> QueueId:
+        """Return the queue."""
+        return queues[chance.below(len(queues))]
+
+
+class ByRoom(msgspec.Struct, frozen=True):
+    """Picks a queue of the brokers in some machine rooms; made by `by_room`."""
+
+    rooms: tuple[str, ...]
+    room_of: Callable[[str], str | None]
+    then: Selector | None
+
+    def choose(self, queues: Sequence[QueueId], message: Message, chance: Chance) -> QueueId:
+        """Return the queue."""
+        near = [queue for queue in queues if self.room_of(queue.broker) in self.rooms]
+        if not near:
+            brokers = ", ".join(sorted({queue.broker for queue in queues}))
+            raise OptionError(
+                f"no queue of {message.topic!r} is in {' or '.join(map(repr, self.rooms))}; its "
+                f"brokers are {brokers}; a broker's room is what its name says before '@', or "
+                "what room_of returns"
+            )
+        if self.then is not None:
+            return select(self.then, near, message, chance)
+        if message.sharding_key is not None:
+            return by_sharding_key(message)(near, message)
+        return near[chance.below(len(near))]
+
+
+#: What users write: the queues and the message in, one of the queues out.
+SelectorFunction: TypeAlias = Callable[[Sequence[QueueId], Message], QueueId]
+#: How to choose a queue.
+Selector: TypeAlias = SelectorFunction | ByHash | ByRandom | ByRoom
+
+
+def by_hash(argument: str | int) -> ByHash:
+    """Choose by a hash, so that equal arguments meet in the same queue, as with Java producers.
+
+    Args:
+        argument: A text, or a number. Numbers that fit hash as Java's `Integer`, larger ones as
+            `Long`; the two differ only for negative numbers.
+
+    Raises:
+        OptionError: The argument is something else, or no 64-bit number.
+
+    Example:
+        >>> queues = [QueueId("orders", "broker-a", number) for number in range(4)]
+        >>> by_hash("customer-7")(queues, Message("orders", b"1")).number
+        0
+    """
+    return ByHash(argument, _hash_code(argument))
+
+
+def by_random() -> ByRandom:
+    """Choose any queue, each time anew."""
+    return ByRandom()
+
+
+def by_room(
+    *rooms: str,
+    room_of: Callable[[str], str | None] | None = None,
+    then: Selector | None = None,
+) -> ByRoom:
+    """Choose among the queues of brokers in these machine rooms.
+
+    Args:
+        rooms: Their names.
+        room_of: Tells the room of a broker by its name; without it, names are "room@broker".
+        then: Chooses among these queues; without it the message's sharding key does, or chance.
+
+    Raises:
+        OptionError: No room is named; when a message is sent, no broker of its topic is in them.
+    """
+    if not rooms:
+        raise OptionError("by_room needs the name of at least one room")
+    return ByRoom(rooms, room_of or _room_before_at, then)
+
+
+def by_sharding_key(message: Message) -> ByHash:
+    """Choose as `by_hash` does for the message's sharding key.
+
+    Raises:
+        OptionError: It has none.
+    """
+    if message.sharding_key is None:
+        raise OptionError(f"{message!r} has no sharding_key to choose a queue by")
+    return ByHash(message.sharding_key, java_hash(message.sharding_key))
+
+
+def select(
+    selector: Selector, queues: Sequence[QueueId], message: Message, chance: Chance
+) -> QueueId:
+    """Return the queue that a selector chooses.
+
+    Args:
+        selector: Any of the above, or the user's function.
+        queues: What there is to choose from, at least one, all of one topic.
+        message: The message.
+        chance: For those that choose at random.
+
+    Raises:
+        OptionError: The selector failed, or returned no queue of the topic.
+    """
+    if isinstance(selector, ByHash):
+        return selector(queues, message)
+    if isinstance(selector, ByRandom | ByRoom):
+        return selector.choose(queues, message, chance)
+    try:
+        chosen = selector(queues, message)
+    except Exception as error:
+        raise selector_failed(selector, error) from error
+    return check_selected(selector, chosen, queues)
+
+
+def selector_failed(selector: SelectorFunction, error: Exception) -> OptionError:
+    """Return the error for a user's selector that raised one; raise it from that one."""
+    return OptionError(f"selector {_name_of(selector)} raised {type(error).__name__}: {error}")
+
+
+def check_selected(
+    selector: SelectorFunction, chosen: object, queues: Sequence[QueueId]
+) -> QueueId:
+    """Return what a user's selector returned, if it is a queue of the topic.
+
+    It need not be one of those it was shown, as in Java: a route may be newer than ours.
+
+    Raises:
+        OptionError: It is not.
+    """
+    topic = queues[0].topic
+    if not isinstance(chosen, QueueId) or chosen.topic != topic:
+        raise OptionError(
+            f"select message queue returned {chosen!r}: selector {_name_of(selector)} must return "
+            f"a QueueId of topic {topic!r}, such as one of those that it was given"
+        )
+    return chosen
+
+
+def _hash_code(argument: object) -> int:
+    """Return Java's `hashCode`."""
+    if isinstance(argument, str):
+        return java_hash(argument)
+    if not isinstance(argument, int) or isinstance(argument, bool):
+        raise OptionError(
+            f"by_hash takes a str or an int, whose hash is the same everywhere, not {argument!r} "
+            f"of type {type(argument).__name__}"
+        )
+    if -_INT_MAX - 1 <= argument <= _INT_MAX:
+        return argument
+    if not -_LONG_MAX - 1 <= argument <= _LONG_MAX:
+        raise OptionError(f"by_hash({argument}): the number does not fit 64 bits; use a str")
+    folded = (argument ^ (argument >> 32)) & 0xFFFFFFFF
+    return folded - 2**32 if folded > _INT_MAX else folded
+
+
+def _room_before_at(broker: str) -> str | None:
+    room, at, _ = broker.partition("@")
+    return room if at else None
+
+
+def _name_of(selector: SelectorFunction) -> str:
+    return getattr(selector, "__qualname__", None) or repr(selector)

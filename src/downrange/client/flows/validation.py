@@ -1,0 +1,190 @@
+"""What must hold of topics, groups and messages before anything is sent, with Java's limits.
+
+One rule: nothing is changed here. A value passes, or an error says which it is, what is wrong with
+it, and what is allowed. A message that is fine costs a few comparisons: topics are looked at once.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from downrange.client.flows.names import FORBIDDEN_TOPICS, with_namespace
+from downrange.errors import InvalidMessage, OptionError
+from downrange.wire.properties import PropertyKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from downrange.model import Message
+
+TOPIC_LENGTH_MAX: Final = 127
+#: As in 5.5.0. A client of 4.9 lets 255 pass, but the retry topic of such a group, its name behind
+#: a prefix of seven, would be longer than a topic may be.
+GROUP_LENGTH_MAX: Final = 120
+#: Java's name for "none was given"; every careless program would be in this one group.
+DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
+
+#: Names that the protocol uses itself, so users' properties cannot have them (those of 5.5.0, which
+#: are more than 4.9 has). Python strings, because they are compared with each property's name.
+RESERVED_PROPERTIES: Final = frozenset(
+    {
+        *(
+            key.value
+            for key in PropertyKey
+            if key
+            not in (
+                PropertyKey.TRANSACTION_ID,
+                PropertyKey.CHECK_IMMUNITY_TIME,
+                PropertyKey.TRANSACTION_CHECK_TIMES,
+                PropertyKey.SHARDING_KEY,
+                PropertyKey.INNER_COUNT,
+                PropertyKey.INNER_BASE,
+                PropertyKey.INNER_MULTI_DISPATCH,
+            )
+        ),
+        *("BUYER_ID", "CORRECTION_FLAG", "DUP_INFO", "EXTEND_UNIQ_INFO", "MQ2_FLAG"),
+        *("TRANSFER_FLAG", "_SYS_MSG_PRIORITY_", "__LITE_TOPIC"),
+    }
+)
+
+_LIGHT_QUEUES: Final = PropertyKey.INNER_MULTI_DISPATCH.value
+_LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_LEGAL_WORDS: Final = "letters, digits, '_', '-', '%' and '|' are allowed"
+#: Topics that are remembered as fine; a client sends to a handful.
+_REMEMBERED_MAX: Final = 4096
+_INT32: Final = 1 << 31
+
+
+def check_topic(topic: str) -> None:
+    """Refuse a text that cannot be a topic's name.
+
+    Raises:
+        OptionError: Says what is wrong with it.
+    """
+    if problem := _name_problem("topic", topic, TOPIC_LENGTH_MAX):
+        raise OptionError(problem)
+
+
+def check_group(group: str) -> None:
+    """Refuse a text that cannot be a group's name.
+
+    Raises:
+        OptionError: Says what is wrong with it.
+    """
+    if problem := _name_problem("group", group, GROUP_LENGTH_MAX):
+        raise OptionError(problem)
+
+
+def check_producer_group(group: str) -> None:
+    """Refuse a text that cannot be the name of a producer's group.
+
+    Raises:
+        OptionError: Says what is wrong with it.
+    """
+    check_group(group)
+    if group == DEFAULT_GROUP:
+        raise OptionError(f"group {group!r} means that none was chosen; give your own name")
+
+
+def check_message(message: Message, body_bytes_max: int, namespace: str | None = None) -> None:
+    """Refuse a message that a broker would refuse, misread or lose a part of.
+
+    Args:
+        message: As the user made it, its topic without the namespace.
+        body_bytes_max: How many bytes its body may have, before compression.
+        namespace: What is put before the topic; the limit holds for the two together.
+
+    Raises:
+        InvalidMessage: Says what is wrong; nothing was sent.
+    """
+    _check_target(message.topic, namespace)
+    if not 0 < len(message.body) <= body_bytes_max:
+        raise _invalid(message, _body_problem(message, body_bytes_max))
+    if message.properties:
+        _check_properties(message, message.properties)
+    if message.delay_level is not None and message.delay_level < 0:
+        raise _invalid(message, f"delay_level={message.delay_level} is below 0; levels begin at 1")
+    if message.deliver_in is not None and not 0 <= message.deliver_in < float("inf"):
+        raise _invalid(message, f"deliver_in={message.deliver_in} is no time span in seconds")
+    if message.flag and not -_INT32 <= message.flag < _INT32:
+        raise _invalid(message, f"flag={message.flag} does not fit 32 bits")
+
+
+def check_messages(
+    messages: Iterable[Message], body_bytes_max: int, namespace: str | None = None
+) -> None:
+    """Refuse messages of which one breaks a rule; see `check_message`.
+
+    Raises:
+        InvalidMessage: Says what is wrong with the first that does.
+    """
+    checked_topic: str | None = None
+    for message in messages:
+        # Of most messages of a list there is nothing new to be checked but the body's size.
+        if (
+            message.topic != checked_topic
+            or not 0 < len(message.body) <= body_bytes_max
+            or message.properties
+            or message.delay_level
+            or message.deliver_in
+            or message.flag
+        ):
+            check_message(message, body_bytes_max, namespace)
+            checked_topic = message.topic
+
+
+@lru_cache(_REMEMBERED_MAX)  # an error is not remembered, so it is told each time
+def _check_target(topic: str, namespace: str | None) -> None:
+    whole = with_namespace(topic, namespace)
+    problem = _name_problem("topic", whole, TOPIC_LENGTH_MAX)
+    if whole in FORBIDDEN_TOPICS:
+        problem = f"topic {whole!r} belongs to the brokers, nobody may send to it"
+    if problem:
+        error = InvalidMessage(problem)
+        error.topic = topic
+        raise error
+
+
+def _name_problem(what: str, name: str, length_max: int) -> str | None:
+    if not name.strip():
+        return f"{what} {name!r} is blank; give it a name"
+    if len(name) > length_max:
+        return f"{what} {name!r} has {len(name)} characters, {length_max} are allowed"
+    if _LEGAL.fullmatch(name) is None:
+        wrong = "".join(dict.fromkeys(_LEGAL.sub("", name)))
+        return f"{what} {name!r} holds {wrong!r}; {_LEGAL_WORDS}"
+    return None
+
+
+def _body_problem(message: Message, body_bytes_max: int) -> str:
+    if not message.body:
+        return "its body is empty; brokers take only messages with at least one byte"
+    return (
+        f"its body has {len(message.body)} bytes, body_bytes_max={body_bytes_max} are allowed; "
+        "send less, or raise the limit here and that of the brokers (maxMessageSize)"
+    )
+
+
+def _check_properties(message: Message, properties: Mapping[str, str]) -> None:
+    for name, value in properties.items():
+        if name in RESERVED_PROPERTIES:
+            raise _invalid(message, f"property {name!r} is the protocol's own; take another")
+        try:
+            # Readers drop a property without a value, and a blank name cannot be asked for.
+            is_blank = not name.strip() or not value.strip()
+        except AttributeError:
+            raise _invalid(message, f"property {name!r} = {value!r} is not text") from None
+        if is_blank:
+            raise _invalid(message, f"property {name!r} = {value!r}: neither may be blank")
+    # Light queues are folders on the broker's disk.
+    if "/" in properties.get(_LIGHT_QUEUES, ""):
+        queues = properties[_LIGHT_QUEUES]
+        raise _invalid(message, f"property {_LIGHT_QUEUES} = {queues!r} holds a '/'")
+
+
+def _invalid(message: Message, problem: str) -> InvalidMessage:
+    error = InvalidMessage(f"message for {message.topic!r}: {problem}")
+    error.topic = message.topic
+    return error

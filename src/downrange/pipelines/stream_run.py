@@ -1,0 +1,379 @@
+"""How a pipeline runs: its stream is watched, its progress told, its end asked for by signals.
+
+The one rule: a signal never cuts a batch. The first one lets the running batch finish; the second
+ends the process at once, which is safe too, as every pipeline can be killed and started again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from downrange.errors import OptionError, RocketMQError
+from downrange.pipelines.folders import absolute, claim_checkpoint, place_of
+from downrange.pipelines.session import make_session
+from downrange.pipelines.summary import Moment, Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from downrange.pipelines.options import RunOptions, SparkOptions
+    from downrange.pipelines.summary import Ended
+
+    Show = Callable[[Moment], None]
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_LOOK_SECONDS: Final = 0.2
+_START_ATTEMPTS: Final = 5
+_START_PAUSE: Final = 2.0
+_SLOW_START: Final = "Python worker failed to connect back"
+#: Errors of Python in the text of one of Spark: the last lines of tracebacks, ours first.
+_OUR_ERROR: Final = re.compile(r"^downrange\.[\w.]*\.(\w+): (.+(?:\n  \d+\. .+)*)", re.MULTILINE)
+_PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w+Error): (.+)$", re.MULTILINE)
+_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_SPARK_ERROR: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .+")
+_OPTION_ERRORS: Final = ("OptionError", "InvalidMessage")
+
+
+class PipelineFailed(RocketMQError):
+    """A pipeline ended with an error of Spark, or of what it reads or writes."""
+
+
+class StopRequest:
+    """The wish that a pipeline stops; signals make it, and so may a program."""
+
+    def __init__(self) -> None:
+        self._wanted = threading.Event()
+
+    def ask(self) -> None:
+        """Ask to stop after the running batch."""
+        self._wanted.set()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody asked."""
+        return self._wanted.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until somebody asks, but not longer; whether somebody did."""
+        # In short turns: a signal's handler runs between two of them only.
+        return self._wanted.wait(seconds)
+
+
+@contextmanager
+def stopping_on_signals(stop: StopRequest) -> Generator[None]:
+    """Let SIGINT and SIGTERM ask to stop; a second one ends the process at once.
+
+    Only the main thread can have signals; elsewhere nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def arrive(number: int, _frame: object) -> None:
+        if stop.is_wanted:
+            os._exit(128 + number)  # the shell's code; Spark's JVM ends when our pipe closes
+        stop.ask()
+
+    before = {number: signal.signal(number, arrive) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def own_session(
+    name: str,
+    spark: SparkSession | None,
+    options: SparkOptions,
+    settings: Mapping[str, str] | None = None,
+) -> Generator[SparkSession]:
+    """Give a session with the data source and these SQL settings, apart from anyone else's.
+
+    Args:
+        name: Of the pipeline.
+        spark: The caller's, which is left as it is; without one, one is made and stopped.
+        options: Where Spark runs, and how.
+        settings: Of this pipeline's SQL.
+
+    Raises:
+        JavaMissing: There is no Java for Spark.
+    """
+    from downrange.spark import register
+
+    if spark is not None and options != type(options)():
+        raise OptionError("settings of Spark belong to the session; give either a session or them")
+    base = spark or make_session(f"downrange {name}", master=options.master, settings=options.conf)
+    try:
+        session = base.newSession()
+        for key, value in {"spark.sql.session.timeZone": "UTC", **(settings or {})}.items():
+            session.conf.set(key, value)
+        register(session)
+        make_active(session)
+        yield session
+    finally:
+        make_active(base)
+        if spark is None:
+            base.stop()
+
+
+def make_active(spark: SparkSession) -> None:
+    """Make a session the one of this thread: Spark looks there for the names of sources."""
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is not None:  # None with Connect, where a session is never looked for
+        jvm.SparkSession.setActiveSession(getattr(spark, "_jsparkSession"))  # noqa: B009
+
+
+def run_stream(
+    name: str,
+    writer: DataStreamWriter,
+    run: RunOptions,
+    *,
+    checkpoint: str,
+    show: Show | None = None,
+    stop: StopRequest | None = None,
+) -> Summary:
+    """Run a stream to its end, or until somebody asks to stop.
+
+    Args:
+        name: Of the pipeline.
+        writer: The stream, but for checkpoint and trigger.
+        run: How to run.
+        checkpoint: Where it keeps its place; claimed already.
+        show: Told how far it is, a few times per second.
+        stop: Asks to stop; signals do so too.
+
+    Raises:
+        PipelineFailed: Spark ended it with an error.
+        OptionError: The source or the sink refused an option.
+    """
+    stop = stop or StopRequest()
+    writer = writer.option("checkpointLocation", checkpoint)
+    if run.once:
+        writer = writer.trigger(availableNow=True)
+    elif run.every is not None:
+        writer = writer.trigger(processingTime=f"{round(run.every * 1000)} milliseconds")
+    started = time.monotonic()
+    with stopping_on_signals(stop), telling_why():
+        ended, last = _run_to_end(writer, run, stop, show)
+    return Summary(
+        pipeline=name,
+        ended=ended,
+        rows=last.rows,
+        batches=last.batches,
+        seconds=time.monotonic() - started,
+        lag=last.lag,
+        facts={"checkpoint": checkpoint},
+    )
+
+
+def _run_to_end(
+    writer: DataStreamWriter, run: RunOptions, stop: StopRequest, show: Show | None
+) -> tuple[Ended, Moment]:
+    from pyspark.errors import StreamingQueryException
+
+    for attempts_left in reversed(range(_START_ATTEMPTS)):
+        query = writer.start()
+        watch = StreamWatch(query)
+        try:
+            return _follow(query, watch, run, stop, show), watch.look()
+        except StreamingQueryException as error:
+            # Spark gives the Python of a source ten seconds to start, and a busy machine may need
+            # more. Nothing was done by then, so it may be tried again.
+            is_slow_start = _SLOW_START in str(error) and query.lastProgress is None
+            if not is_slow_start or not attempts_left or stop.wait(_START_PAUSE):
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _follow(
+    query: StreamingQuery,
+    watch: StreamWatch,
+    run: RunOptions,
+    stop: StopRequest,
+    show: Show | None,
+) -> Ended:
+    try:
+        while query.isActive and not stop.wait(_LOOK_SECONDS):
+            if show is not None:
+                show(watch.look())
+        if query.isActive:
+            finish_batch(query, run.stop_within, lambda: show and show(watch.look("stopping")))
+            query.stop()
+            return "stopped"
+    except BaseException:
+        query.stop()
+        raise
+    if error := query.exception():
+        raise error
+    return "stopped" if stop.is_wanted and not run.once else "finished"
+
+
+def finish_batch(query: StreamingQuery, within: float, tell: Callable[[], object]) -> None:
+    """Wait until the batch that runs now is done, but not longer than some seconds."""
+    deadline = time.monotonic() + within
+    before = _last_batch(query)
+    while (
+        query.isActive
+        and query.status["isTriggerActive"]
+        and _last_batch(query) == before
+        and time.monotonic() < deadline
+    ):
+        tell()
+        time.sleep(_LOOK_SECONDS / 4)
+
+
+def _last_batch(query: StreamingQuery) -> int:
+    """Return the number of the last batch that is done; -1 before the first."""
+    last = query.lastProgress
+    if last is None:
+        return -1
+    # A report of an idle trigger names the batch to come.
+    return int(last["batchId"]) - (0 if last["numInputRows"] else 1)
+
+
+class StreamWatch:
+    """Adds up what a stream reports of its batches.
+
+    Args:
+        query: The stream.
+    """
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        #: The reports that Spark still has and that were taken in.
+        self._seen: set[tuple[int, str]] = set()
+        self._rows = 0
+        self._batches = 0
+        self._speed = 0.0
+        self._lag: int | None = None
+
+    def look(self, doing: str = "") -> Moment:
+        """Take in the reports that came since the last look."""
+        last = self._query.lastProgress
+        # Fetching all of them is slow, and there is a new one per batch only.
+        if last is not None and _key(last) not in self._seen:
+            reports = self._query.recentProgress
+            for report in reports:
+                if _key(report) not in self._seen:
+                    self._take(report)
+            self._seen = {_key(report) for report in reports}
+        return Moment(
+            rows=self._rows,
+            batches=self._batches,
+            rows_per_second=self._speed,
+            lag=self._lag,
+            doing=doing,
+        )
+
+    def _take(self, report: Mapping[str, Any]) -> None:
+        rows = int(report["numInputRows"])
+        self._rows += rows
+        self._batches += rows > 0
+        speed = report.get("processedRowsPerSecond")
+        self._speed = float(speed) if isinstance(speed, int | float) else 0.0
+        self._lag = lag_of(report)
+
+
+def _key(report: Mapping[str, Any]) -> tuple[int, str]:
+    return int(report["batchId"]), str(report["timestamp"])
+
+
+def lag_of(report: Mapping[str, Any]) -> int | None:
+    """Return how many messages wait, of a report of Spark; None where the source does not say."""
+    behind: int | None = None
+    for source in report.get("sources", ()):
+        latest, end = (_queues(source.get(name)) for name in ("latestOffset", "endOffset"))
+        if latest is None or end is None:
+            continue
+        waiting = sum(max(0, number - end.get(queue, 0)) for queue, number in latest.items())
+        behind = waiting + (behind or 0)
+    return behind
+
+
+def _queues(offset: Any) -> dict[tuple[str, str, str], int] | None:
+    """Return the offsets of queues in what the `rocketmq` source reports."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return None
+    if not isinstance(offset, dict) or not isinstance(offset.get("q"), dict):
+        return None
+    return {
+        (topic, broker, queue): int(number)
+        for topic, brokers in offset["q"].items()
+        for broker, queues in brokers.items()
+        for queue, number in queues.items()
+    }
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def telling_why() -> Generator[None]:
+    """Turn an error of Spark into one that says what happened, without a page of Java.
+
+    Raises:
+        OptionError: The source or the sink refused an option.
+        PipelineFailed: Anything else; the error of Spark is its cause.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        kind, reason = reason_of(str(error))
+        if kind in _OPTION_ERRORS:
+            raise OptionError(reason) from error
+        raise PipelineFailed(reason if not kind else f"{kind}: {reason}") from error
+
+
+def reason_of(text: str) -> tuple[str, str]:
+    """Return the kind and the text of the error of Python that is inside one of Spark.
+
+    The kind is empty if there is none inside; the text is then the first line of Spark's.
+    """
+    for pattern in (_OUR_ERROR, _PYTHON_ERROR):
+        if found := list(pattern.finditer(text)):
+            return found[-1][1], found[-1][2].strip()
+    if raised := _RAISED.search(text):
+        return "", raised[1].strip()
+    if told := _SPARK_ERROR.search(text):
+        return "", told[0].strip()
+    return "", text.strip().splitlines()[0] if text.strip() else "Spark gave no reason"
+
+
+def take_checkpoint(
+    spark: SparkSession, run: RunOptions, default: str, job: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Claim the checkpoint of a job.
+
+    Args:
+        spark: Knows the file systems.
+        run: May name the checkpoint.
+        default: The place otherwise.
+        job: What makes the job what it is.
+
+    Returns:
+        The place, absolute, and the job's id.
+
+    Raises:
+        OptionError: It belongs to another job.
+    """
+    checkpoint = absolute(run.checkpoint or default)
+    return checkpoint, claim_checkpoint(checkpoint, place_of(checkpoint, spark), job)

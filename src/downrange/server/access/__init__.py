@@ -1,0 +1,1 @@
+"""Access control: accounts, permissions and the file they are read from."""

@@ -1,0 +1,254 @@
+"""Access control: who signed a request, and whether that account may do what it asks.
+
+The rules are a snapshot: accounts, their permissions and the trusted addresses never change, a
+changed file makes new rules. `check` asks in Apache's order: trusted address, access key, trusted
+address of that account, signature, then permissions, of which an administrator has all. A denial is
+answered with NO_PERMISSION as 5.x does (4.9 answers SYSTEM_ERROR), and says who lacks which
+permission on what, never a secret or a signature.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from downrange.errors import MalformedBody, OptionError, Unencodable
+from downrange.server.access.addresses import AddressSet, host_of
+from downrange.server.access.needs import ADMIN, DENY, NEEDS, PUB, SUB, Need, ResourceKind, Who
+from downrange.server.outputs import refusal
+from downrange.wire import system_names
+from downrange.wire.codes import ResponseCode
+from downrange.wire.signing import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, signature
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from downrange.server.outputs import Peer
+    from downrange.wire.command import Command
+
+_PERMISSIONS: Final = {
+    "DENY": DENY,
+    "PUB": PUB,
+    "SUB": SUB,
+    "PUB|SUB": PUB | SUB,
+    "SUB|PUB": PUB | SUB,
+}
+_KEY_CHARACTERS_MIN: Final = 7
+#: How much of an access key nobody vouches for goes into a text.
+_STRANGER_CHARACTERS_MAX: Final = 64
+#: Connections whose address was looked at; more than a listener has at once.
+_REMEMBERED_MAX: Final = 16_384
+
+#: Topics in which the broker keeps messages of all topics: a default permission is not for them.
+_SHARED_TOPICS: Final = system_names.CLOSED_TOPICS | {system_names.CHECKED_OUT_TOPIC}
+
+
+def parse_permission(text: str) -> int:
+    """Read `DENY`, `PUB`, `SUB` or `PUB|SUB`.
+
+    Raises:
+        OptionError: It is none of them.
+    """
+    try:
+        return _PERMISSIONS[text.strip()]
+    except KeyError:
+        raise OptionError(f"{text!r} is no permission: give DENY, PUB, SUB or PUB|SUB") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One account.
+
+    Attributes:
+        access_key: Its name, at least 7 characters, as in Apache.
+        secret_key: What it signs with, at least 7 characters.
+        is_admin: It may do everything.
+        default_topic: Permission for topics that `topics` does not name.
+        default_group: Permission for groups that `groups` does not name.
+        topics: Permission by topic.
+        groups: Permission by consumer group.
+        trusted: Whoever names this account from one of these addresses may do everything, without
+            a signature.
+    """
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    is_admin: bool = False
+    default_topic: int = DENY
+    default_group: int = DENY
+    topics: Mapping[str, int] = field(default_factory=dict[str, int])
+    groups: Mapping[str, int] = field(default_factory=dict[str, int])
+    trusted: AddressSet = field(default_factory=AddressSet)
+
+    def __post_init__(self) -> None:
+        """Refuse short keys.
+
+        Raises:
+            OptionError: Names the account.
+        """
+        for what, key in (("access key", self.access_key), ("secret key", self.secret_key)):
+            if len(key) < _KEY_CHARACTERS_MIN:
+                raise OptionError(
+                    f"account {self.access_key!r}: the {what} has {len(key)} characters, "
+                    f"less than {_KEY_CHARACTERS_MIN}"
+                )
+
+    def topic_permission(self, topic: str) -> int:
+        """Return what the account may do with a topic.
+
+        Retry and dead-letter topics are their group's. Everyone may write traces, as in Apache.
+        """
+        granted = self.topics.get(topic)
+        if topic == system_names.TRACE_TOPIC:
+            return PUB | (self.default_topic if granted is None else granted)
+        if granted is not None:
+            return granted
+        if topic.startswith((system_names.RETRY_PREFIX, system_names.DEAD_LETTER_PREFIX)):
+            return PUB | SUB if self.group_permission(_group_of(topic)) & SUB else DENY
+        if topic in _SHARED_TOPICS or topic.startswith(system_names.SYSTEM_TOPIC_PREFIX):
+            return DENY
+        return self.default_topic
+
+    def group_permission(self, group: str) -> int:
+        """Return what the account may do with a consumer group."""
+        return self.groups.get(group, self.default_group)
+
+
+def _group_of(topic: str) -> str:
+    """Return the group of `%RETRY%group`, `%DLQ%group`, or pop's `%RETRY%group+topic`."""
+    return topic.split("%", 2)[2].partition("+")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """Why a request is not served.
+
+    Attributes:
+        text: For the peer and for the log: who, what, and the permission that is missing.
+        access_key: The account, as the request names it.
+    """
+
+    text: str
+    access_key: str | None = None
+
+    def reply(self) -> Command:
+        """Return the answer."""
+        return refusal(ResponseCode.NO_PERMISSION, self.text)
+
+
+class AccessRules:
+    """All accounts, and what they may do.
+
+    Args:
+        accounts: One per access key.
+        trusted: Whoever comes from one of these addresses may do everything, unsigned.
+        is_name_server_open: Name servers register brokers and give routes without asking who
+            wants them, as Apache's do. Otherwise routes are for anyone signed in, and brokers
+            register with an administrator's account.
+
+    Raises:
+        OptionError: Two accounts have one access key.
+    """
+
+    def __init__(
+        self,
+        accounts: Iterable[Account] = (),
+        *,
+        trusted: AddressSet | None = None,
+        is_name_server_open: bool = True,
+    ) -> None:
+        self._accounts: dict[str, Account] = {}
+        for account in accounts:
+            if account.access_key in self._accounts:
+                raise OptionError(f"account {account.access_key!r} is there twice")
+            self._accounts[account.access_key] = account
+        self._trusted = trusted or AddressSet()
+        self._is_name_server_open = is_name_server_open
+        # An address is parsed once per connection, not once per message.
+        self._trusts = lru_cache(_REMEMBERED_MAX)(self._find_trust)
+
+    @property
+    def account_count(self) -> int:
+        """How many accounts there are."""
+        return len(self._accounts)
+
+    def check(self, request: Command, peer: Peer) -> Denial | None:
+        """Return why a peer may not have a request served, or None when it may."""
+        need = NEEDS.get(request.code, ADMIN)
+        if need.is_of_names and self._is_name_server_open:
+            return None
+        access_key = request.fields.get(ACCESS_KEY)
+        account = self._accounts.get(access_key) if access_key else None
+        if self._trusts(peer.address, account and account.access_key):
+            return None
+        if not access_key:
+            return Denial(f"request {request.code} from {peer.address} is not signed")
+        if account is None:
+            stranger = access_key[:_STRANGER_CHARACTERS_MAX]
+            return Denial(f"there is no account {stranger!r}", stranger)
+        if not _is_signed(request, account.secret_key):
+            return Denial(f"the signature for account {access_key!r} is wrong", access_key)
+        if account.is_admin:
+            return None
+        return _find_missing(account, need, request)
+
+    def _find_trust(self, address: str, access_key: str | None) -> bool:
+        host = host_of(address)
+        if host in self._trusted:
+            return True
+        return access_key is not None and host in self._accounts[access_key].trusted
+
+
+def _is_signed(request: Command, secret_key: str) -> bool:
+    given = request.fields.get(SIGNATURE, "").encode(errors="replace")
+    try:
+        if _is_same(given, signature(request.fields, request.body, secret_key)):
+            return True
+        # Clients of 5.x sign this field, those of 4.9 do not.
+        return UNIQUE_KEY_QUERY in request.fields and _is_same(
+            given, signature(request.fields, request.body, secret_key, with_unique_key_query=True)
+        )
+    except Unencodable:
+        return False
+
+
+def _is_same(given: bytes, expected: str) -> bool:
+    return hmac.compare_digest(given, expected.encode())  # takes equally long for all that is wrong
+
+
+def _find_missing(account: Account, need: Need, request: Command) -> Denial | None:
+    """Return the first permission that an account lacks for a request."""
+    key = account.access_key
+    if need.who is Who.ADMIN:
+        return Denial(f"account {key!r} has no admin permission for request {request.code}", key)
+    for kind, name_field, permission, is_optional in need.fields:
+        name = request.fields.get(name_field)
+        if name:
+            if not _is_granted(account, kind, name, permission):
+                return _missing(key, kind, name, permission)
+        elif not is_optional:
+            text = f"request {request.code} of account {key!r} names no {kind} ('{name_field}')"
+            return Denial(text, key)
+    if need.read_body is not None:
+        try:
+            for kind, name, permission in need.read_body(request.body):
+                if not _is_granted(account, kind, name, permission):
+                    return _missing(key, kind, name, permission)
+        except MalformedBody as error:
+            return Denial(f"request {request.code} of account {key!r}: {error}", key)
+    return None
+
+
+def _is_granted(account: Account, kind: ResourceKind, name: str, permission: int) -> bool:
+    if kind == "topic":
+        return account.topic_permission(name) & permission != 0
+    return account.group_permission(name) & permission != 0
+
+
+def _missing(access_key: str, kind: ResourceKind, name: str, permission: int) -> Denial:
+    needed = "PUB" if permission == PUB else "SUB"
+    return Denial(
+        f"account {access_key!r} has no {needed} permission for {kind} {name!r}", access_key
+    )

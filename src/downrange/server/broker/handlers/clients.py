@@ -1,0 +1,256 @@
+"""Clients: heartbeats, membership, queue locks, who is connected.
+
+Served, with the fields that are read (behaviour of 5.5.0 where releases differ):
+
+    34   heartbeat, whole or short: creates the consumer groups that it names, and their retry
+         topics; the reply says how the next heartbeat may look
+    35   leave: producerGroup, consumerGroup
+    38   the client ids of a consumer group: consumerGroup
+    41 42  lock and unlock queues: body
+    46   check a subscription: body
+    203 204 328  connections of a consumer group, a producer group, of all producers
+
+A consumer group whose members or topics change is told by 40: all its members are, unless the
+group's settings say no or the group broadcasts. A client that is silent for `client_timeout` is
+hung up on, which ends its memberships.
+
+Skipped on purpose: the producers' feature of 5.x proxies to register for others, the unit flag of
+retry topics, and locks of queues on other brokers (`onlyThisBroker`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from downrange.server.broker.handlers.answers import refuse, succeed
+from downrange.server.broker.tables.topic_table import READ_WRITE
+from downrange.server.outputs import Disconnect, Note, Output, Peer, Push
+from downrange.wire.bodies import (
+    AllProducersBody,
+    CheckClientBody,
+    ClientConnection,
+    ConsumerConnectionsBody,
+    GroupMembersBody,
+    HeartbeatBody,
+    LockedQueuesBody,
+    LockQueuesBody,
+    ProducerConnectionsBody,
+    ProducerEntry,
+    decode_body,
+)
+from downrange.wire.codes import CommandFlag, RequestCode, ResponseCode
+from downrange.wire.fields import request_command
+from downrange.wire.headers import (
+    ConsumerConnectionsRequest,
+    GroupMembersRequest,
+    HeartbeatReply,
+    MembersChangedRequest,
+    ProducerConnectionsRequest,
+    UnregisterClientRequest,
+)
+from downrange.wire.system_names import retry_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.server.broker.handlers.answers import Handler
+    from downrange.server.broker.state import BrokerState
+    from downrange.server.broker.tables.client_table import Client
+    from downrange.wire.command import Command
+
+_SCAN_MS: Final = 10_000
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+_TAG: Final = "TAG"
+
+
+def lose_peer(state: BrokerState, peer: Peer, now_ms: int) -> list[Output]:
+    """Forget a client whose connection ended, and tell those who shared a group with it."""
+    return [
+        push
+        for group in state.clients.lose(peer.number)
+        for push in _tell_members(state, group, now_ms)
+    ]
+
+
+def expire(state: BrokerState, now_ms: int) -> list[Output]:
+    """Count this second, and every ten of them hang up on clients that were silent for too long."""
+    state.statistics.sample(now_ms)
+    if now_ms - state.clients.scanned_ms < _SCAN_MS:
+        return []
+    state.clients.scanned_ms = now_ms
+    state.locks.expire(now_ms)
+    outputs: list[Output] = []
+    for client in state.clients.expire(now_ms, int(state.options.client_timeout * 1000)):
+        text = f"client {client.client_id} {client.address} is gone: it sent no heartbeat"
+        outputs += [Note(text, is_warning=True), Disconnect(client.connection)]
+        # The connection's end is heard later, or never if it is half dead: the others go on now.
+        outputs += lose_peer(state, Peer(client.connection, client.address), now_ms)
+    return outputs
+
+
+# ---- membership --------------------------------------------------------------------------------
+
+
+def _hear(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    body = decode_body(HeartbeatBody, request.body)
+    body.consumer_data_set = [
+        member
+        for member in body.consumer_data_set
+        if _ensure_group(state, member.group_name, now_ms)
+    ]
+    language = None if request.language is None else request.language.name
+    heard = state.clients.heartbeat(peer, body, language, request.version, now_ms)
+    is_short = bool(body.heartbeat_fingerprint)
+    reply = HeartbeatReply(
+        supports_v2=True, subscription_changed=heard.is_fingerprint_new or not is_short
+    )
+    outputs = succeed(reply)
+    for group in heard.changed:
+        outputs += _tell_members(state, group.name, now_ms)
+    return outputs
+
+
+def _ensure_group(state: BrokerState, group: str, now_ms: int) -> bool:
+    """Create a group and its retry topic where they are missing; say whether the group exists."""
+    config = state.groups.get_or_create(group, state.options, now_ms)
+    if config is None:
+        return False
+    state.topics.ensure(retry_topic(group), config.retry_queue_nums, READ_WRITE, now_ms)
+    return True
+
+
+def _leave(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    header = UnregisterClientRequest.from_fields(request.fields)
+    group = header.consumer_group
+    if group is not None:
+        state.groups.get_or_create(group, state.options, now_ms)
+    outputs = succeed()
+    if state.clients.unregister(peer.number, header.producer_group, group) and group is not None:
+        outputs += _tell_members(state, group, now_ms)
+    return outputs
+
+
+def _tell_members(state: BrokerState, name: str, now_ms: int) -> list[Output]:
+    """Tell all members of a group that it changed, so that they share its queues anew."""
+    group = state.clients.consumer_group(name)
+    config = state.groups.get(name)
+    is_told = config is None or config.notify_consumer_ids_changed_enable
+    if group is None or group.is_broadcasting or not is_told:
+        return []
+    command = request_command(MembersChangedRequest(consumer_group=name))
+    command.flags = _ONEWAY
+    return [Push(connection, command) for connection in group.members]
+
+
+def _list_members(
+    state: BrokerState, request: Command, peer: Peer, now_ms: int
+) -> Iterable[Output]:
+    header = GroupMembersRequest.from_fields(request.fields)
+    group = state.clients.consumer_group(header.consumer_group)
+    if group is None:
+        remark = f"no consumer for this group, {header.consumer_group}"
+        return refuse(ResponseCode.SYSTEM_ERROR, remark)
+    return succeed(body=GroupMembersBody(consumer_id_list=group.client_ids).encode())
+
+
+def _check_client(
+    state: BrokerState, request: Command, peer: Peer, now_ms: int
+) -> Iterable[Output]:
+    if not request.body:
+        return succeed()
+    subscription = decode_body(CheckClientBody, request.body).subscription_data
+    if subscription.expression_type != _TAG:
+        remark = (
+            "The broker does not support consumer to filter message by "
+            f"{subscription.expression_type}"
+        )
+        return refuse(ResponseCode.SYSTEM_ERROR, remark)
+    return succeed()
+
+
+# ---- locks -------------------------------------------------------------------------------------
+
+
+def _lock(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    body = decode_body(LockQueuesBody, request.body)
+    locked = state.locks.lock(body.consumer_group, body.client_id, body.mq_set, now_ms)
+    return succeed(body=LockedQueuesBody(locked=locked).encode())
+
+
+def _unlock(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    body = decode_body(LockQueuesBody, request.body)
+    state.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+    return succeed()
+
+
+# ---- who is connected --------------------------------------------------------------------------
+
+
+def _list_consumers(
+    state: BrokerState, request: Command, peer: Peer, now_ms: int
+) -> Iterable[Output]:
+    header = ConsumerConnectionsRequest.from_fields(request.fields)
+    group = state.clients.consumer_group(header.consumer_group)
+    if group is None:
+        remark = f"the consumer group[{header.consumer_group}] not online"
+        return refuse(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+    body = ConsumerConnectionsBody(
+        connection_set=[_connection(client) for client in group.members.values()],
+        subscription_table=group.subscriptions(),
+        consume_type=group.type,
+        message_model=group.model,
+        consume_from_where=group.start,
+    )
+    return succeed(body=body.encode())
+
+
+def _list_producers(
+    state: BrokerState, request: Command, peer: Peer, now_ms: int
+) -> Iterable[Output]:
+    header = ProducerConnectionsRequest.from_fields(request.fields)
+    producers = state.clients.producers(header.producer_group)
+    if not producers:
+        remark = f"the producer group[{header.producer_group}] not exist"
+        return refuse(ResponseCode.SYSTEM_ERROR, remark)
+    body = ProducerConnectionsBody(connection_set=[_connection(client) for client in producers])
+    return succeed(body=body.encode())
+
+
+def _list_all_producers(
+    state: BrokerState, request: Command, peer: Peer, now_ms: int
+) -> Iterable[Output]:
+    body = AllProducersBody()
+    for group, clients in state.clients.producer_groups():
+        body.data[group] = [
+            ProducerEntry(
+                client_id=client.client_id,
+                remote_ip=client.address,
+                language=client.language,
+                version=client.version,
+                last_update_timestamp=client.producing[group],
+            )
+            for client in clients
+        ]
+    return succeed(body=body.encode())
+
+
+def _connection(client: Client) -> ClientConnection:
+    return ClientConnection(
+        client_id=client.client_id,
+        client_addr=client.address,
+        language=client.language,
+        version=client.version,
+    )
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    int(RequestCode.HEART_BEAT): _hear,
+    int(RequestCode.UNREGISTER_CLIENT): _leave,
+    int(RequestCode.GET_CONSUMER_LIST_BY_GROUP): _list_members,
+    int(RequestCode.LOCK_BATCH_MQ): _lock,
+    int(RequestCode.UNLOCK_BATCH_MQ): _unlock,
+    int(RequestCode.CHECK_CLIENT_CONFIG): _check_client,
+    int(RequestCode.GET_CONSUMER_CONNECTION_LIST): _list_consumers,
+    int(RequestCode.GET_PRODUCER_CONNECTION_LIST): _list_producers,
+    int(RequestCode.GET_ALL_PRODUCER_INFO): _list_all_producers,
+}

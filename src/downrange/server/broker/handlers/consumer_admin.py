@@ -1,0 +1,223 @@
+"""Requests that a broker passes on to the members of a consumer group.
+
+    222   set a group back or ahead: topic, group, timestamp, isForce, queueId, offset. The group's
+          offsets are set here, and its members are told by 220 to drop what they have read ahead
+          and go on from there; that takes a Java consumer about ten seconds
+    223   where the members stand: topic, group, clientAddr; each is asked by 221
+    307   what a member is doing: consumerGroup, clientId; passed on
+    309   let a member handle a message now: consumerGroup, clientId, msgId; passed on with the
+          message as body
+
+Skipped on purpose: the 5.x way to reset in the answer to the next pull (members do understand
+220), and the list form of 220 for C++ tools.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from downrange.errors import WireError
+from downrange.model import QueueId
+from downrange.server.broker.handlers.answers import refuse, succeed
+from downrange.server.broker.handlers.queries import record_at
+from downrange.server.broker.queues import queue_count
+from downrange.server.outputs import Ask, LateReply, Note, Output, Peer, Push, refusal
+from downrange.wire.bodies import ConsumerStatusBody, ResetOffsetBody, decode_body
+from downrange.wire.codes import CommandFlag, RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.fields import request_command
+from downrange.wire.headers import (
+    ConsumeDirectlyRequest,
+    ConsumerStatusRequest,
+    ResetOffsetRequest,
+    RunningStateRequest,
+)
+from downrange.wire.ids import parse_offset_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.server.broker.handlers.answers import Handler
+    from downrange.server.broker.state import BrokerState
+    from downrange.server.broker.tables.client_table import Client
+
+_ANSWER_SECONDS: Final = 10.0
+_STATUS_SECONDS: Final = 5.0
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+_ALL_QUEUES: Final = -1
+_TO_THE_END: Final = -1
+
+
+# ---- resetting ---------------------------------------------------------------------------------
+
+
+def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    header = ResetOffsetRequest.from_fields(request.fields)
+    topic = state.topics.get(header.topic)
+    if topic is None:
+        return refuse(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
+    if state.groups.get(header.group) is None:
+        remark = f"Group {header.group} does not exist"
+        return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    count = queue_count(topic)
+    queue_ids = range(count) if header.queue_id == _ALL_QUEUES else [header.queue_id]
+    if header.queue_id >= count or header.queue_id < _ALL_QUEUES:
+        remark = f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
+        return refuse(ResponseCode.INVALID_PARAMETER, remark)
+    body = ResetOffsetBody()
+    for queue_id in queue_ids:
+        offset = _wanted_offset(state, header, queue_id)
+        if offset is None:
+            queue = state.store.queue(header.topic, queue_id)
+            remark = (
+                f"Target offset {header.offset} not in consume queue range "
+                f"[{queue.min_offset}-{queue.max_offset}]"
+            )
+            return refuse(ResponseCode.SYSTEM_ERROR, remark)
+        body.offset_table[QueueId(header.topic, state.options.name, queue_id)] = offset
+    for name, offset in body.offset_table.items():
+        state.offsets.commit(header.group, header.topic, name.number, offset)
+    text = f"group {header.group} was reset in topic {header.topic} by {peer.address}"
+    return [Note(text), *_tell_reset(state, header, body), *succeed(body=body.encode())]
+
+
+def _wanted_offset(state: BrokerState, header: ResetOffsetRequest, queue_id: int) -> int | None:
+    """Return where a queue shall be read from, or None where it has no such offset."""
+    queue = state.store.queue(header.topic, queue_id)
+    if header.offset is not None and header.offset != _TO_THE_END:
+        return header.offset if queue.min_offset <= header.offset <= queue.max_offset else None
+    if header.timestamp < 0:
+        offset = queue.max_offset
+    else:
+        offset = state.store.offset_at(header.topic, queue_id, header.timestamp)
+    current = state.offsets.get(header.group, header.topic, queue_id)
+    if header.is_force or current is None:
+        return offset
+    return min(offset, current)  # without force a group is set back only
+
+
+def _tell_reset(
+    state: BrokerState, header: ResetOffsetRequest, body: ResetOffsetBody
+) -> list[Output]:
+    members = state.clients.consumer_group(header.group)
+    if members is None:
+        return []
+    told = ResetOffsetRequest(
+        topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False
+    )
+    code = int(RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
+    command = request_command(told, body.encode(), code=code)
+    command.flags = _ONEWAY
+    return [Push(connection, command) for connection in members.members]
+
+
+# ---- asking all members ------------------------------------------------------------------------
+
+
+def _ask_all(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    header = ConsumerStatusRequest.from_fields(request.fields)
+    group = state.clients.consumer_group(header.group)
+    members = [] if group is None else list(group.members.values())
+    if header.client_addr:
+        members = [client for client in members if client.client_id == header.client_addr]
+    if not members:
+        remark = f"No Any Consumer online in the consumer group: [{header.group}]"
+        return refuse(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+    return _Survey(request, peer, members).ask(header)
+
+
+class _Survey:
+    """A question to several members, answered when the last of them is heard or gave up."""
+
+    def __init__(self, request: Command, peer: Peer, members: list[Client]) -> None:
+        self._request = request
+        self._peer = peer
+        self._members = members
+        self._open = len(members)
+        self._body = ConsumerStatusBody()
+
+    def ask(self, header: ConsumerStatusRequest) -> list[Output]:
+        """Return one question per member."""
+        code = int(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)
+        asked = ConsumerStatusRequest(topic=header.topic, group=header.group)
+        return [
+            self._ask_one(client, request_command(asked, code=code)) for client in self._members
+        ]
+
+    def _ask_one(self, client: Client, command: Command) -> Ask:
+        def then(reply: Command | None, now_ms: int) -> Iterable[Output]:
+            return self._hear(client.client_id, reply)
+
+        return Ask(client.connection, command, _STATUS_SECONDS, then)
+
+    def _hear(self, client_id: str, reply: Command | None) -> Iterable[Output]:
+        self._open -= 1
+        if reply is not None and reply.code == ResponseCode.SUCCESS and reply.body:
+            try:
+                status = decode_body(ConsumerStatusBody, reply.body)
+            except WireError:
+                status = ConsumerStatusBody()  # one bad answer must not hide the others
+            self._body.consumer_table[client_id] = status.message_queue_table
+        if self._open:
+            return ()
+        answer = Command(int(ResponseCode.SUCCESS), body=self._body.encode())
+        return [LateReply(self._peer.number, self._request, answer)]
+
+
+# ---- passing on --------------------------------------------------------------------------------
+
+
+def _show_running(
+    state: BrokerState, request: Command, peer: Peer, now_ms: int
+) -> Iterable[Output]:
+    header = RunningStateRequest.from_fields(request.fields)
+    asked = Command(request.code, header.to_fields())
+    return _pass_on(state, request, peer, asked, header.consumer_group, header.client_id)
+
+
+def _let_consume(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    header = ConsumeDirectlyRequest.from_fields(request.fields)
+    body = b""
+    if header.msg_id is not None:
+        offset = parse_offset_id(header.msg_id).log_offset
+        record = record_at(state, offset)
+        if record is None:
+            remark = f"can not find message by the offset, {offset}"
+            return refuse(ResponseCode.SYSTEM_ERROR, remark)
+        body = state.store.log.read(offset, record.size)
+    header.broker_name = state.options.name
+    asked = Command(request.code, header.to_fields(), body)
+    return _pass_on(state, request, peer, asked, header.consumer_group, header.client_id or "")
+
+
+def _pass_on(
+    state: BrokerState,
+    request: Command,
+    peer: Peer,
+    asked: Command,
+    group: str,
+    client_id: str,
+) -> Iterable[Output]:
+    """Ask a member, and send its answer back. What the tool signed its request with stays here."""
+    connection = state.clients.find_consumer_connection(group, client_id)
+    if connection is None:
+        remark = f"The Consumer <{group}> <{client_id}> not online"
+        return refuse(ResponseCode.SYSTEM_ERROR, remark)
+
+    def then(reply: Command | None, now_ms: int) -> Iterable[Output]:
+        if reply is None:
+            remark = f"consumer <{group}> <{client_id}> Timeout: {_ANSWER_SECONDS:.0f} s"
+            answer = refusal(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+        else:
+            answer = Command(reply.code, reply.fields, reply.body, reply.remark)
+        return [LateReply(peer.number, request, answer)]
+
+    return [Ask(connection, asked, _ANSWER_SECONDS, then)]
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    int(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET): _reset,
+    int(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS): _ask_all,
+    int(RequestCode.GET_CONSUMER_RUNNING_INFO): _show_running,
+    int(RequestCode.CONSUME_MESSAGE_DIRECTLY): _let_consume,
+}

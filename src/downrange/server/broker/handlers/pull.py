@@ -1,0 +1,339 @@
+"""Pulls: reading a queue from an offset on, at once or as soon as something arrives.
+
+    11 361   group, topic, queue and offset, count, bytes, `sysFlag` (commit, suspend,
+             subscription), commit offset, suspend time, subscription text and version
+
+Checked in Apache's order (Java: PullMessageProcessor): group, topic, queue, subscription. What the
+store says becomes a code and the next offset as in the table of `_Found`. Tags are compared by
+hash, so a consumer compares their text again. A pull that finds nothing and may wait is parked;
+it is answered when a message that its filter takes arrives, or when its time is over.
+
+An answer keeps to Apache's limits, which count 32 messages and never look at `maxMsgBytes`. A pull
+that asks for more of both gets more of both: that is how our own readers of whole topics ask.
+
+Skipped on purpose: SQL92 and class filters (23), slaves (a master suggests itself).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from downrange.errors import RocketMQError
+from downrange.server.broker.held_pulls import ParkedPull
+from downrange.server.broker.tables.topic_table import READ
+from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.hashing import tag_hash
+from downrange.wire.headers import PullRequest
+from downrange.wire.system_names import FAQ
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.options import BrokerOptions
+    from downrange.server.broker.handlers.answers import Handler
+    from downrange.server.broker.state import BrokerState
+    from downrange.store.queue_index import Numbers
+    from downrange.wire.bodies import GroupConfig, TopicConfig
+    from downrange.wire.records import Record
+
+_COMMIT_OFFSET: Final = 0x1
+_SUSPEND: Final = 0x2
+_SUBSCRIPTION: Final = 0x4
+_FORBIDDEN_GROUP: Final = "2"
+_FORBIDDEN_TOPIC: Final = "3"
+_FORBIDDEN_BROADCAST: Final = "4"
+#: How many units one pull looks through for messages that its filter takes.
+_LOOK_THROUGH_MAX: Final = 16_000
+_LOOK_THROUGH_STEP: Final = 256
+#: How often parked pulls are looked at again, whether their queue grew by others' messages.
+_RECHECK_MS: Final = 5_000
+
+_FOUND: Final = int(ResponseCode.SUCCESS)
+_NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
+_RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+
+
+class _Found(NamedTuple):
+    """What a look into a queue found.
+
+    FOUND 0; NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING 20; OFFSET_OVERFLOW_ONE 19;
+    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL 21; an empty queue 19 at offset 0, else 21.
+    """
+
+    code: int
+    status: str
+    next_offset: int
+    body: bytes = b""
+    message_count: int = 0
+
+
+def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    header = PullRequest.from_fields(request.fields)
+    group = state.groups.get_or_create(header.consumer_group, state.options, now_ms)
+    topic = state.topics.get(header.topic)
+    refused = _check_group(header, group) or _check_topic(header, topic, peer)
+    if refused is not None:
+        return [Reply(refused)]
+    assert group is not None
+    assert topic is not None
+    hashes = _filter_of(state, header, group)
+    if isinstance(hashes, Command):
+        return [Reply(hashes)]
+    if header.sys_flag & _COMMIT_OFFSET:
+        state.offsets.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
+    found = _look(state, header, hashes)
+    may_wait = (
+        found.code == _NOT_FOUND
+        and header.sys_flag & _SUSPEND
+        and header.suspend_timeout_millis > 0
+        and not request.is_oneway
+    )
+    if may_wait and _park(state, request, header, peer, hashes, now_ms):
+        return ()
+    return [Reply(_answer(state, header, topic, group, found))]
+
+
+def _park(
+    state: BrokerState,
+    request: Command,
+    header: PullRequest,
+    peer: Peer,
+    hashes: frozenset[int] | None,
+    now_ms: int,
+) -> bool:
+    """Let a pull wait; keep nothing of it that its answer does not need."""
+    until_ms = now_ms + header.suspend_timeout_millis
+    if not state.parked.park(ParkedPull(request, header, peer, hashes, until_ms)):
+        return False
+    request.fields, request.body, header.subscription = {}, b"", None
+    return True
+
+
+# ---- checks ------------------------------------------------------------------------------------
+
+
+def _check_group(header: PullRequest, group: GroupConfig | None) -> Command | None:
+    if group is None:
+        remark = f"subscription group [{header.consumer_group}] does not exist, {FAQ}"
+        return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    if not group.consume_enable:
+        remark = f"subscription group no permission, {header.consumer_group}"
+        return _forbidden(remark, _FORBIDDEN_GROUP)
+    return None
+
+
+def _check_topic(header: PullRequest, topic: TopicConfig | None, peer: Peer) -> Command | None:
+    if topic is None:
+        remark = f"topic[{header.topic}] not exist, apply first please! {FAQ}"
+        return refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
+    if not topic.perm & READ:
+        remark = f"the topic[{header.topic}] pulling message is forbidden"
+        return _forbidden(remark, _FORBIDDEN_TOPIC)
+    if not 0 <= header.queue_id < topic.read_queue_nums:
+        remark = (
+            f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer.address}]"
+        )
+        return refusal(ResponseCode.INVALID_PARAMETER, remark)
+    return None
+
+
+def _forbidden(remark: str, kind: str) -> Command:
+    command = refusal(ResponseCode.NO_PERMISSION, remark)
+    command.fields = {"forbiddenType": kind}
+    return command
+
+
+def _filter_of(
+    state: BrokerState, header: PullRequest, group: GroupConfig
+) -> frozenset[int] | Command | None:
+    """Return the tag hashes that a pull takes, None for all, or the refusal."""
+    if header.sys_flag & _SUBSCRIPTION:
+        return _hashes_of(header.subscription, header.expression_type)
+    members = state.clients.consumer_group(header.consumer_group)
+    if members is None:
+        remark = f"the consumer's group info not exist{FAQ}"
+        return refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+    if not group.consume_broadcast_enable and members.model == "BROADCASTING":
+        remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+        return _forbidden(remark, _FORBIDDEN_BROADCAST)
+    subscription = members.subscription(header.topic)
+    if subscription is None:
+        remark = f"the consumer's subscription not exist{FAQ}"
+        return refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+    if subscription.sub_version < header.sub_version:
+        remark = "the consumer's subscription not latest"
+        return refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+    return _hashes_of(subscription.sub_string, subscription.expression_type)
+
+
+def _hashes_of(expression: str | None, kind: str | None) -> frozenset[int] | Command | None:
+    if kind not in (None, "", "TAG"):
+        remark = f"The broker does not support consumer to filter message by {kind}"
+        return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+    if not expression or expression == "*":
+        return None
+    tags = [tag.strip() for tag in expression.split("||")]
+    hashes = frozenset([tag_hash(tag) for tag in tags if tag])
+    if not hashes:
+        remark = "parse the consumer's subscription failed"
+        return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+    return hashes
+
+
+# ---- reading -----------------------------------------------------------------------------------
+
+
+def _look(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None) -> _Found:
+    """Read a queue from the asked offset on."""
+    queue = state.store.queue(header.topic, header.queue_id)
+    offset, low, high = header.queue_offset, queue.min_offset, queue.max_offset
+    if high == 0:
+        code = _NOT_FOUND if offset == 0 else _MOVED
+        return _Found(code, "NO_MESSAGE_IN_QUEUE", 0)
+    if offset < low:
+        return _Found(_MOVED, "OFFSET_TOO_SMALL", low)
+    if offset == high:
+        return _Found(_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset)
+    if offset > high:
+        return _Found(_MOVED, "OFFSET_OVERFLOW_BADLY", high)
+    count_max, bytes_max = _limits(state.options, header)
+    if hashes is None:
+        count, parts = state.store.read_range(queue.numbers(offset, count_max), bytes_max)
+        next_offset = offset + (count or min(count_max, high - offset))
+    else:
+        taken, next_offset = _matching(state, header, hashes, count_max, bytes_max)
+        if not taken:
+            return _Found(_RETRY, "NO_MATCHED_MESSAGE", next_offset)
+        count, parts = state.store.read_range([unit for _, unit in taken], bytes_max)
+        if 0 < count < len(taken):
+            next_offset = taken[count][0]
+    if not count:
+        return _Found(_RETRY, "MESSAGE_WAS_REMOVING", next_offset)
+    return _Found(_FOUND, "FOUND", next_offset, b"".join(parts), count)
+
+
+def _limits(options: BrokerOptions, header: PullRequest) -> tuple[int, int]:
+    """Return how many messages and bytes an answer may have."""
+    count_max = min(header.max_msg_nums, options.bulk_pull_messages_max)
+    bytes_max = min(header.max_msg_bytes or 0, options.bulk_pull_bytes_max)
+    if count_max > options.pull_messages_max and bytes_max > options.pull_bytes_max:
+        return count_max, bytes_max
+    return min(max(header.max_msg_nums, 1), options.pull_messages_max), options.pull_bytes_max
+
+
+def _matching(
+    state: BrokerState,
+    header: PullRequest,
+    hashes: frozenset[int],
+    count_max: int,
+    bytes_max: int,
+) -> tuple[list[tuple[int, Numbers]], int]:
+    """Return offsets and units whose tags a filter takes, and the offset behind the last one seen.
+
+    There are as many as the limits allow, maybe some more than fit the bytes.
+    """
+    queue = state.store.queue(header.topic, header.queue_id)
+    taken: list[tuple[int, Numbers]] = []
+    offset = header.queue_offset
+    end = min(offset + _LOOK_THROUGH_MAX, queue.max_offset)
+    step, total = count_max, 0  # one step is enough where the filter takes everything
+    while offset < end and len(taken) < count_max and total <= bytes_max:
+        step = min(step, _LOOK_THROUGH_STEP, end - offset)
+        units = enumerate(queue.numbers(offset, step), offset)
+        found = [(number, unit) for number, unit in units if unit[2] in hashes]
+        taken += found
+        total += sum([unit[1] for _, unit in found])
+        offset += step
+        step *= 2
+    if len(taken) >= count_max:
+        del taken[count_max:]
+        offset = taken[-1][0] + 1
+    return taken, offset
+
+
+def _answer(
+    state: BrokerState, header: PullRequest, topic: TopicConfig, group: GroupConfig, found: _Found
+) -> Command:
+    queue = state.store.queue(header.topic, header.queue_id)
+    if found.message_count:
+        state.statistics.pulled(found.message_count, len(found.body))
+    fields = {
+        "suggestWhichBrokerId": "0",
+        "groupSysFlag": str(group.group_sys_flag or 0),
+        "nextBeginOffset": str(found.next_offset),
+        "maxOffset": str(queue.max_offset),
+        "minOffset": str(queue.min_offset),
+        "topicSysFlag": str(topic.topic_sys_flag),
+    }
+    return Command(found.code, fields, found.body, found.status)
+
+
+# ---- those who wait ----------------------------------------------------------------------------
+
+
+def wake(state: BrokerState, record: Record, now_ms: int) -> list[Output]:
+    """Answer the pulls that wait for a queue, now that a record, and maybe more, is in it."""
+    queue = (record.topic, record.queue_id)
+    if queue not in state.parked:
+        return []
+    units = state.store.queue(*queue).walk(record.queue_offset)
+    hashes = {unit.tag_hash for unit in units}
+    return _answer_all(state, state.parked.wake(queue, hashes), now_ms)
+
+
+def answer_parked(state: BrokerState, now_ms: int) -> list[Output]:
+    """Answer pulls whose time is over; every few seconds also those whose queue moved on."""
+    outputs = _answer_all(state, state.parked.expired(now_ms), now_ms)
+    if now_ms - state.parked.checked_ms >= _RECHECK_MS:
+        state.parked.checked_ms = now_ms
+        moved = state.parked.take_if(lambda pull: _is_moved(state, pull.header))
+        outputs += _answer_all(state, moved, now_ms)
+    return outputs
+
+
+def _is_moved(state: BrokerState, header: PullRequest) -> bool:
+    """Whether a queue does not end any more where a pull waits, or is gone altogether."""
+    if state.topics.get(header.topic) is None:
+        return True
+    return state.store.queue(header.topic, header.queue_id).max_offset != header.queue_offset
+
+
+def answer_everyone(state: BrokerState, now_ms: int) -> list[Output]:
+    """Answer all pulls that wait with what there is: the broker stops."""
+    return _answer_all(state, state.parked.all(), now_ms)
+
+
+def _answer_all(state: BrokerState, pulls: list[ParkedPull], now_ms: int) -> list[Output]:
+    outputs: list[Output] = []
+    for pull in pulls:
+        try:
+            command = _look_again(state, pull, now_ms)
+        except RocketMQError as error:  # its answer only; the others have theirs
+            command = refusal(ResponseCode.SYSTEM_ERROR, str(error))
+        outputs.append(LateReply(pull.peer.number, pull.request, command))
+    return outputs
+
+
+def _look_again(state: BrokerState, pull: ParkedPull, now_ms: int) -> Command:
+    """Answer a pull that waited: all checks anew, but neither its offset nor its filter."""
+    header = pull.header
+    group = state.groups.get_or_create(header.consumer_group, state.options, now_ms)
+    topic = state.topics.get(header.topic)
+    refused = _check_group(header, group) or _check_topic(header, topic, pull.peer)
+    if refused is not None:
+        return refused
+    assert group is not None
+    assert topic is not None
+    return _answer(state, header, topic, group, _look(state, header, pull.tag_hashes))
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    int(RequestCode.PULL_MESSAGE): _pull,
+    int(RequestCode.LITE_PULL_MESSAGE): _pull,
+}

@@ -1,0 +1,397 @@
+"""Sends: one message or a batch, in both header versions.
+
+    10       one message or a batch (`batch`), full field names
+    310 320  the same, letters for field names
+
+Checked in Apache's order (Java: SendMessageProcessor): a body, a legal topic that clients may send
+to, the topic is there or can be made, the queue's number, the group of a retry topic, sizes.
+Stored with what 5.x adds: CLUSTER, MSG_REGION, TRACE_ON, a unique id where there is none; the
+checkpoint of a pop is taken out. A retry that was tried often enough becomes a dead letter.
+
+Of `sysFlag` only what describes the body is taken from the client. The host bits, the bits of an
+inner batch and those of a transaction change how a record is read back, so they are set here.
+
+Skipped on purpose: compaction and static topics; a batch queue (`queue.type=BatchCQ`) is stored one
+by one, as 4.9 does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from downrange.errors import DiskFull, RocketMQError, StoreError
+from downrange.server.broker.born_hosts import born_host
+from downrange.server.broker.scheduled.timed_messages import recall_handle_of
+from downrange.server.broker.store_message import (
+    CLIENT_FLAGS,
+    DETOURS,
+    join_properties,
+    put,
+    put_now,
+)
+from downrange.server.broker.tables.topic_table import READ_WRITE
+from downrange.server.broker.transactions.half_messages import prepare_half
+from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
+from downrange.wire.batches import RecordBatch, record_batch
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.headers import SendRequest, SendRequestV2
+from downrange.wire.properties import PropertyKey, decode_properties
+from downrange.wire.records import MAGIC_V2, Record
+from downrange.wire.send_replies import StoredReply
+from downrange.wire.system_names import (
+    CHECKED_OUT_TOPIC,
+    CLOSED_TOPICS,
+    FAQ,
+    OFFSET_MOVED_TOPIC,
+    RETRY_PREFIX,
+    SELF_TEST_TOPIC,
+    TIMER_TOPIC,
+    dead_letter_topic,
+    topic_problem,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.server.broker.handlers.answers import Handler
+    from downrange.server.broker.state import BrokerState
+    from downrange.wire.bodies import TopicConfig
+
+    SendHeader = SendRequest | SendRequestV2
+
+_CLOSED: Final = CLOSED_TOPICS | {CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+#: Queue offsets of a batch are counted in 16 bits by Apache, which wraps them beyond this.
+BATCH_MESSAGES_MAX: Final = 0x7FFF
+_TOPIC_BYTES_V1_MAX: Final = 127
+
+# Plain texts: members of an enum hash and compare more slowly.
+_UNIQUE_KEY: Final = str(PropertyKey.UNIQUE_KEY)
+_WAIT: Final = str(PropertyKey.WAIT)
+_PREPARED: Final = str(PropertyKey.TRANSACTION_PREPARED)
+#: A message that has one of these is not simply stored with what it brought.
+_UNUSUAL: Final = DETOURS | {
+    str(PropertyKey.CLUSTER),
+    str(PropertyKey.REGION),
+    str(PropertyKey.TRACE_ON),
+    str(PropertyKey.POP_CHECKPOINT),
+    _PREPARED,
+}
+
+
+def _send_v2(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    return _send(state, request, SendRequestV2.from_fields(request.fields), peer, now_ms)
+
+
+def _send_v1(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    return _send(state, request, SendRequest.from_fields(request.fields), peer, now_ms)
+
+
+def _send(
+    state: BrokerState, request: Command, header: SendHeader, peer: Peer, now_ms: int
+) -> Iterable[Output]:
+    if not request.body:
+        return _refused(state, refusal(ResponseCode.SYSTEM_ERROR, "the message has no body"))
+    config = state.topics.get(header.topic)
+    if config is None or header.topic in _CLOSED:
+        refused = _check_topic(header.topic)
+        if refused is not None:
+            return _refused(state, refused)
+    if config is None:
+        config = _create_topic(state, header, now_ms)
+        if config is None:
+            remark = f"topic[{header.topic}] not exist, apply first please!{FAQ}"
+            return _refused(state, refusal(ResponseCode.TOPIC_NOT_EXIST, remark))
+    queue_id = header.queue_id
+    if queue_id < 0:
+        queue_id = state.next_number() % max(config.write_queue_nums, 1)
+    elif queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
+        remark = f"request queueId[{queue_id}] is illegal, {_describe(config, peer)}"
+        return _refused(state, refusal(ResponseCode.INVALID_PARAMETER, remark))
+    if header.batch:
+        return _put_batch(state, request, header, peer, queue_id)
+    return _put_one(state, request, header, peer, queue_id, now_ms)
+
+
+def _check_topic(topic: str) -> Command | None:
+    problem = topic_problem(topic)
+    if problem is not None:
+        return refusal(ResponseCode.INVALID_PARAMETER, problem)
+    if topic in _CLOSED:
+        return refusal(
+            ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+        )
+    return None
+
+
+def _create_topic(state: BrokerState, header: SendHeader, now_ms: int) -> TopicConfig | None:
+    config = state.topics.create_like(
+        header.topic, header.default_topic, header.default_topic_queue_nums, state.options, now_ms
+    )
+    is_of_group = header.topic.startswith(RETRY_PREFIX)
+    if config is None and is_of_group and state.topics.has_room(state.options, now_ms):
+        return state.topics.ensure(header.topic, 1, READ_WRITE, now_ms)
+    return config
+
+
+def _describe(config: TopicConfig, peer: Peer) -> str:
+    return (
+        f"topic[{config.topic_name}] has {config.read_queue_nums} queues to read and "
+        f"{config.write_queue_nums} to write, producer: {peer.address}"
+    )
+
+
+# ---- one message -------------------------------------------------------------------------------
+
+
+class _OneSend:
+    """Answers a send when its record is stored."""
+
+    __slots__ = ("_peer", "_queue_id", "_record", "_request", "_state", "_unique_key")
+
+    def __init__(
+        self,
+        state: BrokerState,
+        request: Command,
+        peer: Peer,
+        record: Record,
+        queue_id: int,
+        unique_key: str,
+    ) -> None:
+        self._state = state
+        self._request = request
+        self._peer = peer
+        self._record = record
+        self._queue_id = queue_id
+        self._unique_key = unique_key
+
+    def __call__(self, error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+        state, record = self._state, self._record
+        if error is not None:
+            return _failed(state, self._request, self._peer, error)
+        state.statistics.stored(1, record.size)
+        if self._request.is_oneway:
+            return ()
+        stored = StoredReply(
+            state.stored_form,
+            self._queue_id,
+            self._unique_key,
+            record.log_offset,
+            record.queue_offset,
+        )
+        if record.topic_bytes == _TIMER_TOPIC:
+            answer = stored.plain()
+            answer.fields["recallHandle"] = recall_handle_of(record, state.options.name)
+            return (LateReply(self._peer.number, self._request, answer),)
+        return (LateReply(self._peer.number, self._request, stored),)
+
+
+_TIMER_TOPIC: Final = TIMER_TOPIC.encode()
+
+
+def _put_one(
+    state: BrokerState,
+    request: Command,
+    header: SendHeader,
+    peer: Peer,
+    queue_id: int,
+    now_ms: int,
+) -> Iterable[Output]:
+    text = header.properties or ""
+    properties = decode_properties(text)
+    unique_key = properties.get(_UNIQUE_KEY)
+    if unique_key is None:
+        unique_key = state.make_unique_id(now_ms)
+        properties[_UNIQUE_KEY] = unique_key
+        text = _with(text, f"{_UNIQUE_KEY}\x01{unique_key}\x02")
+    record = _record(state, request, header, peer, queue_id)
+    finish = _OneSend(state, request, peer, record, queue_id, unique_key)
+    is_awaited = properties.get(_WAIT) != "false"
+    if _UNUSUAL.isdisjoint(properties) and not header.topic.startswith(RETRY_PREFIX):
+        record.property_bytes = _with(text, state.marks_text).encode(errors="replace")
+        refused = put_now(state, record, properties, finish, is_flush_awaited=is_awaited)
+    else:
+        refused = _put_unusual(state, header, record, properties, now_ms, finish, is_awaited)
+    return () if refused is None else _refused(state, refused)
+
+
+def _put_unusual(
+    state: BrokerState,
+    header: SendHeader,
+    record: Record,
+    properties: dict[str, str],
+    now_ms: int,
+    finish: _OneSend,
+    is_awaited: bool,
+) -> Command | None:
+    """Put a message that is not simply stored with what it brought."""
+    properties.pop(PropertyKey.POP_CHECKPOINT, None)
+    properties.update(state.marks)
+    record.property_bytes = join_properties(properties)
+    if header.topic.startswith(RETRY_PREFIX):
+        refused = _prepare_retry(state, header, record, properties, now_ms)
+        if refused is not None:
+            return refused
+    if properties.get(_PREPARED) == "true":
+        prepare_half(state, record, properties)
+        return put_now(state, record, properties, finish, is_flush_awaited=is_awaited)
+    return put(state, record, properties, now_ms, finish, is_flush_awaited=is_awaited)
+
+
+def _with(text: str, more: str) -> str:
+    """Put properties behind a property string, which may or may not end with its mark."""
+    return f"{text}{more}" if not text or text[-1] == "\x02" else f"{text}\x02{more}"
+
+
+def _record(
+    state: BrokerState, request: Command, header: SendHeader, peer: Peer, queue_id: int
+) -> Record:
+    born = born_host(peer.address)
+    host = state.host
+    return Record(
+        queue_id=queue_id,
+        flag=header.flag,
+        sys_flag=header.sys_flag & CLIENT_FLAGS | born.sys_flag | host.sys_flag,
+        born_ms=header.born_timestamp,
+        born_ip=born.ip,
+        born_port=born.port,
+        store_ip=host.ip,
+        store_port=host.port,
+        reconsume_times=header.reconsume_times or 0,
+        body=request.body,
+        topic_bytes=header.topic.encode(),
+    )
+
+
+def _prepare_retry(
+    state: BrokerState,
+    header: SendHeader,
+    record: Record,
+    properties: dict[str, str],
+    now_ms: int,
+) -> Command | None:
+    """Make a dead letter of a retry that was tried often enough (Java: handleRetryAndDLQ)."""
+    group = header.topic.removeprefix(RETRY_PREFIX)
+    config = state.groups.get_or_create(group, state.options, now_ms)
+    if config is None:
+        remark = f"subscription group not exist, {group}{FAQ}"
+        return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    limit = config.retry_max_times
+    if header.max_reconsume_times is not None:
+        limit = header.max_reconsume_times
+    times = header.reconsume_times or 0
+    if times > limit or (times > 0 and state.locks.has_locks(group, now_ms)):
+        dead = dead_letter_topic(group)
+        state.topics.ensure(dead, 1, READ_WRITE, now_ms)
+        record.topic_bytes = dead.encode()
+        record.queue_id = 0
+        properties[PropertyKey.DELAY] = "-1"
+        record.property_bytes = join_properties(properties)
+    return None
+
+
+# ---- batches -----------------------------------------------------------------------------------
+
+
+class _BatchSend:
+    """Answers a batch when all of it is stored."""
+
+    __slots__ = ("_batch", "_peer", "_request", "_state", "_unique_key")
+
+    def __init__(
+        self,
+        state: BrokerState,
+        request: Command,
+        peer: Peer,
+        batch: RecordBatch,
+        unique_key: str | None,
+    ) -> None:
+        self._state = state
+        self._request = request
+        self._peer = peer
+        self._batch = batch
+        self._unique_key = unique_key
+
+    def __call__(self, error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+        state, batch = self._state, self._batch
+        if error is not None:
+            return _failed(state, self._request, self._peer, error)
+        state.statistics.stored(len(batch.sizes), sum(batch.sizes))
+        if self._request.is_oneway:
+            return ()
+        prefix = state.host.id_prefix
+        fields = {
+            "queueId": str(batch.shared.queue_id),
+            "msgId": ",".join([f"{prefix}{offset:016X}" for offset in batch.log_offsets]),
+            "queueOffset": str(batch.shared.queue_offset),
+            "TRACE_ON": "true" if state.options.is_trace_on else "false",
+            "MSG_REGION": state.options.region,
+        }
+        if self._unique_key is not None:
+            fields["transactionId"] = self._unique_key
+        return (LateReply(self._peer.number, self._request, Command(0, fields)),)
+
+
+def _put_batch(
+    state: BrokerState, request: Command, header: SendHeader, peer: Peer, queue_id: int
+) -> Iterable[Output]:
+    problem = None
+    if header.topic.startswith(RETRY_PREFIX):
+        problem = "batch request does not support retry group"
+    elif len(request.body) > state.options.message_bytes_max:
+        problem = f"the batch has more than {state.options.message_bytes_max} bytes"
+    elif state.unwritable is not None:
+        remark = f"no message is stored: {state.unwritable}"
+        return _refused(state, refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
+    if problem is not None:
+        return _refused(state, refusal(ResponseCode.MESSAGE_ILLEGAL, problem))
+    shared = _record(state, request, header, peer, queue_id)
+    shared.body, shared.flag = b"", 0
+    if len(shared.topic_bytes) > _TOPIC_BYTES_V1_MAX:
+        shared.magic = MAGIC_V2
+    batch = record_batch(shared, request.body)
+    count = len(batch.spans)
+    if count > BATCH_MESSAGES_MAX:
+        problem = f"the batch has {count} messages where {BATCH_MESSAGES_MAX} are allowed"
+        return _refused(state, refusal(ResponseCode.MESSAGE_ILLEGAL, problem))
+    own = decode_properties(header.properties or "")
+    finish = _BatchSend(state, request, peer, batch, own.get(_UNIQUE_KEY))
+    is_awaited = own.get(_WAIT) != "false"
+    state.intake.add([batch], [{}], finish, is_flush_awaited=is_awaited)
+    return ()
+
+
+# ---- refusals ----------------------------------------------------------------------------------
+
+
+def _refused(state: BrokerState, command: Command) -> Iterable[Output]:
+    """Answer no, with the two fields that every answer to a send has."""
+    command.fields = {
+        "TRACE_ON": "true" if state.options.is_trace_on else "false",
+        "MSG_REGION": state.options.region,
+    }
+    return (Reply(command),)
+
+
+def _failed(
+    state: BrokerState, request: Command, peer: Peer, error: RocketMQError
+) -> Iterable[Output]:
+    """Say why a record was not stored."""
+    if isinstance(error, DiskFull):
+        code = ResponseCode.SERVICE_NOT_AVAILABLE
+    elif isinstance(error, StoreError):
+        code = ResponseCode.MESSAGE_ILLEGAL
+    else:
+        code = ResponseCode.SYSTEM_ERROR
+    if request.is_oneway:
+        return ()
+    (reply,) = _refused(state, refusal(code, str(error)))
+    assert isinstance(reply, Reply)
+    return (LateReply(peer.number, request, reply.command),)
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    int(RequestCode.SEND_MESSAGE_V2): _send_v2,
+    int(RequestCode.SEND_BATCH_MESSAGE): _send_v2,
+    int(RequestCode.SEND_MESSAGE): _send_v1,
+}

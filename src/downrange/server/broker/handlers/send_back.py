@@ -1,0 +1,132 @@
+"""Messages that a consumer gives back.
+
+    36   send back: offset, group, delayLevel, maxReconsumeTimes
+
+Kept: the checks of 5.x in its order (Java: consumerSendMsgBack). The message is stored again in the
+group's retry topic, through the delay of its level: the one that the consumer names, or 3 plus the
+number of its retries. One that was tried often enough, or whose level is negative, becomes a dead
+letter. Its born data, flag and properties stay; ORIGIN_MESSAGE_ID says where it began.
+
+Not read: originMsgId and originTopic, which Apache only traces, and unitMode.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from downrange.errors import CorruptStore
+from downrange.server.broker.handlers.answers import refuse, succeed
+from downrange.server.broker.store_message import CLIENT_FLAGS, join_properties, put
+from downrange.server.broker.tables.topic_table import READ_WRITE, WRITE
+from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
+from downrange.wire.codes import RequestCode, ResponseCode, SysFlag
+from downrange.wire.command import Command
+from downrange.wire.headers import SendBackRequest
+from downrange.wire.properties import PropertyKey
+from downrange.wire.records import MAGIC_V1
+from downrange.wire.system_names import FAQ, dead_letter_topic, retry_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.errors import RocketMQError
+    from downrange.server.broker.handlers.answers import Handler
+    from downrange.server.broker.state import BrokerState
+    from downrange.wire.bodies import GroupConfig
+    from downrange.wire.records import Record
+
+_KEPT_FLAGS: Final = CLIENT_FLAGS | int(SysFlag.BORN_HOST_V6)
+#: The level of a first retry when the consumer names none.
+_FIRST_LEVEL: Final = 3
+_RECONSUME_TIMES_MAX: Final = 0x7FFFFFFF
+
+
+def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+    header = SendBackRequest.from_fields(request.fields)
+    group = state.groups.get_or_create(header.group, state.options, now_ms)
+    if group is None:
+        remark = f"subscription group not exist, {header.group} {FAQ}"
+        return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    if group.retry_queue_nums <= 0:
+        return succeed()
+    topic = retry_topic(header.group)
+    config = state.topics.ensure(topic, group.retry_queue_nums, READ_WRITE, now_ms)
+    if not config.perm & WRITE:
+        remark = f"the topic[{topic}] sending message is forbidden"
+        return refuse(ResponseCode.NO_PERMISSION, remark)
+    message = _message_at(state, header.offset)
+    # Access is granted by the topic that the request names, so it must be the message's own; one
+    # that was given back before lies in the group's retry topic.
+    if message is None or (
+        header.origin_topic and message.topic not in (header.origin_topic, topic)
+    ):
+        remark = f"look message by offset failed, {header.offset}"
+        return refuse(ResponseCode.SYSTEM_ERROR, remark)
+    properties = message.properties()
+    retry = _retry(state, message, properties, header, group, now_ms)
+    finish = partial(_answer, request, peer)
+    # Java does not wait for the flush. But the consumer commits its offset behind the message.
+    refused = put(state, retry, properties, now_ms, finish, is_flush_awaited=True)
+    return () if refused is None else (Reply(refused),)
+
+
+def _message_at(state: BrokerState, position: int) -> Record | None:
+    try:
+        record = state.store.log.record_at(position)
+    except CorruptStore:
+        return None  # within a record, for example
+    # A record that says that it lies elsewhere is part of somebody's body.
+    is_whole = record is not None and record.log_offset == position and record.is_intact
+    return record if is_whole else None
+
+
+def _retry(
+    state: BrokerState,
+    message: Record,
+    properties: dict[str, str],
+    header: SendBackRequest,
+    group: GroupConfig,
+    now_ms: int,
+) -> Record:
+    """Return what is stored of a message that was given back; `properties` are made fit for it."""
+    properties.setdefault(PropertyKey.RETRY_TOPIC, message.topic)
+    properties.setdefault(PropertyKey.ORIGIN_MESSAGE_ID, message.offset_id)
+    properties[PropertyKey.WAIT] = "false"
+    times_max = header.max_reconsume_times
+    if times_max is None:
+        times_max = group.retry_max_times
+    if message.reconsume_times >= times_max or header.delay_level < 0:
+        topic, queue_id = dead_letter_topic(header.group), 0
+        state.topics.ensure(topic, 1, READ_WRITE, now_ms)
+        level = 0
+    else:
+        topic = retry_topic(header.group)
+        queue_id = state.next_number() % group.retry_queue_nums
+        level = header.delay_level or _FIRST_LEVEL + message.reconsume_times
+    properties[PropertyKey.DELAY] = str(level)
+    return replace(
+        message,
+        magic=MAGIC_V1,
+        queue_id=queue_id,
+        sys_flag=message.sys_flag & _KEPT_FLAGS | state.host.sys_flag,
+        store_ip=state.host.ip,
+        store_port=state.host.port,
+        reconsume_times=min(message.reconsume_times + 1, _RECONSUME_TIMES_MAX),
+        prepared_offset=0,
+        topic_bytes=topic.encode(),
+        property_bytes=join_properties(properties),
+    )
+
+
+def _answer(
+    request: Command, peer: Peer, error: RocketMQError | None, now_ms: int
+) -> Iterable[Output]:
+    code = ResponseCode.SYSTEM_ERROR
+    answer = Command(0) if error is None else refusal(code, str(error))
+    return (LateReply(peer.number, request, answer),)
+
+
+HANDLERS: Final[dict[int, Handler]] = {int(RequestCode.CONSUMER_SEND_MSG_BACK): _send_back}

@@ -1,0 +1,1 @@
+"""Messages for later delivery: delay levels and timers."""

@@ -1,0 +1,114 @@
+"""Putting a message: what every new record goes through, wherever it comes from.
+
+A message of a producer, one that a consumer gave back, a committed half message and a delayed one
+that is due all end here. Delayed and timed ones are sent on a detour (`delays`, `timers`); what
+cannot be stored, or could not be read back, is refused before it is written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from downrange.server.broker.scheduled.delay_levels import delay_message
+from downrange.server.broker.scheduled.timed_messages import time_message
+from downrange.server.broker.write_queue import Finish, nothing_more
+from downrange.server.outputs import refusal
+from downrange.wire.codes import ResponseCode
+from downrange.wire.properties import PropertyKey
+from downrange.wire.records import MAGIC_V2
+from downrange.wire.system_names import TOPIC_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from downrange.server.broker.state import BrokerState
+    from downrange.wire.command import Command
+    from downrange.wire.records import Record
+
+#: A message with one of these is not delivered at once.
+DETOURS: Final = frozenset(
+    {
+        str(PropertyKey.DELAY),
+        str(PropertyKey.TIMER_DELAY_SEC),
+        str(PropertyKey.TIMER_DELAY_MS),
+        str(PropertyKey.TIMER_DELIVER_MS),
+    }
+)
+PROPERTY_BYTES_MAX: Final = 0x7FFF
+#: What a client may set in `sysFlag`: compressed and how, several tags. The rest is ours to set:
+#: host bits, batch bits and transaction bits change how a record is read back.
+CLIENT_FLAGS: Final = 0x1 | 0x2 | 0x700
+
+
+def join_properties(properties: Mapping[str, str]) -> bytes:
+    """Write properties that were read from a property string."""
+    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode(
+        errors="replace"
+    )
+
+
+def put(
+    state: BrokerState,
+    record: Record,
+    properties: dict[str, str],
+    now_ms: int,
+    finish: Finish = nothing_more,
+    *,
+    is_flush_awaited: bool = False,
+) -> Command | None:
+    """Have a message stored at the end of this turn, or return the refusal.
+
+    Args:
+        state: The broker.
+        record: Complete but for offsets, size and times of storing; `property_bytes` holds
+            `properties`.
+        properties: Its properties; a detour changes them, and the record with them.
+        now_ms: The time.
+        finish: Told how it went; `record` then says where it was stored.
+        is_flush_awaited: Whether what `finish` returns waits until the record is durable.
+    """
+    if state.unwritable is None and not DETOURS.isdisjoint(properties):
+        refused = _detour(state, record, properties, now_ms)
+        if refused is not None:
+            return refused
+    return put_now(state, record, properties, finish, is_flush_awaited=is_flush_awaited)
+
+
+def put_now(
+    state: BrokerState,
+    record: Record,
+    properties: dict[str, str],
+    finish: Finish = nothing_more,
+    *,
+    is_flush_awaited: bool = False,
+) -> Command | None:
+    """Do what `put` does with a message that takes no detour, whatever its properties say."""
+    limit = state.options.message_bytes_max
+    if state.unwritable is not None:
+        remark = f"no message is stored: {state.unwritable}"
+        return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+    if len(record.body) > limit or len(record.property_bytes) > PROPERTY_BYTES_MAX:
+        return _too_large(limit)
+    if len(record.topic_bytes) > TOPIC_BYTES_MAX:
+        record.magic = MAGIC_V2
+    state.intake.add([record], [properties], finish, is_flush_awaited=is_flush_awaited)
+    return None
+
+
+def _too_large(limit: int) -> Command:
+    remark = (
+        "the message is illegal, maybe msg body or properties length not matched. "
+        f"msg body length limit {limit}B, msg properties length limit 32KB."
+    )
+    return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+def _detour(
+    state: BrokerState, record: Record, properties: dict[str, str], now_ms: int
+) -> Command | None:
+    """Let a delayed or timed message wait in the broker's own topics."""
+    refused = delay_message(state, record, properties)
+    if refused is None:  # a level of 0 is none, and leaves the timer properties
+        refused = time_message(state, record, properties, now_ms)
+    record.property_bytes = join_properties(properties)
+    return refused

@@ -1,0 +1,143 @@
+"""The consumer groups of a broker: their settings, how they come to be, and how they are kept.
+
+One rule: every change goes through `put` or `delete`, which note that the table must be saved.
+`version` counts these changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from downrange.wire.bodies import DataVersion, GroupConfig, GroupTableBody, decode_body
+from downrange.wire.system_names import SYSTEM_GROUPS, group_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from downrange.options import BrokerOptions
+
+PATH: Final = "config/subscriptionGroup.json"
+
+_SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
+_RETRY_POLICY: Final = {"type": "CUSTOMIZED"}
+_CONSUME_TIMEOUT_MINUTES: Final = 15
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class GroupTable:
+    """All consumer groups of a broker.
+
+    Attributes:
+        version: How many changes there were since the start.
+        data_version: What tools and slaves tell changes by.
+        forbidden: What 5.x groups may not read, by group and topic; kept as it was found.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, GroupConfig] = {}
+        self.version = 0
+        self.data_version = DataVersion(timestamp=0, counter=0, state_version=0)
+        self.forbidden: dict[str, dict[str, int]] = {}
+
+    def __len__(self) -> int:
+        """Return how many groups there are."""
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[GroupConfig]:
+        """Go over all groups."""
+        return iter(self._groups.values())
+
+    def get(self, group: str) -> GroupConfig | None:
+        """Return a group's settings, or None where it is missing."""
+        return self._groups.get(group)
+
+    def get_or_create(self, group: str, options: BrokerOptions, now_ms: int) -> GroupConfig | None:
+        """Return a group's settings, after creating it where that is allowed."""
+        config = self._groups.get(group)
+        if config is not None:
+            return config
+        if not (options.is_group_created or is_system_group(group)):
+            return None
+        if group_problem(group) is not None or len(self._groups) >= options.groups_max:
+            return None
+        config = GroupConfig(group_name=group)
+        self.put(config, now_ms)
+        return config
+
+    def put(self, config: GroupConfig, now_ms: int) -> None:
+        """Create a group or change it; what a 4.9 tool left out gets its 5.x default."""
+        self._groups[config.group_name] = _complete(config)
+        self._note(now_ms)
+
+    def delete(self, group: str, now_ms: int) -> bool:
+        """Remove a group; say whether it was there."""
+        if self._groups.pop(group, None) is None:
+            return False
+        self.forbidden.pop(group, None)
+        self._note(now_ms)
+        return True
+
+    def create_system_groups(self, now_ms: int) -> None:
+        """Create what a broker has from the start."""
+        for group in SYSTEM_GROUPS:
+            if group not in self._groups:
+                self.put(GroupConfig(group_name=group), now_ms)
+
+    def table(self) -> GroupTableBody:
+        """Return the whole table as tools and slaves ask for it."""
+        return GroupTableBody(
+            subscription_group_table=self._groups,
+            data_version=self.data_version,
+            forbidden_table=self.forbidden,
+        )
+
+    def dump(self) -> bytes:
+        """Write subscriptionGroup.json."""
+        body: dict[str, Any] = {
+            "dataVersion": self.data_version,
+            "forbiddenTable": self.forbidden,
+            "subscriptionGroupTable": self._groups,
+        }
+        return _encode(body)
+
+    def load(self, data: bytes) -> None:
+        """Read subscriptionGroup.json as we or Java wrote it.
+
+        Raises:
+            MalformedBody: It cannot be read.
+        """
+        body = decode_body(GroupTableBody, data)
+        for name, config in body.subscription_group_table.items():
+            self._groups[name] = _complete(config)
+        self.forbidden = body.forbidden_table or {}
+        self.data_version = body.data_version
+        if self.data_version.state_version is None:
+            self.data_version.state_version = 0
+
+    def _note(self, now_ms: int) -> None:
+        self.version += 1
+        self.data_version = DataVersion(
+            timestamp=now_ms, counter=self.data_version.counter + 1, state_version=0
+        )
+
+
+def is_system_group(group: str) -> bool:
+    """Whether a group is the broker's own, which exists without being created."""
+    return group in SYSTEM_GROUPS or group.startswith(_SYSTEM_PREFIX)
+
+
+def _complete(config: GroupConfig) -> GroupConfig:
+    if config.consume_message_orderly is None:
+        config.consume_message_orderly = False
+    if config.group_sys_flag is None:
+        config.group_sys_flag = 0
+    if config.consume_timeout_minute is None:
+        config.consume_timeout_minute = _CONSUME_TIMEOUT_MINUTES
+    if config.group_retry_policy is None:
+        config.group_retry_policy = dict(_RETRY_POLICY)
+    if config.attributes is None:
+        config.attributes = {}
+    return config

@@ -1,0 +1,200 @@
+"""The topics of a broker: their settings, how they come to be, and how they are kept.
+
+One rule: every change goes through `put` or `delete`, which note that the table must be saved and
+announced. `version` counts these changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from downrange.wire.bodies import DataVersion, TopicConfig, TopicTableBody, decode_body
+from downrange.wire.system_names import (
+    BENCHMARK_TOPIC,
+    DEFAULT_TOPIC,
+    HALF_DONE_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    REPLY_SUFFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TIMER_TOPIC,
+    TRACE_TOPIC,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from downrange.options import BrokerOptions
+
+PATH: Final = "config/topics.json"
+
+INHERIT: Final = 1
+WRITE: Final = 2
+READ: Final = 4
+READ_WRITE: Final = READ | WRITE
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class TopicTable:
+    """All topics of a broker.
+
+    Attributes:
+        version: How many changes there were since the start.
+        data_version: What name servers tell changes by.
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[str, TopicConfig] = {}
+        self._changed: dict[str, None] = {}
+        self._minute = 0
+        self._created_in_minute = 0
+        self.version = 0
+        self.data_version = DataVersion(timestamp=0, counter=0, state_version=0)
+
+    def __len__(self) -> int:
+        """Return how many topics there are."""
+        return len(self._topics)
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        """Go over all topics."""
+        return iter(self._topics.values())
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """Return a topic's settings, or None where it is missing."""
+        return self._topics.get(topic)
+
+    def put(self, config: TopicConfig, now_ms: int) -> None:
+        """Create a topic or change it."""
+        self._topics[config.topic_name] = config
+        self._note(config.topic_name, now_ms)
+
+    def delete(self, topic: str, now_ms: int) -> bool:
+        """Remove a topic; say whether it was there."""
+        if self._topics.pop(topic, None) is None:
+            return False
+        self._note(topic, now_ms)
+        return True
+
+    def ensure(self, topic: str, queues: int, perm: int, now_ms: int) -> TopicConfig:
+        """Return a topic's settings, after creating it where it is missing."""
+        config = self._topics.get(topic)
+        if config is None:
+            config = TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=perm,
+                attributes={},
+            )
+            self.put(config, now_ms)
+        return config
+
+    def create_like(
+        self, topic: str, default_topic: str, queues: int, options: BrokerOptions, now_ms: int
+    ) -> TopicConfig | None:
+        """Create a topic for a send, modelled on the default topic that the producer names.
+
+        Returns:
+            The new topic, or None where the default topic passes nothing on, or there are too many
+            topics, or too many were made in this minute.
+        """
+        model = self._topics.get(default_topic)
+        if model is None or not model.perm & INHERIT:
+            return None
+        if model.topic_name == DEFAULT_TOPIC and not options.is_topic_created:
+            return None
+        if not self.has_room(options, now_ms):
+            return None
+        queues = max(min(queues, model.write_queue_nums), 0)
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=model.perm & ~INHERIT,
+            topic_filter_type=model.topic_filter_type,
+            attributes={},
+        )
+        self.put(config, now_ms)
+        return config
+
+    def has_room(self, options: BrokerOptions, now_ms: int) -> bool:
+        """Whether a client may have one more topic created now; each question counts as one."""
+        if len(self._topics) >= options.topics_max:
+            return False
+        minute = now_ms // 60_000
+        if minute != self._minute:
+            self._minute, self._created_in_minute = minute, 0
+        self._created_in_minute += 1
+        return self._created_in_minute <= options.topics_created_per_minute_max
+
+    def changed(self) -> list[TopicConfig]:
+        """Return the topics that were created or changed since the last call."""
+        names, self._changed = self._changed, {}
+        return [config for name in names if (config := self._topics.get(name)) is not None]
+
+    def change_again(self, topics: list[TopicConfig]) -> None:
+        """Count topics that `changed` returned as changed once more: nobody was told."""
+        self._changed = {**dict.fromkeys([topic.topic_name for topic in topics]), **self._changed}
+
+    def table(self) -> TopicTableBody:
+        """Return the whole table as a broker registers it."""
+        return TopicTableBody(
+            topic_config_table=self._topics,
+            data_version=self.data_version,
+            mapping_data_version=DataVersion(state_version=0),
+            topic_queue_mapping_detail_map={},
+            topic_queue_mapping_info_map={},
+        )
+
+    def dump(self) -> bytes:
+        """Write topics.json."""
+        body = {"dataVersion": self.data_version, "topicConfigTable": self._topics}
+        return _encode(body)
+
+    def load(self, data: bytes) -> None:
+        """Read topics.json as we or Java wrote it.
+
+        Raises:
+            MalformedBody: It cannot be read.
+        """
+        body = decode_body(TopicTableBody, data)
+        for config in body.topic_config_table.values():
+            if config.attributes is None:  # written by 4.9; 5.x trips over a null
+                config.attributes = {}
+        self._topics.update(body.topic_config_table)
+        self.data_version = body.data_version
+        if self.data_version.state_version is None:
+            self.data_version.state_version = 0
+
+    def _note(self, topic: str, now_ms: int) -> None:
+        self.version += 1
+        self._changed[topic] = None
+        self.data_version = DataVersion(
+            timestamp=now_ms, counter=self.data_version.counter + 1, state_version=0
+        )
+
+
+def create_system_topics(topics: TopicTable, options: BrokerOptions, now_ms: int) -> None:
+    """Create what a broker has from the start (Java: the constructor of TopicConfigManager)."""
+    wanted = [
+        (SELF_TEST_TOPIC, 1, READ_WRITE),
+        (BENCHMARK_TOPIC, 1024, READ_WRITE),
+        (options.cluster, 16, READ_WRITE | INHERIT),
+        (options.name, 1, READ_WRITE | INHERIT),
+        (OFFSET_MOVED_TOPIC, 1, READ_WRITE),
+        (SCHEDULE_TOPIC, len(options.delay_levels.split()), READ_WRITE),
+        (f"{options.cluster}{REPLY_SUFFIX}", 1, READ_WRITE),
+        (HALF_TOPIC, 1, READ_WRITE),
+        (HALF_DONE_TOPIC, 1, READ_WRITE),
+        (TIMER_TOPIC, 1, READ_WRITE),
+    ]
+    if options.is_topic_created:
+        wanted.append((DEFAULT_TOPIC, options.default_topic_queues, READ_WRITE | INHERIT))
+    if options.is_trace_topic_created:
+        wanted.append((TRACE_TOPIC, 1, READ_WRITE))
+    for topic, queues, perm in wanted:
+        topics.ensure(topic, queues, perm, now_ms)

@@ -1,0 +1,250 @@
+"""Checks: halves that nobody ends, and what is done about them.
+
+Every `transaction_check_interval` the half queue is walked from its first open half to the first
+young one, some halves per tick. An old half is stored anew at the end of its queue, and its
+producer is asked by request 39 what became of it. One whose producer wants to be asked later
+(CHECK_IMMUNITY_TIME_IN_SECONDS) is stored anew all the same. So nothing old stays behind, and the
+offset from where the queue must be read at the next start moves on.
+
+A half that was asked about often enough, or is older than the log is kept, goes to
+TRANS_CHECK_MAX_TIME_TOPIC, where a tool finds it and can bring it back (request 323).
+
+Apache counts a check that nobody could be asked about, and so do we. Unlike Apache, a half whose
+producer's clock is ahead gets no younger by that, and a copy keeps the message's `flag`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from downrange.errors import MalformedRecord
+from downrange.server.broker.scheduled.redirect import TICK_BYTES_MAX, bring_back
+from downrange.server.broker.store_message import PROPERTY_BYTES_MAX, join_properties
+from downrange.server.broker.tables.topic_table import READ_WRITE
+from downrange.server.broker.transactions.half_records import (
+    CHECKS,
+    FIRST_OFFSET,
+    OP_PROPERTIES,
+    checks_of,
+    copy_to,
+    first_offset,
+    immunity_ms,
+    op_record,
+    queued_record_at,
+    read_half,
+)
+from downrange.server.outputs import Note, Output, Push, refusal
+from downrange.wire.codes import ResponseCode
+from downrange.wire.fields import request_command
+from downrange.wire.headers import CheckTransactionRequest
+from downrange.wire.properties import PropertyKey
+from downrange.wire.records import encode_record
+from downrange.wire.system_names import CHECKED_OUT_TOPIC, HALF_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from downrange.errors import RocketMQError
+    from downrange.server.broker.state import BrokerState
+    from downrange.server.broker.write_queue import Finish
+    from downrange.wire.command import Command
+    from downrange.wire.records import Record
+
+    #: Hears that a half was moved, or why it was not.
+    _Then = Callable[[RocketMQError | None], Iterable[Output]]
+
+#: A half older than this is given up (Java: fileReservedTime).
+RETENTION_MS: Final = 72 * 3_600_000
+#: How many open halves are looked at per tick: some 20 ms of work, and the loop goes on.
+HALVES_PER_TICK_MAX: Final = 200
+
+
+def check_half_messages(state: BrokerState, now_ms: int) -> Iterable[Output]:
+    """Ask producers about halves that wait too long; most calls find that nothing is due."""
+    halves = state.halves
+    halves.load(state, now_ms)
+    halves.keep_progress(state)
+    if halves.cursor is None:
+        if not halves.is_due(now_ms, state.options.transaction_check_interval):
+            return ()
+        queue = state.store.queue(HALF_TOPIC, 0)
+        halves.ended.drop_before(queue.min_offset)
+        halves.cursor, halves.stop = halves.ended.first, queue.max_offset
+    if state.unwritable is not None:
+        return ()
+    outputs = _check_some(state, halves.cursor, now_ms)
+    halves.note_progress(state)
+    return outputs
+
+
+def _check_some(state: BrokerState, cursor: int, now_ms: int) -> list[Output]:
+    """Settle the next open halves that are old enough, and note where to go on."""
+    halves = state.halves
+    timeout_ms = state.options.transaction_timeout * 1000
+    outputs: list[Output] = []
+    size = 0
+    for _ in range(HALVES_PER_TICK_MAX):
+        offset = halves.ended.next_open(cursor)
+        half = read_half(state, offset) if offset < halves.stop else None
+        # Those behind a young one are young, too. With a clock that was set back, none is young.
+        is_young = half is not None and 0 <= now_ms - half.store_ms < timeout_ms
+        if is_young or offset >= halves.stop:
+            halves.cursor = None
+            return outputs
+        cursor = offset + 1
+        if half is None:
+            halves.ended.skip(offset)
+            text = f"half message {offset} cannot be read: nobody is asked about it"
+            outputs.append(Note(text, is_warning=True))
+            continue
+        _settle(state, half, now_ms)
+        size += half.size
+        if size > TICK_BYTES_MAX:
+            break
+    halves.cursor = cursor
+    return outputs
+
+
+def _settle(state: BrokerState, half: Record, now_ms: int) -> None:
+    """Have the producer of an old half asked, let it wait on at the queue's end, or give it up."""
+    properties = half.properties()
+    checks = checks_of(properties)
+    age_ms = now_ms - min(half.born_ms, half.store_ms)
+    is_asked = age_ms < 0 or age_ms >= immunity_ms(state, properties)
+    if is_asked:
+        properties[CHECKS] = str(checks + 1)
+    properties[FIRST_OFFSET] = str(first_offset(half, properties))
+    is_hopeless = checks >= state.options.transaction_checks_max or age_ms > RETENTION_MS
+    if is_hopeless or len(join_properties(properties)) > PROPERTY_BYTES_MAX:
+        _give_up(state, half, now_ms)
+    else:
+        _copy(state, half, properties, now_ms, is_asked=is_asked)
+
+
+def _copy(
+    state: BrokerState, half: Record, properties: dict[str, str], now_ms: int, *, is_asked: bool
+) -> None:
+    copy = copy_to(state, half, HALF_TOPIC, properties)
+
+    def then(error: RocketMQError | None) -> Iterable[Output]:
+        if error is not None:
+            return ()
+        state.halves.remember_copy(first_offset(half, properties), copy.queue_offset)
+        return _ask_producer(state, half, copy) if is_asked else ()
+
+    _move(state, half, copy, properties, now_ms, then)
+
+
+def _give_up(state: BrokerState, half: Record, now_ms: int) -> None:
+    properties = half.properties()
+    first = first_offset(half, properties)
+
+    def then(error: RocketMQError | None) -> Iterable[Output]:
+        if error is not None:
+            return ()
+        state.halves.forget_copies(first)
+        return (Note(f"nobody decided on half message {first}: moved to {CHECKED_OUT_TOPIC}"),)
+
+    state.topics.ensure(CHECKED_OUT_TOPIC, 1, READ_WRITE, now_ms)
+    given_up = copy_to(state, half, CHECKED_OUT_TOPIC, properties)
+    _move(state, half, given_up, properties, now_ms, then)
+
+
+def _move(
+    state: BrokerState,
+    half: Record,
+    moved: Record,
+    properties: dict[str, str],
+    now_ms: int,
+    then: _Then,
+) -> None:
+    """Store what becomes of a half together with the op record that ends it."""
+    ended, offset = state.halves.ended, half.queue_offset
+
+    def stored(error: RocketMQError | None, _now_ms: int) -> Iterable[Output]:
+        if error is None:
+            ended.end((offset,))
+        else:
+            ended.release(offset)
+        return then(error)
+
+    ended.hold(offset)
+    op = op_record(state, offset, now_ms)
+    state.intake.add([moved, op], [properties, OP_PROPERTIES], stored)
+
+
+def _ask_producer(state: BrokerState, half: Record, copy: Record) -> Iterable[Output]:
+    """Ask one living producer of its group what became of a half (Java: sendCheckMessage)."""
+    properties = copy.properties()
+    group = properties.get(PropertyKey.PRODUCER_GROUP, "")
+    connections = state.clients.producer_connections(group)
+    if not connections:
+        return ()
+    # The message is shown as it will be, but with the time of the old half, as Java shows it.
+    shown = replace(half, queue_offset=copy.queue_offset, log_offset=copy.log_offset)
+    try:
+        bring_back(state, shown, properties)
+    except MalformedRecord:
+        return ()
+    del properties[FIRST_OFFSET]
+    properties[PropertyKey.WAIT] = "false"
+    shown.property_bytes = join_properties(properties)
+    unique_key = properties.get(PropertyKey.UNIQUE_KEY)
+    header = CheckTransactionRequest(
+        tran_state_table_offset=copy.queue_offset,
+        commit_log_offset=copy.log_offset,
+        msg_id=unique_key,
+        transaction_id=properties.get(PropertyKey.TRANSACTION_ID, unique_key),
+        offset_msg_id=state.host.id_of(copy.log_offset),
+        topic=shown.topic,  # Java names the half topic, but a producer may end only its own topics
+        broker_name=state.options.name,
+    )
+    connection = connections[state.next_number() % len(connections)]
+    return (Push(connection, request_command(header, encode_record(shown))),)
+
+
+def resume_half(state: BrokerState, position: int, now_ms: int, finish: Finish) -> Command | None:
+    """Count the checks of a half from the beginning again, or return the refusal.
+
+    A half that was given up comes back to the half queue. So does one that was ended, as with
+    Apache: whoever asks for it knows why.
+
+    Args:
+        state: The broker.
+        position: Where it lies in the log, or one of its copies.
+        now_ms: The time.
+        finish: Told how it went.
+    """
+    halves = state.halves
+    halves.load(state, now_ms)
+    if state.unwritable is not None:
+        remark = f"no half message is stored: {state.unwritable}"
+        return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+    half = queued_record_at(state, position, HALF_TOPIC, CHECKED_OUT_TOPIC)
+    if half is None:
+        return refusal(ResponseCode.SYSTEM_ERROR, f"no half message lies at {position}")
+    properties = half.properties()
+    is_open = False
+    if half.topic == HALF_TOPIC:
+        half = read_half(state, halves.newest(half, properties)) or half
+        properties = half.properties()
+        is_open = halves.ended.is_open(half.queue_offset)
+    properties[CHECKS] = "0"
+    if not is_open:
+        properties.pop(FIRST_OFFSET, None)
+        copy = copy_to(state, half, HALF_TOPIC, properties)
+        state.intake.add([copy], [properties], finish)
+        return None
+    first = first_offset(half, properties)
+    properties[FIRST_OFFSET] = str(first)
+    copy = copy_to(state, half, HALF_TOPIC, properties)
+
+    def then(error: RocketMQError | None) -> Iterable[Output]:
+        if error is None:
+            halves.remember_copy(first, copy.queue_offset)
+        return finish(error, now_ms)
+
+    _move(state, half, copy, properties, now_ms, then)
+    return None

@@ -1,0 +1,1 @@
+"""TCP connections of a server: listener, dispatcher, fault injection, outgoing requests."""

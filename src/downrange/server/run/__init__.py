@@ -1,0 +1,1 @@
+"""Servers that run: event loop, threads, flushes, saved tables, registration."""

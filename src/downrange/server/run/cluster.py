@@ -1,0 +1,171 @@
+"""A whole cluster in one process: a name server, and brokers that are registered there."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from downrange.errors import OptionError
+from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
+from downrange.server.run.broker_server import BrokerServer
+from downrange.server.run.name_server import NameServer
+from downrange.store.message_store import StoreOptions
+from downrange.store.retention import RetentionOptions
+
+if TYPE_CHECKING:
+    import ssl
+
+    from downrange.server.access.file import AccessFile
+
+#: Every address of this machine -> one of them.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+#: Between the ports of two brokers, so that tools that count up from one do not meet the next.
+_PORT_STEP = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """How a cluster is made up.
+
+    Attributes:
+        store: Folder of the store; that of each broker when there are several.
+        brokers: How many brokers.
+        nameserver_port: Its port; 0 picks a free one.
+        broker_port: The first broker's port; 0 picks free ones.
+        listener: Address and limits, for all of them; its port is not used.
+        nameserver: How the name server decides.
+        broker: How the brokers decide; names and name servers are filled in.
+        store_files: Sizes of the store's files.
+        retention: How long messages are kept.
+    """
+
+    store: str
+    brokers: int = 1
+    nameserver_port: int = 0
+    broker_port: int = 0
+    listener: ListenerOptions = field(default_factory=ListenerOptions)
+    nameserver: NameServerOptions = field(default_factory=NameServerOptions)
+    broker: BrokerOptions = field(default_factory=BrokerOptions)
+    store_files: StoreOptions = field(default_factory=StoreOptions)
+    retention: RetentionOptions = field(default_factory=RetentionOptions)
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense.
+
+        Raises:
+            OptionError: Names the option and its value.
+        """
+        if self.brokers < 1:
+            raise OptionError(f"brokers={self.brokers} makes no cluster")
+        if not self.store:
+            raise OptionError("store='' names no folder")
+        for port in (self.nameserver_port, *map(self.port_of, range(self.brokers))):
+            dataclasses.replace(self.listener, port=port)
+
+    def port_of(self, index: int) -> int:
+        """Return the port of a broker; 0 picks a free one."""
+        return self.broker_port and self.broker_port + index * _PORT_STEP
+
+    def folder_of(self, index: int) -> str:
+        """Return the store folder of a broker."""
+        return self.store if self.brokers == 1 else str(Path(self.store) / self.name_of(index))
+
+    def name_of(self, index: int) -> str:
+        """Return the name of a broker: the given one, or broker-a and so on."""
+        if self.brokers == 1:
+            return self.broker.name
+        return f"broker-{chr(ord('a') + index)}" if index < 26 else f"broker-{index + 1}"
+
+
+class ClusterServer:
+    """One name server and some brokers.
+
+    Args:
+        options: How it is made up.
+        tls: Certificate and key of all servers.
+        client_tls: How the brokers speak to the name server, when that wants TLS.
+        credentials: Access key and secret that the brokers sign with.
+        access: Says what a request's sender may not do; everyone may do everything without.
+
+    Attributes:
+        name_server: The name server.
+        brokers: The brokers.
+    """
+
+    def __init__(
+        self,
+        options: ClusterOptions,
+        *,
+        tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
+        credentials: tuple[str, str] | None = None,
+        access: AccessFile | None = None,
+    ) -> None:
+        self.options = options
+        listening = dataclasses.replace(options.listener, port=options.nameserver_port)
+        name_server_store = options.nameserver.store or str(Path(options.store) / "namesrv")
+        self.name_server = NameServer(
+            dataclasses.replace(options.nameserver, store=name_server_store),
+            listening,
+            tls=tls,
+            access=access,
+        )
+        self._tls = tls
+        self._client_tls = client_tls
+        self._credentials = credentials
+        self._access = access
+        self.brokers: list[BrokerServer] = []
+
+    async def start(self) -> None:
+        """Start the name server, then all brokers at once.
+
+        Raises:
+            RocketMQError: A part cannot start; the others are stopped then.
+        """
+        await self.name_server.start()
+        try:
+            if not self.brokers:
+                self.brokers = [self._make_broker(index) for index in range(self.options.brokers)]
+            await asyncio.gather(*(broker.start() for broker in self.brokers))
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop all brokers, then the name server; harmless when they are stopped.
+
+        Raises:
+            StoreError: A store cannot be closed in order; everything is stopped even so.
+        """
+        stopping = [broker.stop() for broker in self.brokers]
+        ends = await asyncio.gather(*stopping, return_exceptions=True)
+        await self.name_server.stop()
+        for end in ends:
+            if end is not None:
+                raise end
+
+    def _make_broker(self, index: int) -> BrokerServer:
+        options = self.options
+        name_servers = (_reachable(self.name_server.address), *options.broker.name_servers)
+        return BrokerServer(
+            options.folder_of(index),
+            dataclasses.replace(
+                options.broker, name=options.name_of(index), name_servers=name_servers
+            ),
+            dataclasses.replace(options.listener, port=options.port_of(index)),
+            store=options.store_files,
+            retention=options.retention,
+            tls=self._tls,
+            name_server_tls=self._client_tls,
+            credentials=self._credentials,
+            access=self._access,
+        )
+
+
+def _reachable(address: str) -> str:
+    """Return an address of this machine in place of the one that means all of them."""
+    host, _, port = address.rpartition(":")
+    return f"{_LOOPBACK.get(host, host)}:{port}"

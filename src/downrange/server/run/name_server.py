@@ -1,0 +1,209 @@
+"""A name server that listens: the pure handlers, a clock, and the key-value file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from downrange.errors import CorruptStore, MalformedBody, StoreError
+from downrange.options import ListenerOptions, NameServerOptions
+from downrange.server.nameserver.handlers import (
+    NameServerOutput,
+    NameServerState,
+    SaveKeyValues,
+    expire,
+    handle,
+    lose_peer,
+)
+from downrange.server.net.listener import Listener, monotonic_ms
+from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
+from downrange.wire.codes import ResponseCode
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable
+
+    from downrange.server.access.file import AccessFile
+    from downrange.wire.command import Command
+
+_log: Final = logging.getLogger("downrange.nameserver")
+
+KEY_VALUE_FILE: Final = "kvConfig.json"
+
+
+class NameServer:
+    """One name server; several of them know nothing of each other.
+
+    Example:
+        ```python
+        server = NameServer(listening=ListenerOptions(port=9876))
+        await server.start()
+        print(server.address)
+        await server.stop()
+        ```
+
+    Args:
+        options: How it decides.
+        listening: Where it listens, and its limits.
+        tls: Certificate and key; see `ListenerOptions.tls_mode`.
+        access: Says what a request's sender may not do; everyone may do everything without.
+
+    Raises:
+        OptionError: TLS is demanded and there is no context for it.
+    """
+
+    def __init__(
+        self,
+        options: NameServerOptions | None = None,
+        listening: ListenerOptions | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        access: AccessFile | None = None,
+    ) -> None:
+        self._options = options or NameServerOptions()
+        self._access = access
+        self.state = NameServerState(self._options)
+        self._listener = Listener(self, listening or ListenerOptions(), tls=tls, logger=_log)
+        self._scanning: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._unsaved: bytes | None = None
+        self._waiting: list[LateReply] = []
+
+    @property
+    def address(self) -> str:
+        """Where it listens, "host:port"; empty before the first start."""
+        return self._listener.address
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it listens."""
+        return self._listener.is_serving
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return self._listener.connection_count
+
+    async def start(self) -> None:
+        """Read the key-value file and listen; nothing happens when it serves already.
+
+        Raises:
+            StoreError: The folder cannot be used, or its file cannot be read.
+            CannotListen: The address cannot be had.
+        """
+        if self.is_serving:
+            return
+        await asyncio.to_thread(self._load)
+        await self._listener.start()
+        self.state.settings["listenPort"] = self.address.rpartition(":")[2]
+        loop = asyncio.get_running_loop()
+        self._scanning = loop.create_task(self._scan())
+        if self._access is not None:
+            self._watching = loop.create_task(self._access.watch())
+        _log.info("name server listens on %s", self.address)
+
+    async def stop(self) -> None:
+        """Answer what is on its way, close all connections; harmless when it is stopped."""
+        if self._scanning is None:
+            return
+        for task in (self._scanning, self._watching):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self._scanning = self._watching = None
+        if self._saving is not None:
+            await self._saving
+        await self._listener.stop()
+        _log.info("name server on %s stopped", self.address)
+
+    # ---- what the listener calls ----
+
+    def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+        """Answer a request; one that changes the key-value file is answered when that is saved."""
+        if self._access is not None:
+            denial = self._access.check(request, peer)
+            if denial is not None:
+                return [Reply(denial.reply())]
+        outputs = handle(self.state, request, peer, now_ms)
+        if self._options.store is None or not any(isinstance(o, SaveKeyValues) for o in outputs):
+            return _without_saves(outputs)
+        now: list[Output] = []
+        for output in outputs:
+            if isinstance(output, SaveKeyValues):
+                self._unsaved = output.data
+            elif isinstance(output, Reply):
+                self._waiting.append(LateReply(peer.number, request, output.command))
+            else:
+                now.append(output)
+        if self._saving is None:
+            self._saving = asyncio.get_running_loop().create_task(self._save_all())
+        return now
+
+    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+        """Forget the brokers of a connection that ended."""
+        return _without_saves(lose_peer(self.state, peer))
+
+    # ---- inside ----
+
+    async def _scan(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.scan_interval)
+            self._listener.perform(_without_saves(expire(self.state, monotonic_ms())))
+
+    async def _save_all(self) -> None:
+        """Write the newest state until there is none newer; one write serves all who wait."""
+        try:
+            while self._unsaved is not None:
+                data, self._unsaved = self._unsaved, None
+                replies, self._waiting = self._waiting, []
+                try:
+                    await asyncio.to_thread(self._save, data)
+                except OSError as error:
+                    _log.error("%s cannot be written: %s", self._file, error)
+                    remark = f"in force, but not saved: {error.strerror}"
+                    for reply in replies:
+                        reply.command = refusal(ResponseCode.SYSTEM_ERROR, remark)
+                self._listener.perform(replies)
+        finally:
+            self._saving = None
+
+    @property
+    def _file(self) -> Path:
+        assert self._options.store is not None
+        return Path(self._options.store) / KEY_VALUE_FILE
+
+    def _load(self) -> None:
+        if self._options.store is None:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            data = self._file.read_bytes() if self._file.exists() else b""
+        except OSError as error:
+            text = f"store folder {self._options.store} cannot be used: {error.strerror}"
+            raise StoreError(text) from error
+        if not os.access(self._file.parent, os.W_OK):
+            raise StoreError(f"store folder {self._options.store} is not writable")
+        if data:
+            try:
+                self.state.key_values.load(data)
+            except MalformedBody as error:
+                raise CorruptStore(str(self._file), 0, str(error)) from error
+
+    def _save(self, data: bytes) -> None:
+        """Put the new file in the old one's place, so that a crash leaves one of the two."""
+        scratch = self._file.with_suffix(".tmp")
+        with scratch.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(self._file)
+
+
+def _without_saves(outputs: list[NameServerOutput]) -> list[Output]:
+    return [output for output in outputs if not isinstance(output, SaveKeyValues)]

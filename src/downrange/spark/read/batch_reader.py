@@ -1,0 +1,110 @@
+"""Batch reads: where they begin and end is settled once per DataFrame, as a snapshot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader
+
+from downrange.errors import OptionError
+from downrange.spark.read.catalog import Catalog
+from downrange.spark.read.fetch import read_partition
+from downrange.spark.read.losses import DataLost, tell
+from downrange.spark.read.offsets import LATEST
+from downrange.spark.read.plan import ReadPartition, plan
+from downrange.spark.read.read_options import Bound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.datasource import InputPartition
+
+    from downrange.model import QueueId
+    from downrange.spark.read.read_options import ReadOptions
+    from downrange.spark.schema import RecordBatch
+
+
+class RocketMQReader(DataSourceReader):
+    """Reads what lies between two positions.
+
+    Args:
+        options: How to read.
+        columns: What to read, in order.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Settle where the read begins and ends, and share it out.
+
+        Raises:
+            OptionError: An option makes no sense for what is there.
+            DataLost: What is to be read is not there, and that is fatal.
+            RocketMQError: A topic does not exist, or a server did not answer.
+        """
+        options = self._options
+        catalog = Catalog(options)
+        queues = catalog.queues()
+        begins = catalog.resolve(
+            options.starting or Bound(word="earliest"), queues, others=options.new_queue_start
+        )
+        ends = catalog.resolve(options.ending or Bound(word="latest"), queues, others="latest")
+        return plan(*self._checked(catalog, begins, ends), options)
+
+    def _checked(
+        self, catalog: Catalog, begins: dict[QueueId, int], ends: dict[QueueId, int]
+    ) -> tuple[dict[QueueId, int], dict[QueueId, int]]:
+        """Compare with what the queues have; offsets that they lack are lost, or left out."""
+        options = self._options
+        firsts, nexts = catalog.begins(begins), catalog.ends(begins, is_fresh=True)
+        for queue in begins:
+            there = (firsts.get(queue, 0), nexts.get(queue, 0))
+            wanted = (begins[queue], ends[queue])
+            if wanted[0] > there[1]:
+                problem = "it is to begin behind its last message"
+            elif wanted[0] < there[0] and wanted[0] < wanted[1]:
+                problem = "the first ones were deleted"
+            elif ends[queue] > there[1]:
+                problem = "it ends before that"
+            else:
+                continue
+            tell(DataLost(queue, wanted, there, problem), is_fatal=options.is_loss_fatal)
+            begins[queue] = max(wanted[0], there[0])
+            ends[queue] = min(wanted[1], there[1])
+        return begins, ends
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Yield the rows of a partition; see `read_partition`."""
+        return read_rows(partition, self._columns, self._options)
+
+
+def read_rows(
+    partition: InputPartition | None, columns: Sequence[str], options: ReadOptions
+) -> Iterator[RecordBatch]:
+    """Yield the rows of a partition; Spark makes one of None where there are none."""
+    if isinstance(partition, ReadPartition):
+        yield from read_partition(partition, columns, options)
+
+
+def check_batch_only(options: ReadOptions) -> None:
+    """Refuse options that only a stream understands.
+
+    Raises:
+        OptionError: Names it.
+    """
+    named = {
+        "maxOffsetsPerTrigger": options.trigger_offsets_max,
+        "minOffsetsPerTrigger": options.trigger_offsets_min,
+        "commitGroupOffsets": options.is_group_committed or None,
+    }
+    if given := [name for name, value in named.items() if value is not None]:
+        raise OptionError(
+            f"option {given[0]} is for streams; use spark.readStream, or leave it out"
+        )
+    starting = options.starting
+    if starting is not None and (
+        starting.word == "latest" or any(offset == LATEST for _, offset in starting.offsets)
+    ):
+        raise OptionError("startingOffsets=latest leaves a batch nothing to read; use earliest")

@@ -1,0 +1,322 @@
+"""What the driver knows of queues: which there are, and where they begin and end.
+
+Spark asks about every 11 ms while a stream is idle, so answers are kept for a while. A question
+that is not answered is asked again a few times; then it fails, as Spark does not ask again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from downrange.client.flows.admin import topics
+from downrange.client.flows.admin.messages import (
+    group_offset,
+    max_offset,
+    min_offset,
+    search_offset,
+    set_group_offset,
+    shown_queue,
+)
+from downrange.client.flows.consuming.pull import check_filter
+from downrange.client.flows.effects import Flow, Gather
+from downrange.client.flows.names import with_namespace
+from downrange.client.flows.routing.routes import refresh_route
+from downrange.errors import OptionError, RocketMQError, RouteNotFound
+from downrange.spark.read.offsets import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from downrange.client.client import Client
+    from downrange.client.flows.routing.routes import Route
+    from downrange.model import QueueId
+    from downrange.spark.read.read_options import Bound, Edge, ReadOptions
+
+_log = logging.getLogger("downrange.spark")
+ResultT = TypeVar("ResultT")
+#: Questions under way at a time.
+_AT_ONCE: Final = 32
+
+
+class Catalog:
+    """The queues that a read is about.
+
+    Args:
+        options: Of the read.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._queues: frozenset[QueueId] = frozenset()
+        self._queues_until = 0.0
+        self._ends: dict[QueueId, int] = {}
+        self._asked: frozenset[QueueId] = frozenset()  # those that `_ends` would have, if known
+        self._ends_until = 0.0
+        self._is_filter_checked = False
+
+    @property
+    def _client(self) -> Client:
+        return self._options.connection.client()
+
+    # ---- which queues --------------------------------------------------------------------------
+
+    def queues(self, known: Collection[QueueId] | None = ()) -> frozenset[QueueId]:
+        """Return the queues to read, as name servers say it now, or said it not long ago.
+
+        Args:
+            known: Those that were read before. Whether they may be missing is for the caller to
+                judge; but first they are looked for some more times. None when it is not known
+                yet whether something was read before, so that nothing is missing.
+
+        Raises:
+            OptionError: Options name queues or brokers that are not there.
+            RouteNotFound: A topic that is named does not exist, and was not read before.
+            RocketMQError: No name server answered.
+        """
+        if time.monotonic() >= self._queues_until:
+            try:
+                found = self._look_for(known)
+            except RocketMQError as error:
+                if not self._queues or not error.retryable:
+                    raise
+                # Brokers do without name servers for a while, and so can who reads from them.
+                _log.warning("queues are believed to be as they were: %s", error)
+                found = self._queues
+            self._check_filter(found)
+            self._queues = found
+            self._queues_until = time.monotonic() + self._options.route_interval
+        return self._queues
+
+    def _look_for(self, known: Collection[QueueId] | None) -> frozenset[QueueId]:
+        found = self._retrying(lambda: self._find_queues(known))
+        for _ in range(self._options.fetch_retries):
+            if found >= set(known or ()):
+                break
+            time.sleep(self._options.retry_interval)
+            found = self._retrying(lambda: self._find_queues(known))
+        return found
+
+    def forget(self) -> None:
+        """Ask anew the next time."""
+        self._queues_until = self._ends_until = 0.0
+
+    def _find_queues(self, known: Collection[QueueId] | None) -> frozenset[QueueId]:
+        selection = self._options.selection
+        if selection.pattern is None:
+            routes = self._routes(selection.named_topics)
+            known_topics = {queue.topic for queue in known or ()}
+            for topic, route in routes.items():
+                if route is None and known is not None and topic not in known_topics:
+                    problem = f".\n  Create it with `downrange topic create {topic}`."
+                    raise RouteNotFound(topic, self._client.core.name_servers.addresses, problem)
+        else:
+            routes = self._routes(self._matching_topics(selection.pattern))
+        found = {
+            shown_queue(self._client.core, queue)
+            for route in routes.values()
+            if route is not None
+            for queue in route.readable
+        }
+        taken = frozenset(queue for queue in found if selection.takes(queue))
+        if found and known is not None and not known:
+            if missing := selection.missing(found):
+                raise OptionError(f"not there: {', '.join(missing)}; there are {_named(found)}")
+            if not taken:
+                raise OptionError(
+                    f"assign, queueIds and brokers leave none of the queues: {_named(found)}"
+                )
+        return taken
+
+    def _matching_topics(self, pattern: str) -> list[str]:
+        client = self._client
+        listed = client.run(topics.list_topics(client.core, deadline=self._deadline()))
+        names = [topic.name for topic in listed if topic.kind == "normal"]
+        return [name for name in names if re.fullmatch(pattern, name)]
+
+    def _routes(self, names: Iterable[str]) -> dict[str, Route | None]:
+        core = self._client.core
+        full = {name: with_namespace(name, core.options.namespace) for name in names}
+        flows = [refresh_route(core, topic, self._deadline()) for topic in full.values()]
+        return dict(zip(full, self._all(flows), strict=True))
+
+    def _check_filter(self, queues: Iterable[QueueId]) -> None:
+        """Let a broker look at an SQL expression once: in a pull, a broken one takes everything."""
+        wanted = self._options.wanted
+        if wanted.kind != "SQL92" or self._is_filter_checked:
+            return
+        client = self._client
+        for topic in sorted({queue.topic for queue in queues}):
+            client.run(
+                check_filter(client.core, topic, self._options.group, wanted, self._deadline())
+            )
+        self._is_filter_checked = True
+
+    # ---- where they begin and end --------------------------------------------------------------
+
+    def ends(self, queues: Iterable[QueueId], *, is_fresh: bool = False) -> dict[QueueId, int]:
+        """Return the offset of the next message of each queue that can be asked.
+
+        Queues that nobody knows any more are left out, after some attempts.
+
+        Args:
+            queues: Which.
+            is_fresh: Whether they are asked now, whatever they said a moment ago.
+
+        Raises:
+            RocketMQError: A broker did not answer.
+        """
+        wanted = frozenset(queues)
+        if is_fresh or time.monotonic() >= self._ends_until or not wanted <= self._asked:
+            self._ends = self._known_of(wanted, max_offset)
+            self._asked = wanted
+            self._ends_until = time.monotonic() + self._options.metadata_interval
+        return {queue: self._ends[queue] for queue in wanted if queue in self._ends}
+
+    def begins(self, queues: Iterable[QueueId]) -> dict[QueueId, int]:
+        """Return the offset of the first message that each queue still has; see `ends`."""
+        return self._known_of(queues, min_offset)
+
+    def resolve(
+        self, bound: Bound, queues: Iterable[QueueId], *, others: Edge
+    ) -> dict[QueueId, int]:
+        """Return the offset that a bound means for each queue now.
+
+        Args:
+            bound: What the user says.
+            queues: Which queues are read.
+            others: What is meant for those that the bound says nothing of.
+
+        Raises:
+            OptionError: It names queues or topics that are not read.
+            RouteNotFound, RocketMQError: A queue is not there, or its broker did not answer.
+        """
+        wanted = sorted(queues)
+        unknown = [_named([queue]) for queue in sorted(bound.named_queues - set(wanted))]
+        unknown += sorted(bound.named_topics - {queue.topic for queue in wanted})
+        if unknown:
+            raise OptionError(
+                f"offsets or times are given for {', '.join(unknown[:8])}, which is not read; "
+                f"there are {_named(wanted)}"
+            )
+        said = {queue: bound.of(queue) for queue in wanted}
+        places = {queue: others if place is None else place for queue, place in said.items()}
+        found = self._retrying(
+            lambda: self._all([self._place(queue, place) for queue, place in places.items()])
+        )
+        return dict(zip(places, found, strict=True))
+
+    def _place(self, queue: QueueId, place: str | datetime | int) -> Flow[int]:
+        """Find a place in a queue."""
+        options, core = self._options, self._client.core
+        if place == "group":
+            committed = yield from group_offset(
+                core, options.group, queue, deadline=self._deadline()
+            )
+            if committed is not None:
+                return committed
+            place = options.group_fallback
+        if isinstance(place, datetime):
+            return (yield from search_offset(core, queue, place, deadline=self._deadline()))
+        if place in ("earliest", EARLIEST):
+            return (yield from min_offset(core, queue, deadline=self._deadline()))
+        if place in ("latest", LATEST):
+            return (yield from max_offset(core, queue, deadline=self._deadline()))
+        return cast("int", place)
+
+    def commit(self, offsets: Mapping[QueueId, int]) -> None:
+        """Record offsets as those of the group, for others to see; what fails is only logged."""
+        core, group = self._client.core, self._options.group
+        flows = [
+            set_group_offset(core, group, queue, offset, deadline=self._deadline())
+            for queue, offset in offsets.items()
+        ]
+        for queue, outcome in zip(offsets, self._gathered(flows), strict=True):
+            if isinstance(outcome, RocketMQError):
+                _log.warning("offset of %s not committed for %s: %s", queue, group, outcome)
+
+    # ---- asking --------------------------------------------------------------------------------
+
+    def _known_of(
+        self, queues: Iterable[QueueId], ask: Callable[..., Flow[Any]]
+    ) -> dict[QueueId, int]:
+        core = self._client.core
+        known: dict[QueueId, int] = {}
+        left = sorted(queues)
+
+        def look() -> None:
+            flows = [ask(core, queue, deadline=self._deadline()) for queue in left]
+            failures: dict[QueueId, RocketMQError] = {}
+            for queue, outcome in zip(left, self._gathered(flows), strict=True):
+                if isinstance(outcome, RocketMQError):
+                    failures[queue] = outcome
+                else:
+                    known[queue] = outcome
+            left[:] = failures
+            # What is said in the end: that a broker does not answer goes before that one is gone.
+            for failure in sorted(failures.values(), key=_is_gone):
+                raise failure
+
+        try:
+            self._retrying(look)
+        except RouteNotFound as error:  # nobody knows the queues: for the caller to judge
+            _log.info("%s: %s", _named(left), error)
+        return known
+
+    def _all(self, flows: list[Flow[Any]]) -> list[Any]:
+        """Run flows at once; raise the first error."""
+        outcomes = self._gathered(flows)
+        for outcome in outcomes:
+            if isinstance(outcome, RocketMQError):
+                raise outcome
+        return outcomes
+
+    def _gathered(self, flows: list[Flow[Any]]) -> list[Any]:
+        return self._client.run(_gather(flows)) if flows else []
+
+    def _deadline(self) -> float:
+        client = self._client
+        return client.core.clock.now() + client.options.call_timeout
+
+    def _retrying(self, look: Callable[[], ResultT]) -> ResultT:
+        options = self._options
+        for attempt in range(options.fetch_retries + 1):
+            try:
+                return look()
+            except RocketMQError as error:
+                is_last = attempt == options.fetch_retries
+                if is_last or (not error.retryable and not isinstance(error, RouteNotFound)):
+                    error.add_note(
+                        f"Asked {attempt + 1} times about queues of "
+                        f"{', '.join(self._options.selection.names)}; fetchOffset.numRetries and "
+                        "fetchOffset.retryIntervalMs give servers more time."
+                    )
+                    raise
+                _log.info("asking again in %.1f s: %s", options.retry_interval, error)
+                time.sleep(options.retry_interval)
+                self._refresh_routes()
+        raise AssertionError("the last attempt returns or raises")
+
+    def _refresh_routes(self) -> None:
+        """Ask where brokers are now; one that was restarted may be elsewhere."""
+        core = self._client.core
+        names = core.routes.topics()
+        self._gathered([refresh_route(core, name, self._deadline()) for name in names])
+
+
+def _is_gone(error: RocketMQError) -> bool:
+    return isinstance(error, RouteNotFound)
+
+
+def _gather(flows: list[Flow[Any]]) -> Flow[list[Any]]:
+    outcomes: list[Any] = yield Gather(flows, _AT_ONCE)
+    return outcomes
+
+
+def _named(queues: Iterable[QueueId]) -> str:
+    names = [f"{queue.topic}/{queue.broker}/{queue.number}" for queue in sorted(queues)]
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more

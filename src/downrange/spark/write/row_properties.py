@@ -1,0 +1,216 @@
+r"""The property strings of rows: keys, tags and properties of one's own, written column by column.
+
+In the map `properties`
+
+- a null value is no property; a blank name or value is an error, and so are the marks \x01 and \x02
+  that separate properties;
+- names in `DROPPED_PROPERTIES` are dropped without a word: they belong to the protocol, brokers and
+  clients write them anew, and the map of a message that was read is full of them;
+- KEYS, TAGS and __SHARDINGKEY are carried over, unless there is a column of that meaning, which
+  alone counts then, null or not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from downrange.client.flows.validation import RESERVED_PROPERTIES
+from downrange.wire.properties import PropertyKey
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from downrange.spark.write.rows import Rows
+
+#: Made at run time, so no checker knows what is in it.
+pc: Final[Any] = pyarrow.compute
+#: Column -> the property that carries it.
+_PROPERTY_OF: Final = {
+    "keys": PropertyKey.KEYS.value,
+    "tags": PropertyKey.TAGS.value,
+    "sharding_key": PropertyKey.SHARDING_KEY.value,
+}
+#: Names in `properties` that are not sent on, for the protocol owns them.
+DROPPED_PROPERTIES: Final = (
+    RESERVED_PROPERTIES
+    | {
+        *(PropertyKey.INNER_COUNT.value, PropertyKey.INNER_BASE.value),
+        *(PropertyKey.INNER_MULTI_DISPATCH.value, PropertyKey.INNER_MULTI_QUEUE_OFFSET.value),
+        *(PropertyKey.TRANSACTION_ID.value, PropertyKey.TRANSACTION_CHECK_TIMES.value),
+        PropertyKey.CHECK_IMMUNITY_TIME.value,
+    }
+) - set(_PROPERTY_OF.values())
+
+_BINARY: Final = pa.binary()
+_NAME_MARK: Final = pa.scalar(b"\x01", _BINARY)
+_VALUE_MARK: Final = pa.scalar(b"\x02", _BINARY)
+_NULL: Final = pa.scalar(None, _BINARY)
+_WAIT: Final = pa.scalar(b"WAIT\x01true\x02", _BINARY)
+_UNIQUE_KEY: Final = pa.scalar(PropertyKey.UNIQUE_KEY.value.encode(), _BINARY)
+_PROPERTY_BYTES_MAX: Final = 2**15 - 1
+
+
+def property_strings(rows: Rows, ids: Any) -> Any:
+    """Return the property string of each row, as binary; without a delay.
+
+    Args:
+        rows: The rows.
+        ids: Their unique ids, as binary.
+
+    Raises:
+        InvalidMessage: A row has a property that cannot be carried; names it.
+    """
+    parts: list[Any] = [_user_properties(rows)]
+    for name, key in _PROPERTY_OF.items():
+        column = _words(rows) if name == "keys" else _text(rows, name)
+        if column is not None:
+            parts.append(_named(pa.scalar(key.encode(), _BINARY), column))
+    parts.append(_named(_UNIQUE_KEY, ids))
+    whole = pc.binary_join_element_wise(
+        *(part for part in parts if part is not None), _WAIT, _VALUE_MARK, null_handling="skip"
+    )
+    sizes = pc.binary_length(whole)
+    rows.refuse_first(
+        pc.greater(sizes, _PROPERTY_BYTES_MAX),
+        lambda index: (
+            f"its keys, tags and properties take {sizes[index]} bytes, {_PROPERTY_BYTES_MAX} are "
+            "allowed; move something into the body"
+        ),
+    )
+    return whole
+
+
+def _named(key: Any, column: Any) -> Any:
+    """Return `key mark value` for each value; null where it is null."""
+    return pc.binary_join_element_wise(key, column, _NAME_MARK)
+
+
+def _text(rows: Rows, name: str) -> Any:
+    """Return a column of texts as binary, blank ones as null."""
+    column = rows.column(name)
+    if column is None or column.null_count == len(column):
+        return None
+    _check_text(rows, name, column)
+    trimmed = pc.ascii_trim_whitespace(column)
+    return pc.if_else(pc.equal(pc.binary_length(trimmed), 0), _NULL, trimmed.cast(_BINARY))
+
+
+def _check_text(rows: Rows, name: str, column: Any) -> None:
+    """Refuse texts that would break a property string."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        for index, value in enumerate(column.cast(_BINARY).to_pylist()):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError as error:
+                rows.refuse(index, f"{name} is no UTF-8: {error}")
+    rows.refuse_first(
+        _has_mark(column),
+        f"{name} holds one of the bytes 1 and 2, which separate properties; take them out",
+    )
+
+
+def _has_mark(column: Any) -> Any:
+    return pc.or_(
+        pc.match_substring(column, "\x01").fill_null(False),
+        pc.match_substring(column, "\x02").fill_null(False),
+    )
+
+
+def _words(rows: Rows) -> Any:
+    """Return the keys of each row as one text."""
+    column = rows.column("keys")
+    if column is None or not pa.types.is_list(column.type):
+        return _text(rows, "keys")
+    elements = column.flatten()
+    has_bad = elements.null_count > 0 or pc.any(_is_no_word(elements)).as_py()
+    if has_bad:
+        for index, words in enumerate(column.to_pylist()):
+            for word in words or ():
+                if word is None or not word or word.split() != [word]:
+                    problem = f"key {word!r} is null, empty or holds blanks, which separate keys"
+                    rows.refuse(index, problem)
+    joined = pc.binary_join(column, " ")
+    _check_text(rows, "keys", joined)
+    return pc.if_else(pc.equal(pc.binary_length(joined), 0), _NULL, joined.cast(_BINARY))
+
+
+def _is_no_word(column: Any) -> Any:
+    return pc.or_(pc.equal(pc.binary_length(column), 0), pc.match_substring_regex(column, r"\s"))
+
+
+def _user_properties(rows: Rows) -> Any:
+    """Return `name mark value` of all own properties of each row, joined; null without any."""
+    column = rows.column("properties")
+    if column is None or column.null_count == len(column):
+        return None
+    count = len(column)
+    bounds: NDArray[np.int64] = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    entry_rows = np.repeat(np.arange(count), np.diff(bounds))
+    size = int(bounds[-1] - bounds[0])
+    names = column.keys.slice(int(bounds[0]), size)
+    values = column.items.slice(int(bounds[0]), size)
+    dropped = DROPPED_PROPERTIES | {
+        key for name, key in _PROPERTY_OF.items() if rows.column(name) is not None
+    }
+    is_kept = pc.and_(
+        pc.invert(pc.is_in(names, pa.array(sorted(dropped), pa.string()))), values.is_valid()
+    )
+    if column.null_count:  # a null map may still have entries behind it
+        is_valid = column.is_valid().to_numpy(zero_copy_only=False)
+        is_kept = pc.and_(is_kept, pa.array(is_valid[entry_rows], pa.bool_()))
+    names, values = names.filter(is_kept), values.filter(is_kept)
+    entry_rows = entry_rows[is_kept.to_numpy(zero_copy_only=False)]
+    _check_entries(rows, names, values, entry_rows)
+    entries = pc.binary_join_element_wise(names.cast(_BINARY), values.cast(_BINARY), _NAME_MARK)
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(entry_rows, minlength=count), out=ends[1:])
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), entries), _VALUE_MARK)
+    return pc.if_else(pc.equal(pc.binary_length(joined), 0), _NULL, joined)
+
+
+def _check_entries(
+    rows: Rows, names: Any, values: Any, entry_rows: NDArray[np.signedinteger[Any]]
+) -> None:
+    """Refuse properties that a reader would drop or misread."""
+    is_bad = pc.or_(pc.or_(_is_blank(names), _is_blank(values)), _any_mark(names, values))
+    try:
+        names.validate(full=True)
+        values.validate(full=True)
+        index = pc.index(is_bad, pa.scalar(True)).as_py()
+    except pa.ArrowInvalid:
+        index = next(
+            at
+            for at, pair in enumerate(
+                zip(names.cast(_BINARY).to_pylist(), values.cast(_BINARY).to_pylist(), strict=True)
+            )
+            if not _is_text(b"".join(pair))
+        )
+    if index >= 0:
+        name, value = names.cast(_BINARY)[index].as_py(), values.cast(_BINARY)[index].as_py()
+        rows.refuse(
+            int(entry_rows[index]),
+            f"property {name.decode(errors='replace')!r} = {value.decode(errors='replace')[:80]!r} "
+            "cannot be carried: name and value are UTF-8, not blank, and without the bytes 1 and 2",
+        )
+
+
+def _any_mark(names: Any, values: Any) -> Any:
+    return pc.or_(_has_mark(names), _has_mark(values))
+
+
+def _is_blank(column: Any) -> Any:
+    return pc.equal(pc.binary_length(pc.ascii_trim_whitespace(column)), 0)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,248 @@
+"""The requests of one task: several under way, every one of them answered before the task ends.
+
+A request that fails is tried again until its time is up; then the others are given up, and the
+error names the rows. With order kept, a queue has one request under way and the next one waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from downrange.client.flows.names import with_namespace
+from downrange.client.flows.producing.bulk import send_until
+from downrange.client.flows.routing.queue_picker import Lane
+from downrange.client.producer import Producer
+from downrange.errors import CallTimeout, ClientClosed
+from downrange.model import QueueId, SendReceipt, SendStatus
+from downrange.options import FaultTolerance, ProducerOptions
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from downrange.client.client import Client
+    from downrange.client.flows.effects import Flow
+    from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.spark.write.requests import Shipment
+    from downrange.spark.write.write_options import WriteOptions
+
+#: Failed brokers are avoided for some seconds. Slow answers are no failure here: with many large
+#: requests under way an answer takes as long as those before it.
+_TOLERANCE: Final = FaultTolerance(style="5.x", latency_ms=(8_000, 9_000), avoid_ms=(1_000, 5_000))
+#: One attempt has this part of the time, so that a request which nobody answers is tried again.
+_ATTEMPT_SHARE: Final = 3
+#: How much later than its deadline a request may be heard of.
+_MARGIN: Final = 10.0
+
+_lock: Final = threading.Lock()
+_producers: Final[WeakKeyDictionary[Client, dict[str, Producer]]] = WeakKeyDictionary()
+
+
+def producer_for(options: WriteOptions) -> tuple[Client, ProducerCore]:
+    """Return this process's client and producer for such a write, both running.
+
+    Raises:
+        RocketMQError: No name server can be reached.
+    """
+    client = options.connection.client()
+    settings = ProducerOptions(auto_create=options.auto_create, fault_tolerance=_TOLERANCE)
+    with _lock:
+        mine = _producers.setdefault(client, {})
+        producer = mine.get(options.group)
+        if producer is None or producer.options != settings:
+            if producer is not None:
+                producer.close()
+            producer = mine[options.group] = Producer(
+                client, group=options.group, options=settings
+            ).start()
+    group = with_namespace(options.group, client.options.namespace)
+    core: ProducerCore = client.core.producers[group]
+    return client, core
+
+
+@dataclass(slots=True)
+class QueueTotals:
+    """What was stored in one queue.
+
+    Attributes:
+        count: Messages.
+        first: The lowest offset of them.
+        last: The highest; others may have written in between.
+    """
+
+    count: int
+    first: int
+    last: int
+
+    def add(self, count: int, first: int, last: int) -> None:
+        """Count some more."""
+        self.count += count
+        self.first = min(self.first, first)
+        self.last = max(self.last, last)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a task has stored.
+
+    Attributes:
+        rows: Rows that are stored.
+        requests: In how many requests.
+        wire_bytes: Bytes of their bodies.
+        retried: Attempts beyond the first.
+        unsure: Rows of requests one attempt of which got no answer: they may be stored twice.
+        delayed: Rows that are delivered later, hence in no queue yet.
+        late: Rows that a broker stored without being in time with its disk or its slave.
+        queues: What is where.
+    """
+
+    rows: int = 0
+    requests: int = 0
+    wire_bytes: int = 0
+    retried: int = 0
+    unsure: int = 0
+    delayed: int = 0
+    late: int = 0
+    queues: dict[QueueId, QueueTotals] = field(default_factory=dict[QueueId, QueueTotals])
+
+    def stored(self, shipment: Shipment, receipt: SendReceipt) -> None:
+        """Count what a broker acknowledged."""
+        count = shipment.count
+        self.rows += count
+        self.requests += 1
+        self.wire_bytes += len(shipment.outgoing.body)
+        self.retried += len(receipt.failures)
+        self.unsure += count * receipt.may_be_stored_twice
+        self.late += count * (receipt.status is not SendStatus.STORED)
+        if shipment.is_delayed:
+            self.delayed += count
+            return
+        first, last = int(receipt.offset), int(receipt.offset) + count - 1
+        known = self.queues.get(receipt.queue)
+        if known is None:
+            self.queues[receipt.queue] = QueueTotals(count, first, last)
+        else:
+            known.add(count, first, last)
+
+
+class Window:
+    """The requests of one task that are under way.
+
+    Args:
+        client: Who carries them.
+        producer: Who sends.
+        options: How many at a time, and for how long.
+
+    Attributes:
+        totals: What is stored so far.
+    """
+
+    def __init__(self, client: Client, producer: ProducerCore, options: WriteOptions) -> None:
+        self.totals = Totals()
+        self._client = client
+        self._producer = producer
+        self._options = options
+        self._lane = Lane()
+        self._done: SimpleQueue[tuple[int, SendReceipt | BaseException]] = SimpleQueue()
+        self._futures: dict[int, Future[Any]] = {}
+        self._shipments: dict[int, Shipment] = {}
+        #: With order kept: what waits for the request of its queue that is under way.
+        self._waiting: dict[QueueId, deque[Shipment]] = {}
+        self._waiting_count = 0
+        self._next = 0
+
+    def add(self, shipment: Shipment) -> None:
+        """Send, as soon as there is room.
+
+        Raises:
+            RocketMQError: A request failed for good, this one or another; all others are given up.
+        """
+        while len(self._shipments) + self._waiting_count >= self._options.in_flight:
+            self._take_one()
+        target = shipment.target
+        if self._options.is_ordered:
+            assert target is not None, "with order kept, every row has a queue"
+            if target in self._waiting:
+                self._waiting[target].append(shipment)
+                self._waiting_count += 1
+                return
+            self._waiting[target] = deque()
+        self._start(shipment)
+
+    def finish(self) -> Totals:
+        """Wait until everything is stored.
+
+        Raises:
+            RocketMQError: A request failed for good; all others are given up.
+        """
+        while self._shipments:
+            self._take_one()
+        return self.totals
+
+    def give_up(self) -> None:
+        """Give up what is under way; it may be stored all the same."""
+        self._waiting.clear()
+        self._waiting_count = 0
+        self._shipments.clear()
+        for future in self._futures.values():
+            future.cancel()
+        self._futures.clear()
+
+    def _start(self, shipment: Shipment) -> None:
+        key = self._next
+        self._next += 1
+        options = self._options
+        deadline = self._producer.deadline(options.timeout)
+        flow = send_until(
+            self._producer,
+            shipment.outgoing,
+            self._lane,
+            deadline,
+            target=shipment.target,
+            attempt_timeout=options.timeout / _ATTEMPT_SHARE,
+        )
+        self._shipments[key] = shipment
+        self._futures[key] = self._client.submit(
+            self._told(key, self._producer.accepted(flow, deadline))
+        )
+
+    def _told(self, key: int, flow: Flow[SendReceipt]) -> Flow[None]:
+        """Run a flow, and have this task told of its end."""
+        try:
+            receipt = yield from flow
+        except GeneratorExit:  # by us, who listen no more, or with the client
+            self._done.put((key, ClientClosed("the client")))
+            raise
+        except Exception as error:
+            self._done.put((key, error))
+        else:
+            self._done.put((key, receipt))
+
+    def _take_one(self) -> None:
+        """Wait for the end of any request, and start what waited for it."""
+        try:
+            key, outcome = self._done.get(timeout=self._options.timeout + _MARGIN)
+        except Empty:
+            waited = self._options.timeout + _MARGIN
+            self.give_up()
+            raise CallTimeout("the cluster", waited) from None
+        shipment = self._shipments.pop(key)
+        del self._futures[key]
+        if isinstance(outcome, BaseException):
+            self.give_up()
+            outcome.add_note(
+                f"while writing {shipment.rows}; {self.totals.rows} rows of the task are stored"
+            )
+            raise outcome
+        self.totals.stored(shipment, outcome)
+        if self._options.is_ordered and shipment.target is not None:
+            waiting = self._waiting[shipment.target]
+            if waiting:
+                self._waiting_count -= 1
+                self._start(waiting.popleft())
+            else:
+                del self._waiting[shipment.target]

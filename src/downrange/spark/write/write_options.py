@@ -1,0 +1,111 @@
+"""The options of a write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+
+from downrange.client.flows.names import FORBIDDEN_TOPICS
+from downrange.client.flows.validation import check_producer_group, check_topic
+from downrange.errors import OptionError
+from downrange.spark.connection import ConnectionOptions, take_connection
+from downrange.spark.option_reader import Texts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: What a message's unique id is made of: the row's place in the job, a column, or chance.
+Dedup: TypeAlias = Literal["key", "column", "none"]
+#: How big bodies are compressed.
+CompressionName: TypeAlias = Literal["zlib", "lz4", "zstd"]
+#: What becomes of a topic that does not exist.
+AutoCreate: TypeAlias = Literal["off", "balanced"]
+WRITE_NAMES: Final = (
+    *("topic", "orderBy", "dedup", "inFlight", "maxBatchBytes", "compressOver", "compression"),
+    *("producerGroup", "sendTimeoutMs", "maxMessageBytes", "autoCreate"),
+)
+_MIB: Final = 1024 * 1024
+#: A request must stay below what servers take as one frame, header included.
+_BATCH_BYTES_MAX: Final = 15 * _MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How rows become messages; travels to executors, so it pickles.
+
+    Attributes:
+        connection: Where to.
+        topic: For all rows, whatever a column of that name says (topic).
+        is_ordered: Whether rows of one queue are stored in the order of the rows: one request per
+            queue is under way then (orderBy=queue).
+        dedup: What unique ids are made of (dedup).
+        in_flight: Requests under way per task (inFlight). With `batch_bytes_max` it bounds what a
+            task holds in memory.
+        batch_bytes_max: Bodies and properties of one request (maxBatchBytes). A broker refuses
+            requests above its maxMessageSize, 4 MiB as a rule.
+        message_bytes_max: The largest body, before compression (maxMessageBytes).
+        compress_over_bytes: Bodies of so many bytes or more travel by themselves, compressed
+            (compressOver).
+        compression: How (compression).
+        group: The producer group (producerGroup).
+        timeout: For one request, all attempts together; attempts are repeated until then
+            (sendTimeoutMs).
+        auto_create: Whether a missing topic is created, on all brokers alike, or is an error
+            (autoCreate=balanced or off).
+    """
+
+    connection: ConnectionOptions
+    topic: str | None = None
+    is_ordered: bool = False
+    dedup: Dedup = "key"
+    in_flight: int = 32
+    batch_bytes_max: int = _MIB
+    message_bytes_max: int = 4 * _MIB
+    compress_over_bytes: int = 4096
+    compression: CompressionName = "zlib"
+    group: str = "spark-writer"
+    timeout: float = 60.0
+    auto_create: AutoCreate = "off"
+
+
+def parse_write(options: Mapping[str, str]) -> WriteOptions:
+    """Read the options of a write.
+
+    Raises:
+        OptionError: One is unknown, missing, or makes no sense.
+    """
+    texts = Texts(options)
+    connection = take_connection(texts)
+    topic = texts.text("topic")
+    if topic is not None:
+        check_topic(topic)
+        if topic in FORBIDDEN_TOPICS:
+            raise OptionError(f"option topic={topic!r}: it belongs to the brokers; take another")
+    group = texts.text("producerGroup", "spark-writer") or "spark-writer"
+    check_producer_group(group)
+    compression = texts.choice("compression", "zlib", ("zlib", "lz4", "zstd"))
+    parsed = WriteOptions(
+        connection=connection,
+        topic=topic,
+        is_ordered=texts.choice("orderBy", "none", ("none", "queue")) == "queue",
+        dedup=cast("Dedup", texts.choice("dedup", "key", ("key", "column", "none"))),
+        in_flight=texts.number("inFlight", 32),
+        batch_bytes_max=texts.number("maxBatchBytes", _MIB, least=1024),
+        message_bytes_max=texts.number("maxMessageBytes", 4 * _MIB, least=1),
+        compress_over_bytes=texts.number("compressOver", 4096),
+        compression=cast("CompressionName", compression),
+        group=group,
+        timeout=texts.milliseconds("sendTimeoutMs", 60_000),
+        auto_create=cast("AutoCreate", texts.choice("autoCreate", "off", ("off", "balanced"))),
+    )
+    # What Spark gives a sink besides what the user says.
+    texts.text("checkpointLocation")
+    texts.text("queryName")
+    texts.finish()
+    for name, size in (
+        ("maxBatchBytes", parsed.batch_bytes_max),
+        ("maxMessageBytes", parsed.message_bytes_max),
+    ):
+        if size > _BATCH_BYTES_MAX:
+            raise OptionError(f"option {name}={size} is more than a request holds: 15 MiB")
+    return parsed

@@ -1,0 +1,365 @@
+"""Sending one message: what arrives, what the receipt says, what is tried again."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.embedded import cut, deliver, drop, handle_then_cut, refuse
+from downrange.errors import (
+    CallTimeout,
+    ConnectionLost,
+    InvalidMessage,
+    MessageRefused,
+    RocketMQError,
+    SendFailed,
+    SendNotPermitted,
+    SendTimedOut,
+    ServerError,
+    SystemBusy,
+)
+from downrange.model import Message, SendStatus
+from downrange.options import ClientOptions, ProducerOptions
+from downrange.wire.codes import RequestCode
+from tests.contract.blocking import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from downrange.embedded import Interception
+    from downrange.server.outputs import Peer
+    from downrange.wire.command import Command
+    from tests.contract.conftest import Embedded, Kind, MakeProducer
+    from tests.contract.servers import Server
+
+SEND = RequestCode.SEND_MESSAGE_V2
+#: Response codes after which Java's producer tries again.
+RETRIED = (1, 2, 14, 16, 17, 204, 205, 1500)
+
+
+def first(count: int, rule: Interception) -> Callable[[Command, Peer], Interception | None]:
+    """Return a rule that holds for the first requests only."""
+    left = [rule] * count
+    return lambda request, peer: left.pop() if left else None
+
+
+# ---- what arrives --------------------------------------------------------------------------------
+
+
+def test_a_message_arrives_as_it_was_sent(server: Server, producer: MakeProducer) -> None:
+    topic = server.topic()
+    message = Message(
+        topic, b"1", tags="new", keys=["k-1", "k-2"], properties={"colour": "red"}, flag=7
+    )
+    receipt = producer(server).send(message)
+    (stored,) = server.read_all(topic, 1)
+    assert (stored.body, stored.tags, stored.keys) == (b"1", "new", ["k-1", "k-2"])
+    assert stored.properties["colour"] == "red"
+    assert stored.flag == 7
+    assert (receipt.message_id, receipt.queue, receipt.offset, receipt.offset_id) == (
+        stored.message_id,
+        stored.queue,
+        stored.offset,
+        stored.offset_id,
+    )
+    assert receipt.status is SendStatus.STORED
+    assert receipt.failures == ()
+
+
+def test_bodies_of_any_content_arrive_unchanged(server: Server, producer: MakeProducer) -> None:
+    bodies = [b"\x00", b"a\x00b\x00", bytes(range(256)), os.urandom(5000), b"\x01\x02\xff\xfe"]
+    topic = server.topic(queues=1)
+    sender = producer(server)
+    for body in bodies:
+        sender.send(Message(topic, body))
+    sender.send(Message(topic, "Grüße, 世界"))
+    stored = [message.body for message in server.read_all(topic, 6)]
+    assert stored == [*bodies, "Grüße, 世界".encode()]
+
+
+def test_texts_beyond_ascii_arrive_in_properties_tags_and_keys(
+    server: Server, producer: MakeProducer
+) -> None:
+    topic = server.topic(queues=1)
+    message = Message(topic, b"1", tags="städte", keys=["köln"], properties={"名": "値 mit Blank"})
+    producer(server).send(message)
+    (stored,) = server.read_all(topic, 1)
+    assert (stored.tags, stored.keys) == ("städte", ["köln"])
+    assert stored.properties["名"] == "値 mit Blank"
+
+
+@pytest.mark.parametrize("codec", ["json", "binary"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_way_to_write_a_header_is_understood(
+    server: Server, producer: MakeProducer, version: int, codec: str
+) -> None:
+    topic = server.topic(queues=1)
+    sender = producer(
+        server,
+        options=ProducerOptions(header_version=version),  # type: ignore[arg-type]
+        client_options=ClientOptions(header_codec=codec),  # type: ignore[arg-type]
+    )
+    sender.send(Message(topic, b"1", tags="new", flag=3))
+    (stored,) = server.read_all(topic, 1)
+    assert (stored.body, stored.tags, stored.flag) == (b"1", "new", 3)
+
+
+def test_every_message_has_an_id_of_its_own(server: Server, producer: MakeProducer) -> None:
+    topic = server.topic(queues=1)
+    sender = producer(server)
+    ids = [sender.send(Message(topic, b"1")).message_id for _ in range(20)]
+    assert len(set(ids)) == 20
+    assert [message.message_id for message in server.read_all(topic, 20)] == ids
+    assert all(len(one) == 32 and int(one, 16) for one in ids)
+
+
+def test_a_oneway_message_arrives(server: Server, producer: MakeProducer) -> None:
+    topic = server.topic(queues=1)
+    sender = producer(server)
+    for number in range(3):
+        assert sender.send_oneway(Message(topic, f"{number}")) is None  # type: ignore[func-returns-value]
+    # Nobody waits for one before the next is sent, and brokers work in several threads.
+    assert {message.body for message in server.read_all(topic, 3)} == {b"0", b"1", b"2"}
+    assert sender.client.stats().producers[sender.group].oneway == 3
+
+
+def test_submitted_messages_all_arrive(server: Server, producer: MakeProducer) -> None:
+    topic = server.topic()
+    sender = producer(server)
+    futures = [sender.submit(Message(topic, f"{number}")) for number in range(100)]
+    receipts = [future.result(PATIENCE) for future in futures]
+    stored = {message.message_id: message.body for message in server.read_all(topic, 100)}
+    assert stored == {
+        receipt.message_id: f"{number}".encode() for number, receipt in enumerate(receipts)
+    }
+
+
+def test_a_message_larger_than_the_broker_takes_is_refused_at_once(
+    server: Server, producer: MakeProducer
+) -> None:
+    topic = server.topic()
+    sender = producer(
+        server, options=ProducerOptions(body_bytes_max=5 << 20, compress_over_bytes=6 << 20)
+    )
+    with pytest.raises(SendFailed) as caught:
+        sender.send(Message(topic, b"x" * ((4 << 20) + 1)), timeout=PATIENCE)
+    assert caught.value.code == 13
+    assert len(caught.value.attempts) == 1
+    assert isinstance(caught.value.attempts[0].error, MessageRefused)
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (Message("orders", b""), "body is empty"),
+        (Message("orders", b"x" * (4 * 1024 * 1024 + 1)), "body_bytes_max=4194304"),
+        (Message("", b"1"), "blank"),
+        (Message("a" * 128, b"1"), "127 are allowed"),
+        (Message("or ders", b"1"), "holds ' '"),
+        (Message("SCHEDULE_TOPIC_XXXX", b"1"), "belongs to the brokers"),
+        (Message("orders", b"1", properties={"KEYS": "k"}), "'KEYS' is the protocol's own"),
+        (Message("orders", b"1", properties={"colour": ""}), "blank"),
+        (Message("orders", b"1", delay_level=-1), "delay_level=-1"),
+        (Message("orders", b"1", flag=1 << 31), "flag=2147483648"),
+    ],
+)
+def test_a_message_that_breaks_a_rule_is_refused_before_it_is_sent(
+    embedded: Embedded, producer: MakeProducer, message: Message, told: str
+) -> None:
+    sender = producer(embedded)
+    for send in (sender.send, sender.send_oneway):
+        with pytest.raises(InvalidMessage, match=told):
+            send(message)
+    with pytest.raises(InvalidMessage, match=told):
+        sender.submit(message).result(PATIENCE)
+
+
+# ---- what is tried again -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", RETRIED)
+def test_a_refusal_with_a_code_of_the_list_is_tried_again(
+    embedded: Embedded, producer: MakeProducer, code: int
+) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded)
+    embedded.cluster.intercept(SEND, first(2, refuse(code, "not now")))
+    receipt = sender.send(Message(topic, b"1"))
+    assert receipt.attempts == 3
+    for failure in receipt.failures:
+        assert isinstance(failure.error, ServerError)
+        assert (failure.error.code, failure.error.remark) == (code, "not now")
+    assert sender.client.stats().producers[sender.group].retried == 2
+
+
+def test_any_other_refusal_ends_the_send_at_once(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded)
+    embedded.cluster.intercept(SEND, refuse(13, "no such message"))
+    with pytest.raises(SendFailed, match="no such message") as caught:
+        sender.send(Message(topic, b"1"))
+    assert len(caught.value.attempts) == 1
+    assert not caught.value.retryable
+
+
+def test_the_codes_that_are_tried_again_can_be_chosen(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded, options=ProducerOptions(retry_codes=frozenset({13})))
+    embedded.cluster.intercept(SEND, first(1, refuse(13, "")))
+    assert sender.send(Message(topic, b"1")).attempts == 2
+    embedded.cluster.intercept(SEND, refuse(1, ""))
+    with pytest.raises(SendFailed) as caught:
+        sender.send(Message(topic, b"1"))
+    assert len(caught.value.attempts) == 1
+
+
+def test_the_final_error_lists_every_attempt(embedded: Embedded, producer: MakeProducer) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded, options=ProducerOptions(retries=1))
+    embedded.cluster.intercept(SEND, refuse(2, "too busy"))
+    with pytest.raises(SendFailed) as caught:
+        sender.send(Message(topic, b"1"))
+    error = caught.value
+    (address,) = embedded.brokers
+    assert [(one.broker, one.address) for one in error.attempts] == [("broker-a", address)] * 2
+    assert all(isinstance(one.error, SystemBusy) and one.elapsed >= 0 for one in error.attempts)
+    assert (error.code, error.topic, error.address, error.retryable) == (2, topic, address, True)
+    assert "2 attempts" in str(error)
+    assert str(error).count(address) >= 2
+    assert str(error).count("too busy") == 2
+    assert sender.client.stats().producers[sender.group].failed == 1
+
+
+def test_no_permission_is_an_error_of_its_own(embedded: Embedded, producer: MakeProducer) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded)
+    embedded.cluster.intercept(SEND, refuse(16, "not yours"))
+    with pytest.raises(SendNotPermitted, match="not yours") as caught:
+        sender.send(Message(topic, b"1"))
+    assert isinstance(caught.value, PermissionError)
+
+
+def test_only_a_send_that_waits_repeats_after_a_refusal(
+    embedded: Embedded, producer: MakeProducer, kind: Kind
+) -> None:
+    """An asyncio send always waits; a submitted one is Java's asynchronous send."""
+    topic = embedded.topic()
+    sender = producer(embedded)
+    embedded.cluster.intercept(SEND, first(1, refuse(2, "busy")))
+    future = sender.submit(Message(topic, b"1"))
+    if kind == "async":
+        assert future.result(PATIENCE).attempts == 2
+    else:
+        with pytest.raises(SendFailed) as caught:
+            future.result(PATIENCE)
+        assert len(caught.value.attempts) == 1
+
+
+def test_a_submitted_message_is_tried_again_when_no_answer_came(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded)
+    embedded.cluster.intercept(SEND, first(2, cut()))
+    receipt = sender.submit(Message(topic, b"1")).result(PATIENCE)
+    assert [type(one.error) for one in receipt.failures] == [ConnectionLost] * 2
+    assert len(embedded.read_all(topic, 1)) == 1
+
+
+def test_a_message_whose_answer_was_lost_is_sent_again_and_says_so(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    topic = embedded.topic(queues=1)
+    sender = producer(embedded)
+    embedded.cluster.intercept(SEND, first(1, handle_then_cut()))
+    receipt = sender.send(Message(topic, b"1"))
+    assert receipt.may_be_stored_twice
+    stored = embedded.read_all(topic, 2)
+    assert {message.message_id for message in stored} == {receipt.message_id}
+
+
+def test_one_deadline_holds_for_all_attempts_together(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded, options=ProducerOptions(retries=100))
+    embedded.cluster.intercept(SEND, refuse(2, "busy", after=0.1))
+    started = time.monotonic()
+    with pytest.raises(SendFailed) as caught:
+        sender.send(Message(topic, b"1"), timeout=0.35)
+    assert 0.3 < time.monotonic() - started < 2
+    assert 2 <= len(caught.value.attempts) <= 4
+
+
+def test_a_broker_that_does_not_answer_ends_in_a_timeout(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded)
+    embedded.cluster.intercept(SEND, drop())
+    sends: list[Callable[[], object]] = [
+        lambda: sender.send(Message(topic, b"1"), timeout=0.2),
+        lambda: sender.submit(Message(topic, b"1"), timeout=0.2).result(PATIENCE),
+    ]
+    for send in sends:
+        with pytest.raises(SendTimedOut) as caught:
+            send()
+        assert isinstance(caught.value, TimeoutError)
+        (attempt,) = caught.value.attempts
+        assert isinstance(attempt.error, CallTimeout)
+        assert caught.value.elapsed < 2
+
+
+def test_an_attempt_can_have_less_time_than_the_whole_send(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded, options=ProducerOptions(attempt_timeout=0.2))
+    embedded.cluster.intercept(SEND, first(1, drop()))
+    receipt = sender.send(Message(topic, b"1"), timeout=PATIENCE)
+    (failure,) = receipt.failures
+    assert isinstance(failure.error, CallTimeout)
+
+
+def test_a_send_that_is_given_up_leaves_nothing_broken(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded)
+    sender.send(Message(topic, b"1"))
+    embedded.cluster.intercept(SEND, deliver(after=0.2))
+    futures = [sender.submit(Message(topic, b"1")) for _ in range(20)]
+    assert all(future.cancel() for future in futures)
+    embedded.cluster.intercept(SEND, None)
+    assert sender.send(Message(topic, b"2")).status is SendStatus.STORED
+    stats = sender.client.stats().producers[sender.group]
+    assert (stats.in_flight, stats.in_flight_bytes, stats.waiting) == (0, 0, 0)
+
+
+def test_callbacks_see_the_outcome(server: Server, producer: MakeProducer) -> None:
+    topic = server.topic()
+    outcomes: list[object] = []
+    future = producer(server).submit(Message(topic, b"1"))
+    future.add_done_callback(lambda done: outcomes.append(done.result()))
+    receipt = future.result(PATIENCE)
+    deadline = time.monotonic() + PATIENCE
+    while not outcomes and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert outcomes == [receipt]
+
+
+def test_errors_know_topic_and_address(embedded: Embedded, producer: MakeProducer) -> None:
+    topic = embedded.topic()
+    sender = producer(embedded, options=ProducerOptions(retries=0))
+    embedded.cluster.intercept(SEND, cut())
+    with pytest.raises(RocketMQError) as caught:
+        sender.send(Message(topic, b"1"))
+    assert (caught.value.topic, caught.value.address) == (topic, embedded.brokers[0])
+    assert caught.value.retryable

@@ -1,0 +1,161 @@
+"""Traces: what happened to each message, told in a topic of its own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.client.flows.producing.trace_records import PubTrace, decode_trace
+from downrange.embedded import Interception, drop, refuse
+from downrange.errors import SendFailed
+from downrange.model import Message
+from downrange.options import ProducerOptions, Trace
+from downrange.wire.codes import RequestCode
+from downrange.wire.headers import SendRequestV2
+from tests.contract.servers import wait_until
+
+if TYPE_CHECKING:
+    from downrange.client.client import ProducerStats
+    from downrange.client.producer import Producer
+    from downrange.server.outputs import Peer
+    from downrange.wire.command import Command
+    from tests.apache.fixtures import UniqueName
+    from tests.contract.conftest import Embedded, MakeProducer
+    from tests.contract.servers import Server
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+def traces_of(server: Server, topic: str, count: int) -> list[PubTrace]:
+    """Return the records in a trace topic as soon as there are so many."""
+
+    def read() -> list[PubTrace] | None:
+        found = [
+            record
+            for message in server.read_all(topic, 0)
+            for record in decode_trace(message.body)
+            if isinstance(record, PubTrace)
+        ]
+        return found if len(found) >= count else None
+
+    return wait_until(read)
+
+
+def stats_of(producer: Producer) -> ProducerStats:
+    """Return what the producer has under way."""
+    return producer.client.stats().producers[producer.group]
+
+
+def test_a_send_is_told_in_the_trace_topic(
+    server: Server, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    topic, traces = server.topic(), server.topic(queues=1, name=unique_name("trace"))
+    sender = producer(server, options=ProducerOptions(trace=Trace(topic=traces)))
+    began = time.time() * 1000
+    receipt = sender.send(Message(topic, b"12345", tags="new", keys=["k-1", "k-2"]))
+    sender.close()
+    (trace,) = traces_of(server, traces, 1)
+    assert (trace.group, trace.topic, trace.tags, trace.keys) == (
+        sender.group,
+        topic,
+        "new",
+        "k-1 k-2",
+    )
+    assert (trace.message_id, trace.offset_id) == (receipt.message_id, receipt.offset_id)
+    assert (trace.address, trace.body_bytes) == (server.brokers[0], 5)
+    assert (trace.is_success, trace.message_type) == (True, 0)
+    assert trace.region == receipt.region
+    assert -1 <= trace.time_ms - began < 60_000
+    assert 0 <= trace.cost_ms < 60_000
+    (message,) = server.read_all(traces, 1)
+    assert sorted(message.keys) == sorted([receipt.message_id, "k-1", "k-2"])
+
+
+def test_traces_are_sent_together_and_the_rest_on_close(
+    server: Server, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    topic, traces = server.topic(), server.topic(queues=1, name=unique_name("trace"))
+    options = Trace(topic=traces, batch_count=5, flush_interval=60.0)
+    sender = producer(server, options=ProducerOptions(trace=options))
+    ids = [sender.send(Message(topic, b"1")).message_id for _ in range(12)]
+    traces_of(server, traces, 10)
+    sender.close()
+    found = traces_of(server, traces, 12)
+    assert sorted(trace.message_id or "" for trace in found) == sorted(ids)
+    counts = [len(decode_trace(message.body)) for message in server.read_all(traces, 3)]
+    assert sum(counts) == 12
+    assert max(counts) == 5
+
+
+def test_a_trace_does_not_wait_forever_for_others(
+    embedded: Embedded, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    traces = embedded.topic(queues=1, name=unique_name("trace"))
+    options = Trace(topic=traces, flush_interval=0.1)
+    sender = producer(embedded, options=ProducerOptions(trace=options))
+    sender.send(Message(embedded.topic(), b"1"))
+    assert len(traces_of(embedded, traces, 1)) == 1
+
+
+def test_the_systems_own_topic_is_the_default(embedded: Embedded, producer: MakeProducer) -> None:
+    before = len(traces_of(embedded, "RMQ_SYS_TRACE_TOPIC", 0))
+    sender = producer(embedded, options=ProducerOptions(trace=True))
+    receipt = sender.send(Message(embedded.topic(), b"1"))
+    sender.close()
+    found = traces_of(embedded, "RMQ_SYS_TRACE_TOPIC", before + 1)
+    assert receipt.message_id in [trace.message_id for trace in found]
+
+
+def test_a_batch_is_one_trace(
+    embedded: Embedded, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    traces = embedded.topic(queues=1, name=unique_name("trace"))
+    sender = producer(embedded, options=ProducerOptions(trace=Trace(topic=traces)))
+    topic = embedded.topic()
+    receipt = sender.send_batch([Message(topic, b"1"), Message(topic, b"2")])
+    sender.close()
+    (trace,) = traces_of(embedded, traces, 1)
+    assert (trace.message_id or "").split(",") == receipt.message_ids
+
+
+def test_a_send_that_a_broker_refused_is_not_traced(
+    embedded: Embedded, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    traces = embedded.topic(queues=1, name=unique_name("trace"))
+    sender = producer(embedded, options=ProducerOptions(trace=Trace(topic=traces)))
+    topic = embedded.topic()
+    embedded.cluster.intercept(SEND, refuse(13, "no"))
+    with pytest.raises(SendFailed):
+        sender.send(Message(topic, b"1"))
+    embedded.cluster.intercept(SEND, None)
+    receipt = sender.send(Message(topic, b"2"))
+    sender.close()
+    assert [trace.message_id for trace in traces_of(embedded, traces, 1)] == [receipt.message_id]
+
+
+def test_traces_that_cannot_be_sent_neither_fail_nor_slow_a_send(
+    embedded: Embedded, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    traces = embedded.topic(queues=1, name=unique_name("trace"))
+    options = Trace(topic=traces, batch_count=1, queue_max=5)
+    sender = producer(embedded, options=ProducerOptions(trace=options))
+    topic = embedded.topic()
+
+    def lost(request: Command, peer: Peer) -> Interception | None:
+        is_trace = SendRequestV2.from_fields(request.fields).topic == traces
+        return drop() if is_trace else None
+
+    embedded.cluster.intercept(SEND, lost)
+    started = time.monotonic()
+    for _ in range(200):
+        sender.send(Message(topic, b"1"))
+    assert time.monotonic() - started < 5
+    stats = stats_of(sender)
+    assert (stats.sent, stats.failed) == (200, 0)
+    assert stats.traces_dropped > 0
+    assert stats.traces_waiting <= 5
+    started = time.monotonic()
+    sender.close(timeout=0.5)
+    assert time.monotonic() - started < 3

@@ -1,0 +1,337 @@
+"""A broker at name servers of ours: all of them, some of them, after losses and in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downrange.errors import OptionError
+from downrange.options import ListenerOptions
+from downrange.server.net import interception
+from downrange.server.net.listener import Listener
+from downrange.server.net.remote import RemotePeer
+from downrange.server.outputs import BrokerIdentity, Output, Peer, Reply
+from downrange.server.run.name_server import NameServer
+from downrange.server.run.registrar import Registrar
+from downrange.wire.bodies import (
+    DataVersion,
+    RegisterBrokerBody,
+    RouteBody,
+    TopicConfig,
+    TopicTableBody,
+    decode_body,
+)
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.fields import request_command
+from downrange.wire.headers import PutKeyValueRequest, RegisterBrokerRequest, RouteRequest
+from downrange.wire.registration import registration_crc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable
+
+WAIT = 5.0
+REGISTER = int(RequestCode.REGISTER_BROKER)
+IDENTITY = BrokerIdentity(
+    name="broker-a",
+    cluster="DefaultCluster",
+    broker_id=0,
+    address="127.0.0.1:10911",
+    ha_address="127.0.0.1:10912",
+)
+
+
+class Topics:
+    """The topics of a broker that is not there."""
+
+    def __init__(self, *names: str) -> None:
+        self._topics: dict[str, TopicConfig] = {}
+        self.version = DataVersion()
+        self.add(*names)
+
+    def add(self, *names: str) -> list[TopicConfig]:
+        added = [TopicConfig(topic_name=name) for name in names]
+        self._topics.update({topic.topic_name: topic for topic in added})
+        self.version = DataVersion(timestamp=1, counter=self.version.counter + 1)
+        return added
+
+    def table(self) -> TopicTableBody:
+        return TopicTableBody(topic_config_table=self._topics, data_version=self.version)
+
+
+class RecordingNameServer:
+    """Takes every registration, and keeps it."""
+
+    def __init__(self) -> None:
+        self.tables: list[TopicTableBody] = []
+        self.codes: list[int] = []
+        self.reply_body = b""
+
+    def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+        self.codes.append(request.code)
+        if request.code == REGISTER:
+            header = RegisterBrokerRequest.from_fields(request.fields)
+            assert header.body_crc32 == registration_crc(request.body)
+            assert b"null" not in request.body
+            body = decode_body(RegisterBrokerBody, request.body)
+            self.tables.append(body.topic_config_serialize_wrapper)
+        return [Reply(Command(0, body=self.reply_body))]
+
+    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+        return ()
+
+    @property
+    def seen(self) -> list[list[str]]:
+        """The topics of each registration."""
+        return [sorted(table.topic_config_table) for table in self.tables]
+
+
+@asynccontextmanager
+async def _stage(
+    topics: Topics, **settings: Any
+) -> AsyncGenerator[tuple[RecordingNameServer, Listener, Registrar]]:
+    service = RecordingNameServer()
+    listener = Listener(service, ListenerOptions(stop_timeout=0.1))
+    await listener.start()
+    registrar = Registrar(IDENTITY, [listener.address], topics.table, **settings)
+    await registrar.start()
+    try:
+        yield service, listener, registrar
+    finally:
+        await registrar.stop()
+        await listener.stop()
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT):
+        while not is_so():  # noqa: ASYNC110 - nothing tells us
+            await asyncio.sleep(0.005)
+
+
+async def _route(server: NameServer, topic: str) -> RouteBody | None:
+    remote = RemotePeer(server.address)
+    reply = await remote.ask(request_command(RouteRequest(topic=topic)), WAIT)
+    await remote.close()
+    return decode_body(RouteBody, reply.body) if reply.code == ResponseCode.SUCCESS else None
+
+
+def test_a_broker_has_routes_at_every_name_server_until_it_leaves() -> None:
+    async def play() -> None:
+        servers = [NameServer(), NameServer()]
+        for server in servers:
+            await server.start()
+        topics = Topics("one", "two")
+        registrar = Registrar(IDENTITY, [server.address for server in servers], topics.table)
+        await registrar.start()
+        for server in servers:
+            route = await _route(server, "two")
+            assert route is not None
+            (replicas,) = route.broker_datas
+            assert (replicas.broker_name, replicas.cluster) == ("broker-a", "DefaultCluster")
+            assert replicas.broker_addrs == {0: "127.0.0.1:10911"}
+        await registrar.announce(topics.add("three"), topics.version)
+        for server in servers:
+            assert await _route(server, "three") is not None
+        await registrar.stop()
+        for server in servers:
+            assert await _route(server, "one") is None
+            await server.stop()
+
+    asyncio.run(play())
+
+
+def test_the_whole_table_goes_first_then_only_what_changed() -> None:
+    async def play() -> None:
+        topics = Topics("one", "two")
+        async with _stage(topics) as (service, _, registrar):
+            added = topics.add("three")
+            version = topics.version
+            topics.add("four")
+            await registrar.announce(added, version)
+            await registrar.announce([TopicConfig(topic_name="four")])
+            await registrar.announce()
+        assert service.seen == [
+            ["one", "two"],
+            ["three"],
+            ["four"],
+            ["four", "one", "three", "two"],
+        ]
+        assert [table.data_version.counter for table in service.tables] == [1, 2, 3, 3]
+        assert service.codes[-1] == RequestCode.UNREGISTER_BROKER
+
+    asyncio.run(play())
+
+
+def test_a_broker_registers_again_and_again() -> None:
+    async def play() -> None:
+        async with _stage(Topics("one"), interval=0.01) as (service, _, _):
+            await _until(lambda: len(service.tables) >= 4)
+            assert set(map(tuple, service.seen)) == {("one",)}
+
+    asyncio.run(play())
+
+
+def test_a_lost_connection_is_followed_by_a_whole_registration() -> None:
+    async def play() -> None:
+        async with _stage(Topics("one", "two"), retry_interval=0.01) as (service, listener, _):
+            listener._dispatcher.connections.popitem()[1].abort()
+            await _until(lambda: len(service.tables) == 2)
+        assert service.seen == [["one", "two"]] * 2
+
+    asyncio.run(play())
+
+
+def test_a_change_after_a_lost_connection_is_told_with_the_whole_table() -> None:
+    async def play() -> None:
+        topics = Topics("one", "two")
+        async with _stage(topics, retry_interval=60.0, interval=60.0) as (
+            service,
+            listener,
+            registrar,
+        ):
+            (connection,) = listener._dispatcher.connections.values()
+            connection.abort()
+            await _until(lambda: not registrar._registrations[0].peer.is_connected)
+            await registrar.announce(topics.add("three"), topics.version)
+        assert service.seen == [["one", "two"], ["one", "three", "two"]]
+
+    asyncio.run(play())
+
+
+def test_a_name_server_that_is_away_is_logged_once_and_found_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+
+    async def play() -> None:
+        there = NameServer()
+        await there.start()
+        topics = Topics("one", "two")
+        addresses = [there.address, f"127.0.0.1:{port}"]
+        registrar = Registrar(IDENTITY, addresses, topics.table, retry_interval=0.01)
+        await registrar.start()
+        assert await _route(there, "one") is not None
+        await registrar.announce(topics.add("three"), topics.version)
+        assert await _route(there, "three") is not None
+        service = RecordingNameServer()
+        listener = Listener(service, ListenerOptions(port=port, stop_timeout=0.1))
+        await listener.start()
+        await _until(lambda: f"127.0.0.1:{port} is back" in caplog.text)
+        assert service.seen[0] == ["one", "three", "two"]
+        await registrar.stop()
+        await listener.stop()
+        await there.stop()
+
+    asyncio.run(play())
+    assert caplog.text.count(f"name server 127.0.0.1:{port} cannot be used") == 1
+
+
+def test_a_refusal_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        async with _stage(Topics("one"), retry_interval=0.01) as (service, listener, registrar):
+            listener.intercept = lambda request, peer: interception.refuse(1, "crc32 not match")
+            await registrar.announce()
+            listener.intercept = None
+            await _until(lambda: len(service.tables) == 2)
+
+    asyncio.run(play())
+    assert "refuses with code 1, crc32 not match; trying again" in caplog.text
+    assert "is back" in caplog.text
+
+
+def test_an_announcement_waits_no_longer_than_it_may_and_goes_on_by_itself() -> None:
+    async def play() -> None:
+        topics = Topics("one", "two")
+        async with _stage(topics, announce_timeout=0.02) as (service, listener, registrar):
+            listener.intercept = lambda request, peer: interception.deliver(after=0.1)
+            async with asyncio.timeout(0.09):
+                await registrar.announce(topics.add("three"), topics.version)
+            assert len(service.tables) == 1
+            await _until(lambda: len(service.tables) == 2)
+            assert service.seen[1] == ["three"]
+            listener.intercept = None
+
+    asyncio.run(play())
+
+
+def test_order_topics_of_a_name_server_are_passed_on() -> None:
+    async def play() -> None:
+        heard: list[dict[str, str]] = []
+        server = NameServer()
+        await server.start()
+        remote = RemotePeer(server.address)
+        put = PutKeyValueRequest(namespace="ORDER_TOPIC_CONFIG", key="one", value="broker-a:4")
+        await remote.ask(request_command(put), WAIT)
+        await remote.close()
+        topics = Topics("one", "two")
+        registrar = Registrar(
+            IDENTITY, [server.address], topics.table, on_order_topics=heard.append
+        )
+        await registrar.start()
+        assert heard == [{"one": "broker-a:4"}]
+        await registrar.stop()
+        await server.stop()
+
+    asyncio.run(play())
+
+
+def test_a_fault_in_what_hears_of_order_topics_does_not_end_registering(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(table: dict[str, str]) -> None:
+        raise RuntimeError("odd")
+
+    async def play() -> None:
+        topics = Topics("one")
+        async with _stage(topics, interval=0.01, on_order_topics=fail) as (service, _, _):
+            service.reply_body = b'{"table":{}}'
+            await _until(lambda: len(service.tables) >= 4)
+
+    asyncio.run(play())
+    assert "RuntimeError: odd" in caplog.text
+
+
+def test_a_broker_that_is_abandoned_says_nothing() -> None:
+    async def play() -> None:
+        async with _stage(Topics("one")) as (service, listener, registrar):
+            await registrar.abandon()
+            await _until(lambda: listener.connection_count == 0)
+        assert service.codes == [REGISTER]
+
+    asyncio.run(play())
+
+
+def test_a_name_server_that_does_not_answer_the_leave_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("downrange.server.run.registrar._UNREGISTER_TIMEOUT", 0.02)
+    caplog.set_level("INFO")
+
+    async def play() -> None:
+        async with _stage(Topics("one")) as (_, listener, registrar):
+            listener.intercept = lambda request, peer: interception.drop()
+            await registrar.stop()
+
+    asyncio.run(play())
+    assert "broker-a did not leave name server 127.0.0.1" in caplog.text
+
+
+def test_without_name_servers_nothing_happens() -> None:
+    async def play() -> None:
+        registrar = Registrar(IDENTITY, [], Topics("one").table)
+        await registrar.start()
+        await registrar.announce()
+        await registrar.stop()
+
+    asyncio.run(play())
+
+
+def test_an_address_that_is_none_is_refused_at_once() -> None:
+    with pytest.raises(OptionError, match="'nowhere' is no host:port"):
+        Registrar(IDENTITY, ["nowhere"], Topics("one").table)

@@ -1,0 +1,82 @@
+"""Mixed clusters: our broker under Apache's name server, Apache's broker under ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from downrange.embedded import Cluster
+from downrange.options import BrokerOptions
+from downrange.server.run.broker_server import BrokerServer
+from downrange.server.run.runner import ServerThread
+from tests.apache import probe
+from tests.apache.cluster import ApacheCluster
+from tests.apache.java_client import body_of, message
+from tests.interop.scene import Scene, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import ThreadPoolExecutor
+    from pathlib import Path
+
+    from tests.apache.fixtures import ApacheVersions, UniqueName
+    from tests.apache.java_client import JavaClient
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """A name server of one kind, and brokers of both."""
+
+    name_server: str
+    brokers: Sequence[str]
+
+
+def _send_over_both(scene: Scene, names: set[str]) -> None:
+    topic = scene.topic(queues=2)
+    assert set(probe.route(scene.name_server, topic)) == names
+    producer, consumer = scene.producer(), scene.consumer(topic)
+    bodies = [f"{i}".encode() for i in range(8)]
+    sent = scene.send(producer, [message(topic, body) for body in bodies])
+    assert {result["queue"]["brokerName"] for result in sent} == names
+    got = scene.received(consumer, 8)
+    assert sorted(body_of(one) for one in got) == bodies
+    assert {one["brokerName"] for one in got} == names
+    listed = scene.mqadmin("clusterList")
+    assert all(address in listed for address in scene.brokers)
+    scene.stop(producer, consumer)
+
+
+def test_our_broker_serves_under_an_apache_name_server(
+    java: JavaClient,
+    apache_versions: ApacheVersions,
+    unique_name: UniqueName,
+    stopper: ThreadPoolExecutor,
+    tmp_path: Path,
+) -> None:
+    apache = apache_versions.cluster(java.version)
+    name = unique_name("ours")
+    options = BrokerOptions(
+        name=name, cluster=unique_name("cluster"), name_servers=(apache.name_server,)
+    )
+    broker = BrokerServer(tmp_path, options)
+    with ServerThread(broker):
+        addresses = [apache.brokers[0].address, broker.address]
+        scene = Scene(java, Mixed(apache.name_server, addresses), unique_name, stopper)
+        _send_over_both(scene, {"broker-a", name})
+    wait_until(lambda: name not in probe.route(apache.name_server, "TBW102"))
+
+
+def test_apache_broker_serves_under_our_name_server(
+    java: JavaClient, unique_name: UniqueName, stopper: ThreadPoolExecutor
+) -> None:
+    with (
+        Cluster(broker=BrokerOptions(name="ours")) as ours,
+        ApacheCluster(
+            java.version, artifacts=java.artifacts, more_name_servers=[ours.name_server]
+        ) as apache,
+    ):
+        address = apache.brokers[0].address
+        scene = Scene(java, Mixed(ours.name_server, [*ours.brokers, address]), unique_name, stopper)
+        _send_over_both(scene, {"ours", "broker-a"})
+        apache.kill_broker(0)  # its connection ends with it
+        wait_until(lambda: set(probe.route(ours.name_server, "TBW102")) == {"ours"})

@@ -1,0 +1,88 @@
+"""Those who manage a broker: topics come and go, groups come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from downrange.wire.bodies import GroupConfig
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.fields import request_command
+from downrange.wire.headers import CreateTopicRequest, DeleteTopicRequest, SendReply
+from downrange.wire.ids import parse_offset_id
+from tests.simulation.clients import Client, Story
+from tests.simulation.ledger import Place
+from tests.simulation.names import properties_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TEMPORARY = tuple(f"temporary-{number}" for number in range(2))
+
+
+class Administrator(Client):
+    """Creates and deletes topics, makes use of them in between, and creates groups."""
+
+    def __init__(self, story: Story, name: str) -> None:
+        super().__init__(story, name)
+        self._groups = 0
+
+    async def work(self) -> None:
+        """Do one of these."""
+        random = self.story.random
+        if random.random() < 0.3:
+            await self._create_group()
+            return
+        topic = random.choice(_TEMPORARY)
+        if topic in self.story.ledger.topics:
+            await self._delete(topic)
+        else:
+            await self.create(topic, 3)
+            await self._use(topic)
+        await self.rest(2.0)
+
+    async def _create_group(self) -> None:
+        self._groups += 1
+        group = f"group-{self._groups}"
+        body = GroupConfig(group_name=group).encode()
+        code = int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+        await self._insist(lambda: Command(code, body=body))
+        self.story.ledger.groups.add(group)
+
+    async def create(self, topic: str, queues: int) -> None:
+        """Create a topic."""
+        header = CreateTopicRequest(
+            topic=topic, default_topic="", read_queue_nums=queues, write_queue_nums=queues, perm=6
+        )
+        self.story.ledger.deleted.discard(topic)
+        await self._insist(lambda: request_command(header))
+        self.story.ledger.topics[topic] = queues
+
+    async def _use(self, topic: str) -> None:
+        for number in range(self.story.random.randrange(4)):
+            body = self.body()
+            header = self.send_header(topic, 0, properties_of(body))
+            reply = await self.call(request_command(header, body, code=RequestCode.SEND_MESSAGE_V2))
+            if reply is None or reply.code != ResponseCode.SUCCESS:
+                return
+            sent = SendReply.from_fields(reply.fields)
+            assert sent.queue_offset == number, "messages of a deleted topic are back"
+            log_offset = parse_offset_id(sent.msg_id).log_offset
+            self.story.ledger.places.append(
+                Place(body=body, topic=topic, queue_id=0, offset=number, log_offset=log_offset)
+            )
+
+    async def _delete(self, topic: str) -> None:
+        self.story.ledger.forget_topic(topic)
+        await self._insist(lambda: request_command(DeleteTopicRequest(topic=topic)))
+        self.story.ledger.deleted.add(topic)
+
+    async def _insist(self, make: Callable[[], Command]) -> None:
+        """Ask until it is done."""
+        while True:
+            reply = await self.call(make())
+            if reply is not None and reply.code == ResponseCode.SUCCESS:
+                return
+            if reply is not None:
+                assert reply.code == ResponseCode.SYSTEM_ERROR, reply.remark
+            await self.rest(1.0)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import click
+import pytest
+
+from downrange.cli.doctor import exit_code
+from downrange.cli.exit_codes import exit_code_of, in_options, telling_errors
+from downrange.client.flows.admin.doctor import Finding, Step
+from downrange.errors import (
+    CallTimeout,
+    ConnectFailed,
+    NoNameServer,
+    OptionError,
+    RocketMQError,
+    RouteNotFound,
+    SendNotPermitted,
+    SendTimedOut,
+    SendUnreachable,
+    server_error,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OptionError("x"), 2),
+        (NoNameServer("x"), 3),
+        (ConnectFailed("a:1", "x"), 3),
+        (CallTimeout("a:1", 1.0), 3),
+        (SendUnreachable("t", [], 0.0), 3),
+        (SendTimedOut("t", [], 0.0), 3),
+        (SendNotPermitted("t", [], 0.0), 4),
+        (server_error(16, None, "a:1"), 4),
+        (server_error(17, None, "a:1"), 5),
+        (server_error(22, None, "a:1"), 5),
+        (RouteNotFound("t", ["a:1"], "."), 5),
+        (server_error(1, None, "a:1"), 1),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(
+    error: RocketMQError, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code_of(error) == code
+    if code == 2:
+        with pytest.raises(click.BadParameter, match="x"), telling_errors():
+            raise error
+        return
+    with pytest.raises(click.exceptions.Exit) as caught, telling_errors():
+        raise error
+    assert caught.value.exit_code == code
+    assert capsys.readouterr().err == f"downrange: {in_options(str(error))}\n"
+
+
+def test_an_error_names_the_options_of_the_command_line() -> None:
+    text = "name its authority's file with TLS(ca=…), or set TLS(check_host=False)"
+    assert in_options(text) == "name its authority's file with --ca, or set --no-check-host"
+    assert "with --timeout," in in_options(str(SendTimedOut("t", [], 0.0)))
+
+
+def test_ctrl_c_ends_a_command_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(click.exceptions.Exit) as caught, telling_errors():
+        raise KeyboardInterrupt
+    assert caught.value.exit_code == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "code"),
+    [
+        ([], 0),
+        (["dns"], 3),
+        (["tcp", "route"], 3),
+        (["tls"], 3),
+        (["answer"], 3),
+        (["address"], 3),
+        (["access", "tcp"], 4),
+        (["route"], 5),
+        (["brokers"], 1),
+        (["master"], 1),
+    ],
+)
+def test_the_doctor_ends_with_the_code_of_the_first_failure(steps: list[Step], code: int) -> None:
+    fine = Finding(name="tcp", target="x", is_ok=True, text="connected")
+    failed = [Finding(name=step, target="x", is_ok=False, text="no") for step in steps]
+    assert exit_code([fine, *failed]) == code

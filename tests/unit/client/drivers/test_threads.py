@@ -1,0 +1,495 @@
+"""Flows in threads: in the caller's own, and on the engine for everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downrange.client.drivers import threads
+from downrange.client.drivers.threads import ThreadDriver
+from downrange.client.flows.effects import (
+    Ask,
+    Call,
+    Effect,
+    Flow,
+    Gather,
+    Once,
+    Pause,
+    Signal,
+    Wait,
+)
+from downrange.errors import ClientClosed, ConnectFailed, ConnectionLost, ForkedClient
+from downrange.options import ClientOptions
+from downrange.wire.command import Command
+from tests.unit.client.drivers.peers import (
+    PATIENCE,
+    FakeDialer,
+    Peer,
+    real_core,
+    refused,
+    silence,
+    thread_driver,
+)
+
+if TYPE_CHECKING:
+    from downrange.client.flows.routing.queue_picker import Lane
+
+
+def one(effect: Effect, log: list[Any] | None = None) -> Flow[Any]:
+    """Return a flow of one effect, which notes that it ended."""
+    try:
+        return (yield effect)
+    finally:
+        if log is not None:
+            log.append("ended")
+
+
+def asking(driver: ThreadDriver, body: bytes = b"", timeout: float = PATIENCE) -> Flow[Command]:
+    deadline = driver.core.clock.now() + timeout
+    reply: Command = yield Call("a:1", Command(11, body=body), deadline)
+    return reply
+
+
+def later(driver: ThreadDriver, seconds: float) -> float:
+    return driver.core.clock.now() + seconds
+
+
+# ---- in the caller's thread ----------------------------------------------------------------------
+
+
+def test_a_flow_runs_in_the_callers_thread_to_its_end() -> None:
+    with thread_driver() as driver:
+        assert driver.run(one(Ask(threading.get_ident))) == threading.get_ident()
+        assert driver.run(asking(driver, b"7")).body == b"7"
+        assert driver.run(one(Pause(0.001))) is None
+        assert driver.connections() == {"a:1": 1}
+
+
+def test_a_flow_decides_what_follows_an_error() -> None:
+    def twice() -> Flow[str]:
+        try:
+            yield Ask(int, ("x",))
+        except ValueError:
+            return (yield Ask(str, ("again",)))  # type: ignore[no-any-return]
+        return "?"
+
+    with thread_driver() as driver:
+        assert driver.run(twice()) == "again"
+        with pytest.raises(ValueError, match="invalid literal"):
+            driver.run(one(Ask(int, ("x",))))
+
+
+def test_a_callers_thread_waits_for_a_signal_no_longer_than_the_deadline() -> None:
+    with thread_driver() as driver:
+        signal = Signal()
+        assert driver.run(one(Wait(signal, later(driver, 0.005)))) is False
+        assert driver.run(one(Wait(signal, later(driver, -1.0)))) is False
+        assert not signal._listeners
+        timer = threading.Timer(0.005, lambda: driver.step(signal.fire))
+        timer.start()
+        assert driver.run(one(Wait(signal, later(driver, PATIENCE)))) is True
+        assert driver.run(one(Wait(signal, later(driver, -1.0)))) is True
+        timer.join()
+
+
+def test_each_thread_has_a_lane_of_its_own() -> None:
+    lanes: list[Lane] = []
+    with thread_driver() as driver:
+        assert driver.lane is driver.lane
+        thread = threading.Thread(target=lambda: lanes.append(driver.lane))
+        thread.start()
+        thread.join()
+        assert lanes[0] is not driver.lane
+
+
+def test_threads_that_find_no_connection_free_share_the_engines() -> None:
+    with thread_driver(options=ClientOptions(sync_connections_max=0)) as driver:
+        for body in (b"1", b"2"):
+            assert driver.run(asking(driver, body)).body == body
+        assert driver.connections() == {"a:1": 1}
+
+
+def test_what_concerns_several_is_done_on_the_engine() -> None:
+    with thread_driver() as driver:
+        ident: Any = driver.run(one(Once("key", lambda: one(Ask(threading.get_ident)))))
+        assert ident != threading.get_ident()
+        flows = [one(Ask(int, (n,))) for n in "12"]
+        assert driver.run(one(Gather(flows, 2))) == [1, 2]
+
+
+def test_who_is_on_the_engine_does_not_wait_for_it() -> None:
+    def failing() -> Flow[int]:
+        yield Pause(0)
+        raise ClientClosed("the client")
+
+    with thread_driver() as driver:
+        shared = driver.submit(
+            one(Ask(lambda: driver.run(one(Once("key", lambda: one(Ask(int)))))))
+        )
+        assert shared.result(PATIENCE) == 0
+        several = Gather([one(Ask(int, ("1",))), failing(), one(Ask(int, ("3",)))], 2)
+        first, error, third = driver.submit(one(Ask(lambda: driver.run(one(several))))).result(
+            PATIENCE
+        )
+        assert (first, third) == (1, 3)
+        assert isinstance(error, ClientClosed)
+
+
+def test_threads_that_want_the_same_share_one_flow() -> None:
+    runs: list[int] = []
+
+    def shared() -> Flow[int]:
+        runs.append(1)
+        yield Pause(0.03)
+        return 7
+
+    with thread_driver() as driver:
+        results: list[int] = []
+        running = [
+            threading.Thread(target=lambda: results.append(driver.run(one(Once("key", shared)))))
+            for _ in range(4)
+        ]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+    assert results == [7] * 4
+    assert len(runs) == 1
+
+
+# ---- on the engine -------------------------------------------------------------------------------
+
+
+def test_a_submitted_flow_runs_on_the_engine() -> None:
+    with thread_driver() as driver:
+        assert driver.submit(one(Ask(threading.get_ident))).result() != threading.get_ident()
+        assert driver.submit(asking(driver, b"7")).result(PATIENCE).body == b"7"
+        assert driver.submit(one(Pause(0.001))).result(PATIENCE) is None
+
+
+def test_the_error_of_a_submitted_flow_is_the_futures() -> None:
+    dialer = FakeDialer()
+    dialer.failure = refused()
+    with thread_driver(dialer) as driver, pytest.raises(ConnectFailed):
+        driver.submit(asking(driver)).result(PATIENCE)
+
+
+def test_what_runs_last_begins_after_all_that_was_submitted() -> None:
+    with thread_driver() as driver:
+        log: list[int] = []
+        for number in range(50):
+            driver.submit(one(Ask(log.append, (number,))))
+        assert driver.run_last(one(Ask(log.copy))) == list(range(50))
+        inside = driver.submit(one(Ask(lambda: driver.run_last(one(Ask(int, ("7",)))))))
+        assert inside.result(PATIENCE) == 7
+
+
+def test_what_is_spawned_ends_with_the_driver() -> None:
+    log: list[str] = []
+    with thread_driver() as driver:
+        driver.spawn(one(Pause(PATIENCE), log))
+        driver.run_last(one(Ask(int, ("7",))))
+        assert not log
+    assert log == ["ended"]
+
+
+def test_a_future_that_is_cancelled_gives_the_flow_up() -> None:
+    log: list[str] = []
+    with thread_driver() as driver:
+        future = driver.submit(one(Pause(PATIENCE), log))
+        driver.run_last(one(Ask(int, ("7",))))
+        assert future.cancel()
+        assert future.cancel()  # harmless
+        driver.run_last(one(Ask(int, ("7",))))
+        assert log == ["ended"]
+        assert not driver.submissions
+
+
+def test_a_future_that_is_cancelled_before_its_flow_begins_prevents_that() -> None:
+    with thread_driver() as driver:
+        is_held, gate = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            is_held.set()
+            gate.wait(PATIENCE)
+
+        driver.submit(one(Ask(hold)))
+        assert is_held.wait(PATIENCE)
+        log: list[str] = []
+        future = driver.submit(one(Ask(log.append, ("ran",))))
+        assert future.cancel()
+        gate.set()
+        driver.run_last(one(Ask(int, ("7",))))
+        assert log == []
+
+
+def test_those_who_wait_for_a_future_that_was_cancelled_hear_of_it() -> None:
+    with thread_driver() as driver:
+        future = driver.submit(one(Pause(PATIENCE)))
+        driver.run_last(one(Ask(int, ("7",))))
+        future.cancel()
+        done, _ = wait([future], PATIENCE)
+        assert done == {future}
+
+
+def test_a_future_that_is_done_cannot_be_cancelled() -> None:
+    with thread_driver() as driver:
+        future = driver.submit(one(Ask(int, ("7",))))
+        assert future.result(PATIENCE) == 7
+        assert not future.cancel()
+
+
+def test_a_flow_may_cancel_its_own_future() -> None:
+    with thread_driver() as driver:
+        futures: list[Future[Any]] = []
+        log: list[str] = []
+        is_given = threading.Event()
+
+        def cancel() -> None:
+            is_given.wait(PATIENCE)
+            futures[0].cancel()
+
+        def flow() -> Flow[None]:
+            yield Ask(cancel)
+            yield from one(Pause(PATIENCE), log)
+
+        futures.append(driver.submit(flow()))
+        is_given.set()
+        driver.run_last(one(Ask(int, ("7",))))
+        driver.run_last(one(Ask(int, ("7",))))
+        assert futures[0].cancelled()
+        assert log == ["ended"]
+        assert not driver.submissions
+
+
+def test_a_flow_that_ends_after_its_future_was_cancelled_is_not_missed() -> None:
+    with thread_driver() as driver:
+        futures: list[Future[Any]] = []
+        is_given = threading.Event()
+
+        def cancel() -> None:
+            is_given.wait(PATIENCE)
+            futures[0].cancel()
+
+        futures.append(driver.submit(one(Ask(cancel))))
+        is_given.set()
+        assert driver.run_last(one(Ask(int, ("7",)))) == 7
+        assert futures[0].cancelled()
+        assert not driver.submissions
+
+
+# ---- callbacks -----------------------------------------------------------------------------------
+
+
+def test_callbacks_run_in_the_pool() -> None:
+    with thread_driver() as driver:
+        names: list[str] = []
+        is_called = threading.Event()
+
+        def note(future: Future[Any]) -> None:
+            names.append(threading.current_thread().name)
+            is_called.set()
+
+        driver.submit(one(Pause(0.002))).add_done_callback(note)
+        assert is_called.wait(PATIENCE)
+        assert names[0].startswith("downrange-callback")
+
+
+def test_callbacks_run_where_they_are_when_too_many_wait() -> None:
+    with thread_driver(options=ClientOptions(callbacks_waiting_max=0)) as driver:
+        names: list[str] = []
+        future = driver.submit(one(Ask(int, ("7",))))
+        future.result(PATIENCE)
+        future.add_done_callback(lambda _: names.append(threading.current_thread().name))
+        assert names == [threading.current_thread().name]
+
+
+def test_callbacks_run_where_they_are_when_the_driver_is_closed() -> None:
+    log: list[int] = []
+    with thread_driver() as driver:
+        future = driver.submit(one(Ask(int, ("7",))))
+        future.result(PATIENCE)
+    future.add_done_callback(lambda done: log.append(done.result()))
+    assert log == [7]
+
+
+def test_callbacks_run_where_they_are_when_the_pool_has_ended() -> None:
+    log: list[int] = []
+    with thread_driver() as driver:
+        driver._pool.shutdown()
+        driver.callback(lambda: log.append(1))
+        assert log == [1]
+        assert driver._callbacks_waiting == 0
+
+
+def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: Future[Any]) -> None:
+        raise KeyError("oops")
+
+    with (
+        caplog.at_level(logging.ERROR, "downrange.client"),
+        thread_driver(options=ClientOptions(callbacks_waiting_max=0)) as driver,
+    ):
+        future = driver.submit(one(Ask(int, ("7",))))
+        future.result(PATIENCE)
+        future.add_done_callback(broken)
+    assert "a callback failed" in caplog.text
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+
+def test_closing_takes_no_more_and_is_harmless_the_second_time() -> None:
+    with thread_driver() as driver:
+        driver.run(asking(driver))
+        driver.close()
+        driver.close()
+        for use in (driver.run, driver.submit, driver.spawn):
+            with pytest.raises(ClientClosed):
+                use(asking(driver))
+        assert driver._thread is not None
+        assert not driver._thread.is_alive()
+
+
+def test_nobody_waits_for_an_engine_that_has_ended() -> None:
+    with thread_driver(FakeDialer()) as driver:
+        pass
+    for _ in range(2):  # the first must not leave the second one waiting
+        with pytest.raises(ClientClosed):
+            driver.on_engine(lambda: None)
+
+
+def test_closing_fails_what_was_submitted_and_still_waits() -> None:
+    with thread_driver(FakeDialer(silence)) as driver:
+        futures = [
+            driver.submit(asking(driver)),
+            driver.submit(one(Pause(PATIENCE))),
+            driver.submit(one(Wait(Signal(), later(driver, PATIENCE)))),
+        ]
+        driver.run_last(one(Ask(int, ("7",))))
+        driver.close()
+        errors = [type(future.exception(PATIENCE)) for future in futures]
+        assert errors == [ConnectionLost, ClientClosed, ClientClosed]
+
+
+def test_closing_ends_a_call_in_another_thread() -> None:
+    dialer = FakeDialer(silence)
+    with thread_driver(dialer) as driver:
+        errors: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                driver.run(asking(driver))
+            except ConnectionLost as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        dialer.wait_for_request()
+        driver.close()
+        thread.join(PATIENCE)
+        assert len(errors) == 1
+
+
+def test_closing_may_happen_on_the_engine() -> None:
+    with thread_driver() as driver:
+        driver.submit(one(Ask(driver.close)))
+        assert driver._thread is not None
+        driver._thread.join(PATIENCE)
+        assert not driver._thread.is_alive()
+
+
+def test_a_fault_of_ours_while_closing_leaves_no_thread() -> None:
+    async def broken() -> None:
+        await close()
+        raise ZeroDivisionError
+
+    with thread_driver() as driver:
+        assert driver._engine is not None
+        assert driver._thread is not None
+        assert driver._loop is not None
+        close, driver._engine.close = driver._engine.close, broken  # type: ignore[method-assign]
+        driver._loop.set_exception_handler(lambda *_: None)
+        driver.close()
+        assert not driver._thread.is_alive()
+
+
+def test_a_driver_that_was_not_started_can_be_closed() -> None:
+    driver = ThreadDriver(real_core(), FakeDialer())
+    driver.close()
+    assert driver.connections() == {}
+    assert driver.late_count() == 0
+
+
+def test_what_comes_when_the_engine_has_just_ended_is_refused() -> None:
+    with thread_driver() as driver:
+        driver.close()
+        driver._is_closed = False  # as a thread sees it that was checked before
+        with pytest.raises(ClientClosed):
+            driver.submit(one(Pause(0.0)))
+        driver._is_closed = True
+
+
+def test_a_forked_driver_refuses_and_closes_without_a_hang() -> None:
+    with thread_driver() as driver:
+        driver.run(asking(driver))
+
+        driver._birthplace.is_left = True
+        for use in (driver.run, driver.submit, driver.spawn):
+            with pytest.raises(ForkedClient):
+                use(asking(driver))
+        driver._connections._lock.acquire()  # a thread that did not come along has it
+        driver.close()
+        driver._birthplace.is_left = driver._is_closed = False
+
+
+# ---- what it knows -------------------------------------------------------------------------------
+
+
+def test_late_replies_are_counted() -> None:
+    def slow(peer: Peer, command: Command) -> Command | None:
+        if command.body == b"late":
+            late.append((peer, command))
+            return None
+        for one_peer, one_command in late:
+            one_peer.reply(one_command, Command(0))
+        return Command(0)
+
+    late: list[tuple[Peer, Command]] = []
+    with thread_driver(FakeDialer(slow)) as driver:
+        assert driver.submit(asking(driver, b"late", 0.01)).exception(PATIENCE) is not None
+        driver.submit(asking(driver)).result(PATIENCE)
+        assert driver.late_count() == 1
+
+
+def test_connections_of_threads_and_engine_are_counted_together() -> None:
+    with thread_driver() as driver:
+        driver.run(asking(driver))
+        driver.submit(asking(driver)).result(PATIENCE)
+        assert driver.connections() == {"a:1": 2}
+        driver.tidy()
+        assert driver.connections() == {"a:1": 2}
+
+
+def test_connections_of_threads_that_were_not_used_for_long_are_closed() -> None:
+    dialer = FakeDialer()
+    with thread_driver(dialer, ClientOptions(idle_timeout=0.02)) as driver:
+        driver.run(asking(driver))
+        assert dialer.peers[0].is_ended.wait(PATIENCE)
+        assert driver.connections() == {}
+        assert driver.run(asking(driver)).code == 0
+
+
+def test_the_engine_runs_on_any_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(threads, "import_module", missing)
+    with thread_driver() as driver:
+        assert isinstance(driver._loop, asyncio.SelectorEventLoop)
+        assert driver.submit(asking(driver, b"7")).result(PATIENCE).body == b"7"

@@ -1,0 +1,82 @@
+"""A producer on servers of a table, whose users' functions may raise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.producing.producer_core import ProducerCore
+from downrange.options import ProducerOptions
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.headers import SendReply
+from tests.unit.client.flows.fake_servers import FakeServers, reply
+
+if TYPE_CHECKING:
+    from downrange.client.flows.effects import Flow
+    from downrange.wire.command import Command
+
+ResultT = TypeVar("ResultT")
+#: Of a broker at 10.0.0.2:10911, position 1234 of its commit log.
+OFFSET_ID = "0A00000200002A9F00000000000004D2"
+LOG_OFFSET = 0x4D2
+HALF_OFFSET = 77
+
+
+class Reports(list[tuple[str, Exception]]):
+    """What was told to the log."""
+
+    def take(self, where: str, error: Exception) -> None:
+        self.append((where, error))
+
+
+class Asking:
+    """A producer of group "pay", a topic "orders" on broker "a", and what happens."""
+
+    def __init__(
+        self,
+        *,
+        namespace: str | None = None,
+        options: ProducerOptions | None = None,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self.servers = FakeServers(namespace=namespace)
+        self.client = self.servers.core
+        self.clock = self.servers.clock
+        self.reports = Reports()
+        self.producer = ProducerCore(
+            self.client, "pay", options or ProducerOptions(), hooks or Hooks(), self.reports.take
+        )
+        self.client.add_producer(self.producer.group, self.producer)
+        self.servers.answer("a:1", RequestCode.HEART_BEAT, reply())
+        self.servers.answer("a:1", RequestCode.END_TRANSACTION, reply())
+        self.answer_sends(ResponseCode.SUCCESS)
+
+    def answer_sends(self, *codes: ResponseCode) -> None:
+        """Let broker "a" store what is sent, and answer so."""
+        answers = [reply(SendReply(OFFSET_ID, 1, HALF_OFFSET)) for _ in codes]
+        for answer, code in zip(answers, codes, strict=True):
+            answer.code = int(code)
+        self.servers.answer("a:1", RequestCode.SEND_MESSAGE_V2, *answers)
+        self.servers.answer("a:1", RequestCode.SEND_REPLY_MESSAGE_V2, *answers)
+
+    def run(self, flow: Flow[ResultT]) -> ResultT:
+        """Run a flow to its end; what a function of the user's raises is thrown into it."""
+        try:
+            effect = next(flow)
+            while True:
+                try:
+                    answer = self.servers.perform(effect)
+                except Exception as error:
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(answer)
+        except StopIteration as finished:
+            return finished.value  # type: ignore[no-any-return]
+
+    def codes(self) -> list[int]:
+        """Return what was asked of anyone, in order."""
+        return [command.code for _, command in self.servers.calls]
+
+    def sent(self, code: RequestCode) -> list[Command]:
+        """Return the requests of a kind."""
+        return [command for _, command in self.servers.calls if command.code == code]

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from downrange.client.flows.consuming.pull import (
+    EVERYTHING,
+    PullStatus,
+    Start,
+    by_sql,
+    by_tags,
+    check_filter,
+    find_start,
+    pull,
+)
+from downrange.errors import NoPermission, OptionError, RouteNotFound, ServerFailure
+from downrange.model import QueueId
+from downrange.wire.bodies import CheckClientBody, decode_body
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.headers import OffsetReply, PullReply
+from tests.unit.client.flows.fake_servers import FakeServers, record, refusal, reply, route
+
+DEADLINE = 130.0
+QUEUE = QueueId("orders", "a", 0)
+PULL = RequestCode.PULL_MESSAGE
+
+
+def servers_with(*, namespace: str | None = None) -> FakeServers:
+    servers = FakeServers(namespace=namespace)
+    servers.answer_route("orders" if namespace is None else f"{namespace}%orders", route("a"))
+    return servers
+
+
+def pulled(code: int = 0, *, next_offset: int = 0, body: bytes = b"", replica: int = 0) -> Command:
+    header = PullReply(replica, next_offset, 1, 9)
+    return Command(code, header.to_fields(), body)
+
+
+# ---- pulling -------------------------------------------------------------------------------------
+
+
+def test_pull_brings_messages_and_where_to_go_on() -> None:
+    servers = servers_with()
+    body = record("orders", 3) + record("orders", 4)
+    servers.answer("a:1", PULL, pulled(next_offset=5, body=body, replica=1))
+    batch = servers.run(pull(servers.core, QUEUE, 3, group="audit", deadline=DEADLINE))
+    assert batch.status is PullStatus.FOUND
+    assert [(message.queue, message.offset) for message in batch.messages] == [
+        (QUEUE, 3),
+        (QUEUE, 4),
+    ]
+    assert (batch.next_offset, batch.min_offset, batch.max_offset) == (5, 1, 9)
+    assert batch.replica == 1
+
+
+def test_pull_says_what_it_wants() -> None:
+    servers = servers_with(namespace="prod")
+    servers.answer("a:1", PULL, pulled(19))
+    flow = pull(
+        servers.core,
+        QUEUE,
+        3,
+        group="audit",
+        max_count=8,
+        wanted=by_tags("new || paid"),
+        suspend=1.5,
+        deadline=DEADLINE,
+    )
+    servers.run(flow)
+    assert servers.fields(PULL) == {
+        "consumerGroup": "prod%audit",
+        "topic": "prod%orders",
+        "queueId": "0",
+        "queueOffset": "3",
+        "maxMsgNums": "8",
+        "sysFlag": "6",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "1500",
+        "subVersion": "0",
+        "subscription": "new || paid",
+        "expressionType": "TAG",
+    }
+
+
+def test_pull_does_not_wait_at_the_broker_unless_told_to() -> None:
+    servers = servers_with()
+    servers.answer("a:1", PULL, pulled(19))
+    servers.run(pull(servers.core, QUEUE, 3, group="audit", deadline=DEADLINE))
+    assert servers.fields(PULL)["sysFlag"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (ResponseCode.PULL_NOT_FOUND, PullStatus.NO_NEW),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, PullStatus.NO_MATCH),
+        (ResponseCode.PULL_OFFSET_MOVED, PullStatus.MOVED),
+    ],
+)
+def test_pull_without_messages_says_why_and_where_to_go_on(
+    code: ResponseCode, status: PullStatus
+) -> None:
+    servers = servers_with()
+    servers.answer("a:1", PULL, pulled(int(code), next_offset=7))
+    batch = servers.run(pull(servers.core, QUEUE, 3, group="audit", deadline=DEADLINE))
+    assert (batch.status, batch.messages, batch.next_offset) == (status, [], 7)
+
+
+def test_pull_that_is_refused_is_an_error() -> None:
+    servers = servers_with()
+    servers.answer("a:1", PULL, refusal(ResponseCode.NO_PERMISSION))
+    with pytest.raises(NoPermission, match="a:1"):
+        servers.run(pull(servers.core, QUEUE, 3, group="audit", deadline=DEADLINE))
+
+
+def test_pull_leaves_out_tags_that_only_share_a_hash() -> None:
+    servers = servers_with()
+    tags = ("Aa", "BB", None)  # the first two have the same hash in Java
+    body = b"".join(
+        record("orders", offset, properties=f"TAGS\x01{tag}\x02" if tag else "")
+        for offset, tag in enumerate(tags)
+    )
+    servers.answer("a:1", PULL, pulled(next_offset=3, body=body))
+    flow = pull(servers.core, QUEUE, 0, group="audit", wanted=by_tags("Aa"), deadline=DEADLINE)
+    batch = servers.run(flow)
+    assert [message.offset for message in batch.messages] == [0]
+    assert batch.next_offset == 3
+
+
+def test_pull_shows_topics_without_the_namespace() -> None:
+    servers = servers_with(namespace="prod")
+    servers.answer("a:1", PULL, pulled(body=record("prod%orders", 3)))
+    batch = servers.run(pull(servers.core, QUEUE, 3, group="audit", deadline=DEADLINE))
+    assert batch.messages[0].queue == QUEUE
+
+
+def test_pull_goes_to_the_replica_that_was_suggested_or_to_the_lowest_there_is() -> None:
+    servers = FakeServers()
+    body = route("a")
+    body.broker_datas[0].broker_addrs = {1: "a:2", 2: "a:3"}
+    servers.answer_route("orders", body)
+    for address in ("a:2", "a:3"):
+        servers.answer(address, PULL, pulled(19))
+    for replica in (2, 0):
+        flow = pull(servers.core, QUEUE, 3, group="audit", replica=replica, deadline=DEADLINE)
+        servers.run(flow)
+    assert servers.asked(PULL) == ["a:3", "a:2"]
+
+
+def test_pull_from_a_broker_that_no_route_names_is_an_error() -> None:
+    servers = servers_with()
+    queue = QueueId("orders", "b", 0)
+    with pytest.raises(RouteNotFound, match=r"broker 'b'; there are \['a'\]"):
+        servers.run(pull(servers.core, queue, 3, group="audit", deadline=DEADLINE))
+
+
+# ---- filters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["*", " * ", "", "  "])
+def test_star_takes_everything(text: str) -> None:
+    assert by_tags(text) is EVERYTHING
+
+
+def test_tags_are_read_from_text() -> None:
+    assert by_tags("new|| paid ||").tags == {"new", "paid"}
+
+
+@pytest.mark.parametrize("text", ["||", " || "])
+def test_tags_that_name_none_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="names none"):
+        by_tags(text)
+
+
+def test_empty_expression_is_refused() -> None:
+    with pytest.raises(OptionError, match="is empty"):
+        by_sql(" ")
+
+
+def test_expression_is_shown_to_a_broker_before_it_is_used() -> None:
+    servers = servers_with(namespace="prod")
+    code = RequestCode.CHECK_CLIENT_CONFIG
+    servers.answer("a:1", code, reply(), refusal(ResponseCode.SYSTEM_ERROR, "no SQL92 here"))
+    wanted = by_sql("amount > 100")
+    servers.run(check_filter(servers.core, "orders", "audit", wanted, DEADLINE))
+    body = decode_body(CheckClientBody, servers.calls[-1][1].body)
+    assert (body.group, body.subscription_data.topic) == ("prod%audit", "prod%orders")
+    assert body.subscription_data.sub_string == "amount > 100"
+    assert body.subscription_data.expression_type == "SQL92"
+    with pytest.raises(ServerFailure, match="no SQL92 here"):
+        servers.run(check_filter(servers.core, "orders", "audit", wanted, DEADLINE))
+
+
+# ---- beginning -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "offset"),
+    [
+        ("earliest", 1),
+        ("latest", 9),
+        ("committed", 5),
+        (datetime.fromtimestamp(1, UTC), 3),
+        (0, 0),
+        (6, 6),
+    ],
+)
+def test_start_means_an_offset(start: Start, offset: int) -> None:
+    servers = servers_with()
+    servers.answer("a:1", RequestCode.GET_MIN_OFFSET, reply(OffsetReply(1)))
+    servers.answer("a:1", RequestCode.GET_MAX_OFFSET, reply(OffsetReply(9)))
+    servers.answer("a:1", RequestCode.QUERY_CONSUMER_OFFSET, reply(OffsetReply(5)))
+    servers.answer("a:1", RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, reply(OffsetReply(3)))
+    assert servers.run(find_start(servers.core, QUEUE, "audit", start, deadline=DEADLINE)) == offset
+
+
+def test_start_of_a_group_that_has_not_begun_is_the_first_message() -> None:
+    servers = servers_with()
+    servers.answer("a:1", RequestCode.GET_MIN_OFFSET, reply(OffsetReply(1)))
+    code = RequestCode.QUERY_CONSUMER_OFFSET
+    servers.answer("a:1", code, refusal(ResponseCode.QUERY_NOT_FOUND))
+    flow = find_start(servers.core, QUEUE, "audit", "committed", deadline=DEADLINE)
+    assert servers.run(flow) == 1
+
+
+@pytest.mark.parametrize("start", [-1, "first"])
+def test_start_that_means_nothing_is_refused(start: Start) -> None:
+    servers = servers_with()
+    with pytest.raises(OptionError, match=f"start={start!r}"):
+        servers.run(find_start(servers.core, QUEUE, "audit", start, deadline=DEADLINE))

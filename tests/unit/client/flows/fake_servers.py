@@ -1,0 +1,200 @@
+"""Servers that a flow can call in a test: a table of answers, and a clock that waits for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from downrange.client.flows.client_core import ClientCore
+from downrange.client.flows.effects import Ask, Call, Effect, Flow, Gather, Once, Pause, Wait
+from downrange.client.flows.hooks import Hooks
+from downrange.errors import ConnectFailed, RocketMQError
+from downrange.options import ClientOptions
+from downrange.wire.bodies import Body, BrokerQueues, BrokerReplicas, RouteBody
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.ids import UniqueIdMaker
+from downrange.wire.records import Record, encode_record
+from downrange.wire.send_commands import SendCommand
+from tests.unit.client.flows.randomness import FakeChance
+
+if TYPE_CHECKING:
+    from downrange.wire.fields import Header
+
+ResultT = TypeVar("ResultT")
+Answer: TypeAlias = Command | RocketMQError | Callable[[Command], Command]
+
+NAME_SERVER = "ns:9876"
+
+
+class FakeClock:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def wall_ms(self) -> int:
+        return int(self.seconds * 1000)
+
+
+class FakeServers:
+    """Runs flows; their calls are answered from a table, their pauses cost no time.
+
+    Attributes:
+        calls: What was called, in order: the address and the command.
+        pauses: How long flows have paused.
+        on_wait: Called when a flow waits; without an effect on the signal the deadline passes.
+    """
+
+    def __init__(self, *, namespace: str | None = None) -> None:
+        self.clock = FakeClock()
+        self.core = ClientCore(
+            ClientOptions(namespace=namespace),
+            client_id="10.0.0.1@7",
+            name_servers=[NAME_SERVER],
+            credentials=None,
+            hooks=Hooks(),
+            clock=self.clock,
+            chance=FakeChance(),
+            unique_ids=UniqueIdMaker(b"\x0a\x00\x00\x01", 7, 1, lambda _: (0, 1 << 60)),
+        )
+        self.calls: list[tuple[str, Command]] = []
+        self.pauses: list[float] = []
+        self.on_wait: list[Callable[[], object]] = []
+        self._answers: dict[tuple[str, int], list[Answer]] = {}
+        self._routes: dict[str, RouteBody | None] = {}
+
+    def answer(self, address: str, code: RequestCode, *answers: Answer) -> None:
+        """Answer calls with these in turn; the last one again and again."""
+        self._answers[address, int(code)] = list(answers)
+
+    def answer_route(self, topic: str, body: RouteBody | None) -> None:
+        """Let the name server know a topic, or no longer."""
+        self._routes[topic] = body
+        self.answer(NAME_SERVER, RequestCode.GET_ROUTEINFO_BY_TOPIC, self._answer_route)
+
+    def _answer_route(self, command: Command) -> Command:
+        body = self._routes.get(command.fields["topic"])
+        return refusal(ResponseCode.TOPIC_NOT_EXIST) if body is None else reply(body=body)
+
+    def run(self, flow: Flow[ResultT]) -> ResultT:
+        """Run a flow to its end."""
+        try:
+            effect = next(flow)
+            while True:
+                try:
+                    answer = self.perform(effect)
+                except RocketMQError as error:
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(answer)
+        except StopIteration as finished:
+            return finished.value  # type: ignore[no-any-return]
+
+    def perform(self, effect: Effect) -> Any:
+        """Answer one effect."""
+        match effect:
+            case Call():
+                return self._call(effect)
+            case Pause():
+                self.pauses.append(effect.seconds)
+                self.clock.seconds += effect.seconds
+                return None
+            case Once():
+                return self.run(effect.flow())
+            case Gather():
+                return [self._outcome(flow) for flow in effect.flows]
+            case Ask():
+                return effect.function(*effect.args)
+            case Wait():
+                if self.on_wait:
+                    self.on_wait.pop(0)()
+                if not effect.signal.is_fired:
+                    self.clock.seconds = max(self.clock.seconds, effect.deadline)
+                return effect.signal.is_fired
+
+    def _outcome(self, flow: Flow[Any]) -> Any:
+        try:
+            return self.run(flow)
+        except RocketMQError as error:
+            return error
+
+    def _call(self, call: Call) -> Command:
+        command = call.command.plain() if isinstance(call.command, SendCommand) else call.command
+        self.calls.append((call.address, command))
+        answers = self._answers.get((call.address, command.code))
+        if answers is None:
+            raise ConnectFailed(call.address, f"nobody answers code {command.code}")
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, RocketMQError):
+            raise answer
+        return answer if isinstance(answer, Command) else answer(command)
+
+    def asked(self, code: RequestCode) -> list[str]:
+        """Return who was asked this, in order."""
+        return [address for address, command in self.calls if command.code == code]
+
+    def fields(self, code: RequestCode) -> dict[str, str]:
+        """Return the fields of the last request of this kind."""
+        return [command.fields for _, command in self.calls if command.code == code][-1]
+
+
+def reply(header: Header | None = None, *, body: Body | bytes = b"") -> Command:
+    """Return an answer that agrees."""
+    fields = {} if header is None else header.to_fields()
+    return Command(0, fields, body if isinstance(body, bytes) else body.encode())
+
+
+def refusal(code: ResponseCode, remark: str = "no") -> Command:
+    """Return an answer that refuses."""
+    return Command(int(code), remark=remark)
+
+
+def route(
+    brokers: Iterable[str] = ("a",), *, queues: int = 2, perm: int = 6, without_master: str = ""
+) -> RouteBody:
+    """Return a route to brokers at "a:1", "b:1", …; a slave of each is at "a:2", "b:2", …."""
+    names = list(brokers)
+    return RouteBody(
+        queue_datas=[
+            BrokerQueues(
+                broker_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+            )
+            for name in names
+        ],
+        broker_datas=[
+            BrokerReplicas(
+                broker_name=name,
+                broker_addrs={1: f"{name}:2"} if name in without_master else {0: f"{name}:1"},
+            )
+            for name in names
+        ],
+    )
+
+
+def record(
+    topic: str,
+    offset: int,
+    *,
+    queue: int = 0,
+    properties: str = "",
+    stored_ms: int = 0,
+    body: bytes = b"x",
+) -> bytes:
+    """Return one stored message."""
+    return encode_record(
+        Record(
+            queue_id=queue,
+            queue_offset=offset,
+            log_offset=offset * 1000,
+            store_ms=stored_ms,
+            store_ip=b"\x0a\x00\x00\x02",
+            store_port=10911,
+            body=body,
+            topic_bytes=topic.encode(),
+            property_bytes=properties.encode(),
+        )
+    )

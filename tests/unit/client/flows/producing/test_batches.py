@@ -1,0 +1,160 @@
+"""Lists as batches: what may share one, how large it gets, where it is cut."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downrange.client.flows.producing.batches import check_batch, checked, size_in_batch, split
+from downrange.errors import InvalidMessage, Unencodable
+from downrange.model import Message
+from downrange.wire.messages import batch_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# ---- where to cut --------------------------------------------------------------------------------
+
+
+def test_split_fills_each_batch_to_the_last_byte_and_no_further() -> None:
+    assert list(split(["aa", "bb", "c", "dddd", "e"], 4, len)) == [
+        ["aa", "bb"],
+        ["c"],
+        ["dddd"],
+        ["e"],
+    ]
+
+
+def test_split_of_nothing_is_nothing() -> None:
+    assert list(split([], 4, len)) == []
+
+
+def test_split_names_a_message_that_is_larger_than_a_batch() -> None:
+    batches = split(iter(["aaaa", "b", "ccccc"]), 4, len)
+    assert next(batches) == ["aaaa"]
+    with pytest.raises(InvalidMessage, match=r"message 2 takes 5 bytes .* limit of 4"):
+        next(batches)
+
+
+def test_split_reads_one_message_more_than_the_batch_it_gives() -> None:
+    read: list[int] = []
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            read.append(len(read))
+            yield b"xx"
+
+    assert next(split(endless(), 5, len)) == [b"xx", b"xx"]
+    assert len(read) == 3
+
+
+@given(st.lists(st.binary(max_size=19)), st.integers(20, 60))
+def test_split_loses_nothing_and_cuts_only_where_it_must(
+    bodies: list[bytes], bytes_max: int
+) -> None:
+    batches = list(split(bodies, bytes_max, lambda body: len(body) + 1 if body else 0))
+    sizes = [sum(len(body) + 1 for body in batch if body) for batch in batches]
+    assert [body for batch in batches for body in batch] == bodies
+    assert all(batches)
+    assert all(size <= bytes_max for size in sizes)
+    for size, after in zip(sizes, batches[1:], strict=False):
+        assert size + len(after[0]) + 1 > bytes_max
+
+
+# ---- how large -----------------------------------------------------------------------------------
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=9)
+KEYS = st.lists(st.text("abcäß漢-7", min_size=1, max_size=9), max_size=3)
+
+
+@given(
+    st.binary(max_size=50),
+    st.none() | WORDS,
+    KEYS,
+    st.dictionaries(WORDS, WORDS, max_size=3),
+    st.none() | WORDS,
+    st.booleans(),
+    st.sampled_from([32, 56]),
+)
+def test_size_in_batch_is_that_of_the_bytes(
+    body: bytes,
+    tags: str | None,
+    keys: list[str],
+    properties: dict[str, str],
+    sharding_key: str | None,
+    wait_stored: bool,
+    unique_id_bytes: int,
+) -> None:
+    message = Message(
+        "orders",
+        body,
+        tags=tags,
+        keys=keys,
+        properties=properties,
+        sharding_key=sharding_key,
+        wait_stored=wait_stored,
+    )
+    written = batch_of([(message, "A" * unique_id_bytes)])
+    assert size_in_batch(message, unique_id_bytes) == len(written)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("orders", b"1", keys=["a\x01b"]),
+        Message("orders", b"1", sharding_key="a\x02"),
+        Message("orders", b"1", properties={"half": "\ud800"}),
+        Message("orders", b"1", properties={"long": "x" * 32_730}),
+    ],
+)
+def test_size_in_batch_refuses_what_would_spoil_the_batch_for_others(message: Message) -> None:
+    with pytest.raises(Unencodable):
+        size_in_batch(message)
+
+
+def test_size_in_batch_counts_properties_up_to_their_limit() -> None:
+    message = Message("orders", b"1", properties={"long": "x" * 32_700})
+    assert size_in_batch(message) == len(batch_of([(message, "A" * 32)]))
+
+
+# ---- what may share a batch ----------------------------------------------------------------------
+
+
+def test_check_batch_takes_messages_of_one_topic() -> None:
+    check_batch([Message("orders", b"1", tags="new"), Message("orders", b"2", keys=["k"])])
+    check_batch([])
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (Message("bills", b"1"), r"message 1 is for topic 'bills', .* first one for 'orders'"),
+        (Message("orders", b"1", wait_stored=False), "message 1 has wait_stored=False"),
+        (Message("orders", b"1", delay_level=3), "message 1 is to be delivered later"),
+        (Message("orders", b"1", deliver_in=1.5), "message 1 is to be delivered later"),
+        (
+            Message("orders", b"1", deliver_at=datetime(2030, 1, 1, tzinfo=UTC)),
+            "message 1 is to be delivered later",
+        ),
+    ],
+)
+def test_check_batch_names_the_message_that_does_not_belong(message: Message, problem: str) -> None:
+    with pytest.raises(InvalidMessage, match=problem):
+        check_batch([Message("orders", b"0"), message])
+
+
+def test_check_batch_refuses_retry_topics() -> None:
+    with pytest.raises(InvalidMessage, match="message 0 is for retry topic '%RETRY%billing'"):
+        check_batch([Message("%RETRY%billing", b"1")])
+
+
+def test_checked_hands_on_what_came_before_the_bad_one() -> None:
+    good = Message("orders", b"1")
+    stream = checked(iter([good, Message("bills", b"2")]))
+    assert next(stream) is good
+    with pytest.raises(InvalidMessage, match="message 1"):
+        next(stream)

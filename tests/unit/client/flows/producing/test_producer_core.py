@@ -1,0 +1,549 @@
+"""One producer: its life, what it has under way, and each way to send."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downrange.client.flows.effects import Flow, Gather, Wait
+from downrange.client.flows.routing.queue_picker import Lane
+from downrange.client.flows.routing.selectors import by_hash
+from downrange.errors import (
+    BatchFailed,
+    ClientClosed,
+    ConnectionLost,
+    GroupTaken,
+    InvalidMessage,
+    OptionError,
+    SendFailed,
+    SendTimedOut,
+    TooManySends,
+)
+from downrange.model import Message, QueueId
+from downrange.options import AutoBatch, ClientOptions, ProducerOptions, Trace
+from downrange.wire.codes import RequestCode
+from downrange.wire.command import Command
+from tests.unit.client.flows.stepping import (
+    answer_ask,
+    body,
+    clock_of,
+    core_with,
+    expect,
+    expect_call,
+    finish,
+    play,
+    producer_with,
+    refused,
+    route,
+    routed,
+    stored,
+)
+
+if TYPE_CHECKING:
+    from downrange.client.flows.producing.producer_core import ProducerCore
+
+MESSAGE = Message("orders", b"1")
+
+
+def submitted(producer: ProducerCore, message: Message = MESSAGE, **settings: Any) -> Flow[Any]:
+    return producer.send(message, Lane(), producer.submit_rules, is_limited=True, **settings)
+
+
+def sent(producer: ProducerCore, message: Message = MESSAGE, **settings: Any) -> Flow[Any]:
+    return producer.send(message, Lane(), producer.waiting_rules, **settings)
+
+
+# ---- life ----------------------------------------------------------------------------------------
+
+
+def test_a_group_whose_name_breaks_a_rule_is_refused() -> None:
+    with pytest.raises(OptionError):
+        producer_with(group="no blanks")
+
+
+def test_brokers_know_a_group_with_its_namespace() -> None:
+    client = core_with(options=ClientOptions(namespace="prod"))
+    producer = producer_with(client=client)
+    assert (producer.group, producer.plain_group) == ("prod%shop", "shop")
+
+
+def test_a_producer_makes_itself_known_to_the_brokers_that_are_known() -> None:
+    producer = producer_with(route("a"))
+    told: list[str] = []
+
+    def serve(call: Any) -> Command:
+        told.append(call.address)
+        return Command(0)
+
+    play(producer.enter(), serve)
+    assert told == ["a:10911"]
+    assert producer.client.producers == {"shop": producer}
+
+
+def test_a_second_producer_of_a_group_cannot_enter() -> None:
+    client = core_with()
+    finish(producer_with(client=client).enter())
+    with pytest.raises(GroupTaken):
+        next(producer_with(client=client).enter())
+
+
+def test_a_producer_says_goodbye_and_frees_its_group() -> None:
+    producer = producer_with(route("a"))
+    codes: list[int] = []
+
+    def serve(call: Any) -> Command:
+        codes.append(call.command.code)
+        return Command(0)
+
+    play(producer.enter(), serve)
+    play(producer.exit(105.0), serve)
+    assert codes == [RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT]
+    assert producer.client.producers == {}
+
+
+def test_a_producer_that_never_entered_has_no_goodbye_to_say() -> None:
+    client = core_with(route("a"))
+    play(producer_with(client=client).enter(), lambda _: Command(0))
+    finish(producer_with(client=client).exit(105.0))  # of the same group
+    assert list(client.producers) == ["shop"]
+
+
+def test_closing_waits_for_what_was_accepted() -> None:
+    producer = producer_with(route("a"))
+    flows = [sent(producer), submitted(producer)]
+    calls = [expect_call(next(flow)) for flow in flows]
+    closing = producer.exit(105.0)
+    wait = expect(Wait, next(closing))
+    assert wait.deadline == 105.0
+    finish(flows[0], stored(calls[0]))
+    assert not wait.signal.is_fired
+    finish(flows[1], stored(calls[1]))
+    assert wait.signal.is_fired
+    finish(closing, True)
+
+
+def test_closing_goes_on_when_what_was_accepted_takes_too_long() -> None:
+    producer = producer_with(route("a"))
+    next(sending := sent(producer))
+    closing = producer.exit(105.0)
+    expect(Wait, next(closing))
+    finish(closing, False)
+    sending.close()
+
+
+@pytest.mark.parametrize("how", ["error", "given up"])
+def test_closing_does_not_wait_for_what_has_failed(how: str) -> None:
+    producer = producer_with(route("a"))
+    flow = submitted(producer)
+    next(flow)
+    wait = expect(Wait, next(producer.exit(105.0)))
+    if how == "error":
+        with pytest.raises(SendFailed):
+            flow.send(refused(13))
+    else:
+        flow.close()
+    assert wait.signal.is_fired
+    assert producer.permits.in_flight == 0
+
+
+def test_nothing_is_accepted_after_closing_has_begun() -> None:
+    producer = producer_with(route("a"))
+    finish(producer.exit(105.0))
+    for flow in (
+        sent(producer),
+        submitted(producer),
+        producer.send_oneway(MESSAGE, Lane()),
+        producer.send_batch([MESSAGE], Lane(), producer.waiting_rules),
+    ):
+        with pytest.raises(ClientClosed, match="the producer of group 'shop' is closed"):
+            next(flow)
+
+
+def test_messages_that_wait_to_be_gathered_are_sent_when_closing() -> None:
+    producer = producer_with(route("a"), options=ProducerOptions(auto_batch=AutoBatch()))
+    flow = sent(producer)
+    holding = expect(Wait, next(flow))
+    closing = producer.exit(105.0)
+    expect(Wait, next(closing))
+    assert holding.signal.is_fired
+    outgoing = answer_ask(flow.send(True))
+    finish(flow, stored(expect_call(flow.send(outgoing))))
+    finish(closing, True)
+
+
+# ---- time and one-way ----------------------------------------------------------------------------
+
+
+def test_a_call_has_the_time_of_the_options_or_its_own() -> None:
+    producer = producer_with(route("a"), options=ProducerOptions(timeout=2.0))
+    assert expect_call(next(sent(producer))).deadline == 102.0
+    assert expect_call(next(sent(producer, timeout=0.5))).deadline == 100.5
+    oneway = producer.send_oneway(MESSAGE, Lane(), None, 0.25)
+    assert expect_call(next(oneway)).deadline == 100.25
+
+
+def test_time_begins_to_run_when_the_call_is_made() -> None:
+    producer = producer_with(route("a"))
+    flow = sent(producer)
+    clock_of(producer).seconds = 104.0
+    with pytest.raises(SendTimedOut):
+        next(flow)
+
+
+def test_a_one_way_message_is_accepted_like_any_other() -> None:
+    producer = producer_with(route("a", "b"))
+    flow = producer.send_oneway(MESSAGE, Lane(), QueueId("orders", "b", 1))
+    call = expect_call(next(flow))
+    assert (call.is_oneway, call.address) == (True, "b:10911")
+    expect(Wait, next(producer.exit(105.0)))
+    finish(flow)
+    assert producer.counts.oneway == 1
+
+
+def test_a_message_that_breaks_a_rule_is_refused_before_anything_happens() -> None:
+    producer = producer_with(route("a"))
+    wrong = Message("no blanks", b"1")
+    with pytest.raises(InvalidMessage):
+        sent(producer, wrong)
+    with pytest.raises(InvalidMessage):
+        producer.send_oneway(wrong, Lane())
+
+
+# ---- back-pressure -------------------------------------------------------------------------------
+
+
+def full(**limits: int) -> tuple[ProducerCore, list[Flow[Any]]]:
+    """Return a producer that has as much on its way as it may."""
+    producer = producer_with(route("a"), options=ProducerOptions(**limits))  # type: ignore[arg-type]
+    flows = [submitted(producer) for _ in range(10)]
+    for flow in flows:
+        expect_call(next(flow))
+    return producer, flows
+
+
+def test_a_submit_waits_when_as_many_as_allowed_are_on_their_way() -> None:
+    producer, flows = full(in_flight_max=10)
+    late = submitted(producer)
+    wait = expect(Wait, next(late))
+    assert (wait.deadline, producer.permits.waiting) == (103.0, 1)
+    flows[0].close()
+    assert wait.signal.is_fired
+    expect_call(late.send(True))
+
+
+def test_time_spent_waiting_counts_into_the_deadline() -> None:
+    producer, flows = full(in_flight_max=10)
+    late = submitted(producer)
+    next(late)
+    clock_of(producer).seconds = 102.0
+    flows[0].close()
+    assert expect_call(late.send(True)).deadline == 103.0
+
+
+def test_a_submit_that_finds_no_room_in_time_fails() -> None:
+    producer, _ = full(in_flight_max=10)
+    late = submitted(producer)
+    next(late)
+    clock_of(producer).seconds = 103.0
+    with pytest.raises(TooManySends, match="in_flight_max=10"):
+        late.send(False)
+    assert producer.permits.in_flight == 10
+
+
+def test_bytes_are_limited_too() -> None:
+    producer = producer_with(
+        route("a"), options=ProducerOptions(in_flight_bytes_max=1 << 20, compress_over_bytes=1)
+    )
+    large = Message("orders", b"x" * (1 << 20))
+    expect_call(next(submitted_one := submitted(producer, large)))
+    assert producer.permits.in_flight_bytes == 1 << 20  # as the user gave it, not compressed
+    expect(Wait, next(submitted(producer)))
+    submitted_one.close()
+
+
+def test_a_send_that_waits_is_not_limited() -> None:
+    producer, _ = full(in_flight_max=10)
+    expect_call(next(sent(producer)))
+    assert producer.permits.in_flight == 10
+
+
+def test_room_is_given_back_whatever_happens() -> None:
+    producer, flows = full(in_flight_max=10)
+    with pytest.raises(SendFailed):
+        flows[0].send(refused(13))
+    with pytest.raises(KeyboardInterrupt):
+        flows[1].throw(KeyboardInterrupt())
+    flows[2].close()
+    assert producer.permits.in_flight == 7
+
+
+# ---- lists of messages ---------------------------------------------------------------------------
+
+
+def test_a_list_goes_in_as_few_requests_as_it_fits_in() -> None:
+    producer = producer_with(route("a", "b"), options=ProducerOptions(body_bytes_max=1000))
+    bodies: list[int] = []
+
+    def serve(call: Any) -> Command:
+        bodies.append(len(call.command.body))
+        return stored(call)
+
+    messages = (Message("orders", b"x" * 300) for _ in range(5))
+    receipt = play(producer.send_batch(messages, Lane(), producer.waiting_rules), serve)
+    assert (receipt.request_count, receipt.counts, len(receipt)) == (3, (2, 2, 1), 5)
+    assert all(size <= 1000 for size in bodies)
+    assert len(set(receipt.message_ids)) == 5
+    assert [one.queue.number for one in receipt] == [0, 1, 2]
+    assert producer.counts.sent == 5
+
+
+def test_an_empty_list_takes_no_request() -> None:
+    producer = producer_with(route("a"))
+    receipt = play(producer.send_batch([], Lane(), producer.waiting_rules), stored)
+    assert (receipt.request_count, len(receipt)) == (0, 0)
+
+
+def test_each_request_of_a_list_has_the_whole_time() -> None:
+    producer = producer_with(route("a"), options=ProducerOptions(body_bytes_max=400))
+    deadlines: list[float] = []
+
+    def serve(call: Any) -> Command:
+        deadlines.append(call.deadline)
+        clock_of(producer).seconds += 0.75
+        return stored(call)
+
+    messages = [Message("orders", b"x" * 300)] * 3
+    play(producer.send_batch(messages, Lane(), producer.waiting_rules, None, 1.0), serve)
+    assert deadlines == [101.0, 101.75, 102.5]
+
+
+def test_a_list_may_go_to_one_queue() -> None:
+    producer = producer_with(route("a", "b"))
+    chosen = QueueId("orders", "b", 3)
+    flow = producer.send_batch([MESSAGE], Lane(), producer.waiting_rules, chosen)
+    assert play(flow, stored).receipts[0].queue == chosen
+
+
+def test_a_list_that_breaks_a_rule_is_refused_before_any_of_it_is_sent() -> None:
+    producer = producer_with(route("a"))
+    with pytest.raises(InvalidMessage, match="message 1"):
+        producer.send_batch(
+            [MESSAGE, Message("orders", b"1", delay_level=1)], Lane(), producer.waiting_rules
+        )
+
+
+def test_when_the_first_request_of_a_list_fails_it_is_a_failed_send() -> None:
+    producer = producer_with(route("a"))
+    with pytest.raises(SendFailed) as caught:
+        play(
+            producer.send_batch([MESSAGE] * 2, Lane(), producer.waiting_rules),
+            lambda _: refused(13),
+        )
+    assert not isinstance(caught.value, BatchFailed)
+    assert producer.counts.failed == 2
+
+
+def test_when_a_later_request_of_a_list_fails_the_error_says_what_was_stored() -> None:
+    producer = producer_with(route("a"), options=ProducerOptions(body_bytes_max=400))
+    messages = [Message("orders", b"%d" % n * 300) for n in range(3)]
+    answers = iter([True, False])
+
+    def serve(call: Any) -> Command:
+        return stored(call, offset=7) if next(answers) else refused(13, "never")
+
+    with pytest.raises(BatchFailed, match="messages of a list were stored") as caught:
+        play(producer.send_batch(messages, Lane(), producer.waiting_rules), serve)
+    failed = caught.value
+    assert [receipt.offset for receipt in failed.stored] == [7]
+    assert failed.unsent == (messages[1],)
+    assert (failed.code, failed.topic, len(failed.attempts)) == (13, "orders", 1)
+    assert isinstance(failed.__cause__, SendFailed)
+
+
+def test_a_stream_that_breaks_a_rule_fails_after_what_was_sent() -> None:
+    producer = producer_with(route("a"), options=ProducerOptions(body_bytes_max=400))
+
+    def messages() -> Any:
+        yield Message("orders", b"x" * 300)
+        yield Message("orders", b"x" * 300)
+        yield Message("bills", b"x" * 300)
+
+    with pytest.raises(BatchFailed, match="topic 'bills'") as caught:
+        play(producer.send_batch(messages(), Lane(), producer.waiting_rules), stored)
+    assert caught.value.stored.request_count == 1
+    assert caught.value.unsent == ()
+
+
+def test_a_message_that_is_too_large_for_a_request_is_named() -> None:
+    producer = producer_with(route("a"), options=ProducerOptions(body_bytes_max=400))
+    with pytest.raises(InvalidMessage, match="message 0 takes"):
+        play(
+            producer.send_batch([Message("orders", b"x" * 500)], Lane(), producer.waiting_rules),
+            stored,
+        )
+
+
+def batch(producer: ProducerCore) -> Flow[Any]:
+    return producer.send_batch([MESSAGE], Lane(), producer.submit_rules, is_limited=True)
+
+
+def until_sent(flow: Flow[Any]) -> Any:
+    """Step a list's flow until it has taken its messages and made a request of them."""
+    return flow.send(answer_ask(flow.send(answer_ask(next(flow)))))
+
+
+def test_back_pressure_counts_each_request_of_a_list() -> None:
+    producer, flows = full(in_flight_max=10)
+    flow = batch(producer)
+    wait = expect(Wait, until_sent(flow))
+    flows[0].close()
+    assert wait.signal.is_fired
+    call = expect_call(flow.send(True))
+    assert producer.permits.in_flight == 10
+    no_more = answer_ask(flow.send(stored(call)))
+    assert producer.permits.in_flight == 9
+    assert finish(flow, no_more).request_count == 1
+
+
+def test_a_list_that_is_given_up_gives_its_room_back() -> None:
+    producer = producer_with(route("a"))
+    flow = batch(producer)
+    expect_call(until_sent(flow))
+    assert producer.permits.in_flight == 1
+    flow.close()
+    assert producer.permits.in_flight == 0
+
+
+# ---- gathering -----------------------------------------------------------------------------------
+
+
+def gathering(**settings: Any) -> ProducerCore:
+    return producer_with(route("a", "b"), options=ProducerOptions(auto_batch=AutoBatch(**settings)))
+
+
+def test_small_messages_travel_together() -> None:
+    producer = gathering(hold_ms=10)
+    leader, second = sent(producer), submitted(producer, Message("orders", b"2"))
+    assert expect(Wait, next(leader)).deadline == pytest.approx(100.01)
+    joined = expect(Wait, next(second))
+    call = expect_call(leader.send(answer_ask(leader.send(False))))
+    assert call.command.code == RequestCode.SEND_BATCH_MESSAGE
+    first = finish(leader, stored(call, offset=7))
+    assert joined.signal.is_fired
+    other = finish(second, True)
+    assert (first.offset, other.offset) == (7, 8)
+    assert first.message_id != other.message_id
+    assert producer.counts.sent == 2
+
+
+def test_a_lone_message_goes_by_itself() -> None:
+    flow = sent(gathering())
+    next(flow)
+    call = expect_call(flow.send(answer_ask(flow.send(False))))
+    assert call.command.code == RequestCode.SEND_MESSAGE_V2
+
+
+def test_a_message_for_a_chosen_queue_is_gathered_for_that_queue() -> None:
+    chosen = QueueId("orders", "b", 3)
+    flow = sent(gathering(), target=chosen)
+    next(flow)
+    call = expect_call(flow.send(answer_ask(flow.send(False))))
+    assert (call.address, call.command.fields["e"]) == ("b:10911", "3")
+
+
+@pytest.mark.parametrize(
+    ("message", "settings"),
+    [
+        (MESSAGE, {"timeout": 1.0}),
+        (MESSAGE, {"target": by_hash("x")}),
+        (Message("orders", b"1", sharding_key="x"), {}),
+        (Message("orders", b"1", delay_level=1), {}),
+    ],
+    ids=["own timeout", "selector", "sharding key", "delayed"],
+)
+def test_a_message_that_must_not_wait_is_sent_directly(
+    message: Message, settings: dict[str, Any]
+) -> None:
+    expect_call(next(sent(gathering(), message, **settings)))
+
+
+def test_a_message_that_breaks_a_rule_spoils_no_batch() -> None:
+    with pytest.raises(InvalidMessage):
+        sent(gathering(), Message("orders", b""))
+
+
+# ---- trace ---------------------------------------------------------------------------------------
+
+
+def test_without_trace_there_is_nothing_to_do_in_the_background() -> None:
+    assert producer_with().background() == []
+
+
+def traced() -> ProducerCore:
+    client = core_with(route("a"), route("a", topic="traces"))
+    return producer_with(client=client, options=ProducerOptions(trace=Trace(topic="traces")))
+
+
+def test_traces_are_sent_in_the_background_by_a_producer_of_their_own() -> None:
+    producer = traced()
+    (loop,) = producer.background()
+    play(sent(producer), stored)
+    expect(Wait, next(loop))
+    clock_of(producer).seconds += 5.0
+    (flow,) = expect(Gather, loop.send(False)).flows
+    call = expect_call(flow.send(answer_ask(next(flow))))
+    fields = call.command.fields
+    assert (fields["b"], fields["a"]) == ("traces", "_INNER_TRACE_PRODUCER-shop-PRODUCE-1")
+    assert call.deadline == 110.0
+    finish(flow, stored(call))
+    assert producer.counts.sent == 1  # traces are not counted
+
+
+def test_traces_go_to_the_usual_topic_unless_told() -> None:
+    producer = producer_with(route("a"), options=ProducerOptions(trace=True))
+    assert producer.trace is not None
+    assert not producer.trace.wants("RMQ_SYS_TRACE_TOPIC")
+
+
+def test_traces_are_sent_when_closing_as_far_as_there_is_time() -> None:
+    producer = traced()
+    play(sent(producer), stored)
+    closing = producer.exit(101.0)
+    (flow,) = expect(Gather, next(closing)).flows
+    assert expect_call(flow.send(answer_ask(next(flow)))).deadline == 101.0
+
+
+def test_a_trace_that_cannot_be_sent_fails_nothing() -> None:
+    producer = traced()
+    play(sent(producer), stored)
+    play(producer.exit(101.0), lambda call: ConnectionLost(call.address, "cut"))
+    assert producer.trace is not None
+    assert (producer.trace.failed_count, producer.counts.failed) == (1, 0)
+
+
+# ---- creating ------------------------------------------------------------------------------------
+
+
+def test_a_missing_topic_is_made_where_the_default_topic_is() -> None:
+    options = ProducerOptions(default_topic="MINE", default_topic_queues=2)
+    producer = producer_with(options=options)
+    created: list[Any] = []
+
+    def serve(call: Any) -> Command:
+        fields = call.command.fields
+        if call.command.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
+            created.append((call.address, fields["topic"], fields["readQueueNums"]))
+            return Command(0)
+        return routed(body("b", queues=2) if created or fields["topic"] == "MINE" else None)
+
+    play(producer.create_balanced("orders", 103.0), serve)
+    assert created == [("b:10911", "orders", "2")]
+
+
+def test_the_group_that_sends_traces_is_cut_to_what_a_group_may_be() -> None:
+    producer = producer_with(route("a"), options=ProducerOptions(trace=True), group="g" * 120)
+    tracer = producer._tracer
+    assert tracer is not None
+    assert len(tracer.group) == 120
+    assert tracer.group.endswith("g-PRODUCE-1")

@@ -1,0 +1,1 @@
+"""Unit tests of downrange/client/flows/routing."""

@@ -1,0 +1,150 @@
+"""Which name server is asked: a random order, the one that answers, the next when it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from downrange.client.flows.effects import Ask
+from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.routing.name_servers import NameServers, ask_name_server
+from downrange.errors import (
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    HostNotFound,
+    NoNameServer,
+    TooManyInFlight,
+)
+from downrange.wire.command import Command
+from tests.unit.client.flows.randomness import FakeChance
+from tests.unit.client.flows.stepping import clock_of, core_with, expect, expect_call, finish
+
+REQUEST = Command(105)
+
+
+def test_the_order_is_random_so_that_clients_spread() -> None:
+    servers = ["a:1", "b:1", "c:1"]
+    orders = {
+        tuple(NameServers(servers, FakeChance(x, y)).addresses) for x in range(3) for y in range(2)
+    }
+    assert len(orders) == 6
+
+
+def test_each_address_counts_once() -> None:
+    assert NameServers(["a:1", "a:1"], FakeChance()).addresses == ["a:1"]
+
+
+def test_a_list_of_the_same_addresses_changes_nothing() -> None:
+    servers = NameServers(["a:1", "b:1"], FakeChance())
+    before = servers.addresses
+    assert not servers.replace(["b:1", "a:1", "a:1"])
+    assert servers.addresses == before
+
+
+def test_the_one_in_use_stays_so_when_the_list_changes() -> None:
+    servers = NameServers(["a:1", "b:1"], FakeChance(1))
+    assert servers.addresses[0] == "a:1"
+    servers.pass_over("a:1")
+    assert servers.replace(["a:1", "b:1", "c:1"])
+    assert servers.addresses[0] == "b:1"
+    assert set(servers.addresses) == {"a:1", "b:1", "c:1"}
+
+
+def test_another_one_is_taken_when_the_one_in_use_has_left_the_list() -> None:
+    servers = NameServers(["a:1"], FakeChance())
+    assert servers.replace(["b:1"])
+    assert servers.addresses == ["b:1"]
+
+
+def test_only_the_one_in_use_is_passed_over() -> None:
+    servers = NameServers(["a:1", "b:1"], FakeChance(1))
+    servers.pass_over("b:1")  # somebody else's call failed there earlier
+    assert servers.addresses == ["a:1", "b:1"]
+    servers.pass_over("a:1")
+    assert servers.addresses == ["b:1", "a:1"]
+    servers.pass_over("b:1")
+    assert servers.addresses == ["a:1", "b:1"]
+
+
+def test_nobody_is_passed_over_where_there_is_nobody() -> None:
+    servers = NameServers([], FakeChance())
+    servers.pass_over("a:1")
+    assert servers.addresses == []
+
+
+# ---- asking --------------------------------------------------------------------------------------
+
+
+def test_the_one_that_answered_is_asked_again() -> None:
+    core = core_with(name_servers=["a:1", "b:1"], chance=FakeChance(1))
+    for _ in range(3):
+        flow = ask_name_server(core, REQUEST, 103.0)
+        assert expect_call(next(flow)).address == "a:1"
+        assert finish(flow, Command(17)).code == 17  # whatever its code
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectFailed("a:1", "refused"), ConnectionLost("a:1", "cut"), CallTimeout("a:1", 1)]
+)
+def test_the_next_one_is_asked_in_the_same_call_when_one_does_not_answer(
+    error: ConnectFailed | ConnectionLost | CallTimeout,
+) -> None:
+    core = core_with(name_servers=["a:1", "b:1"], chance=FakeChance(1))
+    flow = ask_name_server(core, REQUEST, 103.0)
+    next(flow)
+    assert expect_call(flow.throw(error)).address == "b:1"
+    finish(flow, Command(0))
+    assert core.name_servers.addresses == ["b:1", "a:1"]  # and stays
+
+
+def test_nobody_uses_up_the_time_of_those_who_come_after_it() -> None:
+    core = core_with(name_servers=["a:1", "b:1", "c:1"])
+    flow = ask_name_server(core, REQUEST, 103.0)
+    assert expect_call(next(flow)).deadline == 101.0
+    clock_of(core).seconds = 100.1
+    assert expect_call(flow.throw(ConnectFailed("a:1", "x"))).deadline == pytest.approx(101.55)
+    clock_of(core).seconds = 104.0
+    assert expect_call(flow.throw(ConnectFailed("b:1", "x"))).deadline == 103.0
+
+
+def test_when_nobody_answers_all_are_named() -> None:
+    core = core_with(name_servers=["a:1", "b:1"], chance=FakeChance(1))
+    flow = ask_name_server(core, REQUEST, 103.0)
+    next(flow)
+    flow.throw(ConnectFailed("a:1", "refused"))
+    with pytest.raises(ConnectFailed, match=r"a:1 \(refused\), b:1 \(no answer within 1 s\)"):
+        flow.throw(CallTimeout("b:1", 1))
+
+
+@pytest.mark.parametrize("kind", [HostNotFound, ConnectionLost])
+def test_when_all_fail_in_the_same_way_the_error_is_of_that_kind(
+    kind: type[HostNotFound | ConnectionLost],
+) -> None:
+    flow = ask_name_server(core_with(), REQUEST, 103.0)
+    next(flow)
+    with pytest.raises(kind, match="no name server answered"):
+        flow.throw(kind("ns:9876", "gone"))
+
+
+def test_a_fault_of_our_own_is_not_blamed_on_the_name_server() -> None:
+    core = core_with(name_servers=["a:1", "b:1"], chance=FakeChance(1))
+    flow = ask_name_server(core, REQUEST, 103.0)
+    next(flow)
+    with pytest.raises(TooManyInFlight):
+        flow.throw(TooManyInFlight(1))
+    assert core.name_servers.addresses == ["a:1", "b:1"]
+
+
+def test_without_an_address_nobody_is_asked() -> None:
+    flow = ask_name_server(core_with(name_servers=[]), REQUEST, 103.0)
+    with pytest.raises(NoNameServer, match="discovery_url") as caught:
+        next(flow)
+    assert caught.value.code == 10004
+
+
+def test_hooks_see_requests_to_name_servers_too() -> None:
+    core = core_with(hooks=Hooks(before_call=(lambda *_: None,)))
+    flow = ask_name_server(core, REQUEST, 103.0)
+    assert expect(Ask, next(flow)).args == ("ns:9876", REQUEST)
+    assert expect_call(flow.send(None)).address == "ns:9876"
+    assert finish(flow, Command(0)).code == 0

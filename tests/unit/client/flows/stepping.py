@@ -1,0 +1,227 @@
+"""Flows taken by hand, step by step: a core with routes, what a flow yields, how servers answer.
+
+flow = send(producer_with(route("a", "b")), …)
+call = expect_call(next(flow))
+receipt = finish(flow, stored(call))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from downrange.client.flows.client_core import ClientCore
+from downrange.client.flows.effects import Ask, Call, Effect, Flow, Gather, Once
+from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.producing.producer_core import ProducerCore
+from downrange.client.flows.routing.routes import Route, route_of
+from downrange.errors import RocketMQError
+from downrange.options import ClientOptions, Credentials, ProducerOptions
+from downrange.wire.bodies import BrokerQueues, BrokerReplicas, RouteBody
+from downrange.wire.codes import ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.headers import SendReply
+from downrange.wire.ids import UniqueIdMaker
+from tests.unit.client.flows.clock import FakeClock
+from tests.unit.client.flows.randomness import FakeChance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+ResultT = TypeVar("ResultT")
+EffectT = TypeVar("EffectT", bound=Effect)
+TOPIC = "orders"
+
+
+# ---- what there is -------------------------------------------------------------------------------
+
+
+def body(
+    *brokers: str,
+    queues: int = 4,
+    perm: int = 6,
+    order: str | None = None,
+    masterless: Iterable[str] = (),
+) -> RouteBody:
+    """Return what a name server says: each broker's master at "a:10911", its slave at "a:10921"."""
+    without = set(masterless)
+    return RouteBody(
+        queue_datas=[
+            BrokerQueues(
+                broker_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+            )
+            for name in brokers
+        ],
+        broker_datas=[
+            BrokerReplicas(
+                broker_name=name,
+                broker_addrs={1: f"{name}:10921"}
+                | ({} if name in without else {0: f"{name}:10911"}),
+            )
+            for name in brokers
+        ],
+        order_topic_conf=order,
+    )
+
+
+def route(
+    *brokers: str,
+    topic: str = TOPIC,
+    queues: int = 4,
+    order: str | None = None,
+    masterless: Iterable[str] = (),
+) -> Route:
+    """Return the route of a topic with queues on these brokers."""
+    return route_of(topic, body(*brokers, queues=queues, order=order, masterless=masterless))
+
+
+def core_with(
+    *routes: Route,
+    options: ClientOptions | None = None,
+    hooks: Hooks | None = None,
+    credentials: Credentials | None = None,
+    name_servers: Iterable[str] = ("ns:9876",),
+    clock: FakeClock | None = None,
+    chance: FakeChance | None = None,
+) -> ClientCore:
+    """Return a client that knows these routes."""
+    core = ClientCore(
+        options or ClientOptions(),
+        client_id="10.0.0.1@7#1",
+        name_servers=name_servers,
+        credentials=credentials,
+        hooks=hooks or Hooks(),
+        clock=clock or FakeClock(100.0),
+        chance=chance or FakeChance(),
+        unique_ids=UniqueIdMaker(b"\x0a\x00\x00\x01", 7, 1, lambda _: (0, 1 << 60)),
+    )
+    for known in routes:
+        core.routes.replace(known)
+    return core
+
+
+def producer_with(
+    *routes: Route,
+    options: ProducerOptions | None = None,
+    hooks: Hooks | None = None,
+    client: ClientCore | None = None,
+    report: Callable[[str, Exception], None] | None = None,
+    group: str = "shop",
+) -> ProducerCore:
+    """Return a producer whose client knows these routes, unless a client is given."""
+
+    def unexpected(where: str, error: Exception) -> None:
+        raise AssertionError(f"{where} failed") from error
+
+    return ProducerCore(
+        client or core_with(*routes),
+        group,
+        options or ProducerOptions(),
+        hooks or Hooks(),
+        report or unexpected,
+    )
+
+
+def clock_of(producer: ProducerCore | ClientCore) -> FakeClock:
+    """Return the clock that a test set."""
+    core = producer.client if isinstance(producer, ProducerCore) else producer
+    assert isinstance(core.clock, FakeClock)
+    return core.clock
+
+
+# ---- what a flow yields --------------------------------------------------------------------------
+
+
+def expect(kind: type[EffectT], effect: Effect) -> EffectT:
+    """Return the effect, which must be of this kind."""
+    assert isinstance(effect, kind), effect
+    return effect
+
+
+def expect_call(effect: Effect) -> Call:
+    """Return the effect, which must be a call."""
+    return expect(Call, effect)
+
+
+def answer_ask(effect: Effect) -> Any:
+    """Do what the flow asks for of the user's or its own functions; return the answer."""
+    asked = expect(Ask, effect)
+    return asked.function(*asked.args)
+
+
+def finish(flow: Flow[ResultT], answer: object = None) -> ResultT:
+    """Give the last answer; return the flow's result."""
+    try:
+        effect = flow.send(answer)
+    except StopIteration as finished:
+        return finished.value  # type: ignore[no-any-return]
+    raise AssertionError(f"the flow goes on with {effect}")
+
+
+def play(flow: Flow[ResultT], serve: Callable[[Call], Command | RocketMQError | None]) -> ResultT:
+    """Run a flow whose calls a function answers; flows in it run one after the other."""
+    answer: Any = None
+    error: RocketMQError | None = None
+    try:
+        while True:
+            effect = flow.send(answer) if error is None else flow.throw(error)
+            answer, error = None, None
+            try:
+                answer = _perform(effect, serve)
+            except RocketMQError as failure:
+                error = failure
+    except StopIteration as finished:
+        return finished.value  # type: ignore[no-any-return]
+
+
+def _perform(effect: Effect, serve: Callable[[Call], Command | RocketMQError | None]) -> Any:
+    match effect:
+        case Call():
+            answer = serve(effect)
+            if isinstance(answer, RocketMQError):
+                raise answer
+            return answer
+        case Once():
+            return play(effect.flow(), serve)
+        case Gather():
+            return [_outcome(flow, serve) for flow in effect.flows]
+        case Ask():
+            return effect.function(*effect.args)
+        case _:
+            raise AssertionError(f"nobody answers {effect}")
+
+
+def _outcome(flow: Flow[Any], serve: Callable[[Call], Command | RocketMQError | None]) -> Any:
+    try:
+        return play(flow, serve)
+    except RocketMQError as error:
+        return error
+
+
+# ---- what servers answer -------------------------------------------------------------------------
+
+
+def stored(call: Call, *, code: int = 0, offset: int = 9, **facts: Any) -> Command:
+    """Return a broker's answer that a message is in the queue that was asked for."""
+    fields = call.command.fields
+    number = int(fields.get("e") or fields["queueId"])
+    header = SendReply(msg_id="OFFSET-ID", queue_id=number, queue_offset=offset, **facts)
+    return Command(code, header.to_fields())
+
+
+def refused(code: ResponseCode | int, remark: str = "no") -> Command:
+    """Return an answer that refuses."""
+    return Command(int(code), remark=remark)
+
+
+def routed(found: RouteBody | None) -> Command:
+    """Return a name server's answer; None for a topic that it does not know."""
+    if found is None:
+        return refused(ResponseCode.TOPIC_NOT_EXIST)
+    return Command(0, body=found.encode())
+
+
+def heartbeat_of(call: Call) -> Any:
+    """Return what a heartbeat says."""
+    return msgspec.json.decode(call.command.body)

@@ -1,0 +1,116 @@
+"""Folders of pipelines: whose they are, and who works in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from downrange.errors import OptionError
+from downrange.pipelines.folders import (
+    FolderBusy,
+    LocalPlace,
+    absolute,
+    claim_checkpoint,
+    claim_output,
+    local_path,
+    spark_path,
+    working_in,
+    write_durably,
+)
+
+JOB = {"pipeline": "lake", "topics": ["a", "b"], "output": "/lake"}
+
+
+def test_paths_of_this_machine_are_told_from_others() -> None:
+    assert local_path("lake") == Path("lake")
+    assert local_path("file:///a%20b/c") == Path("/a b/c")
+    assert local_path("a:b") == Path("a:b")
+    assert local_path("hdfs://host/lake") is None
+    assert local_path("s3a://bucket/lake") is None
+    assert absolute("s3a://bucket/lake/") == "s3a://bucket/lake"
+    assert absolute("lake") == str(Path("lake").absolute())
+
+
+def test_path_is_escaped_where_spark_sees_a_pattern() -> None:
+    assert spark_path(Path("/a[1]/{b}*?")) == r"file:///a\[1\]/\{b\}\*\?"
+
+
+def test_job_goes_on_with_its_own_checkpoint(tmp_path: Path) -> None:
+    place = LocalPlace(tmp_path / "check")
+    first = claim_checkpoint("check", place, JOB)
+    (tmp_path / "check" / "offsets").mkdir()
+    assert claim_checkpoint("check", place, JOB) == first
+    assert json.loads((tmp_path / "check" / "job.json").read_text())["topics"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        ({**JOB, "topics": ["c"]}, r"its topics is \['a', 'b'\], not \['c'\]"),
+        ({**JOB, "pipeline": "mirror"}, "its pipeline is 'lake', not 'mirror'"),
+        ({**JOB, "label": "x"}, "its label is None, not 'x'"),
+    ],
+)
+def test_checkpoint_of_another_job_is_refused(
+    tmp_path: Path, other: dict[str, object], problem: str
+) -> None:
+    place = LocalPlace(tmp_path)
+    claim_checkpoint("check", place, JOB)
+    with pytest.raises(OptionError, match=problem):
+        claim_checkpoint("check", place, other)
+
+
+def test_checkpoint_that_no_pipeline_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    with pytest.raises(OptionError, match=r"was not made by a pipeline: it lacks job\.json"):
+        claim_checkpoint("check", LocalPlace(tmp_path), JOB)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "{"])
+def test_damaged_claim_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.json").write_text(text)
+    with pytest.raises(OptionError, match="is damaged"):
+        claim_checkpoint("check", LocalPlace(tmp_path), JOB)
+
+
+def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
+    place = LocalPlace(tmp_path)
+    claim_output("out", place, "one")
+    claim_output("out", place, "one")
+    with pytest.raises(OptionError, match="was written with another checkpoint"):
+        claim_output("out", place, "two")
+
+
+def test_output_of_another_stream_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "_spark_metadata").mkdir()
+    with pytest.raises(OptionError, match="is another stream's"):
+        claim_output("out", LocalPlace(tmp_path), "one")
+
+
+def test_only_one_works_in_a_folder(tmp_path: Path) -> None:
+    with (
+        working_in(tmp_path, "the lake"),
+        pytest.raises(FolderBusy, match=r"the lake \(process \d+\) works in .*; stop it first"),
+        working_in(tmp_path, "another"),
+    ):
+        pass
+    with working_in(tmp_path, "another"), working_in(None, "nobody"):
+        pass
+
+
+def test_file_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_durably(path, "old")
+
+    def fail(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_durably(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

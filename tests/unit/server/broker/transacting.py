@@ -1,0 +1,236 @@
+"""A broker with virtual time that is asked by hand: sends, ends, checks, stop and start again."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from downrange.errors import DiskFull
+from downrange.options import BrokerOptions
+from downrange.server.broker.broker import Broker
+from downrange.server.broker.scheduled.delay_levels import unit_tag_of
+from downrange.server.broker.state import BrokerState, StoreHost
+from downrange.server.broker.transactions.half_records import copy_to
+from downrange.server.outputs import Ask, LateReply, Note, Output, Peer, Push, Reply
+from downrange.store.files import MemoryFiles
+from downrange.store.message_store import MessageStore, StoreOptions
+from downrange.wire.bodies import HeartbeatBody, ProducerMember
+from downrange.wire.codes import RequestCode, TransactionFlag
+from downrange.wire.command import Command
+from downrange.wire.fields import request_command
+from downrange.wire.headers import CheckTransactionRequest, EndTransactionRequest, SendRequestV2
+from downrange.wire.properties import encode_properties
+from downrange.wire.records import Record, decode_record
+from downrange.wire.system_names import HALF_DONE_TOPIC, HALF_TOPIC
+from tests.unit.server.broker.building import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+START_MS = 1_800_000_000_000
+SIZES = StoreOptions(
+    log_segment_bytes=8 * 1024 * 1024, queue_segment_units=3000, key_slots=7, key_entries=2000
+)
+OPTIONS = BrokerOptions(transaction_checks_max=2, delay_levels="1s 5s 10s 30s", client_timeout=1e9)
+CLIENT = Peer(1, "127.0.0.1:40001")
+COMMIT = int(TransactionFlag.COMMIT)
+ROLLBACK = int(TransactionFlag.ROLLBACK)
+
+
+class Half(NamedTuple):
+    """What a producer knows of its half message."""
+
+    queue_offset: int
+    log_offset: int
+
+
+def end_header(
+    half: Half, state: int = COMMIT, *, group: str = "makers", is_checked: bool = False
+) -> EndTransactionRequest:
+    """Return the header of a producer's decision."""
+    return EndTransactionRequest(
+        producer_group=group,
+        tran_state_table_offset=half.queue_offset,
+        commit_log_offset=half.log_offset,
+        commit_or_rollback=state,
+        msg_id="",
+        from_transaction_check=is_checked,
+    )
+
+
+class World:
+    """A whole broker on a store in memory.
+
+    Attributes:
+        now_ms: The time, which the test moves on.
+        notes: What the operator was told.
+        checks: Which connections were asked about which halves.
+        asks: Requests to clients that wait for an answer.
+    """
+
+    def __init__(self, options: BrokerOptions = OPTIONS) -> None:
+        self.files = MemoryFiles()
+        self.options = options
+        self.now_ms = START_MS
+        self.notes: list[Note] = []
+        self.checks: list[tuple[int, Command]] = []
+        self.asks: list[Ask] = []
+        self._late: list[LateReply] = []
+        self.start()
+
+    def start(self, offsets: bytes | None = None) -> None:
+        """Open the store, with the group offsets that were saved."""
+        store = MessageStore(self.files, SIZES, unit_tag=unit_tag_of(self.options.delay_levels))
+        host = StoreHost.of("127.0.0.1", 10911)
+        self.state = BrokerState(self.options, host, store, lambda now_ms: "made", self.now_ms)
+        if offsets is not None:
+            self.state.offsets.load(offsets)
+        self.state.prepare(self.now_ms)
+        self.broker = Broker(self.state)
+
+    def restart(self) -> None:
+        """Stop in order and start again."""
+        self.state.store.close()
+        self.start(self.state.offsets.dump())
+
+    def call(self, request: Command, peer: Peer = CLIENT) -> Command | None:
+        """Hand a request in, end the turn, and return the answer if there is one by now."""
+        reply = None
+        for output in self.broker.handle(request, peer, self.now_ms):
+            if isinstance(output, Reply):
+                reply = output.command
+            else:
+                self._act([output])
+        self.settle()
+        if reply is None and self._late:
+            reply = plain(self._late.pop().command)
+        assert not self._late
+        return reply
+
+    def settle(self) -> None:
+        """End a turn: what was changed is saved and durable."""
+        self._act(self.broker.commit(self.now_ms))
+        self.state.store.flush()
+        self._act(self.broker.log_flushed(self.state.store.log.end))
+        self._act(self.broker.published(self.broker.version))
+
+    def answer(self, reply: Command | None) -> Command:
+        """Answer the oldest request to a client; return what its sender is told then."""
+        ask = self.asks.pop(0)
+        self._act(ask.then(reply, self.now_ms))
+        self.settle()
+        return plain(self._late.pop().command)
+
+    def tick(self, forward_ms: int = 0, times: int = 1) -> None:
+        """Move time on, and let it tick."""
+        self.now_ms += forward_ms
+        for _ in range(times):
+            self._act(self.broker.tick(self.now_ms))
+            self.settle()
+
+    def join(self, group: str, connection: int, client_id: str = "client") -> None:
+        """Let a producer of a group send a heartbeat."""
+        body = HeartbeatBody(
+            client_id=client_id, producer_data_set=[ProducerMember(group_name=group)]
+        )
+        heartbeat = Command(int(RequestCode.HEART_BEAT), body=body.encode())
+        self.call(heartbeat, Peer(connection, f"127.0.0.1:{40_000 + connection}"))
+
+    def send(self, body: bytes, properties: dict[str, str], *, topic: str = "T") -> Command:
+        """Send a message to queue 1."""
+        header = SendRequestV2(
+            producer_group="makers",
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=1,
+            sys_flag=int(TransactionFlag.PREPARED) if "TRAN_MSG" in properties else 0,
+            born_timestamp=self.now_ms,
+            flag=7,
+            properties=encode_properties(properties),
+        )
+        code = int(RequestCode.SEND_MESSAGE_V2)
+        reply = self.call(request_command(header, body, code=code))
+        assert reply is not None
+        assert reply.code == 0, reply.remark
+        return reply
+
+    def half(self, key: str = "U", /, **properties: str) -> Half:
+        """Send a half message."""
+        own = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": "makers", "WAIT": "true"}
+        fields = self.send(f"body of {key}".encode(), own | properties).fields
+        return Half(int(fields["queueOffset"]), int(fields["msgId"][-16:], 16))
+
+    def end(
+        self, half: Half, state: int = COMMIT, *, group: str = "makers", is_checked: bool = False
+    ) -> Command:
+        """Commit a half message, or roll it back."""
+        header = end_header(half, state, group=group, is_checked=is_checked)
+        reply = self.call(request_command(header))
+        assert reply is not None
+        return reply
+
+    def last_check(self) -> Half:
+        """Return the half that was asked about last."""
+        header = CheckTransactionRequest.from_fields(self.checks[-1][1].fields)
+        return Half(header.tran_state_table_offset, header.commit_log_offset)
+
+    def records(self, topic: str, queue_id: int = 0) -> list[Record]:
+        """Return what a queue holds."""
+        queue = self.state.store.queue(topic, queue_id)
+        units = queue.units(queue.min_offset, 10_000)
+        return [decode_record(bytes(self.state.store.read(unit))) for unit in units]
+
+    def delivered(self) -> list[bytes]:
+        """Return the bodies that consumers of the messages see."""
+        return [record.body for record in self.records("T", 1)]
+
+    def op_bodies(self) -> list[bytes]:
+        """Return what the op records say."""
+        return [record.body for record in self.records(HALF_DONE_TOPIC)]
+
+    def store_raw(self, *records: Record) -> None:
+        """Store records past all handlers, as another broker may have done."""
+        parsed = [record.properties() for record in records]
+        self.state.store.append(list(records), self.now_ms, parsed)
+
+    def copy_as_apache(self, offset: int, **properties: str) -> None:
+        """Store a half anew as Apache does: without an op record."""
+        half = self.records(HALF_TOPIC)[offset]
+        self.store_raw(copy_to(self.state, half, HALF_TOPIC, half.properties() | properties))
+
+    @contextmanager
+    def full_disk(self) -> Generator[None]:
+        """Let nothing be appended."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.state.store, "append", _refuse)
+            yield
+        self.state.unwritable = None  # somebody saw that there is space again
+
+    def damage(self, record: Record) -> None:
+        """Turn a bit of a stored body."""
+        whole = bytes(self.state.store.log.read(record.log_offset, record.size))
+        at = record.log_offset + whole.index(record.body)
+        flipped = bytes([record.body[0] ^ 1])
+        self.files.open("commitlog/00000000000000000000").write(at, [flipped])
+
+    def _act(self, outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            match output:
+                case LateReply():
+                    self._late.append(output)
+                case Push(connection, command):
+                    if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+                        self.checks.append((connection, command))
+                case Note():
+                    self.notes.append(output)
+                case Ask():
+                    self.asks.append(output)
+                case _:
+                    raise AssertionError(output)
+
+
+def _refuse(*_arguments: object) -> None:
+    raise DiskFull("commitlog")

@@ -1,0 +1,358 @@
+"""Half messages: how they wait, are ended, and survive a restart."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from downrange.server.broker.state import StoreHost
+from downrange.server.broker.transactions import half_messages
+from downrange.server.broker.transactions.half_messages import end_half, prepare_half
+from downrange.server.broker.transactions.half_records import op_record
+from downrange.server.broker.write_queue import nothing_more
+from downrange.wire.codes import ResponseCode, SysFlag
+from downrange.wire.records import Record, encode_record
+from downrange.wire.system_names import (
+    HALF_DONE_TOPIC,
+    HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TRANSACTION_GROUP,
+)
+from tests.unit.server.broker.transacting import (
+    COMMIT,
+    OPTIONS,
+    ROLLBACK,
+    START_MS,
+    Half,
+    World,
+    end_header,
+)
+
+ILLEGAL = ResponseCode.ILLEGAL_OPERATION
+FAILED = ResponseCode.SYSTEM_ERROR
+
+
+# ---- waiting -----------------------------------------------------------------------------------
+
+
+def test_a_half_waits_unseen_with_its_real_place_as_properties() -> None:
+    world = World()
+    half = world.half("U1", KEYS="k", TAGS="t")
+    (record,) = world.records(HALF_TOPIC)
+    properties = record.properties()
+    assert (half.queue_offset, half.log_offset) == (0, record.log_offset)
+    assert (record.queue_id, record.sys_flag, record.flag) == (0, 0, 7)
+    assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("T", "1")
+    assert properties["__transactionId__"] == properties["UNIQ_KEY"] == "U1"
+    assert world.delivered() == []
+
+
+def test_what_only_the_broker_may_say_of_a_half_is_taken_out() -> None:
+    world = World()
+    world.half("U", TRANSACTION_CHECK_TIMES="99", DOWNRANGE_FIRST_OFFSET="5", REAL_TOPIC="other")
+    properties = world.records(HALF_TOPIC)[0].properties()
+    assert "TRANSACTION_CHECK_TIMES" not in properties
+    assert "DOWNRANGE_FIRST_OFFSET" not in properties
+    assert properties["REAL_TOPIC"] == "T"
+
+
+def test_a_half_without_a_unique_id_has_no_transaction_id() -> None:
+    record, properties = Record(topic_bytes=b"T", queue_id=1), dict[str, str]()
+    prepare_half(World().state, record, properties)
+    assert properties == record.properties() == {"REAL_TOPIC": "T", "REAL_QID": "1"}
+
+
+# ---- ending ------------------------------------------------------------------------------------
+
+
+def test_a_commit_delivers_the_message_as_it_was_sent() -> None:
+    world = World()
+    half = world.half("U", KEYS="k", TAGS="t")
+    world.now_ms += 1234
+    assert world.end(half).code == 0
+    (record,) = world.records("T", 1)
+    assert record.body == b"body of U"
+    assert (record.sys_flag, record.prepared_offset) == (COMMIT, half.log_offset)
+    assert (record.born_ms, record.born_host) == (START_MS, "127.0.0.1:40001")
+    assert (record.store_ms, record.flag) == (START_MS + 1234, 7)
+    properties = record.properties()
+    assert not {"REAL_TOPIC", "REAL_QID", "DOWNRANGE_FIRST_OFFSET"} & properties.keys()
+    assert properties["TRAN_MSG"] == "true"
+    assert properties["PGROUP"] == "makers"
+    assert (properties["KEYS"], properties["TAGS"]) == ("k", "t")
+
+
+def test_an_op_record_behind_the_message_names_the_half() -> None:
+    world = World()
+    world.half("U0")
+    world.end(world.half("U1"))
+    (op,) = world.records(HALF_DONE_TOPIC)
+    assert op.body == b"1"
+    assert op.properties() == {"TAGS": "d"}
+    assert op.born_host == op.store_host == "127.0.0.1:10911"
+    assert op.log_offset > world.records("T", 1)[0].log_offset
+
+
+def test_a_rollback_stores_an_op_record_alone() -> None:
+    world = World()
+    assert world.end(world.half(), ROLLBACK).code == 0
+    assert world.delivered() == []
+    assert world.op_bodies() == [b"0"]
+
+
+@pytest.mark.parametrize("second", [COMMIT, ROLLBACK])
+@pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
+def test_a_second_end_is_refused_and_stores_nothing(first: int, second: int) -> None:
+    world = World()
+    half = world.half()
+    world.end(half, first)
+    end = world.state.store.log.end
+    assert world.end(half, second).code == ILLEGAL
+    assert world.state.store.log.end == end
+
+
+def test_two_ends_in_one_turn_store_one_message() -> None:
+    world = World()
+    half = world.half()
+    ends = [end_half(world.state, end_header(half), world.now_ms, nothing_more) for _ in range(2)]
+    world.settle()
+    assert ends[0] is None
+    assert ends[1] is not None
+    assert world.delivered() == [b"body of U"]
+
+
+def test_an_end_that_names_the_wrong_half_is_refused_in_the_words_of_apache() -> None:
+    world = World()
+    half = world.half()
+    wrong = {
+        "The producer group wrong": world.end(half, group="others"),
+        "The transaction state table offset wrong": world.end(half._replace(queue_offset=9)),
+        "Find prepared transaction message failed": world.end(half._replace(log_offset=10**12)),
+    }
+    for text, reply in wrong.items():
+        assert (reply.code, reply.remark) == (FAILED, text)
+    assert world.delivered() == []
+    assert world.end(half).code == 0
+
+
+def test_an_end_that_names_a_plain_message_is_refused() -> None:
+    world = World()
+    fields = world.send(b"plain", {"PGROUP": "makers"}).fields
+    reply = world.end(Half(0, int(fields["msgId"][-16:], 16)))
+    assert (reply.code, reply.remark) == (FAILED, "Find prepared transaction message failed")
+
+
+def test_an_end_into_the_middle_of_a_record_is_refused() -> None:
+    world = World()
+    half = world.half()
+    for inside in range(1, 200):
+        assert world.end(half._replace(log_offset=half.log_offset + inside)).code == FAILED
+
+
+@pytest.mark.parametrize("queue_offset", [0, -5, 10**15])
+def test_a_forged_half_within_a_body_cannot_be_committed(queue_offset: int) -> None:
+    world = World()
+    world.half()
+    forged = Record(
+        topic_bytes=HALF_TOPIC.encode(),
+        queue_offset=queue_offset,
+        body=b"evil",
+        property_bytes=b"PGROUP\x01makers\x02REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x010\x02",
+    )
+    world.send(encode_record(forged), {"UNIQ_KEY": "carrier"})
+    (carrier,) = world.records("T", 1)
+    whole = bytes(world.state.store.log.read(carrier.log_offset, carrier.size))
+    at = carrier.log_offset + whole.index(carrier.body)
+    assert world.end(Half(queue_offset, at)).code == FAILED
+    assert world.records(SCHEDULE_TOPIC) == []
+
+
+def test_a_half_whose_real_place_is_missing_cannot_be_committed_but_rolled_back() -> None:
+    world = World()
+    record = Record(
+        topic_bytes=HALF_TOPIC.encode(), body=b"x", property_bytes=b"PGROUP\x01makers\x02"
+    )
+    world.store_raw(record)
+    half = Half(0, record.log_offset)
+    assert world.end(half).code == FAILED
+    assert world.end(half, ROLLBACK).code == 0
+
+
+def test_a_committed_half_with_a_delay_level_is_delivered_after_its_delay() -> None:
+    world = World()
+    world.end(world.half("U", DELAY="2"))
+    assert world.delivered() == []
+    assert [record.body for record in world.records(SCHEDULE_TOPIC, 1)] == [b"body of U"]
+    world.tick(5_000)
+    world.tick(1_000)
+    assert world.delivered() == [b"body of U"]
+
+
+def test_a_producer_that_chose_when_to_be_asked_is_too_late_after_that() -> None:
+    world = World()
+    half = world.half("U", CHECK_IMMUNITY_TIME_IN_SECONDS="10")
+    world.now_ms += 10_001
+    assert world.end(half).code == ILLEGAL
+    assert world.end(half, is_checked=True).code == 0
+
+
+def test_a_choice_below_the_usual_time_does_not_count() -> None:
+    world = World()
+    half = world.half("U", CHECK_IMMUNITY_TIME_IN_SECONDS="1")
+    world.now_ms += 6_000
+    assert world.end(half).code == 0
+
+
+def test_the_op_record_of_a_broker_with_an_ipv6_address_can_be_read_back() -> None:
+    world = World()
+    world.state.host = StoreHost.of("::1", 10911)
+    assert world.end(world.half()).code == 0
+    (op,) = world.records(HALF_DONE_TOPIC)
+    assert op.sys_flag == SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+    assert op.born_host == "::1:10911"
+
+
+# ---- failing -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_ended_while_nothing_is_stored() -> None:
+    world = World()
+    half = world.half()
+    world.state.unwritable = "the disk is full"
+    reply = world.end(half, ROLLBACK)
+    assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    world.state.unwritable = None
+    assert world.end(half).code == 0
+
+
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
+def test_a_half_stays_open_when_its_end_cannot_be_stored(outcome: int) -> None:
+    world = World()
+    half = world.half()
+    with world.full_disk():
+        assert world.end(half, outcome).code == FAILED
+    assert world.delivered() == []
+    assert world.end(half).code == 0
+    assert world.delivered() == [b"body of U"]
+
+
+def test_a_half_that_has_become_too_large_stays_open() -> None:
+    world = World()
+    half = world.half()
+    world.state.change_options(dataclasses.replace(OPTIONS, message_bytes_max=3))
+    assert world.end(half).code == ResponseCode.MESSAGE_ILLEGAL
+    world.state.change_options(OPTIONS)
+    assert world.end(half).code == 0
+
+
+def test_a_damaged_half_cannot_be_committed() -> None:
+    world = World()
+    half = world.half()
+    world.damage(world.records(HALF_TOPIC)[0])
+    assert world.end(half).code == FAILED
+
+
+# ---- starting again ----------------------------------------------------------------------------
+
+
+def test_a_half_can_be_ended_once_across_a_restart() -> None:
+    world = World()
+    ended, waiting = world.half("U0"), world.half("U1")
+    world.end(ended)
+    world.restart()
+    assert world.end(ended).code == ILLEGAL
+    assert world.end(waiting).code == 0
+    assert world.delivered() == [b"body of U0", b"body of U1"]
+
+
+def test_progress_is_kept_as_offsets_of_the_group_of_apache() -> None:
+    world = World()
+    world.tick()
+    for key in ("U0", "U1"):
+        world.end(world.half(key))
+    world.half("U2")
+    world.tick(30_000)
+    world.tick()
+    offsets = world.state.offsets
+    assert offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 2
+    assert offsets.get(TRANSACTION_GROUP, HALF_DONE_TOPIC, 0) == 2
+    world.tick(30_000)  # in between, the half was copied, and the old one ended
+    world.tick()
+    assert offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 3
+
+
+def test_progress_is_kept_only_when_the_log_is_durable() -> None:
+    world = World()
+    world.tick()
+    world.end(world.half())
+    world.state.store.append([op_record(world.state, 9, world.now_ms)], world.now_ms, [{}])
+    world.now_ms += 30_000
+    list(world.broker.tick(world.now_ms))
+    list(world.broker.tick(world.now_ms + 30_000))
+    assert world.state.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
+    world.state.store.flush()
+    list(world.broker.tick(world.now_ms))
+    assert world.state.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 1
+
+
+def test_offsets_behind_the_end_of_a_cut_queue_do_not_hide_new_halves() -> None:
+    world = World()
+    world.half("U0")
+    world.state.offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, 50)
+    world.state.offsets.commit(TRANSACTION_GROUP, HALF_DONE_TOPIC, 0, 70)
+    world.restart()
+    world.tick()
+    assert world.end(world.half("U1")).code == 0
+    assert world.delivered() == [b"body of U1"]
+
+
+@pytest.mark.parametrize("body", [b"0,1,", b"0,1", b"1,0,"])
+def test_op_records_of_apache_that_name_several_halves_are_understood(body: bytes) -> None:
+    world = World()
+    halves = [world.half(key) for key in ("U0", "U1", "U2")]
+    op = op_record(world.state, 0, world.now_ms)
+    op.body = body
+    world.store_raw(op)
+    world.restart()
+    assert [world.end(half).code for half in halves] == [ILLEGAL, ILLEGAL, 0]
+
+
+@pytest.mark.parametrize("body", [b"x", b"", b"9" * 18, b"-1", "٣".encode()])
+def test_an_op_record_that_makes_no_sense_ends_nothing(body: bytes) -> None:
+    world = World()
+    half = world.half()
+    op = op_record(world.state, 0, world.now_ms)
+    op.body = body
+    world.store_raw(op)
+    world.restart()
+    assert world.end(half).code == 0
+
+
+def test_a_damaged_op_record_ends_nothing() -> None:
+    world = World()
+    half = world.half()
+    world.end(half, ROLLBACK)
+    world.damage(world.records(HALF_DONE_TOPIC)[0])
+    world.restart()
+    assert world.end(half).code == 0
+
+
+def test_halves_that_apache_copied_are_left_behind_its_offset() -> None:
+    world = World()
+    half = world.half()
+    world.copy_as_apache(0, TRANSACTION_CHECK_TIMES="1")
+    world.state.offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, 1)
+    world.restart()
+    assert world.end(half).code == ILLEGAL
+    copy = world.records(HALF_TOPIC)[1]
+    assert world.end(Half(1, copy.log_offset), is_checked=True).code == 0
+
+
+def test_only_so_many_copies_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(half_messages, "COPIES_MAX", 1)
+    world = World()
+    world.tick()
+    halves = [world.half("U0"), world.half("U1")]
+    world.tick(30_000)
+    assert [world.end(half).code for half in halves] == [0, ILLEGAL]

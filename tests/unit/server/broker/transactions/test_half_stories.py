@@ -1,0 +1,126 @@
+"""Stories of transactions on a disk that loses power: what was decided and acknowledged holds.
+
+Each seed is one story: halves are sent, ended and checked, offsets are saved now and then, and
+power is lost in the middle of things.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+
+import pytest
+
+from downrange.store.files import PowerLost
+from downrange.wire.records import decode_record
+from tests.unit.server.broker.transacting import COMMIT, OPTIONS, ROLLBACK, Half, World
+
+SEEDS = range(30)
+STEPS = 60
+ROUND_MS = 30_000
+
+
+class Transaction:
+    """One half message, as its producer knows it."""
+
+    def __init__(self, half: Half) -> None:
+        self.half = half
+        self.outcome: int | None = None  # what was acknowledged
+        self.tried: list[int] = []  # what was asked for when power was lost
+
+
+class Story:
+    """One broker, and what it promised."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        options = dataclasses.replace(OPTIONS, flush="sync", transaction_checks_max=1000)
+        self.world = World(options)
+        self.world.join("makers", 7)
+        self.saved: bytes | None = None
+        self.made = 0
+        self.transactions: dict[bytes, Transaction] = {}
+
+    def step(self) -> None:
+        """Do one thing, chosen by chance; power may go in the middle of it."""
+        self.world.now_ms += self.random.randrange(3000)
+        things = (self.send, self.end, self.check, self.save, self.restart)
+        (thing,) = self.random.choices(things, weights=(10, 8, 4, 3, 1))
+        if self.random.random() < 0.25:
+            self.world.files.steps_left = self.random.randrange(12)
+        try:
+            thing()
+        except PowerLost:
+            self.world.files.crash(self.random)
+            self.start()
+        else:
+            self.world.files.steps_left = None
+
+    def send(self) -> None:
+        self.made += 1
+        half = self.world.half(f"U{self.made}")
+        self.transactions[f"body of U{self.made}".encode()] = Transaction(half)
+
+    def end(self) -> None:
+        waiting = [one for one in self.transactions.values() if one.outcome is None]
+        if waiting:
+            self.decide(self.random.choice(waiting), self.random.choice([COMMIT, ROLLBACK]))
+
+    def decide(self, transaction: Transaction, outcome: int) -> None:
+        transaction.tried.append(outcome)
+        code = self.world.end(transaction.half, outcome).code
+        # It is refused only if an end that was not acknowledged had been stored all the same.
+        assert code == 0 or len(transaction.tried) > 1
+        if code == 0:
+            transaction.tried.pop()
+        transaction.outcome = outcome if code == 0 else transaction.tried[0]
+
+    def check(self) -> None:
+        self.world.tick(ROUND_MS)
+
+    def save(self) -> None:
+        self.saved = self.world.state.offsets.dump()
+
+    def restart(self) -> None:
+        self.world.state.store.close()
+        self.start()
+
+    def start(self) -> None:
+        self.world.start(self.saved)
+        self.world.join("makers", 7)
+
+    def finish(self) -> None:
+        """Start once more, and let everybody be asked who must be."""
+        self.world.files.steps_left = None
+        self.restart()
+        self.world.checks.clear()
+        self.world.tick()
+        self.world.tick(ROUND_MS, times=3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_acknowledged_decisions_hold_and_open_halves_are_asked_about(seed: int) -> None:
+    story = Story(seed)
+    for _ in range(STEPS):
+        story.step()
+    story.finish()
+    delivered = story.world.delivered()
+    asked = {decode_record(command.body).body for _, command in story.world.checks}
+    for body, transaction in story.transactions.items():
+        times, crashes = delivered.count(body), len(transaction.tried)
+        if transaction.outcome == COMMIT and not crashes:
+            assert times == 1, body
+        elif transaction.outcome == ROLLBACK and not crashes:
+            assert times == 0, body
+        elif transaction.outcome is None and not crashes:
+            assert body in asked, body
+        else:
+            assert times <= 1 + crashes, body
+            assert (
+                transaction.outcome is not None
+                or times
+                or body in asked
+                or (ROLLBACK in transaction.tried)
+            ), body
+        if transaction.outcome is not None and not crashes:
+            assert body not in asked, body

@@ -1,0 +1,247 @@
+"""Questions of ours, and replies for many connections that are written together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.server.outputs import Ask, Disconnect, LateReply, Output, Peer, Push, Reply
+from downrange.wire.codes import CommandFlag
+from downrange.wire.command import Command, encode
+from tests.unit.server.stage import KEEP, RELEASE, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+REPLY = int(CommandFlag.REPLY)
+ONEWAY = int(CommandFlag.ONEWAY)
+
+
+class Asker:
+    """Keeps what it is told, and has something done about it."""
+
+    def __init__(self, *outputs: Output) -> None:
+        self.heard: list[tuple[int | None, int]] = []
+        self._outputs = outputs
+
+    def then(self, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        self.heard.append((None if reply is None else reply.code, now_ms))
+        return self._outputs
+
+
+def _ask(stage: Stage, asker: Asker, connection: int = 1) -> Command:
+    """Ask, and return the question as it was sent."""
+    stage.dispatcher.perform([Ask(connection, Command(307), 3.0, asker.then)])
+    (sent,) = stage.transport.replies()
+    return sent
+
+
+def _answer(stage: Stage, question: Command, code: int = 0) -> None:
+    reply = Command(code, request_id=question.request_id, flags=REPLY)
+    stage.connection.data_received(encode(reply))
+
+
+# ---- asking --------------------------------------------------------------------------------------
+
+
+def test_the_answer_reaches_the_one_who_asked_and_what_he_wants_is_done() -> None:
+    stage = Stage()
+    asker = Asker(Push(1, Command(40)))
+    question = _ask(stage, asker)
+    assert (question.code, question.is_oneway, question.is_reply) == (307, False, False)
+    stage.loop.now = 1.5
+    _answer(stage, question, code=12)
+    assert asker.heard == [(12, 1500)]
+    assert [command.code for command in stage.transport.replies()] == [307, 40]
+    assert [timer.is_cancelled for timer in stage.loop.timers] == [True]
+
+
+def test_one_who_gets_no_answer_in_time_is_told_so_once() -> None:
+    stage = Stage()
+    asker = Asker(Push(1, Command(40)))
+    question = _ask(stage, asker)
+    stage.loop.now = 3.0
+    stage.loop.timers[0].run()
+    assert asker.heard == [(None, 3000)]
+    assert [command.code for command in stage.transport.replies()] == [307, 40]
+    _answer(stage, question)
+    stage.connection.connection_lost(None)
+    assert asker.heard == [(None, 3000)]
+
+
+def test_a_time_out_after_the_answer_changes_nothing() -> None:
+    stage = Stage()
+    asker = Asker()
+    _answer(stage, _ask(stage, asker))
+    stage.loop.timers[0].run()
+    assert asker.heard == [(0, 0)]
+
+
+def test_all_who_wait_are_told_when_the_connection_is_lost() -> None:
+    stage = Stage()
+    askers = [Asker(), Asker()]
+    stage.dispatcher.perform([Ask(1, Command(307), 3.0, asker.then) for asker in askers])
+    stage.connection.connection_lost(None)
+    assert [asker.heard for asker in askers] == [[(None, 0)], [(None, 0)]]
+    assert all(timer.is_cancelled for timer in stage.loop.timers)
+
+
+@pytest.mark.parametrize("ending", ["close", "abort"])
+def test_those_who_wait_are_told_when_we_end_the_connection(ending: str) -> None:
+    stage = Stage()
+    asker = Asker()
+    _ask(stage, asker)
+    getattr(stage.connection, ending)()
+    stage.connection.connection_lost(None)
+    assert asker.heard == [(None, 0)]
+
+
+def test_those_who_wait_are_told_when_the_peer_breaks_the_protocol() -> None:
+    stage = Stage()
+    asker = Asker()
+    _ask(stage, asker)
+    stage.connection.data_received(b"\xff" * 8)
+    assert asker.heard == [(None, 0)]
+
+
+def test_an_answer_that_waits_behind_requests_is_not_lost_with_the_connection() -> None:
+    stage = Stage(in_flight_max=1)
+    asker = Asker()
+    question = _ask(stage, asker)
+    stage.receive(KEEP, KEEP)
+    _answer(stage, question)
+    assert asker.heard == []
+    stage.connection.connection_lost(None)
+    assert asker.heard == [(0, 0)]
+
+
+def test_one_who_asks_nobody_is_told_at_once() -> None:
+    stage = Stage()
+    asker = Asker(Push(1, Command(40)))
+    stage.dispatcher.perform([Ask(99, Command(307), 3.0, asker.then)])
+    assert asker.heard == [(None, 0)]
+    assert [command.code for command in stage.transport.replies()] == [40]
+
+
+def test_a_question_that_cannot_be_sent_is_concluded_at_once() -> None:
+    stage = Stage(frame_bytes_max=400)
+    asker = Asker()
+    stage.dispatcher.perform([Ask(1, Command(307, body=bytes(400)), 3.0, asker.then)])
+    assert asker.heard == [(None, 0)]
+    assert stage.loop.timers[0].is_cancelled
+
+
+def test_a_fault_in_what_follows_an_answer_is_logged_and_harms_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(reply: Command | None, now_ms: int) -> Iterable[Output]:
+        raise RuntimeError("odd")
+
+    stage = Stage()
+    asker = Asker()
+    questions: list[Output] = [
+        Ask(1, Command(307), 3.0, fail),
+        Ask(1, Command(307), 3.0, asker.then),
+    ]
+    stage.dispatcher.perform(questions)
+    stage.connection.connection_lost(None)
+    assert asker.heard == [(None, 0)]
+    assert "RuntimeError: odd" in caplog.text
+
+
+# ---- writing together ----------------------------------------------------------------------------
+
+
+def test_late_replies_of_one_turn_are_written_once_per_connection() -> None:
+    stage = Stage()
+    other = stage.join(Peer(2, "10.0.0.8:4242"))
+    stage.receive(KEEP, KEEP, KEEP)
+    kept = stage.service.kept
+    kept.append(LateReply(2, Command(KEEP, request_id=7), Command(0)))
+    stage.release(0, 3, 1, 2)
+    assert [reply.request_id for reply in stage.transport.replies()] == [0, 1, 2]
+    assert [reply.request_id for reply in other.replies()] == [7]
+    assert (len(stage.transport.writes), len(other.writes)) == (1, 1)
+
+
+def test_what_a_freed_place_lets_in_is_written_with_the_reply_that_freed_it() -> None:
+    stage = Stage(in_flight_max=2)
+    stage.receive(KEEP, KEEP, 1, 2)
+    stage.release(0, 1)
+    assert [reply.request_id for reply in stage.transport.replies()] == [0, 1, 2, 3]
+    assert len(stage.transport.writes) == 1
+
+
+def test_replies_to_other_connections_go_out_once_after_the_whole_read() -> None:
+    stage = Stage()
+    other = stage.join(Peer(2, "10.0.0.8:4242"))
+    for number in range(3):
+        kept = LateReply(2, Command(KEEP, request_id=number), Command(0))
+        stage.service.kept.append(kept)
+    stage.receive(RELEASE, RELEASE, RELEASE)
+    assert [reply.request_id for reply in other.replies()] == [2, 1, 0]
+    assert (len(stage.transport.writes), len(other.writes)) == (1, 1)
+
+
+def test_outputs_performed_while_a_request_is_handled_are_written_with_its_reply() -> None:
+    stage = Stage()
+    handle = stage.service.handle
+
+    def handle_and_perform(request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+        stage.dispatcher.perform([Push(1, Command(40))])
+        assert stage.transport.writes == []
+        return handle(request, peer, now_ms)
+
+    stage.service.handle = handle_and_perform  # type: ignore[method-assign]
+    stage.receive(1)
+    assert [command.code for command in stage.transport.replies()] == [40, 0]
+    assert len(stage.transport.writes) == 1
+
+
+def test_a_late_reply_to_a_one_way_request_is_dropped_and_frees_no_place() -> None:
+    stage = Stage()
+    stage.receive(KEEP, flags=ONEWAY)
+    stage.release(0)
+    assert stage.transport.writes == []
+    assert stage.connection.unanswered == 0
+
+
+def test_a_push_that_cannot_be_sent_is_logged_and_the_rest_is_done(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage(frame_bytes_max=400)
+    stage.dispatcher.perform([Push(1, Command(40, body=bytes(400))), Push(1, Command(41))])
+    assert [command.code for command in stage.transport.replies()] == [41]
+    assert "request 40 to 10.0.0.7:4242 is not sent" in caplog.text
+
+
+def test_a_reply_without_a_request_is_our_own_mistake() -> None:
+    with pytest.raises(AssertionError, match="no request is being handled"):
+        Stage().dispatcher.perform([Reply(Command(0))])
+
+
+def test_a_peer_is_disconnected_after_what_was_written_to_it() -> None:
+    stage = Stage()
+    stage.dispatcher.perform([Push(1, Command(40)), Disconnect(1), Push(1, Command(41))])
+    assert [command.code for command in stage.transport.replies()] == [40]
+    assert stage.transport.state == "closed"
+
+
+def test_requests_are_traced_only_when_somebody_reads_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    stage.receive(17)
+    assert "< 17" not in caplog.text
+    with caplog.at_level("DEBUG", "downrange.server"):
+        stage.receive(18)
+    assert "< 18 0 10.0.0.7:4242" in caplog.text
+
+
+def test_what_was_not_written_when_the_connection_ended_is_dropped() -> None:
+    stage = Stage()
+    with pytest.raises(AssertionError):
+        stage.dispatcher.perform([Push(1, Command(40)), Reply(Command(0))])
+    stage.connection.connection_lost(None)
+    assert stage.transport.writes == []

@@ -1,0 +1,323 @@
+"""The two loops of flushing, with a disk that is slow, full, or fails."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downrange.errors import DiskFull
+from downrange.server.run import flusher
+from downrange.server.run.flusher import Flusher, finish_in_thread
+from downrange.server.run.saved_tables import progress_tables
+from downrange.store.files import MemoryFiles
+from downrange.wire.records import Record
+from tests.unit.server.broker.building import NOW_MS, a_state
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from downrange.store.files import Write
+
+DEADLINE = 10.0
+
+
+class Disk(MemoryFiles):
+    """A disk whose flushes wait, or fail, as long as the test wants it.
+
+    Attributes:
+        error: What making things durable fails with.
+        is_open: Flushes of the log go on while this is set.
+        flushes: How many flushes of the log began.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Exception | None = None
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.flushes = 0
+
+    def write_durably(self, writes: Sequence[Write]) -> None:
+        if self.error is not None:
+            raise self.error
+        super().write_durably(writes)
+
+
+class World:
+    """A broker's state with a flusher, and what that told."""
+
+    def __init__(self, disk: Disk, executor: ThreadPoolExecutor, **options: Any) -> None:
+        self.disk = disk
+        self.state = a_state(disk, **options)
+        self.store = self.state.store
+        self.flushed: list[int] = []
+        self.is_awaited = False
+        self.told = asyncio.Event()
+        self.progress = progress_tables(disk, self.state)
+        self.flusher = Flusher(
+            self.state,
+            self.progress,
+            executor,
+            on_flushed=self._hear,
+            is_awaited=lambda: self.is_awaited,
+        )
+        begin = self.store.begin_log_flush
+
+        def begin_slowly() -> Any:
+            flush = begin()
+            disk.flushes += 1
+
+            class Slow:
+                end = flush.end
+
+                @staticmethod
+                def run() -> None:
+                    assert disk.is_open.wait(DEADLINE)
+                    if disk.error is not None:
+                        raise disk.error
+                    flush.run()
+
+            return Slow
+
+        self.store.begin_log_flush = begin_slowly  # type: ignore[method-assign]
+
+    def append(self) -> int:
+        """Store a message; return where the log ends."""
+        record = Record(topic_bytes=b"T", body=b"x", store_ip=self.state.host.ip, store_port=1)
+        self.store.append([record], NOW_MS)
+        self.flusher.appended()
+        return self.store.log.end
+
+    def _hear(self, position: int) -> None:
+        self.flushed.append(position)
+        self.told.set()
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for something that happens by itself."""
+        async with asyncio.timeout(DEADLINE):
+            while not is_so():
+                self.told.clear()
+                with_timeout = asyncio.wait_for(self.told.wait(), 0.01)
+                try:
+                    await with_timeout
+                except TimeoutError:
+                    continue
+
+
+@asynccontextmanager
+async def a_world(**options: Any) -> AsyncGenerator[World]:
+    settings = {"flush_interval": 3600.0, "checkpoint_interval": 3600.0} | options
+    with ThreadPoolExecutor(2) as executor:
+        world = World(Disk(), executor, **settings)
+        world.flusher.start()
+        try:
+            yield world
+        finally:
+            world.disk.is_open.set()
+            await world.flusher.stop()
+
+
+def run(play: Any) -> None:
+    asyncio.run(play())
+
+
+def test_the_log_is_flushed_at_once_when_somebody_waits() -> None:
+    async def play() -> None:
+        async with a_world() as world:
+            world.is_awaited = True
+            end = world.append()
+            await world.until(lambda: world.flushed == [end])
+            assert world.flusher.longest_flush > 0
+
+    run(play)
+
+
+def test_one_flush_serves_all_who_gather_while_another_runs() -> None:
+    async def play() -> None:
+        async with a_world() as world:
+            world.disk.is_open.clear()
+            world.is_awaited = True
+            first = world.append()
+            await world.until(lambda: world.disk.flushes == 1)
+            last = [world.append() for _ in range(10)][-1]
+            world.disk.is_open.set()
+            await world.until(lambda: world.flushed[-1:] == [last])
+            assert world.flushed == [first, last]
+            assert world.disk.flushes == 2
+
+    run(play)
+
+
+def test_the_log_is_flushed_when_much_is_new() -> None:
+    async def play() -> None:
+        async with a_world(flush_bytes=300) as world:
+            world.append()
+            assert not world.flusher._wanted.is_set()
+            while world.store.log.end < 300:
+                world.append()
+            await world.until(lambda: bool(world.flushed))
+
+    run(play)
+
+
+def test_the_log_is_flushed_now_and_then() -> None:
+    async def play() -> None:
+        async with a_world(flush_interval=0.01) as world:
+            end = world.append()
+            await world.until(lambda: world.flushed == [end])
+
+    run(play)
+
+
+def test_a_changed_option_holds_from_the_next_time_on() -> None:
+    async def play() -> None:
+        async with a_world() as world:
+            world.state.change_options(a_state(flush_bytes=1).options)
+            end = world.append()
+            await world.until(lambda: world.flushed == [end])
+
+    run(play)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "Too many open files"), AttributeError("a fault of ours")]
+)
+def test_a_flush_that_fails_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(flusher, "_RETRY_INTERVAL", 0.001)
+
+    async def play() -> None:
+        async with a_world() as world:
+            world.disk.error = error
+            world.is_awaited = True
+            end = world.append()
+            await world.until(lambda: world.disk.flushes >= 3)
+            assert world.flushed == []
+            world.disk.error = None
+            await world.until(lambda: world.flushed == [end])
+            assert world.state.unwritable is None
+
+    run(play)
+
+
+def test_a_disk_that_fails_is_not_trusted_again() -> None:
+    async def play() -> None:
+        async with a_world() as world:
+            world.disk.error = OSError(errno.EIO, "Input/output error")
+            world.is_awaited = True
+            world.append()
+            await world.until(lambda: world.state.unwritable is not None)
+            world.disk.error = None
+            world.append()
+            assert "the disk fails" in (world.state.unwritable or "")
+            await asyncio.wait_for(asyncio.shield(world.flusher._tasks[0]), DEADLINE)
+            assert (world.disk.flushes, world.flushed) == (1, [])
+
+    run(play)
+
+
+def test_indexes_and_progress_are_saved_now_and_then() -> None:
+    async def play() -> None:
+        async with a_world(checkpoint_interval=0.01) as world:
+            world.state.offsets.commit("G", "T", 0, 5)
+            end = world.append()
+            await world.until(lambda: end in world.flushed)
+            await world.until(lambda: world.disk.read_all("config/consumerOffset.json") is not None)
+            assert world.disk.names("consumequeue") == ["T"]
+
+    run(play)
+
+
+def test_progress_is_not_saved_before_what_a_killed_process_left_is_durable() -> None:
+    """What it wrote is there for all who read, but maybe only in the memory of the system."""
+
+    async def play() -> None:
+        disk = Disk()
+        killed = a_state(disk)
+        killed.store.append([Record(topic_bytes=b"T", body=b"x", store_ip=killed.host.ip)], NOW_MS)
+        with ThreadPoolExecutor(2) as executor:
+            world = World(disk, executor, flush_interval=3600.0, checkpoint_interval=0.01)
+            assert world.store.log.flushed < world.store.log.end
+            world.state.offsets.commit("G", "T", 0, 1)
+            world.flusher.start()
+            await world.until(lambda: disk.read_all("config/consumerOffset.json") is not None)
+            await world.flusher.stop()
+        assert world.store.log.flushed == world.store.log.end
+
+    run(play)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_traced"),
+    [(DiskFull("consumequeue"), False), (AttributeError("a fault of ours"), True)],
+)
+def test_an_error_does_not_end_the_checkpoints(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    is_traced: bool,
+) -> None:
+    monkeypatch.setattr(flusher, "_RETRY_INTERVAL", 0.001)
+
+    async def play() -> None:
+        async with a_world(checkpoint_interval=0.01) as world:
+            world.disk.error = error
+            world.state.offsets.commit("G", "T", 0, 5)
+            end = world.append()
+            world.state.is_checkpoint_wanted = True
+            with pytest.raises(type(error)):
+                await world.flusher.forget()
+            await world.until(lambda: "the checkpoint cannot be written" in caplog.text)
+            world.disk.error = None
+            await world.until(lambda: end in world.flushed)
+            await world.until(lambda: world.disk.read_all("config/consumerOffset.json") is not None)
+
+    run(play)
+    assert ("Traceback" in caplog.text) is is_traced
+
+
+def test_what_was_deleted_is_forgotten_when_that_is_said() -> None:
+    async def play() -> None:
+        async with a_world() as world:
+            world.append()
+            world.state.is_checkpoint_wanted = True
+            await world.flusher.forget()
+            assert world.disk.names("consumequeue") == ["T"]
+            world.store.drop_topic("T")
+            world.state.is_checkpoint_wanted = True
+            await world.flusher.forget()
+            assert world.disk.names("consumequeue") == []
+            assert not world.state.is_checkpoint_wanted
+            await world.flusher.forget()
+
+    run(play)
+
+
+def test_being_cancelled_waits_for_what_is_under_way() -> None:
+    async def play() -> None:
+        begun, go_on, is_done = threading.Event(), threading.Event(), threading.Event()
+
+        def work() -> None:
+            begun.set()
+            assert go_on.wait(DEADLINE)
+            is_done.set()
+
+        with ThreadPoolExecutor(1) as executor:
+            task = asyncio.create_task(finish_in_thread(executor, work))
+            await asyncio.to_thread(begun.wait, DEADLINE)
+            task.cancel()
+            await asyncio.sleep(0)
+            assert not task.done()
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert is_done.is_set()
+
+    run(play)

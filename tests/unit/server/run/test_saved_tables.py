@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from downrange.errors import CorruptStore, DiskFull, MalformedBody
+from downrange.server.broker.tables import topic_table
+from downrange.server.run.saved_tables import SavedTables, progress_tables, promised_tables
+from downrange.store.files import MemoryFiles
+from tests.unit.server.broker.building import NOW_MS, a_state
+
+
+class Word:
+    """A table of one word."""
+
+    def __init__(self, word: str = "") -> None:
+        self.word = word
+        self.version = 0
+
+    def change(self, word: str) -> None:
+        self.word = word
+        self.version += 1
+
+    def dump(self) -> bytes:
+        return self.word.encode()
+
+    def load(self, data: bytes) -> None:
+        if data.startswith(b"?"):
+            raise MalformedBody("a word", "it cannot be read")
+        self.word = data.decode()
+
+
+def save(tables: SavedTables) -> None:
+    tables.write(tables.changes())
+
+
+def test_only_what_changed_is_written() -> None:
+    files, one, two = MemoryFiles(), Word(), Word()
+    tables = SavedTables(files, {"one": one, "two": two})
+    assert not tables.is_changed
+    one.change("1")
+    assert tables.is_changed
+    assert tables.changes() == {"one": b"1"}
+    assert not tables.is_changed
+    assert tables.changes() == {}
+
+
+def test_what_was_written_is_read_again() -> None:
+    files, word = MemoryFiles(), Word()
+    tables = SavedTables(files, {"config/word": word})
+    word.change("kept")
+    save(tables)
+    again = Word()
+    loaded = SavedTables(files, {"config/word": again})
+    loaded.load()
+    assert again.word == "kept"
+    assert not loaded.is_changed
+
+
+def test_what_could_not_be_written_is_written_later() -> None:
+    files, word = MemoryFiles(capacity=0), Word()
+    tables = SavedTables(files, {"word": word})
+    word.change("kept")
+    contents = tables.changes()
+    with pytest.raises(DiskFull):
+        tables.write(contents)
+    tables.forget(contents)
+    assert tables.changes() == {"word": b"kept"}
+
+
+def test_everything_is_written_though_nothing_changed() -> None:
+    tables = SavedTables(MemoryFiles(), {"one": Word("1"), "two": Word("2")})
+    assert tables.everything() == {"one": b"1", "two": b"2"}
+    assert not tables.is_changed
+
+
+def test_a_missing_file_leaves_the_table_as_it_is() -> None:
+    word = Word("default")
+    SavedTables(MemoryFiles(), {"word": word}).load()
+    assert word.word == "default"
+
+
+@pytest.mark.parametrize("damaged", [b"?", b""])
+def test_a_file_that_cannot_be_read_is_replaced_by_its_backup(damaged: bytes) -> None:
+    files, word = MemoryFiles(), Word()
+    files.replace("word", b"older")
+    files.replace("word", damaged)
+    SavedTables(files, {"word": word}).load()
+    assert word.word == "older"
+
+
+def test_a_file_that_cannot_be_read_nor_its_backup_is_an_error_that_names_it() -> None:
+    files = MemoryFiles()
+    files.replace("config/word", b"?")
+    files.replace("config/word", b"?")
+    with pytest.raises(CorruptStore, match="config/word") as caught:
+        SavedTables(files, {"config/word": Word()}).load()
+    assert isinstance(caught.value.__cause__, MalformedBody)
+
+
+def test_a_brokers_tables_survive() -> None:
+    files, state = MemoryFiles(), a_state()
+    state.topics.ensure("T", 3, 6, NOW_MS)
+    state.groups.get_or_create("G", state.options, NOW_MS)
+    state.offsets.commit("G", "T", 1, 42)
+    for tables in (promised_tables(files, state), progress_tables(files, state)):
+        tables.write(tables.everything())
+    assert topic_table.PATH in files.names("config") or files.read_all(topic_table.PATH)
+    again = a_state()
+    for tables in (promised_tables(files, again), progress_tables(files, again)):
+        tables.load()
+    assert list(again.topics) == list(state.topics)
+    assert again.groups.get("G") == state.groups.get("G")
+    assert again.offsets.get("G", "T", 1) == 42

@@ -1,0 +1,109 @@
+"""Options as texts: typed, each taken once, and a typo is never passed over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange.errors import OptionError
+from downrange.spark.option_reader import Texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_names_know_no_case() -> None:
+    texts = Texts({"SubScribe": "orders", "FAILONDATALOSS": "No"})
+    assert texts.has("subscribe")
+    assert texts.text("subscribe") == "orders"
+    assert texts.truth("failOnDataLoss", True) is False
+    texts.finish()
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    texts = Texts({})
+    assert texts.text("a") is None
+    assert texts.text("a", "b") == "b"
+    assert texts.truth("c", True) is True
+    assert texts.number("d", 7) == 7
+    assert texts.number_or_none("e") is None
+    assert texts.milliseconds("f", 200) == 0.2
+    assert texts.duration("g", 900.0) == 900.0
+    assert texts.words("h") == ()
+    assert texts.json("i") is None
+    assert texts.choice("j", "none", ("none", "queue")) == "none"
+
+
+def test_the_environment_speaks_where_no_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACE", "from-outside")
+    assert Texts({}).text("place", env="PLACE") == "from-outside"
+    assert Texts({"place": "given"}).text("place", env="PLACE") == "given"
+    monkeypatch.setenv("PLACE", "")
+    assert Texts({}).text("place", "default", env="PLACE") == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("15m", 900.0), ("200 ms", 0.2), ("30", 30.0), ("1.5h", 5400.0), ("2 SECONDS", 2.0)],
+)
+def test_a_duration_names_its_unit(text: str, seconds: float) -> None:
+    assert Texts({"d": text}).duration("d", 0.0) == pytest.approx(seconds)
+
+
+def test_words_are_separated_by_commas_and_counted_once() -> None:
+    assert Texts({"w": " a, b,,a "}).words("w") == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("given", "take", "problem"),
+    [
+        ("", "text", "is empty; leave it out"),
+        (" ", "text", "is empty; leave it out"),
+        ("maybe", "truth", "neither true nor false"),
+        ("ten", "number", "no whole number"),
+        ("0", "number", "less than 1"),
+        ("15 parsecs", "duration", "no duration; write 500ms, 30s or 15m"),
+        ("soon", "duration", "no duration"),
+        (",", "words", "names nothing"),
+        ("[1]", "json", "no JSON object"),
+        ("{", "json", "no JSON"),
+        ("both", "choice", "none of none, queue"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(given: str, take: str, problem: str) -> None:
+    texts = Texts({"Option": given})
+    takes: dict[str, Callable[[], object]] = {
+        "text": lambda: texts.text("option"),
+        "truth": lambda: texts.truth("option", True),
+        "number": lambda: texts.number("option", 1),
+        "duration": lambda: texts.duration("option", 1.0),
+        "words": lambda: texts.words("option"),
+        "json": lambda: texts.json("option"),
+        "choice": lambda: texts.choice("option", "none", ("none", "queue")),
+    }
+    with pytest.raises(OptionError, match="option") as caught:
+        takes[take]()
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("maxOfsetsPerTrigger", "did you mean maxOffsetsPerTrigger?"),
+        ("kafka.bootstrap.servers", "nameServer"),
+        ("pushdown", "queueIds, brokers, tags"),
+        ("entirelyElse", "there are maxOffsetsPerTrigger"),
+    ],
+)
+def test_what_nobody_takes_is_refused_with_a_hint(name: str, hint: str) -> None:
+    texts = Texts({name: "1"})
+    texts.number_or_none("maxOffsetsPerTrigger")
+    with pytest.raises(OptionError, match=f"unknown option '{name}'") as caught:
+        texts.finish()
+    assert hint in str(caught.value)
+
+
+def test_an_option_that_looks_like_another_is_named() -> None:
+    assert Texts({"subscibe": "t"}).meant(("subscribe",)) == "'subscibe'; did you mean subscribe?"
+    assert Texts({"nothing": "t"}).meant(("subscribe",)) is None

@@ -1,0 +1,172 @@
+"""Columns and options of a write, refused on the driver with a word on what to do."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from downrange.errors import OptionError
+from downrange.spark.schema import spark_schema
+from downrange.spark.write.write_options import WriteOptions, parse_write
+from downrange.spark.write.writers import RocketMQStreamWriter, RocketMQWriter
+
+STRING = StringType()
+ALL: dict[str, Any] = {
+    "body": BinaryType(),
+    "topic": STRING,
+    "keys": ArrayType(STRING),
+    "tags": STRING,
+    "properties": MapType(STRING, STRING),
+    "queue_id": IntegerType(),
+    "broker_name": STRING,
+    "sharding_key": STRING,
+    "delay_time_ms": LongType(),
+}
+
+
+def options(**given: str) -> WriteOptions:
+    return parse_write({"nameServer": "127.0.0.1:1", **given})
+
+
+def schema(columns: dict[str, Any]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def writer(columns: dict[str, Any], **given: str) -> RocketMQWriter:
+    return RocketMQWriter(options(**given), schema(columns), overwrite=False)
+
+
+def test_all_columns_are_welcome_and_the_writer_pickles() -> None:
+    for one in (
+        writer(ALL),
+        writer(ALL | {"msg_id": STRING}, dedup="column"),
+        writer({"body": STRING, "keys": STRING}, topic="orders"),
+        RocketMQStreamWriter(options(), schema(ALL), overwrite=False),
+    ):
+        assert vars(pickle.loads(pickle.dumps(one))) == vars(one)
+
+
+def test_every_write_has_a_job_of_its_own() -> None:
+    assert vars(writer(ALL)) != vars(writer(ALL))
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "problem"),
+    [
+        ({"topic": STRING}, {}, r"no column 'body', only topic; .*to_json"),
+        ({}, {"topic": "orders"}, "no column 'body', only none at all"),
+        ({"body": STRING}, {}, "set the option topic, or add a column 'topic'"),
+        (ALL | {"colour": STRING}, {}, "'colour' is none that can be written.* drop it, or put it"),
+        (ALL | {"tag": STRING}, {}, "did you mean 'tags'"),
+        ({"value": STRING}, {}, "'value' is called 'body' here; rename it with alias"),
+        (ALL | {"key": STRING}, {}, "'key' is called 'keys', to look messages up by, or 'shard"),
+        (ALL | {"partition": IntegerType()}, {}, "'partition' is called 'queue_id' here"),
+        (ALL | {"Body": STRING}, {}, "did you mean 'body'"),
+        (ALL | {"body": TimestampType()}, {}, r"'body' is timestamp, .*cast\(\"string\"\)"),
+        (ALL | {"keys": ArrayType(LongType())}, {}, "not string or array<string>"),
+        (ALL | {"properties": MapType(STRING, LongType())}, {}, r"map<string,bigint>, not map<st"),
+        (ALL | {"properties": STRING}, {}, "not map<string,string>"),
+        (ALL | {"queue_id": STRING}, {}, r"'queue_id' is string, not int; cast it"),
+        (ALL | {"tags": LongType()}, {}, r"col\(\"tags\"\).cast\(\"string\"\), or drop it"),
+        ({"body": STRING, "broker_name": STRING}, {"topic": "t"}, "nothing without 'queue_id'"),
+        (ALL | {"msg_id": STRING}, {}, "dedup=key makes ids of its own; set dedup=column"),
+        (ALL | {"msg_id": STRING}, {"dedup": "none"}, "dedup=none makes ids"),
+        (ALL, {"dedup": "column"}, "takes ids from the column 'msg_id', which is not there"),
+    ],
+)
+def test_a_column_that_cannot_be_written_is_named(
+    columns: dict[str, Any], given: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(OptionError, match=problem):
+        writer(columns, **given)
+
+
+def test_a_column_that_is_there_twice_is_named() -> None:
+    twice = StructType([*schema(ALL).fields, StructField("body", STRING)])
+    with pytest.raises(OptionError, match="'body' is there twice"):
+        RocketMQWriter(options(), twice, overwrite=False)
+
+
+@pytest.mark.parametrize("include_metadata", [False, True])
+def test_what_was_read_is_not_written_back_as_it_is(include_metadata: bool) -> None:
+    """Where rows go must not be guessed from columns that were left in."""
+    with pytest.raises(OptionError, match=r"'offset' comes from a read .*df.select\(\"topic\""):
+        RocketMQWriter(
+            options(dedup="column"),
+            spark_schema(include_metadata=include_metadata),
+            overwrite=False,
+        )
+
+
+def test_topics_are_not_overwritten() -> None:
+    with pytest.raises(OptionError, match="keeps what is in it"):
+        RocketMQWriter(options(), schema(ALL), overwrite=True)
+    with pytest.raises(OptionError, match='"complete" cannot be'):
+        RocketMQStreamWriter(options(), schema(ALL), overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"topik": "orders"}, "unknown option 'topik'; did you mean topic"),
+        ({"topic": "a b"}, "topic 'a b' holds"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "belongs to the brokers"),
+        ({"orderBy": "key"}, "none of none, queue"),
+        ({"dedup": "yes"}, "none of key, column, none"),
+        ({"inFlight": "0"}, "less than 1"),
+        ({"maxBatchBytes": "10"}, "less than 1024"),
+        ({"maxBatchBytes": str(16 << 20)}, "maxBatchBytes=16777216 is more than a request holds"),
+        ({"maxMessageBytes": str(16 << 20)}, "maxMessageBytes=16777216 is more"),
+        ({"compression": "snappy"}, "none of zlib, lz4, zstd"),
+        ({"producerGroup": "DEFAULT_PRODUCER"}, "means that none was chosen"),
+        ({"autoCreate": "on"}, "none of off, balanced"),
+        ({"sendTimeoutMs": "0"}, "less than 1"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        options(**given)
+
+
+def test_options_are_read_whatever_their_case_and_what_spark_adds_is_let_pass() -> None:
+    assert options(
+        TOPIC="orders",
+        orderby="queue",
+        Dedup="none",
+        inflight="3",
+        maxbatchbytes="2048",
+        maxMessageBytes="100",
+        compressOver="50",
+        compression="zstd",
+        producerGroup="mine",
+        sendTimeoutMs="1500",
+        autoCreate="balanced",
+        checkpointLocation="/tmp/x",
+        queryName="q",
+    ) == WriteOptions(
+        connection=options().connection,
+        topic="orders",
+        is_ordered=True,
+        dedup="none",
+        in_flight=3,
+        batch_bytes_max=2048,
+        message_bytes_max=100,
+        compress_over_bytes=50,
+        compression="zstd",
+        group="mine",
+        timeout=1.5,
+        auto_create="balanced",
+    )
