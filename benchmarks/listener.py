@@ -71,7 +71,7 @@ class NullService:
         self.kept.append((peer.number, request))
         return ()
 
-    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+    def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Do nothing."""
         return ()
 

@@ -271,7 +271,7 @@ def test_a_pull_that_waits_is_answered_within_milliseconds_of_the_message(tmp_pa
             fastest = 1.0
             for number in range(1, 11):
                 waiting = consumer.start(pull_request(number, suspend_ms=15_000))
-                wait_until(lambda: len(server.state.parked) == 1)
+                wait_until(lambda: len(server.state.held_pulls) == 1)
                 begun = time.monotonic()
                 producer.ask(send_request(b"next"))
                 assert consumer.finish(waiting).code == 0
@@ -488,7 +488,7 @@ def test_a_stop_is_quick_though_the_name_server_is_gone(tmp_path: Path, is_silen
     ):
         peer.ask(send_request(b"x"))
         waiting = peer.start(pull_request(1, suspend_ms=15_000))
-        wait_until(lambda: len(server.state.parked) == 1)
+        wait_until(lambda: len(server.state.held_pulls) == 1)
         if is_silent:
             names._listener.intercept = lambda request, peer: drop()
         else:

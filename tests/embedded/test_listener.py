@@ -17,7 +17,7 @@ from downrange.errors import CannotListen
 from downrange.options import ListenerOptions
 from downrange.server.net import interception
 from downrange.server.net.listener import Listener
-from downrange.server.outputs import Ask, Disconnect, LateReply, Note, Output, Push, Reply
+from downrange.server.outputs import Call, Disconnect, LateReply, Note, Output, Push, Reply
 from downrange.server.outputs import Peer as Caller
 from downrange.server.run.runner import ServerThread, run_until_signal
 from downrange.wire.codes import HeaderCodec, ResponseCode
@@ -57,7 +57,7 @@ class OddService:
             case 5:
                 return [Push(peer.number, Command(40)), Push(10**9, Command(40)), Reply(Command(0))]
             case 8:
-                return [Ask(peer.number, Command(307), 0.2, partial(self._pass_on, peer, request))]
+                return [Call(peer.number, Command(307), 0.2, partial(self._pass_on, peer, request))]
             case _:
                 return [Reply(Command(0)), Disconnect(peer.number), Disconnect(10**9)]
 
@@ -72,7 +72,7 @@ class OddService:
         text = "nothing" if answer is None else answer.body.decode()
         return [LateReply(peer.number, request, Command(0, {"answer": text, "now": str(now_ms)}))]
 
-    def lose(self, peer: Caller, now_ms: int) -> Iterable[Output]:
+    def on_disconnect(self, peer: Caller, now_ms: int) -> Iterable[Output]:
         self.lost.append(peer)
         return [Note(f"lost {peer.address}", is_warning=True)]
 

@@ -81,7 +81,7 @@ class RecordingNameServer:
             self.tables.append(body.topic_config_serialize_wrapper)
         return [Reply(Command(0, body=self.reply_body))]
 
-    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+    def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         return ()
 
     @property

@@ -22,7 +22,7 @@ from downrange.options import ListenerOptions
 from downrange.server.net import interception
 from downrange.server.net.listener import Listener
 from downrange.server.net.remote import RemotePeer
-from downrange.server.outputs import Ask, LateReply, Output, Peer, Push, Reply
+from downrange.server.outputs import Call, LateReply, Output, Peer, Push, Reply
 from downrange.wire.codes import ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.signing import SIGNATURE, signature
@@ -56,7 +56,7 @@ class EchoService:
             late = LateReply(peer.number, request, reply)
             return [
                 Push(peer.number, Command(40)),
-                Ask(peer.number, Command(307), WAIT, self._then(late)),
+                Call(peer.number, Command(307), WAIT, self._then(late)),
             ]
         return [Reply(reply)]
 
@@ -67,7 +67,7 @@ class EchoService:
 
         return then
 
-    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+    def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         return ()
 
 

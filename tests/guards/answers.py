@@ -88,8 +88,8 @@ class _Server:
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
         return self._broker.handle(request, peer, now_ms)
 
-    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
-        return self._broker.lose(peer, now_ms)
+    def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+        return self._broker.on_disconnect(peer, now_ms)
 
     # ---- as the transport ----
 

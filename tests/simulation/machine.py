@@ -181,9 +181,9 @@ class Machine:
         """Answer a request."""
         return () if self._run is None else self._run.handle(request, peer, now_ms)
 
-    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+    def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Hear that a connection ended."""
-        return () if self._run is None else self._run.broker.lose(peer, now_ms)
+        return () if self._run is None else self._run.broker.on_disconnect(peer, now_ms)
 
     def _lose_power(self) -> None:
         self.dispatcher = None

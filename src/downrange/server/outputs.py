@@ -72,21 +72,21 @@ class Push(msgspec.Struct):
     command: Command
 
 
-class Ask(msgspec.Struct):
+class Call(msgspec.Struct):
     """Send a request of ours that wants an answer.
 
     Attributes:
         connection: Number of the connection that is asked.
         command: The request.
         timeout: How long the answer may take.
-        then: Gets the reply, or None when none came in time or the peer is gone, and the time;
+        on_reply: Gets the reply, or None when none came in time or the peer is gone, and the time;
             returns what to do next. It is called exactly once.
     """
 
     connection: int
     command: Command
     timeout: float
-    then: Callable[[Command | None, int], Iterable[Output]]
+    on_reply: Callable[[Command | None, int], Iterable[Output]]
 
 
 class Disconnect(msgspec.Struct):
@@ -102,7 +102,7 @@ class Note(msgspec.Struct):
     is_warning: bool = False
 
 
-Output: TypeAlias = Reply | LateReply | Push | Ask | Disconnect | Note
+Output: TypeAlias = Reply | LateReply | Push | Call | Disconnect | Note
 
 
 def refusal(code: ResponseCode, remark: str) -> Command:

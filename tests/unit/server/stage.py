@@ -117,7 +117,7 @@ class FakeService:
         reply = Reply(Command(0, body=self.body))
         return [self.kept.pop(), reply] if request.code == RELEASE else [reply]
 
-    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+    def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         self.events.append("lost")
         return ()
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
-    from downrange.server.broker.write_queue import Arrival
+    from downrange.server.broker.write_queue import PendingWrite
     from downrange.wire.command import Command
     from downrange.wire.records import Record
 
@@ -64,10 +64,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     **broker_admin.HANDLERS,
 }
 #: Requests whose records are gathered; every other one sees what arrived before it as stored.
-_GATHERED: Final = frozenset(map(int, send.HANDLERS))
+_SENDS: Final = frozenset(map(int, send.HANDLERS))
 #: Requests that promise what the tables say. Who repeats one, as its first answer was lost, waits
 #: like the first time: what he wants is in force then, but maybe not saved.
-_PROMISING: Final = frozenset(
+_AWAIT_PUBLICATION: Final = frozenset(
     {
         int(RequestCode.UPDATE_AND_CREATE_TOPIC),
         int(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST),
@@ -79,19 +79,19 @@ _PROMISING: Final = frozenset(
 )
 _ROUNDS_MAX: Final = 100
 #: What time demands, in this order.
-_DUTIES: Final[tuple[Callable[[BrokerState, int], Iterable[Output]], ...]] = (
+_TICK_STEPS: Final[tuple[Callable[[BrokerState, int], Iterable[Output]], ...]] = (
     deliver_due,
     fire_due,
     check_half_messages,
-    pull.answer_parked,
+    pull.answer_held,
     clients.expire,
 )
 #: How often the operator is told that a duty fails.
-_COMPLAINT_INTERVAL_MS: Final = 10_000
+_REPORT_INTERVAL_MS: Final = 10_000
 _UNSAVED: Final = "the change is in force, but it could not be saved"
 
 
-class _Held(NamedTuple):
+class _WaitingOutputs(NamedTuple):
     """Outputs that wait: for the log up to a position, for the tables up to a version."""
 
     log_position: int
@@ -111,12 +111,12 @@ class Broker:
         self.state = state
         # In the order of waiting, which is that of release, or nearly so: only the front is looked
         # at, and those behind it wait for a moment longer at worst.
-        self._unflushed: deque[_Held] = deque()
-        self._unpublished: deque[_Held] = deque()
+        self._unflushed: deque[_WaitingOutputs] = deque()
+        self._unpublished: deque[_WaitingOutputs] = deque()
         self._flushed = state.store.log.end
         self._published = self.version
         self._ready: list[Output] = []  # for the end of this turn
-        self._complained_ms: dict[str, int] = {}
+        self._reported_ms: dict[str, int] = {}
 
     @property
     def awaits_flush(self) -> bool:
@@ -140,8 +140,8 @@ class Broker:
             remark = f" request type {request.code} not supported"  # the leading blank is Apache's
             return [Reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))]
         state = self.state
-        is_gathered = request.code in _GATHERED
-        if state.intake and not is_gathered:
+        is_send = request.code in _SENDS
+        if state.write_queue and not is_send:
             self._store_all(now_ms)
         topics, groups = state.topics, state.groups
         version = topics.version + groups.version
@@ -150,17 +150,17 @@ class Broker:
         except RocketMQError as error:
             return [Reply(refusal(ResponseCode.SYSTEM_ERROR, str(error)))]
         if topics.version + groups.version != version:
-            if not (is_gathered and answer):  # else it refused, and the last one is somebody else's
-                state.intake.hold_last(self.version)
+            if not (is_send and answer):  # else it refused, and the last one is somebody else's
+                state.write_queue.hold_last(self.version)
             return self._until_published(request, peer, answer, now_ms)
-        if request.code in _PROMISING and version > self._published:
+        if request.code in _AWAIT_PUBLICATION and version > self._published:
             return self._until_published(request, peer, answer, now_ms)
         return answer
 
-    def lose(self, peer: Peer, now_ms: int) -> list[Output]:
+    def on_disconnect(self, peer: Peer, now_ms: int) -> list[Output]:
         """Hear that a connection ended."""
-        self.state.parked.lose(peer.number)
-        return clients.lose_peer(self.state, peer, now_ms)
+        self.state.held_pulls.drop_connection(peer.number)
+        return clients.on_disconnect(self.state, peer, now_ms)
 
     def commit(self, now_ms: int) -> list[Output]:
         """Store what arrived in this turn, answer those who sent it, wake those who wait for it."""
@@ -172,13 +172,13 @@ class Broker:
         """Do what time demands."""
         # What was answered for must be stored before time goes on: a recall, for example.
         outputs = self.commit(now_ms)
-        for duty in _DUTIES:
+        for step in _TICK_STEPS:
             try:
-                outputs += duty(self.state, now_ms)
+                outputs += step(self.state, now_ms)
             except Exception as error:  # a fault in one duty must not end the others
-                outputs += self._complain(duty.__name__, error, now_ms)
+                outputs += self._report_failure(step.__name__, error, now_ms)
         outputs += self.commit(now_ms)
-        outputs += self._give_up_waiting(now_ms)
+        outputs += self._time_out(now_ms)
         self.state.statistics.sample(now_ms)
         return outputs
 
@@ -194,7 +194,7 @@ class Broker:
     def close(self, now_ms: int) -> list[Output]:
         """Store what is left of this turn and answer the pulls that wait."""
         outputs = self.commit(now_ms)
-        outputs += pull.answer_everyone(self.state, now_ms)
+        outputs += pull.answer_all_held(self.state, now_ms)
         return outputs
 
     def log_flushed(self, position: int) -> list[Output]:
@@ -203,11 +203,11 @@ class Broker:
         outputs: list[Output] = []
         unflushed = self._unflushed
         while unflushed and unflushed[0].log_position <= self._flushed:
-            held = unflushed.popleft()
-            if held.version > self._published:  # its topic is not known everywhere yet
-                self._unpublished.append(held)
+            waiting = unflushed.popleft()
+            if waiting.version > self._published:  # its topic is not known everywhere yet
+                self._unpublished.append(waiting)
             else:
-                outputs += held.outputs
+                outputs += waiting.outputs
         return outputs
 
     def published(self, version: int) -> list[Output]:
@@ -219,61 +219,61 @@ class Broker:
             outputs += unpublished.popleft().outputs
         return outputs
 
-    def give_up(self) -> list[Output]:
+    def time_out_all(self) -> list[Output]:
         """Answer everyone who still waits, and say what does not hold."""
         outputs: list[Output] = []
         for waiting in (self._unflushed, self._unpublished):
             while waiting:
-                outputs += _taken_back(waiting.popleft())
+                outputs += _as_timed_out(waiting.popleft())
         return outputs
 
     # ---- storing ----
 
     def _store_all(self, now_ms: int) -> None:
         for _ in range(_ROUNDS_MAX):  # finishing may bring new records, such as a half's end
-            arrivals = self.state.intake.take()
-            if not arrivals:
+            writes = self.state.write_queue.take()
+            if not writes:
                 break
-            self._store(arrivals, now_ms)
+            self._store(writes, now_ms)
 
-    def _store(self, arrivals: list[Arrival], now_ms: int) -> None:
-        if len(arrivals) == 1:
-            records, properties = arrivals[0].records, arrivals[0].properties
+    def _store(self, writes: list[PendingWrite], now_ms: int) -> None:
+        if len(writes) == 1:
+            records, properties = writes[0].records, writes[0].properties
         else:
-            records = [record for arrival in arrivals for record in arrival.records]
-            properties = [parsed for arrival in arrivals for parsed in arrival.properties]
+            records = [record for write in writes for record in write.records]
+            properties = [parsed for write in writes for parsed in write.properties]
         try:
             self.state.store.append(records, now_ms, properties)
         except (RocketMQError, OSError) as error:
-            self._store_apart(arrivals, error, now_ms)
+            self._store_apart(writes, error, now_ms)
             return
         is_sync = self.state.options.flush == "sync"
         end, ready = self.state.store.log.end, self._ready
-        for arrival in arrivals:
-            outputs = arrival.finish(None, now_ms)
-            position = end if is_sync and arrival.is_flush_awaited else 0
-            if position or arrival.version > self._published:
-                self._hold(_Held(position, arrival.version, now_ms, list(outputs)))
+        for write in writes:
+            outputs = write.on_stored(None, now_ms)
+            position = end if is_sync and write.is_flush_awaited else 0
+            if position or write.version > self._published:
+                self._wait(_WaitingOutputs(position, write.version, now_ms, list(outputs)))
             else:
                 ready += outputs
-        if len(self.state.parked):
+        if len(self.state.held_pulls):
             self._wake(records, now_ms)
 
     def _store_apart(
-        self, arrivals: list[Arrival], error: RocketMQError | OSError, now_ms: int
+        self, writes: list[PendingWrite], error: RocketMQError | OSError, now_ms: int
     ) -> None:
         """Store those that can be, when together they cannot."""
         if isinstance(error, DiskFull):
             self.state.unwritable = DISK_FULL  # until there is space again, nobody need try
             self._ready.append(Note(f"sends are refused: {DISK_FULL}", is_warning=True))
-        if len(arrivals) > 1 and not isinstance(error, DiskFull):
-            for arrival in arrivals:
-                self._store([arrival], now_ms)
+        if len(writes) > 1 and not isinstance(error, DiskFull):
+            for write in writes:
+                self._store([write], now_ms)
             return
         if isinstance(error, OSError):
             error = RocketMQError(f"the log cannot be written: {error}")
-        for arrival in arrivals:
-            self._ready += arrival.finish(error, now_ms)
+        for write in writes:
+            self._ready += write.on_stored(error, now_ms)
 
     def _wake(self, records: Sequence[Record | RecordBatch], now_ms: int) -> None:
         seen: set[tuple[bytes, int]] = set()
@@ -294,47 +294,47 @@ class Broker:
         for output in answer:
             if isinstance(output, Reply):
                 late = LateReply(peer.number, request, output.command)
-                self._hold(_Held(0, self.version, now_ms, [late]))
+                self._wait(_WaitingOutputs(0, self.version, now_ms, [late]))
             else:
                 now.append(output)
         return now
 
-    def _hold(self, held: _Held) -> None:
+    def _wait(self, waiting: _WaitingOutputs) -> None:
         """Keep outputs until what they promise holds; those of a one-way request are none."""
-        if not held.outputs:
+        if not waiting.outputs:
             return
-        if held.log_position > self._flushed:
-            self._unflushed.append(held)
-        elif held.version > self._published:
-            self._unpublished.append(held)
+        if waiting.log_position > self._flushed:
+            self._unflushed.append(waiting)
+        elif waiting.version > self._published:
+            self._unpublished.append(waiting)
         else:
-            self._ready += held.outputs
+            self._ready += waiting.outputs
 
-    def _give_up_waiting(self, now_ms: int) -> list[Output]:
+    def _time_out(self, now_ms: int) -> list[Output]:
         """Answer those who waited too long, and say what does not hold."""
         begun_ms = now_ms - self.state.options.flush_timeout * 1000
         outputs: list[Output] = []
         for waiting in (self._unflushed, self._unpublished):
             while waiting and waiting[0].since_ms <= begun_ms:
-                outputs += _taken_back(waiting.popleft())
+                outputs += _as_timed_out(waiting.popleft())
         return outputs
 
-    def _complain(self, duty: str, error: Exception, now_ms: int) -> list[Output]:
-        if now_ms - self._complained_ms.get(duty, 0) < _COMPLAINT_INTERVAL_MS:
+    def _report_failure(self, step: str, error: Exception, now_ms: int) -> list[Output]:
+        if now_ms - self._reported_ms.get(step, 0) < _REPORT_INTERVAL_MS:
             return []
-        self._complained_ms[duty] = now_ms
-        return [Note(f"{duty} failed: {type(error).__name__}: {error}", is_warning=True)]
+        self._reported_ms[step] = now_ms
+        return [Note(f"{step} failed: {type(error).__name__}: {error}", is_warning=True)]
 
 
-def _taken_back(held: _Held) -> list[Output]:
+def _as_timed_out(waiting: _WaitingOutputs) -> list[Output]:
     """Turn promises into what is true: stored, maybe not durably; changed, but not saved.
 
     Others promise nothing, such as the first pull of a group, and are answered as they are.
     """
-    for late in held.outputs:
+    for late in waiting.outputs:
         if isinstance(late, LateReply) and late.command.code == ResponseCode.SUCCESS:
-            if late.request.code in _GATHERED:
+            if late.request.code in _SENDS:
                 late.command.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
-            elif held.log_position or late.request.code in _PROMISING:
+            elif waiting.log_position or late.request.code in _AWAIT_PUBLICATION:
                 late.command = refusal(ResponseCode.SYSTEM_ERROR, _UNSAVED)
-    return held.outputs
+    return waiting.outputs

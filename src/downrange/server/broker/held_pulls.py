@@ -1,6 +1,6 @@
 """Pulls that wait for messages: answered when one arrives, or when their time is over.
 
-A pull is parked under its queue. An append to that queue wakes those whose filter takes the new
+A pull is held under its queue. An append to that queue wakes those whose filter takes the new
 message's tag; every few seconds the queue is looked at again, so that a pull whose filter takes
 none of what arrived learns its new offset (Java: PullRequestHoldService).
 
@@ -29,7 +29,7 @@ _Key = TypeVar("_Key", Queue, int)
 _GONE_MAX: Final = 1024
 
 
-class ParkedPull:
+class HeldPull:
     """One pull that waits.
 
     Attributes:
@@ -59,7 +59,7 @@ class ParkedPull:
         return self.header.topic, self.header.queue_id
 
 
-class ParkedPulls:
+class HeldPulls:
     """All pulls that wait.
 
     Args:
@@ -74,10 +74,10 @@ class ParkedPulls:
         self.pulls_max = pulls_max
         self.checked_ms = 0
         # Sets that keep their order: who came first is answered first.
-        self._all: dict[ParkedPull, None] = {}
-        self._by_queue: dict[Queue, dict[ParkedPull, None]] = {}
-        self._by_connection: dict[int, dict[ParkedPull, None]] = {}
-        self._times: list[tuple[int, int, ParkedPull]] = []  # a heap; the number breaks ties
+        self._all: dict[HeldPull, None] = {}
+        self._by_queue: dict[Queue, dict[HeldPull, None]] = {}
+        self._by_connection: dict[int, dict[HeldPull, None]] = {}
+        self._times: list[tuple[int, int, HeldPull]] = []  # a heap; the number breaks ties
         self._number = 0
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class ParkedPulls:
         """Whether anyone waits for a queue."""
         return queue in self._by_queue
 
-    def park(self, pull: ParkedPull) -> bool:
+    def hold(self, pull: HeldPull) -> bool:
         """Let a pull wait; False when there are too many."""
         if len(self._all) >= self.pulls_max:
             return False
@@ -102,7 +102,7 @@ class ParkedPulls:
             heapify(self._times)
         return True
 
-    def wake(self, queue: Queue, tag_hashes: AbstractSet[int]) -> list[ParkedPull]:
+    def wake(self, queue: Queue, tag_hashes: AbstractSet[int]) -> list[HeldPull]:
         """Return, and forget, those of a queue whose filter takes one of these tags."""
         return self._forget(
             pull
@@ -110,28 +110,28 @@ class ParkedPulls:
             if pull.tag_hashes is None or not pull.tag_hashes.isdisjoint(tag_hashes)
         )
 
-    def expired(self, now_ms: int) -> list[ParkedPull]:
+    def expired(self, now_ms: int) -> list[HeldPull]:
         """Return, and forget, those whose time is over."""
-        over: list[ParkedPull] = []
+        over: list[HeldPull] = []
         while self._times and self._times[0][0] <= now_ms:
             pull = heappop(self._times)[2]
             if pull in self._all:
                 over.append(pull)
         return self._forget(over)
 
-    def take_if(self, is_wanted: Callable[[ParkedPull], bool]) -> list[ParkedPull]:
+    def take_if(self, is_wanted: Callable[[HeldPull], bool]) -> list[HeldPull]:
         """Return, and forget, those that are wanted."""
         return self._forget(filter(is_wanted, self._all))
 
-    def all(self) -> list[ParkedPull]:
+    def all(self) -> list[HeldPull]:
         """Return, and forget, everyone."""
         return self._forget(self._all)
 
-    def lose(self, connection: int) -> None:
+    def drop_connection(self, connection: int) -> None:
         """Forget the pulls of a connection that ended."""
         self._forget(self._by_connection.get(connection, ()))
 
-    def _forget(self, pulls: Iterable[ParkedPull]) -> list[ParkedPull]:
+    def _forget(self, pulls: Iterable[HeldPull]) -> list[HeldPull]:
         gone = list(pulls)
         for pull in gone:
             del self._all[pull]
@@ -140,7 +140,7 @@ class ParkedPulls:
         return gone
 
 
-def _remove(groups: dict[_Key, dict[ParkedPull, None]], key: _Key, pull: ParkedPull) -> None:
+def _remove(groups: dict[_Key, dict[HeldPull, None]], key: _Key, pull: HeldPull) -> None:
     """Take a pull out of its group, and the group away with the last one."""
     group = groups[key]
     del group[pull]

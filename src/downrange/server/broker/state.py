@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from downrange.server.broker.held_pulls import ParkedPulls
+from downrange.server.broker.held_pulls import HeldPulls
 from downrange.server.broker.scheduled.delay_levels import DelayedMessages
 from downrange.server.broker.scheduled.timed_messages import TimedMessages
 from downrange.server.broker.tables.client_table import Clients
@@ -16,7 +16,7 @@ from downrange.server.broker.tables.queue_locks import QueueLocks
 from downrange.server.broker.tables.statistics import Statistics
 from downrange.server.broker.tables.topic_table import READ_WRITE, TopicTable, create_system_topics
 from downrange.server.broker.transactions.half_messages import HalfMessages
-from downrange.server.broker.write_queue import Intake
+from downrange.server.broker.write_queue import WriteQueue
 from downrange.server.outputs import Note
 from downrange.wire.codes import SysFlag
 from downrange.wire.ids import offset_id
@@ -107,13 +107,13 @@ class BrokerState:
         self.unwritable: str | None = None
         self.disk_used = 0.0
         self.is_checkpoint_wanted = False
-        self.intake = Intake()
+        self.write_queue = WriteQueue()
         self.topics = TopicTable()
         self.groups = GroupTable()
         self.offsets = GroupOffsets()
         self.clients = Clients()
         self.locks = QueueLocks()
-        self.parked = ParkedPulls(options.parked_pulls_max)
+        self.held_pulls = HeldPulls(options.parked_pulls_max)
         self.delays = DelayedMessages(options.delay_levels)
         self.timers = TimedMessages()
         self.halves = HalfMessages()
@@ -123,13 +123,13 @@ class BrokerState:
     def change_options(self, options: BrokerOptions) -> None:
         """Go on with other options; delay levels, names and addresses stay as they are."""
         self.options = options
-        self.parked.pulls_max = options.parked_pulls_max
-        self.marks = {
+        self.held_pulls.pulls_max = options.parked_pulls_max
+        self.broker_properties = {
             str(PropertyKey.REGION): options.region,
             str(PropertyKey.TRACE_ON): "true" if options.is_trace_on else "false",
             str(PropertyKey.CLUSTER): options.cluster,
         }
-        self.marks_text = encode_properties(self.marks)
+        self.broker_properties_text = encode_properties(self.broker_properties)
         self.stored_form = StoredForm(
             id_prefix=self.host.id_prefix, is_trace_on=options.is_trace_on, region=options.region
         )

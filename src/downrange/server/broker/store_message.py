@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.server.broker.scheduled.delay_levels import delay_message
 from downrange.server.broker.scheduled.timed_messages import time_message
-from downrange.server.broker.write_queue import Finish, nothing_more
+from downrange.server.broker.write_queue import OnStored, no_outputs
 from downrange.server.outputs import refusal
 from downrange.wire.codes import ResponseCode
 from downrange.wire.properties import PropertyKey
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from downrange.wire.records import Record
 
 #: A message with one of these is not delivered at once.
-DETOURS: Final = frozenset(
+REDIRECT_KEYS: Final = frozenset(
     {
         str(PropertyKey.DELAY),
         str(PropertyKey.TIMER_DELAY_SEC),
@@ -47,12 +47,12 @@ def join_properties(properties: Mapping[str, str]) -> bytes:
     )
 
 
-def put(
+def store_message(
     state: BrokerState,
     record: Record,
     properties: dict[str, str],
     now_ms: int,
-    finish: Finish = nothing_more,
+    on_stored: OnStored = no_outputs,
     *,
     is_flush_awaited: bool = False,
 ) -> Command | None:
@@ -64,25 +64,25 @@ def put(
             `properties`.
         properties: Its properties; a detour changes them, and the record with them.
         now_ms: The time.
-        finish: Told how it went; `record` then says where it was stored.
-        is_flush_awaited: Whether what `finish` returns waits until the record is durable.
+        on_stored: Told how it went; `record` then says where it was stored.
+        is_flush_awaited: Whether what `on_stored` returns waits until the record is durable.
     """
-    if state.unwritable is None and not DETOURS.isdisjoint(properties):
-        refused = _detour(state, record, properties, now_ms)
+    if state.unwritable is None and not REDIRECT_KEYS.isdisjoint(properties):
+        refused = _redirect(state, record, properties, now_ms)
         if refused is not None:
             return refused
-    return put_now(state, record, properties, finish, is_flush_awaited=is_flush_awaited)
+    return store_directly(state, record, properties, on_stored, is_flush_awaited=is_flush_awaited)
 
 
-def put_now(
+def store_directly(
     state: BrokerState,
     record: Record,
     properties: dict[str, str],
-    finish: Finish = nothing_more,
+    on_stored: OnStored = no_outputs,
     *,
     is_flush_awaited: bool = False,
 ) -> Command | None:
-    """Do what `put` does with a message that takes no detour, whatever its properties say."""
+    """Do the same as `store_message`, but never redirect the message."""
     limit = state.options.message_bytes_max
     if state.unwritable is not None:
         remark = f"no message is stored: {state.unwritable}"
@@ -91,7 +91,7 @@ def put_now(
         return _too_large(limit)
     if len(record.topic_bytes) > TOPIC_BYTES_MAX:
         record.magic = MAGIC_V2
-    state.intake.add([record], [properties], finish, is_flush_awaited=is_flush_awaited)
+    state.write_queue.add([record], [properties], on_stored, is_flush_awaited=is_flush_awaited)
     return None
 
 
@@ -103,7 +103,7 @@ def _too_large(limit: int) -> Command:
     return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
-def _detour(
+def _redirect(
     state: BrokerState, record: Record, properties: dict[str, str], now_ms: int
 ) -> Command | None:
     """Let a delayed or timed message wait in the broker's own topics."""

@@ -1,8 +1,8 @@
 """Records that wait to be stored at the end of this turn, and the replies that wait for them.
 
 What arrives together is written together: handlers add records, and `Broker.commit` appends them
-all in one go. Whoever added some is told by `finish` how it went, in the order of adding, and
-returns what to do then, such as a reply. A finish that must not be heard before the record is
+all in one go. Whoever added some is told by `on_stored` how it went, in the order of adding, and
+returns what to do then, such as a reply. A on_stored that must not be heard before the record is
 durable says so by `is_flush_awaited`; the broker keeps its outputs until then.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from downrange.wire.records import Record
 
 
-class Finish(Protocol):
+class OnStored(Protocol):
     """Hears how storing went; any function of this form will do.
 
     Args:
@@ -32,56 +32,56 @@ class Finish(Protocol):
         ...
 
 
-def nothing_more(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
-    """Finish with nothing to do."""
+def no_outputs(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+    """OnStored with nothing to do."""
     return ()
 
 
-class Arrival:
+class PendingWrite:
     """Records that are stored together or not at all: one message, or a batch.
 
     Attributes:
-        version: What `finish` returns waits until the tables of this version are saved.
+        version: What `on_stored` returns waits until the tables of this version are saved.
     """
 
-    __slots__ = ("finish", "is_flush_awaited", "properties", "records", "version")
+    __slots__ = ("is_flush_awaited", "on_stored", "properties", "records", "version")
 
     def __init__(
         self,
         records: Sequence[Record | RecordBatch],
         properties: Sequence[dict[str, str]],
-        finish: Finish,
+        on_stored: OnStored,
         is_flush_awaited: bool,
     ) -> None:
         self.records = records
         self.properties = properties
-        self.finish = finish
+        self.on_stored = on_stored
         self.is_flush_awaited = is_flush_awaited
         self.version = 0
 
 
-class Intake:
+class WriteQueue:
     """What was added since the last commit.
 
     Attributes:
         on_first: Hears that there is something to store now; the driver sees to a commit then.
     """
 
-    __slots__ = ("_arrivals", "on_first")
+    __slots__ = ("_writes", "on_first")
 
     def __init__(self) -> None:
-        self._arrivals: list[Arrival] = []
+        self._writes: list[PendingWrite] = []
         self.on_first: Callable[[], None] | None = None
 
     def __bool__(self) -> bool:
         """Whether there is anything to store."""
-        return bool(self._arrivals)
+        return bool(self._writes)
 
     def add(
         self,
         records: Sequence[Record | RecordBatch],
         properties: Sequence[dict[str, str]],
-        finish: Finish = nothing_more,
+        on_stored: OnStored = no_outputs,
         *,
         is_flush_awaited: bool = False,
     ) -> None:
@@ -91,20 +91,20 @@ class Intake:
             records: Complete but for offsets, size and store time.
             properties: Their parsed properties, which `record.property_bytes` already holds; of a
                 batch, which brings its own, any.
-            finish: Told how it went.
-            is_flush_awaited: Whether what `finish` returns waits for the flush (sync mode only).
+            on_stored: Told how it went.
+            is_flush_awaited: Whether what `on_stored` returns waits for the flush (sync mode only).
         """
-        arrivals = self._arrivals
-        if not arrivals and self.on_first is not None:
+        writes = self._writes
+        if not writes and self.on_first is not None:
             self.on_first()
-        arrivals.append(Arrival(records, properties, finish, is_flush_awaited))
+        writes.append(PendingWrite(records, properties, on_stored, is_flush_awaited))
 
     def hold_last(self, version: int) -> None:
         """Let the one who added last wait for tables to be saved: he changed them."""
-        if self._arrivals:
-            self._arrivals[-1].version = version
+        if self._writes:
+            self._writes[-1].version = version
 
-    def take(self) -> list[Arrival]:
+    def take(self) -> list[PendingWrite]:
         """Return all of it, in order, and begin anew."""
-        arrivals, self._arrivals = self._arrivals, []
-        return arrivals
+        writes, self._writes = self._writes, []
+        return writes

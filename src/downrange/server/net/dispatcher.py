@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from downrange.server.outputs import Ask, Disconnect, LateReply, Note, Output, Push, Reply, refusal
+from downrange.server.outputs import Call, Disconnect, LateReply, Note, Output, Push, Reply, refusal
 from downrange.wire.codes import CommandFlag, ResponseCode
 from downrange.wire.command import Command
 
@@ -33,7 +33,7 @@ class Service(Protocol):
         """Answer a request; without a `Reply` the listener waits for a `LateReply`."""
         ...
 
-    def lose(self, peer: Peer, now_ms: int, /) -> Iterable[Output]:
+    def on_disconnect(self, peer: Peer, now_ms: int, /) -> Iterable[Output]:
         """Hear that a connection ended."""
         ...
 
@@ -107,7 +107,7 @@ class Dispatcher:
         _log.debug("connection %s closed", connection.peer.address)
         del self.connections[connection.peer.number]
         self._on_closed(connection.peer)
-        self.perform(self._service.lose(connection.peer, self.clock_ms()))
+        self.perform(self._service.on_disconnect(connection.peer, self.clock_ms()))
 
     def arrived(self, connection: Connection, request: Command, now_ms: int) -> None:
         """Have a request handled, and act on the outputs."""
@@ -166,10 +166,10 @@ class Dispatcher:
             case Push(number, command):
                 if (connection := self.connections.get(number)) is not None:
                     connection.push(command)
-            case Ask(number, command, timeout, then):
+            case Call(number, command, timeout, on_reply):
                 connection = self.connections.get(number)
-                if connection is None or not connection.ask(command, timeout, then):
-                    self.conclude(then, None, self.clock_ms())
+                if connection is None or not connection.ask(command, timeout, on_reply):
+                    self.conclude(on_reply, None, self.clock_ms())
             case Disconnect(number):
                 if (connection := self.connections.get(number)) is not None:
                     connection.close()

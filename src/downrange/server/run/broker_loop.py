@@ -90,7 +90,7 @@ class BrokerRun:
         self._published = -1
         self._is_commit_due = False
         self._is_ended = False
-        state.intake.on_first = self._commit_soon
+        state.write_queue.on_first = self._commit_soon
         self._flusher = Flusher(
             state,
             self._progress,
@@ -162,7 +162,7 @@ class BrokerRun:
             self._listener.perform(self.broker.published(version))
         except (OSError, StoreError) as error:
             _log.error("not all is durable at the end: %s", error)
-        self._listener.perform(self.broker.give_up())
+        self._listener.perform(self.broker.time_out_all())
 
     async def close(self) -> None:
         """Save everything and close the store.

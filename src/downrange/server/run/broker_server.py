@@ -222,9 +222,9 @@ class BrokerServer:
                 return [Reply(denial.reply())]
         return running.handle(request, peer, now_ms)
 
-    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+    def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Forget what belongs to a connection that ended."""
-        return () if self._running is None else self._running.broker.lose(peer, now_ms)
+        return () if self._running is None else self._running.broker.on_disconnect(peer, now_ms)
 
     # ---- inside ----
 

@@ -145,7 +145,7 @@ class NameServer:
             self._saving = asyncio.get_running_loop().create_task(self._save_all())
         return now
 
-    def lose(self, peer: Peer, now_ms: int) -> Iterable[Output]:
+    def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Forget the brokers of a connection that ended."""
         return _without_saves(lose_peer(self.state, peer))
 

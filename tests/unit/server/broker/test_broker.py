@@ -355,7 +355,7 @@ def test_at_the_end_everyone_who_waits_is_answered() -> None:
     stage.act(stage.broker.close(stage.now_ms))
     assert [code_of(stage, request) for request in (send, creating)] == [None, None]
     assert code_of(stage, pull) == ResponseCode.PULL_NOT_FOUND
-    stage.act(stage.broker.give_up())
+    stage.act(stage.broker.time_out_all())
     assert code_of(stage, send) == ResponseCode.FLUSH_DISK_TIMEOUT
     assert code_of(stage, creating) == ResponseCode.SYSTEM_ERROR
 
@@ -371,7 +371,7 @@ def test_a_duty_that_fails_leaves_the_others_alone_and_is_told_now_and_then(
     def broken(*_: object) -> None:
         raise CorruptStore("commitlog/0", 5, "torn")
 
-    monkeypatch.setattr(module, "_DUTIES", (broken, *module._DUTIES))
+    monkeypatch.setattr(module, "_TICK_STEPS", (broken, *module._TICK_STEPS))
     pull = stage.hand_in(pull_request(suspend_ms=100))
     for _ in range(20):
         stage.tick(100)
@@ -385,7 +385,7 @@ def test_a_duty_that_fails_leaves_the_others_alone_and_is_told_now_and_then(
 def test_a_connection_that_ends_is_woken_no_more() -> None:
     stage = a_stage()
     pull = stage.hand_in(pull_request(suspend_ms=15_000))
-    stage.act(stage.broker.lose(CLIENT, stage.now_ms))
+    stage.act(stage.broker.on_disconnect(CLIENT, stage.now_ms))
     stage.ask(send_request(), OTHER)
     assert stage.answer_to(pull) is None
 
@@ -395,13 +395,13 @@ def test_records_that_finishing_adds_are_stored_in_the_same_turn() -> None:
     half = send_request(properties={"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "U"})
     assert stage.ask(half).code == ResponseCode.SUCCESS
     assert stage.records() == []
-    assert not stage.state.intake
+    assert not stage.state.write_queue
 
 
 def test_the_driver_hears_once_that_there_is_something_to_store() -> None:
     stage = a_stage()
     heard: list[int] = []
-    stage.state.intake.on_first = lambda: heard.append(1)
+    stage.state.write_queue.on_first = lambda: heard.append(1)
     for _ in range(3):
         stage.hand_in(send_request())
     assert heard == [1]

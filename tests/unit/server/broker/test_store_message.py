@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.server.broker.store_message import PROPERTY_BYTES_MAX, join_properties, put
+from downrange.server.broker.store_message import PROPERTY_BYTES_MAX, join_properties, store_message
 from downrange.wire.codes import ResponseCode
 from downrange.wire.properties import decode_properties
 from downrange.wire.records import MAGIC_V1, MAGIC_V2, Record
@@ -25,7 +25,7 @@ def a_record(state: BrokerState, topic: str = "T", body: bytes = b"x", **propert
 
 
 def code_of(state: BrokerState, record: Record, **properties: str) -> int | None:
-    refused = put(state, record, dict(properties), NOW_MS)
+    refused = store_message(state, record, dict(properties), NOW_MS)
     return None if refused is None else refused.code
 
 
@@ -33,21 +33,21 @@ def test_a_message_is_taken_in_as_it_is() -> None:
     state = a_state()
     record = a_record(state, KEYS="k")
     assert code_of(state, record, KEYS="k") is None
-    (arrival,) = state.intake.take()
-    assert arrival.records == [record]
-    assert arrival.properties == [{"KEYS": "k"}]
+    (write,) = state.write_queue.take()
+    assert write.records == [record]
+    assert write.properties == [{"KEYS": "k"}]
     assert (record.magic, record.property_bytes) == (MAGIC_V1, b"KEYS\x01k\x02")
-    assert list(arrival.finish(None, NOW_MS)) == []
+    assert list(write.on_stored(None, NOW_MS)) == []
 
 
 def test_nothing_is_taken_in_while_nothing_can_be_stored() -> None:
     state = a_state()
     state.unwritable = "the disk is full"
-    refused = put(state, a_record(state), {}, NOW_MS)
+    refused = store_message(state, a_record(state), {}, NOW_MS)
     assert refused is not None
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert refused.remark == "no message is stored: the disk is full"
-    assert not state.intake
+    assert not state.write_queue
 
 
 @pytest.mark.parametrize(("size", "code"), [(100, None), (101, ResponseCode.MESSAGE_ILLEGAL)])
@@ -62,7 +62,7 @@ def test_properties_are_as_large_as_a_record_can_say() -> None:
     record.property_bytes = b"k\x01".ljust(PROPERTY_BYTES_MAX, b"v")
     assert code_of(state, record) is None
     record.property_bytes += b"v"
-    refused = put(state, record, {}, NOW_MS)
+    refused = store_message(state, record, {}, NOW_MS)
     assert refused is not None
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
     assert refused.remark == (
@@ -77,8 +77,8 @@ def test_a_long_topic_makes_a_record_of_the_second_version() -> None:
     for record in (short, long):
         assert code_of(state, record) is None
     assert (short.magic, long.magic) == (MAGIC_V1, MAGIC_V2)
-    for arrival in state.intake.take():
-        state.store.append(arrival.records, NOW_MS, arrival.properties)
+    for write in state.write_queue.take():
+        state.store.append(write.records, NOW_MS, write.properties)
     read = state.store.log.record_at(long.log_offset)
     assert read is not None
     assert read.topic == "%RETRY%" + "g" * 121
@@ -100,7 +100,7 @@ def test_what_a_detour_adds_counts_as_size() -> None:
     record = a_record(state, DELAY="3", k=filler)
     assert len(record.property_bytes) == PROPERTY_BYTES_MAX
     assert code_of(state, record, DELAY="3", k=filler) == ResponseCode.MESSAGE_ILLEGAL
-    assert not state.intake
+    assert not state.write_queue
 
 
 def test_a_timed_message_takes_its_detour_and_one_too_far_ahead_is_refused() -> None:

@@ -13,7 +13,7 @@ from downrange.server.broker.broker import Broker
 from downrange.server.broker.scheduled.delay_levels import unit_tag_of
 from downrange.server.broker.state import BrokerState, StoreHost
 from downrange.server.broker.transactions.half_records import copy_to
-from downrange.server.outputs import Ask, LateReply, Note, Output, Peer, Push, Reply
+from downrange.server.outputs import Call, LateReply, Note, Output, Peer, Push, Reply
 from downrange.store.files import MemoryFiles
 from downrange.store.message_store import MessageStore, StoreOptions
 from downrange.wire.bodies import HeartbeatBody, ProducerMember
@@ -76,7 +76,7 @@ class World:
         self.now_ms = START_MS
         self.notes: list[Note] = []
         self.checks: list[tuple[int, Command]] = []
-        self.asks: list[Ask] = []
+        self.asks: list[Call] = []
         self._late: list[LateReply] = []
         self.start()
 
@@ -119,7 +119,7 @@ class World:
     def answer(self, reply: Command | None) -> Command:
         """Answer the oldest request to a client; return what its sender is told then."""
         ask = self.asks.pop(0)
-        self._act(ask.then(reply, self.now_ms))
+        self._act(ask.on_reply(reply, self.now_ms))
         self.settle()
         return plain(self._late.pop().command)
 
@@ -226,7 +226,7 @@ class World:
                         self.checks.append((connection, command))
                 case Note():
                     self.notes.append(output)
-                case Ask():
+                case Call():
                     self.asks.append(output)
                 case _:
                     raise AssertionError(output)

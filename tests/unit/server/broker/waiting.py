@@ -8,7 +8,7 @@ from downrange.options import BrokerOptions
 from downrange.server.broker.scheduled.delay_levels import deliver_due, unit_tag_of
 from downrange.server.broker.scheduled.timed_messages import fire_due
 from downrange.server.broker.state import BrokerState, StoreHost
-from downrange.server.broker.store_message import join_properties, put
+from downrange.server.broker.store_message import join_properties, store_message
 from downrange.store.files import MemoryFiles
 from downrange.store.message_store import MessageStore, StoreOptions
 from downrange.wire.codes import SysFlag
@@ -90,7 +90,7 @@ class World:
             reconsume_times=3,
             property_bytes=join_properties(properties),
         )
-        refused = put(self.state, record, properties, self.now_ms)
+        refused = store_message(self.state, record, properties, self.now_ms)
         self.commit()
         return refused
 
@@ -103,10 +103,10 @@ class World:
 
     def commit(self) -> None:
         """Store what came, each message on its own."""
-        for arrival in self.state.intake.take():
+        for write in self.state.write_queue.take():
             if self.error is None:
-                self.state.store.append(arrival.records, self.now_ms, arrival.properties)
-            self.outputs += arrival.finish(self.error, self.now_ms)
+                self.state.store.append(write.records, self.now_ms, write.properties)
+            self.outputs += write.on_stored(self.error, self.now_ms)
 
     def damage(self, record: Record) -> None:
         """Turn a bit of a stored body."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.server.outputs import Ask, Disconnect, LateReply, Output, Peer, Push, Reply
+from downrange.server.outputs import Call, Disconnect, LateReply, Output, Peer, Push, Reply
 from downrange.wire.codes import CommandFlag
 from downrange.wire.command import Command, encode
 from tests.unit.server.stage import KEEP, RELEASE, Stage
@@ -32,7 +32,7 @@ class Asker:
 
 def _ask(stage: Stage, asker: Asker, connection: int = 1) -> Command:
     """Ask, and return the question as it was sent."""
-    stage.dispatcher.perform([Ask(connection, Command(307), 3.0, asker.then)])
+    stage.dispatcher.perform([Call(connection, Command(307), 3.0, asker.then)])
     (sent,) = stage.transport.replies()
     return sent
 
@@ -81,7 +81,7 @@ def test_a_time_out_after_the_answer_changes_nothing() -> None:
 def test_all_who_wait_are_told_when_the_connection_is_lost() -> None:
     stage = Stage()
     askers = [Asker(), Asker()]
-    stage.dispatcher.perform([Ask(1, Command(307), 3.0, asker.then) for asker in askers])
+    stage.dispatcher.perform([Call(1, Command(307), 3.0, asker.then) for asker in askers])
     stage.connection.connection_lost(None)
     assert [asker.heard for asker in askers] == [[(None, 0)], [(None, 0)]]
     assert all(timer.is_cancelled for timer in stage.loop.timers)
@@ -119,7 +119,7 @@ def test_an_answer_that_waits_behind_requests_is_not_lost_with_the_connection() 
 def test_one_who_asks_nobody_is_told_at_once() -> None:
     stage = Stage()
     asker = Asker(Push(1, Command(40)))
-    stage.dispatcher.perform([Ask(99, Command(307), 3.0, asker.then)])
+    stage.dispatcher.perform([Call(99, Command(307), 3.0, asker.then)])
     assert asker.heard == [(None, 0)]
     assert [command.code for command in stage.transport.replies()] == [40]
 
@@ -127,7 +127,7 @@ def test_one_who_asks_nobody_is_told_at_once() -> None:
 def test_a_question_that_cannot_be_sent_is_concluded_at_once() -> None:
     stage = Stage(frame_bytes_max=400)
     asker = Asker()
-    stage.dispatcher.perform([Ask(1, Command(307, body=bytes(400)), 3.0, asker.then)])
+    stage.dispatcher.perform([Call(1, Command(307, body=bytes(400)), 3.0, asker.then)])
     assert asker.heard == [(None, 0)]
     assert stage.loop.timers[0].is_cancelled
 
@@ -141,8 +141,8 @@ def test_a_fault_in_what_follows_an_answer_is_logged_and_harms_nobody(
     stage = Stage()
     asker = Asker()
     questions: list[Output] = [
-        Ask(1, Command(307), 3.0, fail),
-        Ask(1, Command(307), 3.0, asker.then),
+        Call(1, Command(307), 3.0, fail),
+        Call(1, Command(307), 3.0, asker.then),
     ]
     stage.dispatcher.perform(questions)
     stage.connection.connection_lost(None)

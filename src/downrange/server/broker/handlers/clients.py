@@ -63,12 +63,12 @@ _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _TAG: Final = "TAG"
 
 
-def lose_peer(state: BrokerState, peer: Peer, now_ms: int) -> list[Output]:
+def on_disconnect(state: BrokerState, peer: Peer, now_ms: int) -> list[Output]:
     """Forget a client whose connection ended, and tell those who shared a group with it."""
     return [
         push
-        for group in state.clients.lose(peer.number)
-        for push in _tell_members(state, group, now_ms)
+        for group in state.clients.drop_connection(peer.number)
+        for push in _notify_members(state, group, now_ms)
     ]
 
 
@@ -84,14 +84,14 @@ def expire(state: BrokerState, now_ms: int) -> list[Output]:
         text = f"client {client.client_id} {client.address} is gone: it sent no heartbeat"
         outputs += [Note(text, is_warning=True), Disconnect(client.connection)]
         # The connection's end is heard later, or never if it is half dead: the others go on now.
-        outputs += lose_peer(state, Peer(client.connection, client.address), now_ms)
+        outputs += on_disconnect(state, Peer(client.connection, client.address), now_ms)
     return outputs
 
 
 # ---- membership --------------------------------------------------------------------------------
 
 
-def _hear(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _heartbeat(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
     body = decode_body(HeartbeatBody, request.body)
     body.consumer_data_set = [
         member
@@ -106,7 +106,7 @@ def _hear(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iter
     )
     outputs = succeed(reply)
     for group in heard.changed:
-        outputs += _tell_members(state, group.name, now_ms)
+        outputs += _notify_members(state, group.name, now_ms)
     return outputs
 
 
@@ -126,11 +126,11 @@ def _leave(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Ite
         state.groups.get_or_create(group, state.options, now_ms)
     outputs = succeed()
     if state.clients.unregister(peer.number, header.producer_group, group) and group is not None:
-        outputs += _tell_members(state, group, now_ms)
+        outputs += _notify_members(state, group, now_ms)
     return outputs
 
 
-def _tell_members(state: BrokerState, name: str, now_ms: int) -> list[Output]:
+def _notify_members(state: BrokerState, name: str, now_ms: int) -> list[Output]:
     """Tell all members of a group that it changed, so that they share its queues anew."""
     group = state.clients.consumer_group(name)
     config = state.groups.get(name)
@@ -244,7 +244,7 @@ def _connection(client: Client) -> ClientConnection:
 
 
 HANDLERS: Final[dict[int, Handler]] = {
-    int(RequestCode.HEART_BEAT): _hear,
+    int(RequestCode.HEART_BEAT): _heartbeat,
     int(RequestCode.UNREGISTER_CLIENT): _leave,
     int(RequestCode.GET_CONSUMER_LIST_BY_GROUP): _list_members,
     int(RequestCode.LOCK_BATCH_MQ): _lock,

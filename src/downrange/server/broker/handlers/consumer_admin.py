@@ -21,7 +21,7 @@ from downrange.model import QueueId
 from downrange.server.broker.handlers.answers import refuse, succeed
 from downrange.server.broker.handlers.queries import record_at
 from downrange.server.broker.queues import queue_count
-from downrange.server.outputs import Ask, LateReply, Note, Output, Peer, Push, refusal
+from downrange.server.outputs import Call, LateReply, Note, Output, Peer, Push, refusal
 from downrange.wire.bodies import ConsumerStatusBody, ResetOffsetBody, decode_body
 from downrange.wire.codes import CommandFlag, RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -78,7 +78,7 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Ite
     for name, offset in body.offset_table.items():
         state.offsets.commit(header.group, header.topic, name.number, offset)
     text = f"group {header.group} was reset in topic {header.topic} by {peer.address}"
-    return [Note(text), *_tell_reset(state, header, body), *succeed(body=body.encode())]
+    return [Note(text), *_notify_reset(state, header, body), *succeed(body=body.encode())]
 
 
 def _wanted_offset(state: BrokerState, header: ResetOffsetRequest, queue_id: int) -> int | None:
@@ -96,7 +96,7 @@ def _wanted_offset(state: BrokerState, header: ResetOffsetRequest, queue_id: int
     return min(offset, current)  # without force a group is set back only
 
 
-def _tell_reset(
+def _notify_reset(
     state: BrokerState, header: ResetOffsetRequest, body: ResetOffsetBody
 ) -> list[Output]:
     members = state.clients.consumer_group(header.group)
@@ -144,13 +144,13 @@ class _Survey:
             self._ask_one(client, request_command(asked, code=code)) for client in self._members
         ]
 
-    def _ask_one(self, client: Client, command: Command) -> Ask:
-        def then(reply: Command | None, now_ms: int) -> Iterable[Output]:
-            return self._hear(client.client_id, reply)
+    def _ask_one(self, client: Client, command: Command) -> Call:
+        def on_reply(reply: Command | None, now_ms: int) -> Iterable[Output]:
+            return self._on_reply(client.client_id, reply)
 
-        return Ask(client.connection, command, _STATUS_SECONDS, then)
+        return Call(client.connection, command, _STATUS_SECONDS, on_reply)
 
-    def _hear(self, client_id: str, reply: Command | None) -> Iterable[Output]:
+    def _on_reply(self, client_id: str, reply: Command | None) -> Iterable[Output]:
         self._open -= 1
         if reply is not None and reply.code == ResponseCode.SUCCESS and reply.body:
             try:
@@ -204,7 +204,7 @@ def _pass_on(
         remark = f"The Consumer <{group}> <{client_id}> not online"
         return refuse(ResponseCode.SYSTEM_ERROR, remark)
 
-    def then(reply: Command | None, now_ms: int) -> Iterable[Output]:
+    def on_reply(reply: Command | None, now_ms: int) -> Iterable[Output]:
         if reply is None:
             remark = f"consumer <{group}> <{client_id}> Timeout: {_ANSWER_SECONDS:.0f} s"
             answer = refusal(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
@@ -212,7 +212,7 @@ def _pass_on(
             answer = Command(reply.code, reply.fields, reply.body, reply.remark)
         return [LateReply(peer.number, request, answer)]
 
-    return [Ask(connection, asked, _ANSWER_SECONDS, then)]
+    return [Call(connection, asked, _ANSWER_SECONDS, on_reply)]
 
 
 HANDLERS: Final[dict[int, Handler]] = {

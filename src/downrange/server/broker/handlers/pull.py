@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import RocketMQError
-from downrange.server.broker.held_pulls import ParkedPull
+from downrange.server.broker.held_pulls import HeldPull
 from downrange.server.broker.tables.topic_table import READ
 from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -86,19 +86,19 @@ def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iter
         state.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
-    found = _look(state, header, hashes)
+    found = _read(state, header, hashes)
     may_wait = (
         found.code == _NOT_FOUND
         and header.sys_flag & _SUSPEND
         and header.suspend_timeout_millis > 0
         and not request.is_oneway
     )
-    if may_wait and _park(state, request, header, peer, hashes, now_ms):
+    if may_wait and _hold(state, request, header, peer, hashes, now_ms):
         return ()
     return [Reply(_answer(state, header, topic, group, found))]
 
 
-def _park(
+def _hold(
     state: BrokerState,
     request: Command,
     header: PullRequest,
@@ -108,7 +108,7 @@ def _park(
 ) -> bool:
     """Let a pull wait; keep nothing of it that its answer does not need."""
     until_ms = now_ms + header.suspend_timeout_millis
-    if not state.parked.park(ParkedPull(request, header, peer, hashes, until_ms)):
+    if not state.held_pulls.hold(HeldPull(request, header, peer, hashes, until_ms)):
         return False
     request.fields, request.body, header.subscription = {}, b"", None
     return True
@@ -189,7 +189,7 @@ def _hashes_of(expression: str | None, kind: str | None) -> frozenset[int] | Com
 # ---- reading -----------------------------------------------------------------------------------
 
 
-def _look(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None) -> _Found:
+def _read(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None) -> _Found:
     """Read a queue from the asked offset on."""
     queue = state.store.queue(header.topic, header.queue_id)
     offset, low, high = header.queue_offset, queue.min_offset, queue.max_offset
@@ -280,19 +280,19 @@ def _answer(
 def wake(state: BrokerState, record: Record, now_ms: int) -> list[Output]:
     """Answer the pulls that wait for a queue, now that a record, and maybe more, is in it."""
     queue = (record.topic, record.queue_id)
-    if queue not in state.parked:
+    if queue not in state.held_pulls:
         return []
     units = state.store.queue(*queue).walk(record.queue_offset)
     hashes = {unit.tag_hash for unit in units}
-    return _answer_all(state, state.parked.wake(queue, hashes), now_ms)
+    return _answer_all(state, state.held_pulls.wake(queue, hashes), now_ms)
 
 
-def answer_parked(state: BrokerState, now_ms: int) -> list[Output]:
+def answer_held(state: BrokerState, now_ms: int) -> list[Output]:
     """Answer pulls whose time is over; every few seconds also those whose queue moved on."""
-    outputs = _answer_all(state, state.parked.expired(now_ms), now_ms)
-    if now_ms - state.parked.checked_ms >= _RECHECK_MS:
-        state.parked.checked_ms = now_ms
-        moved = state.parked.take_if(lambda pull: _is_moved(state, pull.header))
+    outputs = _answer_all(state, state.held_pulls.expired(now_ms), now_ms)
+    if now_ms - state.held_pulls.checked_ms >= _RECHECK_MS:
+        state.held_pulls.checked_ms = now_ms
+        moved = state.held_pulls.take_if(lambda pull: _is_moved(state, pull.header))
         outputs += _answer_all(state, moved, now_ms)
     return outputs
 
@@ -304,23 +304,23 @@ def _is_moved(state: BrokerState, header: PullRequest) -> bool:
     return state.store.queue(header.topic, header.queue_id).max_offset != header.queue_offset
 
 
-def answer_everyone(state: BrokerState, now_ms: int) -> list[Output]:
+def answer_all_held(state: BrokerState, now_ms: int) -> list[Output]:
     """Answer all pulls that wait with what there is: the broker stops."""
-    return _answer_all(state, state.parked.all(), now_ms)
+    return _answer_all(state, state.held_pulls.all(), now_ms)
 
 
-def _answer_all(state: BrokerState, pulls: list[ParkedPull], now_ms: int) -> list[Output]:
+def _answer_all(state: BrokerState, pulls: list[HeldPull], now_ms: int) -> list[Output]:
     outputs: list[Output] = []
     for pull in pulls:
         try:
-            command = _look_again(state, pull, now_ms)
+            command = _read_for_held(state, pull, now_ms)
         except RocketMQError as error:  # its answer only; the others have theirs
             command = refusal(ResponseCode.SYSTEM_ERROR, str(error))
         outputs.append(LateReply(pull.peer.number, pull.request, command))
     return outputs
 
 
-def _look_again(state: BrokerState, pull: ParkedPull, now_ms: int) -> Command:
+def _read_for_held(state: BrokerState, pull: HeldPull, now_ms: int) -> Command:
     """Answer a pull that waited: all checks anew, but neither its offset nor its filter."""
     header = pull.header
     group = state.groups.get_or_create(header.consumer_group, state.options, now_ms)
@@ -330,7 +330,7 @@ def _look_again(state: BrokerState, pull: ParkedPull, now_ms: int) -> Command:
         return refused
     assert group is not None
     assert topic is not None
-    return _answer(state, header, topic, group, _look(state, header, pull.tag_hashes))
+    return _answer(state, header, topic, group, _read(state, header, pull.tag_hashes))
 
 
 HANDLERS: Final[dict[int, Handler]] = {

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import MalformedId
 from downrange.server.broker.born_hosts import born_host
-from downrange.server.broker.store_message import join_properties, put
+from downrange.server.broker.store_message import join_properties, store_message
 from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -57,14 +57,14 @@ def _recall(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> It
         store_port=state.host.port,
     )
 
-    def finish(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+    def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
         if error is None:
             command = Command(0, RecallReply(msg_id=handle.unique_id).to_fields())
         else:
             command = refusal(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
         return [LateReply(peer.number, request, _with_region(state, command))]
 
-    refused = put(state, record, properties, now_ms, finish, is_flush_awaited=True)
+    refused = store_message(state, record, properties, now_ms, on_stored, is_flush_awaited=True)
     return () if refused is None else [Reply(_with_region(state, refused))]
 
 

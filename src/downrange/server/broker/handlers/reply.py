@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from downrange.server.broker.born_hosts import born_host
-from downrange.server.broker.store_message import CLIENT_FLAGS, join_properties, put
-from downrange.server.outputs import Ask, LateReply, Output, Peer, Reply, refusal
+from downrange.server.broker.store_message import CLIENT_FLAGS, join_properties, store_message
+from downrange.server.outputs import Call, LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
@@ -52,11 +52,11 @@ def _reply(
 ) -> Iterable[Output]:
     refused = _check(state, header)
     if refused is not None:
-        refused.fields = _marks(state)
+        refused.fields = _region_fields(state)
         return (Reply(refused),)
     properties = decode_properties(header.properties or "")
     properties[PropertyKey.REGION] = state.options.region
-    properties[PropertyKey.TRACE_ON] = state.marks[PropertyKey.TRACE_ON]
+    properties[PropertyKey.TRACE_ON] = state.broker_properties[PropertyKey.TRACE_ON]
     record = _record(state, request, header, peer, properties)
     storing = _Storing(state, request, peer, record, properties)
     requester = properties.get(PropertyKey.REPLY_TO_CLIENT)
@@ -68,7 +68,7 @@ def _reply(
         return storing.store(problem, now_ms)
     pushed = _push(state, header, peer, properties, now_ms)
     command = request_command(pushed, request.body)
-    return (Ask(connection, command, PUSH_TIMEOUT, partial(storing.pushed, requester)),)
+    return (Call(connection, command, PUSH_TIMEOUT, partial(storing.pushed, requester)),)
 
 
 def _check(state: BrokerState, header: ReplyHeader) -> Command | None:
@@ -165,7 +165,7 @@ class _Storing:
 
     def store(self, problem: str | None, now_ms: int) -> Iterable[Output]:
         self._problem = problem
-        refused = put(self._state, self._record, self._properties, now_ms, self._stored)
+        refused = store_message(self._state, self._record, self._properties, now_ms, self._stored)
         return () if refused is None else self._answer("0", 0)
 
     def _stored(self, error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
@@ -177,14 +177,16 @@ class _Storing:
     def _answer(self, message_id: str, queue_offset: int) -> Iterable[Output]:
         code = ResponseCode.SUCCESS if self._problem is None else ResponseCode.SYSTEM_ERROR
         header = SendReply(message_id, self._record.queue_id, queue_offset)
-        fields = header.to_fields() | _marks(self._state)
+        fields = header.to_fields() | _region_fields(self._state)
         command = Command(int(code), fields, remark=self._problem)
         return (LateReply(self._peer.number, self._request, command),)
 
 
-def _marks(state: BrokerState) -> dict[str, str]:
+def _region_fields(state: BrokerState) -> dict[str, str]:
     """Return the two fields that every answer to a send has."""
-    return {name: state.marks[name] for name in (PropertyKey.REGION, PropertyKey.TRACE_ON)}
+    return {
+        name: state.broker_properties[name] for name in (PropertyKey.REGION, PropertyKey.TRACE_ON)
+    }
 
 
 HANDLERS: Final[dict[int, Handler]] = {

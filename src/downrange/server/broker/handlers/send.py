@@ -24,10 +24,10 @@ from downrange.server.broker.born_hosts import born_host
 from downrange.server.broker.scheduled.timed_messages import recall_handle_of
 from downrange.server.broker.store_message import (
     CLIENT_FLAGS,
-    DETOURS,
+    REDIRECT_KEYS,
     join_properties,
-    put,
-    put_now,
+    store_directly,
+    store_message,
 )
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.broker.transactions.half_messages import prepare_half
@@ -70,7 +70,7 @@ _UNIQUE_KEY: Final = str(PropertyKey.UNIQUE_KEY)
 _WAIT: Final = str(PropertyKey.WAIT)
 _PREPARED: Final = str(PropertyKey.TRANSACTION_PREPARED)
 #: A message that has one of these is not simply stored with what it brought.
-_UNUSUAL: Final = DETOURS | {
+_UNUSUAL: Final = REDIRECT_KEYS | {
     str(PropertyKey.CLUSTER),
     str(PropertyKey.REGION),
     str(PropertyKey.TRACE_ON),
@@ -109,8 +109,8 @@ def _send(
         remark = f"request queueId[{queue_id}] is illegal, {_describe(config, peer)}"
         return _refused(state, refusal(ResponseCode.INVALID_PARAMETER, remark))
     if header.batch:
-        return _put_batch(state, request, header, peer, queue_id)
-    return _put_one(state, request, header, peer, queue_id, now_ms)
+        return _store_batch(state, request, header, peer, queue_id)
+    return _store_one(state, request, header, peer, queue_id, now_ms)
 
 
 def _check_topic(topic: str) -> Command | None:
@@ -189,7 +189,7 @@ class _OneSend:
 _TIMER_TOPIC: Final = TIMER_TOPIC.encode()
 
 
-def _put_one(
+def _store_one(
     state: BrokerState,
     request: Command,
     header: SendHeader,
@@ -205,28 +205,28 @@ def _put_one(
         properties[_UNIQUE_KEY] = unique_key
         text = _with(text, f"{_UNIQUE_KEY}\x01{unique_key}\x02")
     record = _record(state, request, header, peer, queue_id)
-    finish = _OneSend(state, request, peer, record, queue_id, unique_key)
+    on_stored = _OneSend(state, request, peer, record, queue_id, unique_key)
     is_awaited = properties.get(_WAIT) != "false"
     if _UNUSUAL.isdisjoint(properties) and not header.topic.startswith(RETRY_PREFIX):
-        record.property_bytes = _with(text, state.marks_text).encode(errors="replace")
-        refused = put_now(state, record, properties, finish, is_flush_awaited=is_awaited)
+        record.property_bytes = _with(text, state.broker_properties_text).encode(errors="replace")
+        refused = store_directly(state, record, properties, on_stored, is_flush_awaited=is_awaited)
     else:
-        refused = _put_unusual(state, header, record, properties, now_ms, finish, is_awaited)
+        refused = _store_unusual(state, header, record, properties, now_ms, on_stored, is_awaited)
     return () if refused is None else _refused(state, refused)
 
 
-def _put_unusual(
+def _store_unusual(
     state: BrokerState,
     header: SendHeader,
     record: Record,
     properties: dict[str, str],
     now_ms: int,
-    finish: _OneSend,
+    on_stored: _OneSend,
     is_awaited: bool,
 ) -> Command | None:
     """Put a message that is not simply stored with what it brought."""
     properties.pop(PropertyKey.POP_CHECKPOINT, None)
-    properties.update(state.marks)
+    properties.update(state.broker_properties)
     record.property_bytes = join_properties(properties)
     if header.topic.startswith(RETRY_PREFIX):
         refused = _prepare_retry(state, header, record, properties, now_ms)
@@ -234,8 +234,8 @@ def _put_unusual(
             return refused
     if properties.get(_PREPARED) == "true":
         prepare_half(state, record, properties)
-        return put_now(state, record, properties, finish, is_flush_awaited=is_awaited)
-    return put(state, record, properties, now_ms, finish, is_flush_awaited=is_awaited)
+        return store_directly(state, record, properties, on_stored, is_flush_awaited=is_awaited)
+    return store_message(state, record, properties, now_ms, on_stored, is_flush_awaited=is_awaited)
 
 
 def _with(text: str, more: str) -> str:
@@ -332,7 +332,7 @@ class _BatchSend:
         return (LateReply(self._peer.number, self._request, Command(0, fields)),)
 
 
-def _put_batch(
+def _store_batch(
     state: BrokerState, request: Command, header: SendHeader, peer: Peer, queue_id: int
 ) -> Iterable[Output]:
     problem = None
@@ -355,9 +355,9 @@ def _put_batch(
         problem = f"the batch has {count} messages where {BATCH_MESSAGES_MAX} are allowed"
         return _refused(state, refusal(ResponseCode.MESSAGE_ILLEGAL, problem))
     own = decode_properties(header.properties or "")
-    finish = _BatchSend(state, request, peer, batch, own.get(_UNIQUE_KEY))
+    on_stored = _BatchSend(state, request, peer, batch, own.get(_UNIQUE_KEY))
     is_awaited = own.get(_WAIT) != "false"
-    state.intake.add([batch], [{}], finish, is_flush_awaited=is_awaited)
+    state.write_queue.add([batch], [{}], on_stored, is_flush_awaited=is_awaited)
     return ()
 
 

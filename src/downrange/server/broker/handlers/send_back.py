@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from downrange.errors import CorruptStore
 from downrange.server.broker.handlers.answers import refuse, succeed
-from downrange.server.broker.store_message import CLIENT_FLAGS, join_properties, put
+from downrange.server.broker.store_message import CLIENT_FLAGS, join_properties, store_message
 from downrange.server.broker.tables.topic_table import READ_WRITE, WRITE
 from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode, SysFlag
@@ -67,9 +67,9 @@ def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
         return refuse(ResponseCode.SYSTEM_ERROR, remark)
     properties = message.properties()
     retry = _retry(state, message, properties, header, group, now_ms)
-    finish = partial(_answer, request, peer)
+    on_stored = partial(_answer, request, peer)
     # Java does not wait for the flush. But the consumer commits its offset behind the message.
-    refused = put(state, retry, properties, now_ms, finish, is_flush_awaited=True)
+    refused = store_message(state, retry, properties, now_ms, on_stored, is_flush_awaited=True)
     return () if refused is None else (Reply(refused),)
 
 

@@ -179,7 +179,7 @@ def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> It
         state.offsets.delete_topic(topic)
         state.store.drop_topic(topic)
         state.is_checkpoint_wanted = True  # else recovery finds the topic's records again
-        state.parked.checked_ms = 0  # pulls that wait for it are looked at with the next tick
+        state.held_pulls.checked_ms = 0  # pulls that wait for it are looked at with the next tick
     return succeed()
 
 

@@ -23,10 +23,10 @@ from downrange.server.broker.scheduled.redirect import (
     RETRY_MS,
     TICK_BYTES_MAX,
     TICK_RECORDS_MAX,
-    bring_back,
-    divert,
-    read_diverted,
     read_number,
+    read_redirected,
+    redirect,
+    undo_redirect,
 )
 from downrange.server.outputs import Note, Output, refusal
 from downrange.wire.bodies import DataVersion, DelayOffsetsBody, decode_body
@@ -259,7 +259,7 @@ def delay_message(state: BrokerState, record: Record, properties: dict[str, str]
         properties[_DELAY] = str(last)
     for key in _TIMER_KEYS:
         properties.pop(key, None)
-    divert(record, properties, _TOPIC, level - 1)
+    redirect(record, properties, _TOPIC, level - 1)
     return None
 
 
@@ -285,24 +285,24 @@ def _deliver(
 ) -> Iterable[Output]:
     """Store one message where it belongs; one that cannot be delivered at all is reported."""
 
-    def finish(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+    def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
         if error is not None and not isinstance(error, StoreError):
-            return give_up(error, now_ms)
+            return drop(error, now_ms)
         level.finish(offset, error, now_ms)
         state.delays.note_change(now_ms)
         return ()
 
-    def give_up(error: RocketMQError, now_ms: int) -> Iterable[Output]:
+    def drop(error: RocketMQError, now_ms: int) -> Iterable[Output]:
         level.finish(offset, None, now_ms)
         state.delays.note_change(now_ms)
         text = f"message {offset} of delay level {level.queue_id + 1} is not delivered: {error}"
         return [Note(text, is_warning=True)]
 
     try:
-        record = read_diverted(state, unit)
+        record = read_redirected(state, unit)
         properties = record.properties()
-        bring_back(state, record, properties)
+        undo_redirect(state, record, properties)
     except RocketMQError as error:
-        return give_up(error, now_ms)
-    state.intake.add([record], [properties], finish)
+        return drop(error, now_ms)
+    state.write_queue.add([record], [properties], on_stored)
     return ()

@@ -40,7 +40,7 @@ def read_number(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) is not None else None
 
 
-def divert(record: Record, properties: dict[str, str], topic: bytes, queue_id: int) -> None:
+def redirect(record: Record, properties: dict[str, str], topic: bytes, queue_id: int) -> None:
     """Let a record go to a topic of the broker, and its properties remember where it belongs."""
     properties[_REAL_TOPIC] = record.topic
     properties[_REAL_QUEUE_ID] = str(record.queue_id)
@@ -48,7 +48,7 @@ def divert(record: Record, properties: dict[str, str], topic: bytes, queue_id: i
     record.queue_id = queue_id
 
 
-def read_diverted(state: BrokerState, unit: Unit) -> Record:
+def read_redirected(state: BrokerState, unit: Unit) -> Record:
     """Read a record that waits.
 
     Raises:
@@ -61,7 +61,7 @@ def read_diverted(state: BrokerState, unit: Unit) -> Record:
     return record
 
 
-def bring_back(state: BrokerState, record: Record, properties: dict[str, str]) -> None:
+def undo_redirect(state: BrokerState, record: Record, properties: dict[str, str]) -> None:
     """Turn a record that waited into the one that is stored where it belongs.
 
     A topic that was deleted meanwhile is no obstacle, as with Apache: its queue gets the record.

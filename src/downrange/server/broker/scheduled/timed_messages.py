@@ -28,10 +28,10 @@ from downrange.server.broker.scheduled.redirect import (
     RETRY_MS,
     TICK_BYTES_MAX,
     TICK_RECORDS_MAX,
-    bring_back,
-    divert,
-    read_diverted,
     read_number,
+    read_redirected,
+    redirect,
+    undo_redirect,
 )
 from downrange.server.outputs import Note, Output, refusal
 from downrange.wire.bodies import Body, decode_body
@@ -58,7 +58,7 @@ TICK_READS_MAX: Final = 1_000
 _TOPIC: Final = TIMER_TOPIC.encode()
 _OUT_MS: Final = str(PropertyKey.TIMER_OUT_MS)
 _ROLLS: Final = str(PropertyKey.TIMER_ROLL_TIMES)
-_TAKEN_BACK: Final = str(PropertyKey.TIMER_DEL_UNIQKEY)
+_RECALLED_KEY: Final = str(PropertyKey.TIMER_DEL_UNIQKEY)
 _REAL_TOPIC: Final = str(PropertyKey.REAL_TOPIC)
 _UNIQUE_KEY: Final = str(PropertyKey.UNIQUE_KEY)
 #: In the order in which they are looked at: the property, its unit in ms, whether it counts from
@@ -97,7 +97,7 @@ class TimedMessages:
         self._waiting: list[tuple[int, int]] = []  # a heap of (due time, number in the queue)
         self._under_way: set[tuple[int, int]] = set()
         #: Messages with this name and a number below are taken back.
-        self._taken_back: dict[_Name, int] = {}
+        self._recalled: dict[_Name, int] = {}
         self._delivered_until_ms = 0
         self._retry_ms = 0
         self._before = TimerProgressBody()  # what was delivered before the start
@@ -120,7 +120,7 @@ class TimedMessages:
 
     # ---- reading the queue ----
 
-    def read_on(self, state: BrokerState) -> list[Output]:
+    def read_new(self, state: BrokerState) -> list[Output]:
         """Learn what came into the queue."""
         queue = _queue(state)
         # Retention may have cut the queue's front, and a crash its end.
@@ -130,8 +130,8 @@ class TimedMessages:
         begun = self._read
         for unit in queue.units(self._read, TICK_READS_MAX):
             try:
-                record = read_diverted(state, unit)
-                self._learn(self._read, record, record.properties())
+                record = read_redirected(state, unit)
+                self._add(self._read, record, record.properties())
             except RocketMQError as error:
                 outputs.append(_lost(self._read, error))
             self._read += 1
@@ -142,13 +142,13 @@ class TimedMessages:
         """Whether there are records in the queue that were not read."""
         return self._read < _queue(state).max_offset
 
-    def _learn(self, offset: int, record: Record, properties: Mapping[str, str]) -> None:
+    def _add(self, offset: int, record: Record, properties: Mapping[str, str]) -> None:
         due_ms = _due_ms(record, properties)
         before = self._before
         if offset < before.read and due_ms <= before.delivered_until_ms:
             return
-        if _TAKEN_BACK in properties or _ROLLS in properties:
-            self._taken_back[_name_of(properties)] = offset
+        if _RECALLED_KEY in properties or _ROLLS in properties:
+            self._recalled[_name_of(properties)] = offset
         heappush(self._waiting, (due_ms, offset))
 
     # ---- delivering ----
@@ -161,13 +161,13 @@ class TimedMessages:
         self._under_way.add(taken)
         return taken
 
-    def is_taken_back(self, offset: int, properties: Mapping[str, str]) -> bool:
+    def is_recalled(self, offset: int, properties: Mapping[str, str]) -> bool:
         """Whether a message must not be delivered; a mark is none, and has done its duty now."""
         name = _name_of(properties)
-        taken_back_before = self._taken_back.get(name, 0)
-        if taken_back_before == offset:
-            self._taken_back.pop(name, None)
-        return offset < taken_back_before or _TAKEN_BACK in properties
+        recalled_before = self._recalled.get(name, 0)
+        if recalled_before == offset:
+            self._recalled.pop(name, None)
+        return offset < recalled_before or _RECALLED_KEY in properties
 
     def finish(self, taken: tuple[int, int], error: RocketMQError | None, now_ms: int) -> None:
         """Hear whether a message was stored."""
@@ -197,7 +197,7 @@ class TimedMessages:
             ),
         )
 
-    def begin_after(self, progress: TimerProgressBody) -> None:
+    def start_from(self, progress: TimerProgressBody) -> None:
         """Go on, before anything was read, where somebody has come to."""
         self._before = progress
         self._delivered_until_ms = progress.delivered_until_ms
@@ -213,7 +213,7 @@ class TimedMessages:
         Raises:
             MalformedBody: It cannot be read.
         """
-        self.begin_after(decode_body(TimerProgressBody, data))
+        self.start_from(decode_body(TimerProgressBody, data))
 
 
 def time_message(
@@ -229,7 +229,7 @@ def time_message(
         asked_ms = _asked_ms(properties, now_ms)
     except ValueError:
         return _illegal(state)
-    if asked_ms is None or (asked_ms <= now_ms and _TAKEN_BACK not in properties):
+    if asked_ms is None or (asked_ms <= now_ms and _RECALLED_KEY not in properties):
         return None
     if not 0 < asked_ms - now_ms <= state.options.timer_delay_max * 1_000:
         return _illegal(state)
@@ -239,7 +239,7 @@ def time_message(
         return refusal(ResponseCode.SYSTEM_ERROR, remark)
     properties.pop(_ROLLS, None)  # only Apache's timer may say so
     properties[_OUT_MS] = str((asked_ms - 1) // SLOT_MS * SLOT_MS)
-    divert(record, properties, _TOPIC, 0)
+    redirect(record, properties, _TOPIC, 0)
     return None
 
 
@@ -264,7 +264,7 @@ def fire_due(state: BrokerState, now_ms: int) -> list[Output]:
     It is a bounded number; `TimedMessages.next_due_ms` says whether there are more.
     """
     timers = state.timers
-    outputs = timers.read_on(state)
+    outputs = timers.read_new(state)
     if timers.is_behind(state) or state.unwritable is not None:
         return outputs
     size = 0
@@ -289,21 +289,21 @@ def _fire(state: BrokerState, taken: tuple[int, int], now_ms: int) -> int:
     if offset < queue.min_offset:
         raise StoreError("retention has removed it")
     (unit,) = queue.units(offset, 1)
-    record = read_diverted(state, unit)
+    record = read_redirected(state, unit)
     properties = record.properties()
-    if state.timers.is_taken_back(offset, properties):
+    if state.timers.is_recalled(offset, properties):
         state.timers.finish(taken, None, now_ms)
         return 0
 
-    def finish(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+    def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
         is_hopeless = error is not None and not isinstance(error, StoreError)
         state.timers.finish(taken, None if is_hopeless else error, now_ms)
         return [_lost(offset, error)] if is_hopeless and error is not None else ()
 
     enqueued_ms = record.store_ms // SLOT_MS * SLOT_MS
     _add_properties(record, TIMER_ENQUEUE_MS=enqueued_ms, TIMER_DEQUEUE_MS=now_ms)
-    bring_back(state, record, properties)
-    state.intake.add([record], [properties], finish)
+    undo_redirect(state, record, properties)
+    state.write_queue.add([record], [properties], on_stored)
     return unit.size
 
 
@@ -337,14 +337,14 @@ def _due_ms(record: Record, properties: Mapping[str, str]) -> int:
         asked_ms = _asked_ms(properties, record.store_ms)
     except ValueError:
         asked_ms = None
-    if asked_ms is None or _TAKEN_BACK in properties:
+    if asked_ms is None or _RECALLED_KEY in properties:
         return out_ms + SLOT_MS
     return min(max(asked_ms, out_ms + 1), out_ms + SLOT_MS)
 
 
 def _name_of(properties: Mapping[str, str]) -> _Name:
     topic = properties.get(_REAL_TOPIC)
-    unique_id = properties.get(_TAKEN_BACK) or properties.get(_UNIQUE_KEY)
+    unique_id = properties.get(_RECALLED_KEY) or properties.get(_UNIQUE_KEY)
     if unique_id is not None:
         # Apache can be told to write the topic before the id.
         unique_id = unique_id.removeprefix(f"{topic}+")

@@ -58,4 +58,4 @@ class TimerHandover:
             return
         until_ms, _, read, _ = _CHECK.unpack_from(data)
         if until_ms > self._timers.progress().delivered_until_ms:
-            self._timers.begin_after(TimerProgressBody(delivered_until_ms=until_ms, read=read))
+            self._timers.start_from(TimerProgressBody(delivered_until_ms=until_ms, read=read))

@@ -111,7 +111,7 @@ class ConsumerGroup:
         return is_changed
 
 
-class Heard(NamedTuple):
+class HeartbeatChanges(NamedTuple):
     """What a heartbeat changed.
 
     Attributes:
@@ -178,7 +178,7 @@ class Clients:
 
     def heartbeat(
         self, peer: Peer, body: HeartbeatBody, language: str | None, version: int, now_ms: int
-    ) -> Heard:
+    ) -> HeartbeatChanges:
         """Hear from a client.
 
         Args:
@@ -208,7 +208,7 @@ class Clients:
                 group.fingerprint, is_fingerprint_new = body.heartbeat_fingerprint, True
             if is_changed:
                 changed.append(group)
-        return Heard(changed, is_fingerprint_new)
+        return HeartbeatChanges(changed, is_fingerprint_new)
 
     def unregister(
         self, connection: int, producer_group: str | None, consumer_group: str | None
@@ -223,7 +223,7 @@ class Clients:
         self._forget_idle(client)
         return was_member
 
-    def lose(self, connection: int) -> list[str]:
+    def drop_connection(self, connection: int) -> list[str]:
         """Forget a connection that ended; return the consumer groups it was in."""
         client = self._clients.get(connection)
         if client is None:

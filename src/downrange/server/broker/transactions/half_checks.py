@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from downrange.errors import MalformedRecord
-from downrange.server.broker.scheduled.redirect import TICK_BYTES_MAX, bring_back
+from downrange.server.broker.scheduled.redirect import TICK_BYTES_MAX, undo_redirect
 from downrange.server.broker.store_message import PROPERTY_BYTES_MAX, join_properties
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.broker.transactions.half_records import (
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
     from downrange.errors import RocketMQError
     from downrange.server.broker.state import BrokerState
-    from downrange.server.broker.write_queue import Finish
+    from downrange.server.broker.write_queue import OnStored
     from downrange.wire.command import Command
     from downrange.wire.records import Record
 
     #: Hears that a half was moved, or why it was not.
-    _Then = Callable[[RocketMQError | None], Iterable[Output]]
+    _OnMoved = Callable[[RocketMQError | None], Iterable[Output]]
 
 #: A half older than this is given up (Java: fileReservedTime).
 RETENTION_MS: Final = 72 * 3_600_000
@@ -118,7 +118,7 @@ def _settle(state: BrokerState, half: Record, now_ms: int) -> None:
     properties[FIRST_OFFSET] = str(first_offset(half, properties))
     is_hopeless = checks >= state.options.transaction_checks_max or age_ms > RETENTION_MS
     if is_hopeless or len(join_properties(properties)) > PROPERTY_BYTES_MAX:
-        _give_up(state, half, now_ms)
+        _move_to_checked_out(state, half, now_ms)
     else:
         _copy(state, half, properties, now_ms, is_asked=is_asked)
 
@@ -128,20 +128,20 @@ def _copy(
 ) -> None:
     copy = copy_to(state, half, HALF_TOPIC, properties)
 
-    def then(error: RocketMQError | None) -> Iterable[Output]:
+    def on_moved(error: RocketMQError | None) -> Iterable[Output]:
         if error is not None:
             return ()
         state.halves.remember_copy(first_offset(half, properties), copy.queue_offset)
         return _ask_producer(state, half, copy) if is_asked else ()
 
-    _move(state, half, copy, properties, now_ms, then)
+    _move(state, half, copy, properties, now_ms, on_moved)
 
 
-def _give_up(state: BrokerState, half: Record, now_ms: int) -> None:
+def _move_to_checked_out(state: BrokerState, half: Record, now_ms: int) -> None:
     properties = half.properties()
     first = first_offset(half, properties)
 
-    def then(error: RocketMQError | None) -> Iterable[Output]:
+    def on_moved(error: RocketMQError | None) -> Iterable[Output]:
         if error is not None:
             return ()
         state.halves.forget_copies(first)
@@ -149,7 +149,7 @@ def _give_up(state: BrokerState, half: Record, now_ms: int) -> None:
 
     state.topics.ensure(CHECKED_OUT_TOPIC, 1, READ_WRITE, now_ms)
     given_up = copy_to(state, half, CHECKED_OUT_TOPIC, properties)
-    _move(state, half, given_up, properties, now_ms, then)
+    _move(state, half, given_up, properties, now_ms, on_moved)
 
 
 def _move(
@@ -158,7 +158,7 @@ def _move(
     moved: Record,
     properties: dict[str, str],
     now_ms: int,
-    then: _Then,
+    on_moved: _OnMoved,
 ) -> None:
     """Store what becomes of a half together with the op record that ends it."""
     ended, offset = state.halves.ended, half.queue_offset
@@ -168,11 +168,11 @@ def _move(
             ended.end((offset,))
         else:
             ended.release(offset)
-        return then(error)
+        return on_moved(error)
 
     ended.hold(offset)
     op = op_record(state, offset, now_ms)
-    state.intake.add([moved, op], [properties, OP_PROPERTIES], stored)
+    state.write_queue.add([moved, op], [properties, OP_PROPERTIES], stored)
 
 
 def _ask_producer(state: BrokerState, half: Record, copy: Record) -> Iterable[Output]:
@@ -185,7 +185,7 @@ def _ask_producer(state: BrokerState, half: Record, copy: Record) -> Iterable[Ou
     # The message is shown as it will be, but with the time of the old half, as Java shows it.
     shown = replace(half, queue_offset=copy.queue_offset, log_offset=copy.log_offset)
     try:
-        bring_back(state, shown, properties)
+        undo_redirect(state, shown, properties)
     except MalformedRecord:
         return ()
     del properties[FIRST_OFFSET]
@@ -205,7 +205,9 @@ def _ask_producer(state: BrokerState, half: Record, copy: Record) -> Iterable[Ou
     return (Push(connection, request_command(header, encode_record(shown))),)
 
 
-def resume_half(state: BrokerState, position: int, now_ms: int, finish: Finish) -> Command | None:
+def resume_half(
+    state: BrokerState, position: int, now_ms: int, on_stored: OnStored
+) -> Command | None:
     """Count the checks of a half from the beginning again, or return the refusal.
 
     A half that was given up comes back to the half queue. So does one that was ended, as with
@@ -215,7 +217,7 @@ def resume_half(state: BrokerState, position: int, now_ms: int, finish: Finish) 
         state: The broker.
         position: Where it lies in the log, or one of its copies.
         now_ms: The time.
-        finish: Told how it went.
+        on_stored: Told how it went.
     """
     halves = state.halves
     halves.load(state, now_ms)
@@ -235,16 +237,16 @@ def resume_half(state: BrokerState, position: int, now_ms: int, finish: Finish) 
     if not is_open:
         properties.pop(FIRST_OFFSET, None)
         copy = copy_to(state, half, HALF_TOPIC, properties)
-        state.intake.add([copy], [properties], finish)
+        state.write_queue.add([copy], [properties], on_stored)
         return None
     first = first_offset(half, properties)
     properties[FIRST_OFFSET] = str(first)
     copy = copy_to(state, half, HALF_TOPIC, properties)
 
-    def then(error: RocketMQError | None) -> Iterable[Output]:
+    def on_moved(error: RocketMQError | None) -> Iterable[Output]:
         if error is None:
             halves.remember_copy(first, copy.queue_offset)
-        return finish(error, now_ms)
+        return on_stored(error, now_ms)
 
-    _move(state, half, copy, properties, now_ms, then)
+    _move(state, half, copy, properties, now_ms, on_moved)
     return None

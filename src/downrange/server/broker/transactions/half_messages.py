@@ -25,8 +25,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import MalformedRecord
-from downrange.server.broker.scheduled.redirect import bring_back, divert
-from downrange.server.broker.store_message import join_properties, put
+from downrange.server.broker.scheduled.redirect import redirect, undo_redirect
+from downrange.server.broker.store_message import join_properties, store_message
 from downrange.server.broker.transactions.ended_halves import EndedHalves
 from downrange.server.broker.transactions.half_records import (
     CHECKS,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from downrange.errors import RocketMQError
     from downrange.server.broker.state import BrokerState
-    from downrange.server.broker.write_queue import Finish
+    from downrange.server.broker.write_queue import OnStored
     from downrange.server.outputs import Output
     from downrange.wire.command import Command
     from downrange.wire.headers import EndTransactionRequest
@@ -161,13 +161,13 @@ def prepare_half(state: BrokerState, record: Record, properties: dict[str, str])
     unique_key = properties.get(PropertyKey.UNIQUE_KEY)
     if unique_key is not None:
         properties[PropertyKey.TRANSACTION_ID] = unique_key
-    divert(record, properties, _HALF, 0)
+    redirect(record, properties, _HALF, 0)
     record.sys_flag &= ~_TRANSACTION_BITS
     record.property_bytes = join_properties(properties)
 
 
 def end_half(
-    state: BrokerState, header: EndTransactionRequest, now_ms: int, finish: Finish
+    state: BrokerState, header: EndTransactionRequest, now_ms: int, on_stored: OnStored
 ) -> Command | None:
     """Commit a half message or roll it back at the end of this turn, or return the refusal.
 
@@ -175,7 +175,7 @@ def end_half(
         state: The broker.
         header: Names the half and the outcome, COMMIT or ROLLBACK.
         now_ms: The time.
-        finish: Told how it went.
+        on_stored: Told how it went.
     """
     halves = state.halves
     halves.load(state, now_ms)
@@ -199,7 +199,7 @@ def end_half(
     offset = halves.newest(half, properties)
     if not halves.ended.is_open(offset):
         return refusal(ResponseCode.ILLEGAL_OPERATION, "the transaction was ended before")
-    ending = _Ending(state, offset, first_offset(half, properties), finish)
+    ending = _Ending(state, offset, first_offset(half, properties), on_stored)
     if header.commit_or_rollback != _COMMIT:
         ending.store_op(now_ms)
         return None
@@ -214,13 +214,13 @@ def _is_too_late(state: BrokerState, half: Record, properties: dict[str, str], n
 class _Ending:
     """Ends one half: stores the message, if there is one, and the op record after it."""
 
-    __slots__ = ("_finish", "_first", "_offset", "_state")
+    __slots__ = ("_first", "_offset", "_on_stored", "_state")
 
-    def __init__(self, state: BrokerState, offset: int, first: int, finish: Finish) -> None:
+    def __init__(self, state: BrokerState, offset: int, first: int, on_stored: OnStored) -> None:
         self._state = state
         self._offset = offset
         self._first = first
-        self._finish = finish
+        self._on_stored = on_stored
         state.halves.ended.hold(offset)
 
     def store_message(
@@ -228,7 +228,7 @@ class _Ending:
     ) -> Command | None:
         position = half.log_offset
         try:
-            bring_back(self._state, half, properties)
+            undo_redirect(self._state, half, properties)
         except MalformedRecord:
             refused: Command | None = refusal(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         else:
@@ -237,7 +237,7 @@ class _Ending:
             half.sys_flag |= _COMMIT
             half.prepared_offset = position
             half.property_bytes = join_properties(properties)
-            refused = put(
+            refused = store_message(
                 self._state, half, properties, now_ms, self._message_stored, is_flush_awaited=True
             )
         if refused is not None:
@@ -246,7 +246,7 @@ class _Ending:
 
     def store_op(self, now_ms: int) -> None:
         op = op_record(self._state, self._offset, now_ms)
-        self._state.intake.add([op], [OP_PROPERTIES], self._op_stored, is_flush_awaited=True)
+        self._state.write_queue.add([op], [OP_PROPERTIES], self._op_stored, is_flush_awaited=True)
 
     def _message_stored(self, error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
         if error is not None:
@@ -261,4 +261,4 @@ class _Ending:
             halves.forget_copies(self._first)
         else:
             halves.ended.release(self._offset)
-        return self._finish(error, now_ms)
+        return self._on_stored(error, now_ms)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from downrange.errors import CorruptStore, MalformedRecord, StoreError
-from downrange.server.broker.scheduled.redirect import read_diverted
+from downrange.server.broker.scheduled.redirect import read_redirected
 from downrange.server.broker.store_message import CLIENT_FLAGS, join_properties
 from downrange.wire.codes import SysFlag
 from downrange.wire.properties import PropertyKey
@@ -70,7 +70,7 @@ def read_ops(state: BrokerState, offset: int) -> Iterator[list[int]]:
 
 def _record_of(state: BrokerState, unit: Unit) -> Record | None:
     try:
-        return read_diverted(state, unit)
+        return read_redirected(state, unit)
     except (StoreError, MalformedRecord):
         return None
 

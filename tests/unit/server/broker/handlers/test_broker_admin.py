@@ -55,7 +55,7 @@ def test_changed_settings_hold_and_are_shown() -> None:
     )
     assert (options.transaction_timeout, options.is_trace_on) == (2.5, False)
     assert options.flush_interval == 0.05
-    assert broker.state.marks["MSG_REGION"] == "here"
+    assert broker.state.broker_properties["MSG_REGION"] == "here"
     shown = settings_of(broker)
     assert (shown["flushDiskType"], shown["maxMessageSize"]) == ("SYNC_FLUSH", "1000")
     broker.ask(CHANGE, b"flushDiskType=ASYNC_FLUSH")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downrange.model import QueueId
-from downrange.server.broker.handlers.clients import expire, lose_peer
+from downrange.server.broker.handlers.clients import expire, on_disconnect
 from downrange.server.outputs import Disconnect, Note, Peer
 from downrange.wire.bodies import (
     AllProducersBody,
@@ -143,7 +143,7 @@ def test_a_client_that_connects_anew_is_listed_once() -> None:
     broker.beat(ONE, "a")
     broker.beat(TWO, "a")
     assert members(broker) == ["a"]
-    lose_peer(broker.state, ONE, broker.now_ms)
+    on_disconnect(broker.state, ONE, broker.now_ms)
     assert members(broker) == ["a"]
     assert broker.state.clients.connection_of_client("a") == 12
 
@@ -194,10 +194,10 @@ def test_a_lost_connection_leaves_all_groups() -> None:
     broker.beat(ONE, "a", producing="P")
     broker.beat(ONE, "a", group="H", producing="P")
     broker.beat(TWO, "b", producing="P")
-    assert pushes_of(lose_peer(broker.state, ONE, broker.now_ms), CHANGED) == [12]
+    assert pushes_of(on_disconnect(broker.state, ONE, broker.now_ms), CHANGED) == [12]
     assert members(broker, "H") == []
     assert broker.state.clients.producer_connections("P") == [12]
-    assert lose_peer(broker.state, ONE, broker.now_ms) == []
+    assert on_disconnect(broker.state, ONE, broker.now_ms) == []
 
 
 def test_a_silent_client_is_hung_up_on_and_the_others_are_told() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.model import QueueId
-from downrange.server.outputs import Ask, LateReply, Output, Peer, Push
+from downrange.server.outputs import Call, LateReply, Output, Peer, Push
 from downrange.wire.bodies import ConsumerStatusBody, ResetOffsetBody, decode_body
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -119,8 +119,8 @@ def survey(broker: Asked, client: str | None = None) -> list[Output]:
     return broker.outputs(request_command(header, code=code))
 
 
-def asks_of(outputs: Iterable[Output]) -> list[Ask]:
-    asks = [output for output in outputs if isinstance(output, Ask)]
+def asks_of(outputs: Iterable[Output]) -> list[Call]:
+    asks = [output for output in outputs if isinstance(output, Call)]
     assert asks
     return asks
 
@@ -132,10 +132,10 @@ def test_the_answers_of_all_members_are_gathered() -> None:
     first, second, third, fourth = asks_of(survey(broker))
     assert first.command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     body = ConsumerStatusBody(message_queue_table={QUEUE: 7}).encode()
-    assert not list(first.then(Command(0, body=body), NOW_MS))
-    assert not list(second.then(None, NOW_MS))
-    assert not list(third.then(Command(1, remark="no"), NOW_MS))
-    reply = late(fourth.then(Command(0, body=b"no json"), NOW_MS))
+    assert not list(first.on_reply(Command(0, body=body), NOW_MS))
+    assert not list(second.on_reply(None, NOW_MS))
+    assert not list(third.on_reply(Command(1, remark="no"), NOW_MS))
+    reply = late(fourth.on_reply(Command(0, body=b"no json"), NOW_MS))
     table = decode_body(ConsumerStatusBody, reply.body).consumer_table
     assert table == {"a": {QUEUE: 7}, "d": {}}
 
@@ -167,7 +167,7 @@ def test_a_question_and_its_answer_are_passed_on_without_the_tools_signature() -
     assert ask.connection == 11
     assert ask.command.code == RequestCode.GET_CONSUMER_RUNNING_INFO
     assert not {"AccessKey", "Signature"} & ask.command.fields.keys()
-    answer = late(ask.then(Command(0, {"x": "1"}, b"state", "fine"), NOW_MS))
+    answer = late(ask.on_reply(Command(0, {"x": "1"}, b"state", "fine"), NOW_MS))
     assert (answer.code, answer.fields, answer.body) == (0, {"x": "1"}, b"state")
     assert answer.remark == "fine"
 
@@ -178,7 +178,7 @@ def test_a_member_that_does_not_answer_is_a_timeout() -> None:
     request = request_command(RunningStateRequest(consumer_group="G", client_id="a"))
     (ask,) = asks_of(broker.outputs(request))
     assert ask.timeout == 10.0
-    assert late(ask.then(None, NOW_MS)).code == ResponseCode.CONSUME_MSG_TIMEOUT
+    assert late(ask.on_reply(None, NOW_MS)).code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
 def test_a_member_gets_the_message_that_it_shall_handle() -> None:

@@ -399,7 +399,7 @@ def test_a_pull_that_waits_is_answered_by_the_next_message(stage: Stage) -> None
     assert answer is not None
     assert bodies_of(answer) == [b"x0"]
     assert answer.fields["nextBeginOffset"] == "1"
-    assert len(stage.state.parked) == 0
+    assert len(stage.state.held_pulls) == 0
 
 
 def test_one_message_answers_everyone_who_waits_for_its_queue(stage: Stage) -> None:
@@ -446,7 +446,7 @@ def test_the_look_every_few_seconds_leaves_those_alone_who_missed_nothing(stage:
     stage.tick(5_000)
     stage.tick(5_000)
     assert stage.answer_to(pull) is None
-    assert len(stage.state.parked) == 1
+    assert len(stage.state.held_pulls) == 1
 
 
 def test_a_pull_that_waits_stores_its_offset_once(stage: Stage) -> None:
@@ -469,7 +469,7 @@ def test_a_pull_whose_offset_moved_does_not_wait(stage: Stage) -> None:
 
 def test_a_one_way_pull_does_not_wait(stage: Stage) -> None:
     stage.hand_in(pull_request(suspend_ms=15_000, is_oneway=True))
-    assert len(stage.state.parked) == 0
+    assert len(stage.state.held_pulls) == 0
 
 
 def test_pulls_beyond_the_limit_are_answered_at_once() -> None:
@@ -531,6 +531,6 @@ def test_the_end_of_the_broker_answers_everyone(stage: Stage) -> None:
 
 def test_a_connection_that_ends_is_answered_no_more(stage: Stage) -> None:
     pull = wait(stage)
-    stage.act(stage.broker.lose(CLIENT, stage.now_ms))
+    stage.act(stage.broker.on_disconnect(CLIENT, stage.now_ms))
     stage.ask(send_request(), OTHER)
     assert stage.answer_to(pull) is None

@@ -132,13 +132,13 @@ def test_a_deleted_topic_leaves_no_queues_and_no_offsets() -> None:
     broker = Asked()
     broker.store(b"x")
     broker.state.offsets.commit("G", "T", 0, 1)
-    broker.state.parked.checked_ms = NOW_MS
+    broker.state.held_pulls.checked_ms = NOW_MS
     assert broker.tell(DeleteTopicRequest(topic="T")).code == ResponseCode.SUCCESS
     assert broker.state.topics.get("T") is None
     assert broker.state.offsets.groups_of("T") == []
     assert broker.state.store.queue("T", 0).max_offset == 0
     assert broker.state.is_checkpoint_wanted
-    assert broker.state.parked.checked_ms == 0
+    assert broker.state.held_pulls.checked_ms == 0
 
 
 def test_deleting_an_unknown_topic_succeeds_and_changes_nothing() -> None:

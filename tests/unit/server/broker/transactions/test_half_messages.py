@@ -10,7 +10,7 @@ from downrange.server.broker.state import StoreHost
 from downrange.server.broker.transactions import half_messages
 from downrange.server.broker.transactions.half_messages import end_half, prepare_half
 from downrange.server.broker.transactions.half_records import op_record
-from downrange.server.broker.write_queue import nothing_more
+from downrange.server.broker.write_queue import no_outputs
 from downrange.wire.codes import ResponseCode, SysFlag
 from downrange.wire.records import Record, encode_record
 from downrange.wire.system_names import (
@@ -115,7 +115,7 @@ def test_a_second_end_is_refused_and_stores_nothing(first: int, second: int) -> 
 def test_two_ends_in_one_turn_store_one_message() -> None:
     world = World()
     half = world.half()
-    ends = [end_half(world.state, end_header(half), world.now_ms, nothing_more) for _ in range(2)]
+    ends = [end_half(world.state, end_header(half), world.now_ms, no_outputs) for _ in range(2)]
     world.settle()
     assert ends[0] is None
     assert ends[1] is not None
