@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from downrange.client.flows.routing.health import BrokerHealth, tolerance_of
-from downrange.client.flows.routing.queue_picker import Lane, QueuePicker
+from downrange.client.flows.routing.queue_picker import QueuePicker, RoundRobin
 from downrange.client.flows.routing.selectors import by_hash
 from downrange.errors import CallTimeout, RocketMQError, RouteNotFound, SystemBusy
 from downrange.model import Message, QueueId
-from tests.unit.client.flows.randomness import FakeChance
+from tests.unit.client.flows.randomness import FakeRandomness
 
 if TYPE_CHECKING:
     from downrange.options.clients import FaultStyle
@@ -84,10 +84,10 @@ def tell_java(java: JavaClient, style: FaultStyle, steps: list[dict[str, Any]]) 
 
 
 def tell_ours(style: FaultStyle, steps: list[dict[str, Any]]) -> list[Any]:
-    health = BrokerHealth(tolerance_of(style), FakeChance())
-    picker = QueuePicker(health, FakeChance(*RANDOMS))
-    lane = Lane()
-    lane.indexes["topic"] = INDEX
+    health = BrokerHealth(tolerance_of(style), FakeRandomness())
+    picker = QueuePicker(health, FakeRandomness(*RANDOMS))
+    round_robin = RoundRobin()
+    round_robin.indexes["topic"] = INDEX
     now, told = 0.0, []
     for step in steps:
         result: object = None
@@ -101,7 +101,7 @@ def tell_ours(style: FaultStyle, steps: list[dict[str, Any]]) -> list[Any]:
             case {"do": "pass", "ms": ms}:
                 now += ms / 1000
             case {"do": "pick", "last": last}:
-                queue = picker.pick(lane, "topic", WRITABLE, COUNTS, last, now)
+                queue = picker.pick(round_robin, "topic", WRITABLE, COUNTS, last, now)
                 result = f"{queue.broker}/{queue.number}"
             case {"do": "probe", "up": up}:
                 result = health.to_probe(now)
@@ -144,7 +144,7 @@ def test_a_latency_is_avoided_as_long_as_in_java(
     borders = [50, 100, 550, 1_000, 1_800, 2_000, 3_000, 5_000, 10_000, 15_000]
     near = [border + step for border in borders for step in (-1, 0, 1)]
     latencies = sorted({*near, *range(0, 20_001, 137), 30_000})
-    health = BrokerHealth(tolerance_of(style), FakeChance())
+    health = BrokerHealth(tolerance_of(style), FakeRandomness())
     ours = [round(health.seconds_to_avoid(ms / 1000) * 1000) for ms in latencies]
     java = apache_versions.java_client(RELEASES[style])
     assert ours == java.call("fault.durations", latencies=latencies)

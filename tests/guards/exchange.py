@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from downrange.client.flows.producing.attempt import receipt_of, send_command
 from downrange.client.flows.producing.prepare import prepare
-from downrange.client.flows.routing.queue_picker import Lane
+from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.model import Message, QueueId
 from downrange.wire.link import Link, ReplyArrived
 from tests.guards.server_loop import answers_to
@@ -32,13 +32,13 @@ _QUEUE = QueueId(TOPIC, "a", 0)
 @contextmanager
 def flow() -> Generator[Operation]:
     """A send as the core sees it: what is asked of a driver, and the receipt."""
-    producer, lane = producer_with(route("a")), Lane()
-    first = producer.send(_MESSAGE, lane, producer.async_rules, is_limited=True)
+    producer, round_robin = producer_with(route("a")), RoundRobin()
+    first = producer.send(_MESSAGE, round_robin, producer.async_rules, is_limited=True)
     answer = stored(expect_call(next(first)))
     finish(first, answer)
 
     def send() -> None:
-        sending = producer.send(_MESSAGE, lane, producer.async_rules, is_limited=True)
+        sending = producer.send(_MESSAGE, round_robin, producer.async_rules, is_limited=True)
         next(sending)
         finish(sending, answer)
 

@@ -180,7 +180,7 @@ def pull(
                 offset,
                 group=group,
                 max_count=count,
-                wanted=wanted,
+                message_filter=wanted,
                 deadline=deadline,
             )
         )

@@ -24,20 +24,20 @@ from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.dialer import Dialer
 from downrange.client.drivers.fork_guard import Birthplace
 from downrange.client.drivers.identity import (
-    SystemChance,
     SystemClock,
+    SystemRandomness,
     client_id,
     client_ip,
     unique_ids,
 )
 from downrange.client.drivers.threads import ThreadDriver
 from downrange.client.flows.client_core import ClientCore, TimerFacts
-from downrange.client.flows.effects import Ask, Flow
+from downrange.client.flows.effects import Flow, UserCall
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.names import namespace_of_endpoint
-from downrange.client.flows.routing.health import BrokerState
+from downrange.client.flows.routing.health import HealthSnapshot
 from downrange.client.flows.routing.name_servers import ask_name_server
-from downrange.client.flows.routing.queue_picker import Lane
+from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ClientClosed, ForkedClient, NoNameServer, NotStarted, RocketMQError
 from downrange.options import TLS, ClientOptions, Credentials, Proxy
 from downrange.wire.fields import request_command
@@ -114,7 +114,7 @@ class ClientStats(msgspec.Struct, frozen=True):
     late_replies: int
     timers: dict[str, TimerFacts]
     topics: tuple[str, ...]
-    brokers: tuple[BrokerState, ...]
+    brokers: tuple[HealthSnapshot, ...]
     producers: dict[str, ProducerStats]
 
 
@@ -224,7 +224,7 @@ class _ClientBase:
             credentials=self._credentials,
             hooks=self._hooks,
             clock=SystemClock(),
-            chance=SystemChance(),
+            randomness=SystemRandomness(),
             unique_ids=unique_ids(ip),
         )
         core.routes.on_change.append(_log_route)
@@ -251,7 +251,7 @@ class _ClientBase:
                 "no name server address was given: pass one such as '127.0.0.1:9876', or set "
                 "discovery_url in ClientOptions"
             )
-        addresses: list[str] = yield Ask(
+        addresses: list[str] = yield UserCall(
             fetch_name_servers,
             (options.discovery_url, options.unit, options.call_timeout),
             may_block=True,
@@ -317,7 +317,7 @@ def _producer_stats(producer: Any) -> ProducerStats:
     )
 
 
-def _log_health(state: BrokerState) -> None:
+def _log_health(state: HealthSnapshot) -> None:
     if state.is_available and state.is_reachable:
         _log.info("broker %s is used again", state.broker)
     else:
@@ -477,9 +477,9 @@ class Client(_ClientBase):
         self._running_driver().spawn(flow)
 
     @property
-    def lane(self) -> Lane:
+    def round_robin(self) -> RoundRobin:
         """This thread's place in the round robin."""
-        return self._running_driver().lane
+        return self._running_driver().round_robin
 
     def _running_driver(self) -> ThreadDriver:
         driver = self._driver
@@ -518,7 +518,7 @@ class AsyncClient(_ClientBase):
 
     _driver: AioDriver | None = None
     _birthplace: Birthplace
-    _lane: Lane
+    _round_robin: RoundRobin
 
     # ---- life --------------------------------------------------------------------------------
 
@@ -545,7 +545,7 @@ class AsyncClient(_ClientBase):
             raise
         self._core, self._driver, self._state = core, driver, "running"
         self._birthplace = Birthplace()
-        self._lane = Lane()
+        self._round_robin = RoundRobin()
         for flow in self._background(core):
             driver.spawn(flow)
         return self
@@ -624,9 +624,9 @@ class AsyncClient(_ClientBase):
         self._running_driver().spawn(flow)
 
     @property
-    def lane(self) -> Lane:
+    def round_robin(self) -> RoundRobin:
         """This client's place in the round robin; all its tasks share one thread."""
-        return self._lane
+        return self._round_robin
 
     def _running_driver(self) -> AioDriver:
         driver = self._driver

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from downrange.client.client import CLOSE_TIMEOUT, AsyncClient, Client, Servers
 from downrange.client.flows.admin.messages import group_offset
-from downrange.client.flows.consuming.consumer_core import PullState, at_once
+from downrange.client.flows.consuming.consumer_core import ConsumerCore, at_once
 from downrange.client.flows.consuming.pull import Filter, by_sql, by_tags
 from downrange.client.flows.validation import check_group
 from downrange.client.sharing import ClientT, ClientUser
@@ -54,7 +54,7 @@ class _ConsumerBase(ClientUser[ClientT]):
         check_group(group)
         self._group = group
         self._options = options or PullOptions()
-        self._reader: PullState | None = None
+        self._core: ConsumerCore | None = None
         super().__init__(
             cast("Any", servers),  # the same, but the checker loses sight of the variable
             client_options=client_options,
@@ -76,21 +76,21 @@ class _ConsumerBase(ClientUser[ClientT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} group={self._group!r} {self._state}>"
 
-    def _make_reader(self) -> PullState:
+    def _make_core(self) -> ConsumerCore:
         client = self._client
-        return PullState(client.core, self._group, self._options, client.spawn, _report)
+        return ConsumerCore(client.core, self._group, self._options, client.spawn, _report)
 
-    def _running_reader(self) -> PullState:
+    def _running_core(self) -> ConsumerCore:
         self._client_core()
-        assert self._reader is not None
-        return self._reader
+        assert self._core is not None
+        return self._core
 
 
 def _filter_of(tags: str, sql: str | None) -> Filter:
-    wanted = by_tags(tags)
+    message_filter = by_tags(tags)
     if sql is None:
-        return wanted
-    if wanted.tags:
+        return message_filter
+    if message_filter.tags:
         raise OptionError(f"tags={tags!r} and sql={sql!r} exclude each other")
     return by_sql(sql)
 
@@ -146,7 +146,7 @@ class PullConsumer(_ConsumerBase[Client]):
             raise ClientClosed(repr(self))
         if self._state == "new":
             self._client.start()
-            self._reader = self._make_reader()
+            self._core = self._make_core()
             self._state = "running"
         return self
 
@@ -157,9 +157,9 @@ class PullConsumer(_ConsumerBase[Client]):
             timeout: How long its own client may take.
         """
         was_running, self._state = self._state == "running", "closed"
-        if was_running and self._reader is not None and self._client.state == "running":
+        if was_running and self._core is not None and self._client.state == "running":
             with suppress(ClientStateError):  # closed by somebody else, or before a fork
-                self._client.run(at_once(self._reader.close))
+                self._client.run(at_once(self._core.close))
         if self._owns_client:
             self._client.close(timeout)
 
@@ -207,10 +207,12 @@ class PullConsumer(_ConsumerBase[Client]):
             RocketMQError: The broker refuses the expression, or no broker answered.
         """
         _, deadline = self._deadline(timeout)
-        wanted = _filter_of(tags, sql)
+        message_filter = _filter_of(tags, sql)
         names = [what] if isinstance(what, str | QueueId) else what
-        reader = self._running_reader()
-        self._client.run(reader.assign(names, start=start, wanted=wanted, deadline=deadline))
+        core = self._running_core()
+        self._client.run(
+            core.assign(names, start=start, message_filter=message_filter, deadline=deadline)
+        )
 
     def seek(self, queue: QueueId, to: Start, *, timeout: float | None = None) -> None:
         """Go on elsewhere in a queue; what was fetched of it is forgotten.
@@ -225,11 +227,11 @@ class PullConsumer(_ConsumerBase[Client]):
             RocketMQError: The broker did not answer.
         """
         _, deadline = self._deadline(timeout)
-        self._client.run(self._running_reader().seek(queue, to, deadline=deadline))
+        self._client.run(self._running_core().seek(queue, to, deadline=deadline))
 
     def queues(self) -> list[QueueId]:
         """Return what is assigned."""
-        return list(self._client.run(at_once(self._running_reader().positions)))
+        return list(self._client.run(at_once(self._running_core().positions)))
 
     # ---- reading -----------------------------------------------------------------------------
 
@@ -248,7 +250,7 @@ class PullConsumer(_ConsumerBase[Client]):
             RocketMQError: No queue at all can be read now; call again to go on trying.
         """
         _, deadline = self._deadline(timeout)
-        return self._client.run(self._running_reader().poll(max_count, deadline))
+        return self._client.run(self._running_core().poll(max_count, deadline))
 
     def messages(self, *, idle_timeout: float | None = None) -> Iterator[ReceivedMessage]:
         """Go through messages one by one, forever or until none has come for a while.
@@ -277,7 +279,7 @@ class PullConsumer(_ConsumerBase[Client]):
 
     def failures(self) -> dict[QueueId, RocketMQError]:
         """Return which queues cannot be read now, and why; they are tried again and again."""
-        return self._client.run(at_once(self._running_reader().failures))
+        return self._client.run(at_once(self._running_core().failures))
 
     # ---- progress ----------------------------------------------------------------------------
 
@@ -294,7 +296,7 @@ class PullConsumer(_ConsumerBase[Client]):
             RocketMQError: A broker did not take it; others may have.
         """
         _, deadline = self._deadline(timeout)
-        return self._client.run(self._running_reader().commit(deadline=deadline))
+        return self._client.run(self._running_core().commit(deadline=deadline))
 
     def committed(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset | None:
         """Return how far the group has come in a queue; None when it has not begun.
@@ -316,8 +318,8 @@ class PullConsumer(_ConsumerBase[Client]):
         Raises:
             OptionError: The queue is not assigned.
         """
-        reader = self._running_reader()
-        return self._client.run(at_once(lambda: reader.cursor_of(queue).position))
+        core = self._running_core()
+        return self._client.run(at_once(lambda: core.cursor_of(queue).position))
 
     def lag(self, *, timeout: float | None = None) -> dict[QueueId, int]:
         """Return how many messages of each queue were not handed out yet; filters do not count.
@@ -329,7 +331,7 @@ class PullConsumer(_ConsumerBase[Client]):
             RocketMQError: A broker did not answer.
         """
         _, deadline = self._deadline(timeout)
-        return self._client.run(self._running_reader().lag(deadline=deadline))
+        return self._client.run(self._running_core().lag(deadline=deadline))
 
 
 class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
@@ -375,7 +377,7 @@ class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
             raise ClientClosed(repr(self))
         if self._state == "new":
             await self._client.start()
-            self._reader = self._make_reader()
+            self._core = self._make_core()
             self._state = "running"
         return self
 
@@ -386,8 +388,8 @@ class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
             timeout: How long its own client may take.
         """
         was_running, self._state = self._state == "running", "closed"
-        if was_running and self._reader is not None and self._client.state == "running":
-            self._reader.close()
+        if was_running and self._core is not None and self._client.state == "running":
+            self._core.close()
         if self._owns_client:
             await self._client.close(timeout)
 
@@ -435,10 +437,12 @@ class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
             RocketMQError: The broker refuses the expression, or no broker answered.
         """
         _, deadline = self._deadline(timeout)
-        wanted = _filter_of(tags, sql)
+        message_filter = _filter_of(tags, sql)
         names = [what] if isinstance(what, str | QueueId) else what
-        reader = self._running_reader()
-        await self._client.run(reader.assign(names, start=start, wanted=wanted, deadline=deadline))
+        core = self._running_core()
+        await self._client.run(
+            core.assign(names, start=start, message_filter=message_filter, deadline=deadline)
+        )
 
     async def seek(self, queue: QueueId, to: Start, *, timeout: float | None = None) -> None:
         """Go on elsewhere in a queue; what was fetched of it is forgotten.
@@ -453,11 +457,11 @@ class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
             RocketMQError: The broker did not answer.
         """
         _, deadline = self._deadline(timeout)
-        await self._client.run(self._running_reader().seek(queue, to, deadline=deadline))
+        await self._client.run(self._running_core().seek(queue, to, deadline=deadline))
 
     def queues(self) -> list[QueueId]:
         """Return what is assigned."""
-        return list(self._running_reader().cursors)
+        return list(self._running_core().cursors)
 
     # ---- reading -----------------------------------------------------------------------------
 
@@ -476,7 +480,7 @@ class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
             RocketMQError: No queue at all can be read now; call again to go on trying.
         """
         _, deadline = self._deadline(timeout)
-        return await self._client.run(self._running_reader().poll(max_count, deadline))
+        return await self._client.run(self._running_core().poll(max_count, deadline))
 
     async def messages(
         self, *, idle_timeout: float | None = None
@@ -507,7 +511,7 @@ class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
 
     def failures(self) -> dict[QueueId, RocketMQError]:
         """Return which queues cannot be read now, and why; they are tried again and again."""
-        return self._running_reader().failures()
+        return self._running_core().failures()
 
     # ---- progress ----------------------------------------------------------------------------
 
@@ -524,7 +528,7 @@ class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
             RocketMQError: A broker did not take it; others may have.
         """
         _, deadline = self._deadline(timeout)
-        return await self._client.run(self._running_reader().commit(deadline=deadline))
+        return await self._client.run(self._running_core().commit(deadline=deadline))
 
     async def committed(
         self, queue: QueueId, *, timeout: float | None = None
@@ -548,7 +552,7 @@ class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
         Raises:
             OptionError: The queue is not assigned.
         """
-        return self._running_reader().cursor_of(queue).position
+        return self._running_core().cursor_of(queue).position
 
     async def lag(self, *, timeout: float | None = None) -> dict[QueueId, int]:
         """Return how many messages of each queue were not handed out yet; filters do not count.
@@ -560,4 +564,4 @@ class AsyncPullConsumer(_ConsumerBase[AsyncClient]):
             RocketMQError: A broker did not answer.
         """
         _, deadline = self._deadline(timeout)
-        return await self._client.run(self._running_reader().lag(deadline=deadline))
+        return await self._client.run(self._running_core().lag(deadline=deadline))

@@ -232,7 +232,9 @@ class Producer(ProducerBase[Client], TopicCalls):
             RocketMQError: No name server answers, or a hook forbids it.
         """
         core, client = self._running_core(), self._client
-        return client.run(core.send(message, client.lane, core.waiting_rules, queue, timeout))
+        return client.run(
+            core.send(message, client.round_robin, core.waiting_rules, queue, timeout)
+        )
 
     def submit(
         self,
@@ -258,7 +260,9 @@ class Producer(ProducerBase[Client], TopicCalls):
             InvalidMessage: The message breaks a rule.
         """
         core, client = self._running_core(), self._client
-        flow = core.send(message, client.lane, core.submit_rules, queue, timeout, is_limited=True)
+        flow = core.send(
+            message, client.round_robin, core.submit_rules, queue, timeout, is_limited=True
+        )
         return client.submit(flow)
 
     def send_oneway(
@@ -280,7 +284,7 @@ class Producer(ProducerBase[Client], TopicCalls):
             RocketMQError: The broker cannot be found or reached.
         """
         core, client = self._running_core(), self._client
-        client.run(core.send_oneway(message, client.lane, queue, timeout))
+        client.run(core.send_oneway(message, client.round_robin, queue, timeout))
 
     def send_batch(
         self,
@@ -305,7 +309,7 @@ class Producer(ProducerBase[Client], TopicCalls):
             SendFailed: The first request failed.
         """
         core, client = self._running_core(), self._client
-        flow = core.send_batch(messages, client.lane, core.waiting_rules, queue, timeout)
+        flow = core.send_batch(messages, client.round_robin, core.waiting_rules, queue, timeout)
         return client.run(flow)
 
     def submit_batch(
@@ -327,7 +331,7 @@ class Producer(ProducerBase[Client], TopicCalls):
         """
         core, client = self._running_core(), self._client
         flow = core.send_batch(
-            messages, client.lane, core.submit_rules, queue, timeout, is_limited=True
+            messages, client.round_robin, core.submit_rules, queue, timeout, is_limited=True
         )
         return client.submit(flow)
 
@@ -357,7 +361,7 @@ class Producer(ProducerBase[Client], TopicCalls):
             RocketMQError: No name server answers, or a hook forbids it.
         """
         core, client = self._running_core(), self._client
-        flow = request(core, message, client.lane, core.waiting_rules, queue, timeout)
+        flow = request(core, message, client.round_robin, core.waiting_rules, queue, timeout)
         return client.run(flow)
 
     def submit_request(
@@ -382,7 +386,7 @@ class Producer(ProducerBase[Client], TopicCalls):
         """
         core, client = self._running_core(), self._client
         rules = core.submit_rules
-        flow = request(core, message, client.lane, rules, queue, timeout, is_limited=True)
+        flow = request(core, message, client.round_robin, rules, queue, timeout, is_limited=True)
         return client.submit(flow)
 
     def reply(
@@ -414,7 +418,7 @@ class Producer(ProducerBase[Client], TopicCalls):
         """
         core, client = self._running_core(), self._client
         message = reply_to(request, body, tags=tags, keys=keys, properties=properties)
-        flow = reply(core, request, message, client.lane, core.waiting_rules, timeout)
+        flow = reply(core, request, message, client.round_robin, core.waiting_rules, timeout)
         return client.run(flow)
 
     def recall(self, handle: str | None, *, timeout: float | None = None) -> str:
@@ -543,7 +547,9 @@ class AsyncProducer(ProducerBase[AsyncClient], AsyncTopicCalls):
             RocketMQError: No name server answers, or a hook forbids it.
         """
         core, client = self._running_core(), self._client
-        flow = core.send(message, client.lane, core.async_rules, queue, timeout, is_limited=True)
+        flow = core.send(
+            message, client.round_robin, core.async_rules, queue, timeout, is_limited=True
+        )
         return await client.run(flow)
 
     async def send_oneway(
@@ -565,7 +571,7 @@ class AsyncProducer(ProducerBase[AsyncClient], AsyncTopicCalls):
             RocketMQError: The broker cannot be found or reached.
         """
         core, client = self._running_core(), self._client
-        await client.run(core.send_oneway(message, client.lane, queue, timeout))
+        await client.run(core.send_oneway(message, client.round_robin, queue, timeout))
 
     async def send_batch(
         self,
@@ -591,7 +597,7 @@ class AsyncProducer(ProducerBase[AsyncClient], AsyncTopicCalls):
         """
         core, client = self._running_core(), self._client
         flow = core.send_batch(
-            messages, client.lane, core.async_rules, queue, timeout, is_limited=True
+            messages, client.round_robin, core.async_rules, queue, timeout, is_limited=True
         )
         return await client.run(flow)
 
@@ -622,7 +628,7 @@ class AsyncProducer(ProducerBase[AsyncClient], AsyncTopicCalls):
         """
         core, client = self._running_core(), self._client
         flow = request(
-            core, message, client.lane, core.async_rules, queue, timeout, is_limited=True
+            core, message, client.round_robin, core.async_rules, queue, timeout, is_limited=True
         )
         return await client.run(flow)
 
@@ -656,7 +662,7 @@ class AsyncProducer(ProducerBase[AsyncClient], AsyncTopicCalls):
         core, client = self._running_core(), self._client
         message = reply_to(request, body, tags=tags, keys=keys, properties=properties)
         flow = reply(
-            core, request, message, client.lane, core.async_rules, timeout, is_limited=True
+            core, request, message, client.round_robin, core.async_rules, timeout, is_limited=True
         )
         return await client.run(flow)
 

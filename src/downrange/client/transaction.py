@@ -143,7 +143,9 @@ class TransactionProducer(Producer):
         core, client = self._running_core(), self._client
         work = _plain("execute", execute)
         return client.run(
-            send_in_transaction(core, message, work, client.lane, core.waiting_rules, timeout)
+            send_in_transaction(
+                core, message, work, client.round_robin, core.waiting_rules, timeout
+            )
         )
 
 
@@ -244,7 +246,7 @@ class AsyncTransactionProducer(AsyncProducer):
         core, client = self._running_core(), self._client
         work = _callable("execute", execute)
         return await client.run(
-            send_in_transaction(core, message, work, client.lane, core.async_rules, timeout)
+            send_in_transaction(core, message, work, client.round_robin, core.async_rules, timeout)
         )
 
 
@@ -341,7 +343,7 @@ class Transaction(_TransactionBase[Client]):
         self._check_new()
         core, client = self._core, self._client
         self._begun = client.run(
-            begin(core, self._message, client.lane, core.waiting_rules, self._timeout)
+            begin(core, self._message, client.round_robin, core.waiting_rules, self._timeout)
         )
         return self
 
@@ -395,7 +397,7 @@ class AsyncTransaction(_TransactionBase[AsyncClient]):
         self._check_new()
         core, client = self._core, self._client
         self._begun = await client.run(
-            begin(core, self._message, client.lane, core.async_rules, self._timeout)
+            begin(core, self._message, client.round_robin, core.async_rules, self._timeout)
         )
         return self
 

@@ -34,7 +34,7 @@ ONLY_FOR_THREADS = {
     "MessageTemplate": {"convert_and_submit"},
 }
 #: What runs the flows is told where it runs them.
-OWN_WORDS = {("Client", "run"), ("Client", "lane")}
+OWN_WORDS = {("Client", "run"), ("Client", "round_robin")}
 
 #: Bases of others, which nobody makes by themselves.
 INSIDE = {"TopicCalls"}

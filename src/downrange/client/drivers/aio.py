@@ -179,7 +179,7 @@ class AioDriver:
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
         with self.lock:
-            self.core.greeted.discard(connection.address)
+            self.core.on_disconnect(connection.address)
 
     def addresses(self) -> dict[str, int]:
         """Return the servers that connections stand to, and how many requests wait at each.

@@ -236,9 +236,9 @@ class Connection(asyncio.Protocol):
         self._flush()
         self._release_tellers()
         with self._driver.lock:
-            welcome = self._driver.core.welcome(self.address)
-        if welcome is not None:
-            self._driver.spawn(welcome)
+            heartbeat = self._driver.core.on_connect(self.address)
+        if heartbeat is not None:
+            self._driver.spawn(heartbeat)
 
     def close(self, why: str) -> None:
         """End the connection; what was to be written in this turn is written."""

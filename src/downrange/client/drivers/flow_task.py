@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from downrange.client.flows.effects import (
-    Ask,
     Call,
     Effect,
     Flow,
@@ -25,6 +24,7 @@ from downrange.client.flows.effects import (
     Once,
     Pause,
     Signal,
+    UserCall,
     Wait,
 )
 from downrange.errors import RocketMQError
@@ -128,7 +128,7 @@ class Running(msgspec.Struct, eq=False):  # made per message: a struct is made i
             timer = self._driver.loop.call_later(effect.seconds, self.resume)
             self._give_up = timer.cancel
             return _LATER
-        if type(effect) is Ask:
+        if type(effect) is UserCall:
             return self._ask(effect)
         if type(effect) is Once:
             self._give_up = self._driver.share(effect, self)
@@ -147,7 +147,7 @@ class Running(msgspec.Struct, eq=False):  # made per message: a struct is made i
         self._give_up = waiting.end
         return _LATER
 
-    def _ask(self, effect: Ask) -> Any:
+    def _ask(self, effect: UserCall) -> Any:
         driver = self._driver
         if effect.may_block and not inspect.iscoroutinefunction(effect.function):
             work: asyncio.Future[Any] = driver.loop.run_in_executor(

@@ -1,4 +1,4 @@
-"""Who and when we are: clocks, chance, this machine's address, client ids and message ids.
+"""Who and when we are: clocks, randomness, this machine's address, client ids and message ids.
 
 One rule: nothing here sends a packet or waits for one.
 """
@@ -44,7 +44,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
-class SystemChance:
+class SystemRandomness:
     """Randomness of its own: a program that seeds Python's changes nothing here."""
 
     __slots__ = ("_random",)

@@ -24,8 +24,8 @@ from downrange.client.drivers.blocking import BlockingConnections, NoneFree
 from downrange.client.drivers.fork_guard import Birthplace
 from downrange.client.drivers.handing import HandedCall
 from downrange.client.drivers.submitting import CallbackFuture, Submission
-from downrange.client.flows.effects import Ask, Call, Effect, Flow, Gather, Once, Pause, Wait
-from downrange.client.flows.routing.queue_picker import Lane
+from downrange.client.flows.effects import Call, Effect, Flow, Gather, Once, Pause, UserCall, Wait
+from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ClientClosed, ForkedClient, RocketMQError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ThreadDriver:
         self._lock = threading.Lock()
         self._dialer = dialer
         self._connections = BlockingConnections(dialer, core.options, core.clock)
-        self._lanes = threading.local()
+        self._round_robins = threading.local()
         self._birthplace = Birthplace()
         self._inbox: deque[Callable[[], None]] = deque()
         self.submissions: set[Submission] = set()
@@ -133,13 +133,13 @@ class ThreadDriver:
     # ---- flows -------------------------------------------------------------------------------
 
     @property
-    def lane(self) -> Lane:
+    def round_robin(self) -> RoundRobin:
         """This thread's place in the round robin."""
         try:
-            return cast("Lane", self._lanes.lane)
+            return cast("RoundRobin", self._round_robins.round_robin)
         except AttributeError:
-            lane = self._lanes.lane = Lane()
-            return lane
+            round_robin = self._round_robins.round_robin = RoundRobin()
+            return round_robin
 
     def run(self, flow: Flow[ResultT]) -> ResultT:
         """Run a flow in this thread to its end.
@@ -251,7 +251,7 @@ class ThreadDriver:
         if type(effect) is Pause:
             time.sleep(effect.seconds)
             return None
-        if type(effect) is Ask:
+        if type(effect) is UserCall:
             return effect.function(*effect.args)
         assert isinstance(effect, Once | Gather)
         return self._perform_on_engine(effect)

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from downrange.client.flows.effects import Call, Chance, Clock, Flow, Pause
+from downrange.client.flows.effects import Call, Clock, Flow, Pause, Randomness
 from downrange.client.flows.hooks import run_observers
-from downrange.client.flows.routing.health import BrokerHealth, BrokerState, tolerance_of
-from downrange.client.flows.routing.membership import beat, beat_all, heartbeat_targets
+from downrange.client.flows.routing.health import BrokerHealth, HealthSnapshot, tolerance_of
+from downrange.client.flows.routing.membership import (
+    heartbeat_targets,
+    send_heartbeat,
+    send_heartbeats,
+)
 from downrange.client.flows.routing.name_servers import NameServers
 from downrange.client.flows.routing.routes import RouteTable, refresh_all
 from downrange.errors import GroupTaken, RocketMQError, ServerError, server_error
@@ -68,7 +72,7 @@ class ClientCore:
         credentials: What requests are signed with.
         hooks: Functions of the user's around every request.
         clock: The time.
-        chance: Randomness.
+        randomness: Randomness.
         unique_ids: Makes ids of messages.
 
     Attributes:
@@ -85,7 +89,7 @@ class ClientCore:
         credentials: Credentials | None,
         hooks: Hooks,
         clock: Clock,
-        chance: Chance,
+        randomness: Randomness,
         unique_ids: UniqueIdMaker,
     ) -> None:
         self.options = options
@@ -93,17 +97,17 @@ class ClientCore:
         self.credentials = credentials
         self.hooks = hooks
         self.clock = clock
-        self.chance = chance
+        self.randomness = randomness
         self.unique_ids = unique_ids
         self.report: Report = _ignore
-        self.on_health: Callable[[BrokerState], None] | None = None
-        self.name_servers = NameServers(name_servers, chance)
+        self.on_health: Callable[[HealthSnapshot], None] | None = None
+        self.name_servers = NameServers(name_servers, randomness)
         self.routes = RouteTable()
         #: Group -> the producer's core.
         self.producers: dict[str, Any] = {}
         self.consumers: dict[str, ConsumerState] = {}
-        #: Addresses of brokers that know the groups of today.
-        self.greeted: set[str] = set()
+        #: Addresses of brokers whose last heartbeat named all of today's groups.
+        self.registered: set[str] = set()
         self.timers: dict[str, TimerFacts] = {}
         #: Request code -> what answers it when a broker sends it.
         self.handlers: dict[int, Callable[[str, Command], Flow[Command | None]]] = {}
@@ -133,7 +137,7 @@ class ClientCore:
         if group in self.producers:
             raise GroupTaken("producer", group)
         self.producers[group] = producer
-        self.greeted.clear()
+        self.registered.clear()
 
     def remove_producer(self, group: str) -> None:
         """Let a producer go; harmless when it has gone."""
@@ -148,7 +152,7 @@ class ClientCore:
         if group in self.consumers:
             raise GroupTaken("consumer", group)
         self.consumers[group] = consumer
-        self.greeted.clear()
+        self.registered.clear()
 
     def remove_consumer(self, group: str) -> None:
         """Let a consumer go; harmless when it has gone."""
@@ -158,7 +162,7 @@ class ClientCore:
         """Return what is known of the brokers' health; producers of equal settings share it."""
         tolerance = tolerance_of(option)
         if tolerance not in self._health:
-            self._health[tolerance] = BrokerHealth(tolerance, self.chance, self.on_health)
+            self._health[tolerance] = BrokerHealth(tolerance, self.randomness, self.on_health)
         return self._health[tolerance]
 
     @property
@@ -219,11 +223,15 @@ class ClientCore:
         remark = f" request type {command.code} not supported"
         return Command(int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), remark=remark)
 
-    def welcome(self, address: str) -> Flow[None] | None:
-        """Return what to do when a connection stands: a broker that we use must know of us."""
+    def on_connect(self, address: str) -> Flow[None] | None:
+        """Return the flow to run on a new connection: a heartbeat, if a broker is there."""
         if self.has_members and address in heartbeat_targets(self):
-            return beat(self, address)
+            return send_heartbeat(self, address)
         return None
+
+    def on_disconnect(self, address: str) -> None:
+        """Note that the connection for requests from this server is gone."""
+        self.registered.discard(address)
 
     # ---- timers ----------------------------------------------------------------------------------
 
@@ -255,7 +263,7 @@ class ClientCore:
 
     def _beat(self) -> Flow[int]:
         self._forget_brokers_that_left()
-        return (yield from beat_all(self))
+        return (yield from send_heartbeats(self))
 
     def _forget_brokers_that_left(self) -> None:
         known = self.routes.brokers()

@@ -67,7 +67,7 @@ class Gather(msgspec.Struct):
     limit: int
 
 
-class Ask(msgspec.Struct):
+class UserCall(msgspec.Struct):
     """Call a function of the user's. Answers what it returns; its error is thrown as it is.
 
     On an event loop the function may be a coroutine function. `may_block` says that it can take
@@ -86,7 +86,7 @@ class Wait(msgspec.Struct):
     deadline: float
 
 
-Effect: TypeAlias = Call | Pause | Once | Gather | Ask | Wait
+Effect: TypeAlias = Call | Pause | Once | Gather | UserCall | Wait
 #: What a flow is; the answer's type is that of the effect, so annotate the name that takes it.
 Flow: TypeAlias = Generator[Effect, Any, ResultT]
 
@@ -132,7 +132,7 @@ class Clock(Protocol):
         ...
 
 
-class Chance(Protocol):
+class Randomness(Protocol):
     """Randomness."""
 
     def below(self, limit: int) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from downrange.client.flows.effects import Ask, Flow
+from downrange.client.flows.effects import Flow, UserCall
 from downrange.errors import OptionError, SendForbidden
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def run_observers(
     """Call each hook with the arguments; an error is reported, and the next hook's turn comes."""
     for hook in hooks:
         try:
-            yield Ask(hook, args)
+            yield UserCall(hook, args)
         except Exception as error:  # the user's code may raise anything
             report(_name_of(hook), error)
 
@@ -173,7 +173,7 @@ def run_forbidden(hooks: Sequence[SendHook], context: SendContext) -> Flow[None]
     """
     for hook in hooks:
         try:
-            yield Ask(hook, (context,))
+            yield UserCall(hook, (context,))
         except SendForbidden:
             raise
         except Exception as error:  # the user's code may raise anything

@@ -233,7 +233,7 @@ class _RangeReader:
                 group=options.group,
                 max_count=min(end - begin, options.pull_count),
                 max_bytes=options.pull_bytes,
-                wanted=self._filter,
+                message_filter=self._filter,
                 deadline=client.core.clock.now() + options.pull_timeout,
             )
         )

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.bulk import send_until
-from downrange.client.flows.routing.queue_picker import Lane
+from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.client.producer import Producer
 from downrange.errors import CallTimeout, ClientClosed
 from downrange.model import QueueId, SendReceipt, SendStatus
@@ -146,7 +146,7 @@ class Window:
         self._client = client
         self._producer = producer
         self._options = options
-        self._lane = Lane()
+        self._round_robin = RoundRobin()
         self._done: SimpleQueue[tuple[int, SendReceipt | BaseException]] = SimpleQueue()
         self._futures: dict[int, Future[Any]] = {}
         self._shipments: dict[int, Shipment] = {}
@@ -200,14 +200,14 @@ class Window:
         flow = send_until(
             self._producer,
             shipment.outgoing,
-            self._lane,
+            self._round_robin,
             deadline,
             target=shipment.target,
             attempt_timeout=options.timeout / _ATTEMPT_SHARE,
         )
         self._shipments[key] = shipment
         self._futures[key] = self._client.submit(
-            self._told(key, self._producer.accepted(flow, deadline))
+            self._told(key, self._producer.run_tracked(flow, deadline))
         )
 
     def _told(self, key: int, flow: Flow[SendReceipt]) -> Flow[None]:

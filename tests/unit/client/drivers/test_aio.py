@@ -15,7 +15,7 @@ from downrange.client.drivers import aio, aio_connection
 from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.aio_connection import Connection
 from downrange.client.drivers.flow_task import Awaited
-from downrange.client.flows.effects import Ask, Call, Flow, Pause
+from downrange.client.flows.effects import Call, Flow, Pause, UserCall
 from downrange.errors import (
     CallTimeout,
     ClientClosed,
@@ -273,13 +273,13 @@ def test_a_connection_that_ends_fails_those_who_wait_and_is_made_anew() -> None:
         return None
 
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        driver.core.greeted.add("a:1")
+        driver.core.registered.add("a:1")
         calls = [driver.run(asking(driver, b"cut")), driver.run(asking(driver, b"cut"))]
         first, second = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(first, ConnectionLost)
         assert isinstance(second, ConnectionLost)
         assert first is not second
-        assert driver.core.greeted == set()  # the broker knows us by that connection
+        assert driver.core.registered == set()  # the broker knows us by that connection
         await driver.run(asking(driver))
         assert len(dialer.peers) == 2
 
@@ -447,7 +447,7 @@ def test_a_broker_is_greeted_when_a_connection_to_it_stands() -> None:
         driver.core.routes.replace(route("a"))
         driver.core.add_producer("shop", object())
         await driver.run(asking(driver, address="a:10911"))
-        await until(lambda: driver.core.greeted)
+        await until(lambda: driver.core.registered)
         assert [request.code for request in dialer.peers[0].requests] == [11, 34]
 
     with_driver(main)
@@ -487,10 +487,10 @@ def test_errors_in_the_background_are_logged_as_loudly_as_they_deserve(
         assert not driver._background
 
     def one_error() -> Flow[Any]:
-        return (yield Ask(int, ("x",)))
+        return (yield UserCall(int, ("x",)))
 
     def asking_nothing() -> Flow[Any]:
-        return (yield Ask(int, ("1",)))
+        return (yield UserCall(int, ("1",)))
 
     with caplog.at_level(logging.DEBUG, "downrange.drivers"):
         with_driver(main)

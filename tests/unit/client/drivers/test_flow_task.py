@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from downrange.client.drivers.flow_task import Running
-from downrange.client.flows.effects import Ask, Effect, Flow, Gather, Once, Pause, Signal, Wait
+from downrange.client.flows.effects import Effect, Flow, Gather, Once, Pause, Signal, UserCall, Wait
 from downrange.errors import ConnectFailed, NotStarted
 from tests.unit.client.drivers.peers import PATIENCE, aio_driver
 
@@ -64,9 +64,9 @@ def test_a_flow_raises_its_error() -> None:
 def test_a_flow_handles_the_error_of_an_effect() -> None:
     def flow() -> Flow[str]:
         try:
-            yield Ask(int, ("x",))
+            yield UserCall(int, ("x",))
         except ValueError:
-            return (yield Ask(str.upper, ("again",)))  # type: ignore[no-any-return]
+            return (yield UserCall(str.upper, ("again",)))  # type: ignore[no-any-return]
         return "?"
 
     assert run(flow()) == "AGAIN"
@@ -141,7 +141,7 @@ def test_a_signal_and_a_deadline_in_one_turn_resume_a_flow_once() -> None:
 
 
 def test_a_function_answers_with_what_it_returns() -> None:
-    assert run(one(Ask(max, (3, 4)))) == 4
+    assert run(one(UserCall(max, (3, 4)))) == 4
 
 
 async def answer(value: int) -> int:
@@ -156,12 +156,12 @@ async def fail() -> None:
 
 @pytest.mark.parametrize("may_block", [False, True])
 def test_a_coroutine_function_is_waited_for(may_block: bool) -> None:
-    assert run(one(Ask(answer, (7,), may_block))) == 7
+    assert run(one(UserCall(answer, (7,), may_block))) == 7
 
 
 def test_the_error_of_a_coroutine_is_the_flows() -> None:
     with pytest.raises(KeyError, match="oops"):
-        run(one(Ask(fail)))
+        run(one(UserCall(fail)))
 
 
 def test_a_coroutine_that_is_cancelled_cancels_the_flow() -> None:
@@ -169,13 +169,13 @@ def test_a_coroutine_that_is_cancelled_cancels_the_flow() -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        run(one(Ask(cancelled)))
+        run(one(UserCall(cancelled)))
 
 
 def test_a_function_that_may_block_runs_in_a_pool() -> None:
     here = threading.get_ident()
-    assert run(one(Ask(threading.get_ident))) == here
-    assert run(one(Ask(threading.get_ident, (), True))) != here
+    assert run(one(UserCall(threading.get_ident))) == here
+    assert run(one(UserCall(threading.get_ident, (), True))) != here
 
 
 # ---- single flight -------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def test_no_flows_side_by_side_are_over_at_once() -> None:
 
 
 def test_flows_side_by_side_that_end_at_once_need_no_turn_of_the_loop() -> None:
-    assert run(one(Gather([one(Ask(int, (n,))) for n in "123"], 2))) == [1, 2, 3]
+    assert run(one(Gather([one(UserCall(int, (n,))) for n in "123"], 2))) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -310,7 +310,7 @@ def test_an_error_that_is_not_ours_ends_all_flows_side_by_side(is_late: bool) ->
     def broken() -> Flow[None]:
         if is_late:
             yield Pause(0.001)
-        yield Ask(int, ("x",))
+        yield UserCall(int, ("x",))
 
     waiting = one(Pause(PATIENCE), log)
     with pytest.raises(ValueError, match="invalid literal"):
@@ -324,7 +324,7 @@ def test_an_error_that_is_not_ours_ends_all_flows_side_by_side(is_late: bool) ->
 EFFECTS: dict[str, Any] = {
     "pause": lambda: Pause(PATIENCE),
     "wait": lambda: Wait(Signal(), 1e9),
-    "ask": lambda: Ask(asyncio.sleep, (PATIENCE,)),
+    "ask": lambda: UserCall(asyncio.sleep, (PATIENCE,)),
     "once": lambda: Once("key", lambda: one(Pause(0.0))),
     "gather": lambda: Gather([one(Pause(PATIENCE)), one(Pause(PATIENCE))], 1),
 }

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from downrange.client.flows.effects import Ask, Call, Flow
+from downrange.client.flows.effects import Call, Flow, UserCall
 from downrange.errors import CallTimeout, ConnectFailed, ConnectionLost, FrameTooLarge
 from downrange.options import ClientOptions
 from downrange.wire.command import Command
@@ -91,6 +91,6 @@ def test_a_function_on_the_engine_makes_its_calls_itself() -> None:
             return driver.run(calling(Command(11, body=b"inside"))).body
 
         def asking() -> Flow[bytes]:
-            return (yield Ask(ask))  # type: ignore[no-any-return]
+            return (yield UserCall(ask))  # type: ignore[no-any-return]
 
         assert driver.submit(asking()).result(PATIENCE) == b"inside"

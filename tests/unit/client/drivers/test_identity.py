@@ -12,8 +12,8 @@ import pytest
 
 from downrange.client.drivers import identity
 from downrange.client.drivers.identity import (
-    SystemChance,
     SystemClock,
+    SystemRandomness,
     client_id,
     client_ip,
     month_around,
@@ -25,7 +25,7 @@ from downrange.wire.ids import parse_unique_id
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from downrange.client.flows.effects import Chance, Clock
+    from downrange.client.flows.effects import Clock, Randomness
 
 
 @pytest.fixture
@@ -44,13 +44,13 @@ def test_the_clock_of_the_system_goes_on_and_tells_the_time() -> None:
 
 
 def test_chance_gives_every_number_below_the_limit_and_no_other() -> None:
-    chance: Chance = SystemChance()
-    assert {chance.below(3) for _ in range(1000)} == {0, 1, 2}
+    randomness: Randomness = SystemRandomness()
+    assert {randomness.below(3) for _ in range(1000)} == {0, 1, 2}
 
 
 def test_chance_gives_different_uuids() -> None:
-    chance = SystemChance()
-    first, second = chance.uuid(), chance.uuid()
+    randomness = SystemRandomness()
+    first, second = randomness.uuid(), randomness.uuid()
     assert first != second
     assert len(first) == 36
 

@@ -13,7 +13,6 @@ import pytest
 from downrange.client.drivers import threads
 from downrange.client.drivers.threads import ThreadDriver
 from downrange.client.flows.effects import (
-    Ask,
     Call,
     Effect,
     Flow,
@@ -21,6 +20,7 @@ from downrange.client.flows.effects import (
     Once,
     Pause,
     Signal,
+    UserCall,
     Wait,
 )
 from downrange.errors import ClientClosed, ConnectFailed, ConnectionLost, ForkedClient
@@ -37,7 +37,7 @@ from tests.unit.client.drivers.peers import (
 )
 
 if TYPE_CHECKING:
-    from downrange.client.flows.routing.queue_picker import Lane
+    from downrange.client.flows.routing.queue_picker import RoundRobin
 
 
 def one(effect: Effect, log: list[Any] | None = None) -> Flow[Any]:
@@ -64,7 +64,7 @@ def later(driver: ThreadDriver, seconds: float) -> float:
 
 def test_a_flow_runs_in_the_callers_thread_to_its_end() -> None:
     with thread_driver() as driver:
-        assert driver.run(one(Ask(threading.get_ident))) == threading.get_ident()
+        assert driver.run(one(UserCall(threading.get_ident))) == threading.get_ident()
         assert driver.run(asking(driver, b"7")).body == b"7"
         assert driver.run(one(Pause(0.001))) is None
         assert driver.connections() == {"a:1": 1}
@@ -73,15 +73,15 @@ def test_a_flow_runs_in_the_callers_thread_to_its_end() -> None:
 def test_a_flow_decides_what_follows_an_error() -> None:
     def twice() -> Flow[str]:
         try:
-            yield Ask(int, ("x",))
+            yield UserCall(int, ("x",))
         except ValueError:
-            return (yield Ask(str, ("again",)))  # type: ignore[no-any-return]
+            return (yield UserCall(str, ("again",)))  # type: ignore[no-any-return]
         return "?"
 
     with thread_driver() as driver:
         assert driver.run(twice()) == "again"
         with pytest.raises(ValueError, match="invalid literal"):
-            driver.run(one(Ask(int, ("x",))))
+            driver.run(one(UserCall(int, ("x",))))
 
 
 def test_a_callers_thread_waits_for_a_signal_no_longer_than_the_deadline() -> None:
@@ -98,13 +98,13 @@ def test_a_callers_thread_waits_for_a_signal_no_longer_than_the_deadline() -> No
 
 
 def test_each_thread_has_a_lane_of_its_own() -> None:
-    lanes: list[Lane] = []
+    round_robins: list[RoundRobin] = []
     with thread_driver() as driver:
-        assert driver.lane is driver.lane
-        thread = threading.Thread(target=lambda: lanes.append(driver.lane))
+        assert driver.round_robin is driver.round_robin
+        thread = threading.Thread(target=lambda: round_robins.append(driver.round_robin))
         thread.start()
         thread.join()
-        assert lanes[0] is not driver.lane
+        assert round_robins[0] is not driver.round_robin
 
 
 def test_threads_that_find_no_connection_free_share_the_engines() -> None:
@@ -116,9 +116,9 @@ def test_threads_that_find_no_connection_free_share_the_engines() -> None:
 
 def test_what_concerns_several_is_done_on_the_engine() -> None:
     with thread_driver() as driver:
-        ident: Any = driver.run(one(Once("key", lambda: one(Ask(threading.get_ident)))))
+        ident: Any = driver.run(one(Once("key", lambda: one(UserCall(threading.get_ident)))))
         assert ident != threading.get_ident()
-        flows = [one(Ask(int, (n,))) for n in "12"]
+        flows = [one(UserCall(int, (n,))) for n in "12"]
         assert driver.run(one(Gather(flows, 2))) == [1, 2]
 
 
@@ -129,11 +129,11 @@ def test_who_is_on_the_engine_does_not_wait_for_it() -> None:
 
     with thread_driver() as driver:
         shared = driver.submit(
-            one(Ask(lambda: driver.run(one(Once("key", lambda: one(Ask(int)))))))
+            one(UserCall(lambda: driver.run(one(Once("key", lambda: one(UserCall(int)))))))
         )
         assert shared.result(PATIENCE) == 0
-        several = Gather([one(Ask(int, ("1",))), failing(), one(Ask(int, ("3",)))], 2)
-        first, error, third = driver.submit(one(Ask(lambda: driver.run(one(several))))).result(
+        several = Gather([one(UserCall(int, ("1",))), failing(), one(UserCall(int, ("3",)))], 2)
+        first, error, third = driver.submit(one(UserCall(lambda: driver.run(one(several))))).result(
             PATIENCE
         )
         assert (first, third) == (1, 3)
@@ -167,7 +167,7 @@ def test_threads_that_want_the_same_share_one_flow() -> None:
 
 def test_a_submitted_flow_runs_on_the_engine() -> None:
     with thread_driver() as driver:
-        assert driver.submit(one(Ask(threading.get_ident))).result() != threading.get_ident()
+        assert driver.submit(one(UserCall(threading.get_ident))).result() != threading.get_ident()
         assert driver.submit(asking(driver, b"7")).result(PATIENCE).body == b"7"
         assert driver.submit(one(Pause(0.001))).result(PATIENCE) is None
 
@@ -183,9 +183,9 @@ def test_what_runs_last_begins_after_all_that_was_submitted() -> None:
     with thread_driver() as driver:
         log: list[int] = []
         for number in range(50):
-            driver.submit(one(Ask(log.append, (number,))))
-        assert driver.run_last(one(Ask(log.copy))) == list(range(50))
-        inside = driver.submit(one(Ask(lambda: driver.run_last(one(Ask(int, ("7",)))))))
+            driver.submit(one(UserCall(log.append, (number,))))
+        assert driver.run_last(one(UserCall(log.copy))) == list(range(50))
+        inside = driver.submit(one(UserCall(lambda: driver.run_last(one(UserCall(int, ("7",)))))))
         assert inside.result(PATIENCE) == 7
 
 
@@ -193,7 +193,7 @@ def test_what_is_spawned_ends_with_the_driver() -> None:
     log: list[str] = []
     with thread_driver() as driver:
         driver.spawn(one(Pause(PATIENCE), log))
-        driver.run_last(one(Ask(int, ("7",))))
+        driver.run_last(one(UserCall(int, ("7",))))
         assert not log
     assert log == ["ended"]
 
@@ -202,10 +202,10 @@ def test_a_future_that_is_cancelled_gives_the_flow_up() -> None:
     log: list[str] = []
     with thread_driver() as driver:
         future = driver.submit(one(Pause(PATIENCE), log))
-        driver.run_last(one(Ask(int, ("7",))))
+        driver.run_last(one(UserCall(int, ("7",))))
         assert future.cancel()
         assert future.cancel()  # harmless
-        driver.run_last(one(Ask(int, ("7",))))
+        driver.run_last(one(UserCall(int, ("7",))))
         assert log == ["ended"]
         assert not driver.submissions
 
@@ -218,20 +218,20 @@ def test_a_future_that_is_cancelled_before_its_flow_begins_prevents_that() -> No
             is_held.set()
             gate.wait(PATIENCE)
 
-        driver.submit(one(Ask(hold)))
+        driver.submit(one(UserCall(hold)))
         assert is_held.wait(PATIENCE)
         log: list[str] = []
-        future = driver.submit(one(Ask(log.append, ("ran",))))
+        future = driver.submit(one(UserCall(log.append, ("ran",))))
         assert future.cancel()
         gate.set()
-        driver.run_last(one(Ask(int, ("7",))))
+        driver.run_last(one(UserCall(int, ("7",))))
         assert log == []
 
 
 def test_those_who_wait_for_a_future_that_was_cancelled_hear_of_it() -> None:
     with thread_driver() as driver:
         future = driver.submit(one(Pause(PATIENCE)))
-        driver.run_last(one(Ask(int, ("7",))))
+        driver.run_last(one(UserCall(int, ("7",))))
         future.cancel()
         done, _ = wait([future], PATIENCE)
         assert done == {future}
@@ -239,7 +239,7 @@ def test_those_who_wait_for_a_future_that_was_cancelled_hear_of_it() -> None:
 
 def test_a_future_that_is_done_cannot_be_cancelled() -> None:
     with thread_driver() as driver:
-        future = driver.submit(one(Ask(int, ("7",))))
+        future = driver.submit(one(UserCall(int, ("7",))))
         assert future.result(PATIENCE) == 7
         assert not future.cancel()
 
@@ -255,13 +255,13 @@ def test_a_flow_may_cancel_its_own_future() -> None:
             futures[0].cancel()
 
         def flow() -> Flow[None]:
-            yield Ask(cancel)
+            yield UserCall(cancel)
             yield from one(Pause(PATIENCE), log)
 
         futures.append(driver.submit(flow()))
         is_given.set()
-        driver.run_last(one(Ask(int, ("7",))))
-        driver.run_last(one(Ask(int, ("7",))))
+        driver.run_last(one(UserCall(int, ("7",))))
+        driver.run_last(one(UserCall(int, ("7",))))
         assert futures[0].cancelled()
         assert log == ["ended"]
         assert not driver.submissions
@@ -276,9 +276,9 @@ def test_a_flow_that_ends_after_its_future_was_cancelled_is_not_missed() -> None
             is_given.wait(PATIENCE)
             futures[0].cancel()
 
-        futures.append(driver.submit(one(Ask(cancel))))
+        futures.append(driver.submit(one(UserCall(cancel))))
         is_given.set()
-        assert driver.run_last(one(Ask(int, ("7",)))) == 7
+        assert driver.run_last(one(UserCall(int, ("7",)))) == 7
         assert futures[0].cancelled()
         assert not driver.submissions
 
@@ -303,7 +303,7 @@ def test_callbacks_run_in_the_pool() -> None:
 def test_callbacks_run_where_they_are_when_too_many_wait() -> None:
     with thread_driver(options=ClientOptions(callbacks_waiting_max=0)) as driver:
         names: list[str] = []
-        future = driver.submit(one(Ask(int, ("7",))))
+        future = driver.submit(one(UserCall(int, ("7",))))
         future.result(PATIENCE)
         future.add_done_callback(lambda _: names.append(threading.current_thread().name))
         assert names == [threading.current_thread().name]
@@ -312,7 +312,7 @@ def test_callbacks_run_where_they_are_when_too_many_wait() -> None:
 def test_callbacks_run_where_they_are_when_the_driver_is_closed() -> None:
     log: list[int] = []
     with thread_driver() as driver:
-        future = driver.submit(one(Ask(int, ("7",))))
+        future = driver.submit(one(UserCall(int, ("7",))))
         future.result(PATIENCE)
     future.add_done_callback(lambda done: log.append(done.result()))
     assert log == [7]
@@ -335,7 +335,7 @@ def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> No
         caplog.at_level(logging.ERROR, "downrange.client"),
         thread_driver(options=ClientOptions(callbacks_waiting_max=0)) as driver,
     ):
-        future = driver.submit(one(Ask(int, ("7",))))
+        future = driver.submit(one(UserCall(int, ("7",))))
         future.result(PATIENCE)
         future.add_done_callback(broken)
     assert "a callback failed" in caplog.text
@@ -371,7 +371,7 @@ def test_closing_fails_what_was_submitted_and_still_waits() -> None:
             driver.submit(one(Pause(PATIENCE))),
             driver.submit(one(Wait(Signal(), later(driver, PATIENCE)))),
         ]
-        driver.run_last(one(Ask(int, ("7",))))
+        driver.run_last(one(UserCall(int, ("7",))))
         driver.close()
         errors = [type(future.exception(PATIENCE)) for future in futures]
         assert errors == [ConnectionLost, ClientClosed, ClientClosed]
@@ -398,7 +398,7 @@ def test_closing_ends_a_call_in_another_thread() -> None:
 
 def test_closing_may_happen_on_the_engine() -> None:
     with thread_driver() as driver:
-        driver.submit(one(Ask(driver.close)))
+        driver.submit(one(UserCall(driver.close)))
         assert driver._thread is not None
         driver._thread.join(PATIENCE)
         assert not driver._thread.is_alive()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from downrange.client.flows.client_core import ClientCore
-from downrange.client.flows.effects import Ask, Call, Effect, Flow, Gather, Once, Pause, Wait
+from downrange.client.flows.effects import Call, Effect, Flow, Gather, Once, Pause, UserCall, Wait
 from downrange.client.flows.hooks import Hooks
 from downrange.errors import ConnectFailed, RocketMQError
 from downrange.options import ClientOptions
@@ -16,7 +16,7 @@ from downrange.wire.command import Command
 from downrange.wire.ids import UniqueIdMaker
 from downrange.wire.records import Record, encode_record
 from downrange.wire.send_commands import SendCommand
-from tests.unit.client.flows.randomness import FakeChance
+from tests.unit.client.flows.randomness import FakeRandomness
 
 if TYPE_CHECKING:
     from downrange.wire.fields import Header
@@ -58,7 +58,7 @@ class FakeServers:
             credentials=None,
             hooks=Hooks(),
             clock=self.clock,
-            chance=FakeChance(),
+            randomness=FakeRandomness(),
             unique_ids=UniqueIdMaker(b"\x0a\x00\x00\x01", 7, 1, lambda _: (0, 1 << 60)),
         )
         self.calls: list[tuple[str, Command]] = []
@@ -107,7 +107,7 @@ class FakeServers:
                 return self.run(effect.flow())
             case Gather():
                 return [self._outcome(flow) for flow in effect.flows]
-            case Ask():
+            case UserCall():
                 return effect.function(*effect.args)
             case Wait():
                 if self.on_wait:

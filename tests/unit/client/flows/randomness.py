@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class FakeChance:
+class FakeRandomness:
     """Answers the given numbers in turn, then zeros; a number is taken modulo the limit."""
 
     def __init__(self, *numbers: int) -> None:

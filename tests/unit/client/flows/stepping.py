@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from downrange.client.flows.client_core import ClientCore
-from downrange.client.flows.effects import Ask, Call, Effect, Flow, Gather, Once
+from downrange.client.flows.effects import Call, Effect, Flow, Gather, Once, UserCall
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.producing.producer_core import ProducerCore
 from downrange.client.flows.routing.routes import Route, route_of
@@ -24,7 +24,7 @@ from downrange.wire.command import Command
 from downrange.wire.headers import SendReply
 from downrange.wire.ids import UniqueIdMaker
 from tests.unit.client.flows.clock import FakeClock
-from tests.unit.client.flows.randomness import FakeChance
+from tests.unit.client.flows.randomness import FakeRandomness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -83,7 +83,7 @@ def core_with(
     credentials: Credentials | None = None,
     name_servers: Iterable[str] = ("ns:9876",),
     clock: FakeClock | None = None,
-    chance: FakeChance | None = None,
+    randomness: FakeRandomness | None = None,
 ) -> ClientCore:
     """Return a client that knows these routes."""
     core = ClientCore(
@@ -93,7 +93,7 @@ def core_with(
         credentials=credentials,
         hooks=hooks or Hooks(),
         clock=clock or FakeClock(100.0),
-        chance=chance or FakeChance(),
+        randomness=randomness or FakeRandomness(),
         unique_ids=UniqueIdMaker(b"\x0a\x00\x00\x01", 7, 1, lambda _: (0, 1 << 60)),
     )
     for known in routes:
@@ -146,7 +146,7 @@ def expect_call(effect: Effect) -> Call:
 
 def answer_ask(effect: Effect) -> Any:
     """Do what the flow asks for of the user's or its own functions; return the answer."""
-    asked = expect(Ask, effect)
+    asked = expect(UserCall, effect)
     return asked.function(*asked.args)
 
 
@@ -186,7 +186,7 @@ def _perform(effect: Effect, serve: Callable[[Call], Command | RocketMQError | N
             return play(effect.flow(), serve)
         case Gather():
             return [_outcome(flow, serve) for flow in effect.flows]
-        case Ask():
+        case UserCall():
             return effect.function(*effect.args)
         case _:
             raise AssertionError(f"nobody answers {effect}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange.client.flows.client_core import TimerFacts
-from downrange.client.flows.effects import Ask, Flow, Pause
+from downrange.client.flows.effects import Flow, Pause, UserCall
 from downrange.client.flows.hooks import Hooks
 from downrange.errors import ConnectFailed, ConnectionLost, GroupTaken, NoPermission
 from downrange.options import ClientOptions, Credentials, FaultTolerance
@@ -28,7 +28,7 @@ from tests.unit.client.flows.stepping import (
 )
 
 if TYPE_CHECKING:
-    from downrange.client.flows.routing.health import BrokerState
+    from downrange.client.flows.routing.health import HealthSnapshot
 
 
 class FakeConsumer:
@@ -127,7 +127,7 @@ def test_what_a_hook_adds_to_a_request_is_signed() -> None:
         hooks=Hooks(before_call=(add,)), credentials=Credentials("me", "secret", "token")
     )
     flow = core.call("a:1", Command(11, body=b"x"), 103.0)
-    expect(Ask, next(flow)).function("a:1", command := Command(11, body=b"x"))
+    expect(UserCall, next(flow)).function("a:1", command := Command(11, body=b"x"))
     assert command.fields["trace"] == "7"
     flow = core.call("a:1", command, 103.0)
     next(flow)
@@ -148,7 +148,7 @@ def test_an_error_in_a_hook_of_calls_is_told_and_the_request_goes_on() -> None:
     flow = core.call("a:1", Command(11), 103.0)
     next(flow)
     assert expect_call(flow.throw(KeyError("oops"))).address == "a:1"
-    expect(Ask, flow.send(reply))
+    expect(UserCall, flow.send(reply))
     with pytest.raises(StopIteration) as finished:
         flow.throw(KeyError("oops"))
     assert finished.value.value is reply
@@ -209,10 +209,10 @@ def test_a_brokers_request_that_nobody_handles_is_not_supported() -> None:
 
 def test_a_broker_that_is_used_is_greeted_when_a_connection_to_it_stands() -> None:
     core = core_with(route("a"))
-    assert core.welcome("a:10911") is None  # nobody is here yet
+    assert core.on_connect("a:10911") is None  # nobody is here yet
     core.add_producer("shop", object())
-    assert core.welcome("ns:9876") is None
-    flow = core.welcome("a:10911")
+    assert core.on_connect("ns:9876") is None
+    flow = core.on_connect("a:10911")
     assert flow is not None
     assert heartbeat_of(expect_call(next(flow)))["producerDataSet"] == [{"groupName": "shop"}]
 
@@ -275,7 +275,7 @@ def test_brokers_that_no_route_names_any_more_are_no_longer_judged() -> None:
 
 def test_the_client_is_told_when_a_broker_begins_to_be_avoided() -> None:
     core = core_with(route("a"))
-    told: list[BrokerState] = []
+    told: list[HealthSnapshot] = []
     core.on_health = told.append
     health = core.health_for("4.x")
     health.failed("a", ConnectionLost("a:1", "cut"), 0.1, core.clock.now())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from downrange.client.flows.effects import Ask
+from downrange.client.flows.effects import UserCall
 from downrange.client.flows.hooks import (
     Hooks,
     MessageType,
@@ -96,8 +96,8 @@ def test_hooks_are_none_unless_given() -> None:
 def test_observers_are_called_in_order_with_the_arguments() -> None:
     args = (context(),)
     flow = run_observers((look, look_again), args, Reports())
-    assert next(flow) == Ask(look, args)
-    assert flow.send(None) == Ask(look_again, args)
+    assert next(flow) == UserCall(look, args)
+    assert flow.send(None) == UserCall(look_again, args)
     with pytest.raises(StopIteration):
         flow.send(None)
 
@@ -107,7 +107,7 @@ def test_observer_that_fails_is_reported_and_the_next_one_is_called() -> None:
     flow = run_observers((look, look_again), args, reports)
     next(flow)
     error = ZeroDivisionError("oops")
-    assert flow.throw(error) == Ask(look_again, args)
+    assert flow.throw(error) == UserCall(look_again, args)
     assert reports == [(f"hook {__name__}.look", error)]
 
 
@@ -138,8 +138,8 @@ def test_ctrl_c_in_an_observer_is_not_taken_for_its_error() -> None:
 
 def test_message_may_be_sent_when_no_hook_objects() -> None:
     flow = run_forbidden((look, look_again), asked := context())
-    assert next(flow) == Ask(look, (asked,))
-    assert flow.send(None) == Ask(look_again, (asked,))
+    assert next(flow) == UserCall(look, (asked,))
+    assert flow.send(None) == UserCall(look_again, (asked,))
     with pytest.raises(StopIteration):
         flow.send("what it returns does not matter")
 

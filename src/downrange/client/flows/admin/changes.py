@@ -207,12 +207,12 @@ def _attribute_text(changes: Mapping[str, str | None]) -> str:
 
 
 def _shows(body: RouteBody, settings: TopicSettings, brokers: Iterable[str]) -> bool:
-    wanted = (settings.read_queues, settings.write_queues, settings.permission)
+    expected = (settings.read_queues, settings.write_queues, settings.permission)
     shown = {
         part.broker_name: (part.read_queue_nums, part.write_queue_nums, part.perm)
         for part in body.queue_datas
     }
-    return all(shown.get(broker) == wanted for broker in brokers)
+    return all(shown.get(broker) == expected for broker in brokers)
 
 
 def create_missing_topic(

@@ -17,7 +17,7 @@ import msgspec
 from downrange.client.flows.admin.clusters import AT_ONCE
 from downrange.client.flows.effects import Flow, Gather
 from downrange.client.flows.names import with_namespace
-from downrange.client.flows.routing.membership import beat
+from downrange.client.flows.routing.membership import send_heartbeat
 from downrange.client.flows.routing.routes import MASTER, ask_route, route_of
 from downrange.errors import (
     CheckFailed,
@@ -173,7 +173,7 @@ def _ask_broker(core: ClientCore, address: str) -> Flow[_Answer]:
     started = core.clock.now()
     result: RocketMQError | None = None
     try:
-        yield from beat(core, address)
+        yield from send_heartbeat(core, address)
     except RocketMQError as error:
         result = error
     return _Answer(result, core.clock.now() - started)

@@ -25,7 +25,7 @@ from downrange.client.flows.consuming.pull import (
     find_start,
     pull,
 )
-from downrange.client.flows.effects import Ask, Flow, Gather, Once, Pause, Signal, Wait
+from downrange.client.flows.effects import Flow, Gather, Once, Pause, Signal, UserCall, Wait
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.routes import MASTER, refresh_route
 from downrange.client.flows.validation import check_group
@@ -47,7 +47,7 @@ _PAUSE_MIN: Final = 0.1
 _PAUSE_MAX: Final = 3.0
 #: A broker that does not hold pulls back, though it was asked to, is not asked more often than so.
 _HELD_MIN: Final = 0.05
-#: How often a flow that waits for room looks whether it is still wanted.
+#: How often a flow that waits for room looks whether it is still message_filter.
 _WAIT_MAX: Final = 60.0
 
 
@@ -63,7 +63,7 @@ class PullCursor:
     Args:
         queue: The queue.
         start: Where to begin; becomes an offset when the broker can be asked.
-        wanted: Which messages.
+        message_filter: Which messages.
         offset: The offset, where it is known already.
 
     Attributes:
@@ -74,11 +74,15 @@ class PullCursor:
     """
 
     def __init__(
-        self, queue: QueueId, start: Start, wanted: Filter, offset: QueueOffset | None = None
+        self,
+        queue: QueueId,
+        start: Start,
+        message_filter: Filter,
+        offset: QueueOffset | None = None,
     ) -> None:
         self.queue = queue
         self.start: Start = start
-        self.wanted = wanted
+        self.message_filter = message_filter
         self.next_offset = offset
         self.buffer: deque[ReceivedMessage] = deque()
         self.committed = offset if start == "committed" else None
@@ -108,7 +112,7 @@ class PullCursor:
         self.room.fire()
 
 
-class PullState:
+class ConsumerCore:
     """A reader: its group, its cursors.
 
     Args:
@@ -146,7 +150,12 @@ class PullState:
     # ---- assigning -----------------------------------------------------------------------------
 
     def assign(
-        self, what: Iterable[str | QueueId], *, start: Start, wanted: Filter, deadline: float
+        self,
+        what: Iterable[str | QueueId],
+        *,
+        start: Start,
+        message_filter: Filter,
+        deadline: float,
     ) -> Flow[None]:
         """Read these topics and queues from now on, and nothing else.
 
@@ -167,12 +176,12 @@ class PullState:
                 queues += yield from read_queues(core, each, deadline=deadline)
             else:
                 queues.append(each)
-        if wanted.kind != EVERYTHING.kind:
+        if message_filter.kind != EVERYTHING.kind:
             for topic in sorted({queue.topic for queue in queues}):
-                yield from check_filter(core, topic, group, wanted, deadline)
-        cursors = yield from self._begin(dict.fromkeys(queues), start, wanted, deadline)
+                yield from check_filter(core, topic, group, message_filter, deadline)
+        cursors = yield from self._begin(dict.fromkeys(queues), start, message_filter, deadline)
         self.drop_all()
-        self._topics = {topic: (wanted, self._route(topic)) for topic in topics}
+        self._topics = {topic: (message_filter, self._route(topic)) for topic in topics}
         yield from self._add(cursors)
 
     def seek(self, queue: QueueId, to: Start, *, deadline: float) -> Flow[None]:
@@ -183,12 +192,12 @@ class PullState:
             RocketMQError: The broker did not answer.
         """
         old = self.cursor_of(queue)
-        cursors = yield from self._begin([queue], to, old.wanted, deadline)
+        cursors = yield from self._begin([queue], to, old.message_filter, deadline)
         cursors[0].committed = old.committed
         yield from self._add(cursors)
 
     def _begin(
-        self, queues: Iterable[QueueId], start: Start, wanted: Filter, deadline: float
+        self, queues: Iterable[QueueId], start: Start, message_filter: Filter, deadline: float
     ) -> Flow[list[PullCursor]]:
         """Find where to begin; a queue whose broker is away begins later, unless all are."""
         named = list(queues)
@@ -203,10 +212,10 @@ class PullState:
         cursors: list[PullCursor] = []
         for queue, each in zip(named, found, strict=True):
             if isinstance(each, RocketMQError):
-                cursors.append(PullCursor(queue, start, wanted))
+                cursors.append(PullCursor(queue, start, message_filter))
                 cursors[-1].failure = each
             else:
-                cursors.append(PullCursor(queue, start, wanted, each))
+                cursors.append(PullCursor(queue, start, message_filter, each))
         return cursors
 
     def _add(self, cursors: Iterable[PullCursor]) -> Flow[None]:
@@ -219,19 +228,19 @@ class PullState:
                 cursor.moves += old.moves
                 old.drop()
             self.cursors[cursor.queue] = cursor
-            yield Ask(self._spawn, (self._fetch(cursor),))
+            yield UserCall(self._spawn, (self._fetch(cursor),))
 
     def _follow(self) -> Flow[None]:
         """Take in queues that assigned topics have got since."""
-        for topic, (wanted, seen) in list(self._topics.items()):
+        for topic, (message_filter, seen) in list(self._topics.items()):
             route = self._route(topic)
             if route is seen or route is None:
                 continue
-            self._topics[topic] = (wanted, route)
+            self._topics[topic] = (message_filter, route)
             queues = [shown_queue(self.core, queue) for queue in route.readable]
             yield from self._add(
                 [
-                    PullCursor(queue, "earliest", wanted)
+                    PullCursor(queue, "earliest", message_filter)
                     for queue in queues
                     if queue not in self.cursors
                 ]
@@ -308,7 +317,7 @@ class PullState:
             cursor.next_offset,
             group=self.group,
             max_count=options.batch_count,
-            wanted=cursor.wanted,
+            message_filter=cursor.message_filter,
             suspend=options.suspend,
             replica=cursor.replica,
             deadline=now + options.suspend + options.answer_margin,

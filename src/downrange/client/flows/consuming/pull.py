@@ -138,7 +138,7 @@ def pull(
     *,
     group: str,
     max_count: int = 32,
-    wanted: Filter = EVERYTHING,
+    message_filter: Filter = EVERYTHING,
     suspend: float = 0.0,
     replica: int = MASTER,
     deadline: float,
@@ -150,14 +150,14 @@ def pull(
         offset,
         group=group,
         max_count=max_count,
-        wanted=wanted,
+        message_filter=message_filter,
         suspend=suspend,
         replica=replica,
         deadline=deadline,
     )
     messages = read_messages(core, found.body, queue.broker) if found.body else []
-    if wanted.tags:
-        messages = [message for message in messages if message.tags in wanted.tags]
+    if message_filter.tags:
+        messages = [message for message in messages if message.tags in message_filter.tags]
     return PullBatch(
         found.status,
         messages,
@@ -176,7 +176,7 @@ def pull_raw(
     group: str,
     max_count: int = 32,
     max_bytes: int | None = None,
-    wanted: Filter = EVERYTHING,
+    message_filter: Filter = EVERYTHING,
     suspend: float = 0.0,
     replica: int = MASTER,
     deadline: float,
@@ -186,12 +186,12 @@ def pull_raw(
     Args:
         core: The client.
         queue: The queue.
-        offset: The first that is wanted.
+        offset: The first that is message_filter.
         group: In whose name; the broker counts by it.
         max_count: How many at most; a broker gives 32 unless it is set up otherwise.
         max_bytes: How many bytes at most; a broker of ours that is asked for more than the usual
             256 KiB, and for more than 32 messages, gives more.
-        wanted: Which messages. By tags, a broker compares only hashes: compare them again.
+        message_filter: Which messages. By tags, a broker compares only hashes: compare them again.
         suspend: How long the broker waits for a message when there is none. An Apache broker looks
             at this time every five seconds only, so give a deadline that is later by as much.
         replica: Id of the replica to ask, if it is there.
@@ -212,8 +212,8 @@ def pull_raw(
         max_msg_nums=max_count,
         sys_flag=_SUBSCRIPTION | _SUSPEND if suspend > 0 else _SUBSCRIPTION,
         suspend_timeout_millis=int(suspend * 1000),
-        subscription=wanted.text,
-        expression_type=wanted.kind,
+        subscription=message_filter.text,
+        expression_type=message_filter.kind,
         max_msg_bytes=max_bytes,
     )
     reply = yield from core.call(address, request_command(header), deadline)
@@ -242,7 +242,7 @@ def _find_replica(core: ClientCore, queue: QueueId, replica: int, deadline: floa
 
 
 def check_filter(
-    core: ClientCore, topic: str, group: str, wanted: Filter, deadline: float
+    core: ClientCore, topic: str, group: str, message_filter: Filter, deadline: float
 ) -> Flow[None]:
     """Let a broker look at an SQL expression: in a pull, a broken one would match everything.
 
@@ -253,7 +253,9 @@ def check_filter(
     namespace = core.options.namespace
     name = with_namespace(topic, namespace)
     route = yield from find_readable(core, name, deadline)
-    subscription = Subscription(topic=name, sub_string=wanted.text, expression_type=wanted.kind)
+    subscription = Subscription(
+        topic=name, sub_string=message_filter.text, expression_type=message_filter.kind
+    )
     body = CheckClientBody(
         client_id=core.client_id,
         group=with_namespace(group, namespace),

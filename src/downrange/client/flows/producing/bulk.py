@@ -17,7 +17,7 @@ import msgspec
 from downrange.client.flows.effects import Flow, Once, Pause
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.prepare import Outgoing
-from downrange.client.flows.producing.retry_loop import SendRules, failure_of, send
+from downrange.client.flows.producing.retry_loop import SendRules, failure_of, send_with_retries
 from downrange.client.flows.routing.routes import refresh_route
 from downrange.errors import RocketMQError, RouteNotFound, SendFailed
 from downrange.model import Attempt, Message
@@ -27,7 +27,7 @@ from downrange.wire.records import decode_batch
 
 if TYPE_CHECKING:
     from downrange.client.flows.producing.producer_core import ProducerCore
-    from downrange.client.flows.routing.queue_picker import Lane
+    from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.model import QueueId, SendReceipt
 
 #: Each attempt by itself: pauses and the decision to go on are made here.
@@ -144,7 +144,7 @@ def encoded_message(
 def send_until(
     producer: ProducerCore,
     outgoing: Outgoing,
-    lane: Lane,
+    round_robin: RoundRobin,
     deadline: float,
     *,
     target: QueueId | None = None,
@@ -159,7 +159,7 @@ def send_until(
     Args:
         producer: Who sends.
         outgoing: What is sent.
-        lane: The caller's place in the round robin.
+        round_robin: The caller's place in the round robin.
         deadline: When to give up, all attempts together.
         target: The queue, if it must be this one.
         attempt_timeout: How long one attempt may take.
@@ -178,7 +178,9 @@ def send_until(
         until = min(deadline, now + attempt_timeout)
         last: RocketMQError
         try:
-            receipt = yield from send(producer, outgoing, lane, until, _ONE_ATTEMPT, target)
+            receipt = yield from send_with_retries(
+                producer, outgoing, round_robin, until, _ONE_ATTEMPT, target
+            )
         except SendFailed as failed:
             failures += failed.attempts
             last = failure_of(outgoing.message.topic, failures, clock.now() - started)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from downrange.client.flows.admin.changes import create_missing_topic
-from downrange.client.flows.effects import Ask, Flow, Signal, Wait
+from downrange.client.flows.effects import Flow, Signal, UserCall, Wait
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.accumulator import Accumulator
 from downrange.client.flows.producing.batches import check_batch, checked, size_in_batch, split
 from downrange.client.flows.producing.permits import Permits
 from downrange.client.flows.producing.prepare import Outgoing, prepare, prepare_checked_batch
 from downrange.client.flows.producing.request_reply import PendingRequests
-from downrange.client.flows.producing.retry_loop import SendRules, send, send_oneway
+from downrange.client.flows.producing.retry_loop import SendRules, attempt_oneway, send_with_retries
 from downrange.client.flows.producing.trace_buffer import (
     BODY_BYTES_MAX,
     SEND_TIMEOUT,
@@ -27,8 +27,8 @@ from downrange.client.flows.producing.trace_buffer import (
     flush_trace,
     trace_loop,
 )
-from downrange.client.flows.routing.membership import beat_all, leave
-from downrange.client.flows.routing.queue_picker import Lane, QueuePicker
+from downrange.client.flows.routing.membership import send_heartbeats, unregister
+from downrange.client.flows.routing.queue_picker import QueuePicker, RoundRobin
 from downrange.client.flows.validation import GROUP_LENGTH_MAX, check_message, check_producer_group
 from downrange.errors import BatchFailed, ClientClosed, RocketMQError
 from downrange.model import BatchReceipt, Message, QueueId, SendReceipt
@@ -108,7 +108,7 @@ class ProducerCore:
         self.hooks = hooks
         self.report = report
         self.health = client.health_for(options.fault_tolerance)
-        self.picker = QueuePicker(self.health, client.chance)
+        self.picker = QueuePicker(self.health, client.randomness)
         self.permits = Permits(client.clock, options.in_flight_max, options.in_flight_bytes_max)
         self.counts = ProducerCounts()
         self.trace: TraceBuffer | None = None
@@ -128,7 +128,7 @@ class ProducerCore:
         self.submit_rules = SendRules("async", options.submit_retries, False, True)
         #: What requests to each queue have in common, by queue and request code.
         self.forms: dict[tuple[QueueId, int], SendForm] = {}
-        self._lane = Lane()
+        self._round_robin = RoundRobin()
         self.accumulator: Accumulator | None = None
         if options.auto_batch is not None:
             self.accumulator = Accumulator(
@@ -160,7 +160,7 @@ class ProducerCore:
             GroupTaken: The client has a producer of this group.
         """
         self.client.add_producer(self.group, self)
-        yield from beat_all(self.client)
+        yield from send_heartbeats(self.client)
 
     def exit(self, deadline: float) -> Flow[None]:
         """Finish what was accepted, as far as there is time, and say goodbye to the brokers."""
@@ -173,10 +173,10 @@ class ProducerCore:
         if self.trace is not None:
             yield from flush_trace(self.trace, partial(self._send_trace, until=deadline), deadline)
         if self.client.producers.get(self.group) is self:
-            yield from leave(self.client, producer=self.group, deadline=deadline)
+            yield from unregister(self.client, producer=self.group, deadline=deadline)
             self.client.remove_producer(self.group)
 
-    def accepted(
+    def run_tracked(
         self, flow: Flow[Any], deadline: float, limited_bytes: int | None = None
     ) -> Flow[Any]:
         """Run a flow that `exit` waits for; with a size, also when back-pressure lets it.
@@ -211,7 +211,7 @@ class ProducerCore:
     def send(
         self,
         message: Message,
-        lane: Lane,
+        round_robin: RoundRobin,
         rules: SendRules,
         target: QueueId | Selector | None = None,
         timeout: float | None = None,
@@ -238,13 +238,13 @@ class ProducerCore:
             flow = gathering.add(message, target, deadline)
         else:
             outgoing = prepare(self, message)
-            flow = send(self, outgoing, lane, deadline, rules, target)
-        return self.accepted(flow, deadline, len(message.body) if is_limited else None)
+            flow = send_with_retries(self, outgoing, round_robin, deadline, rules, target)
+        return self.run_tracked(flow, deadline, len(message.body) if is_limited else None)
 
     def send_oneway(
         self,
         message: Message,
-        lane: Lane,
+        round_robin: RoundRobin,
         target: QueueId | Selector | None = None,
         timeout: float | None = None,
     ) -> Flow[None]:
@@ -255,12 +255,14 @@ class ProducerCore:
         """
         deadline = self.deadline(timeout)
         outgoing = prepare(self, message)
-        return self.accepted(send_oneway(self, outgoing, lane, deadline, target), deadline)
+        return self.run_tracked(
+            attempt_oneway(self, outgoing, round_robin, deadline, target), deadline
+        )
 
     def send_batch(
         self,
         messages: Iterable[Message],
-        lane: Lane,
+        round_robin: RoundRobin,
         rules: SendRules,
         target: QueueId | Selector | None = None,
         timeout: float | None = None,
@@ -277,15 +279,15 @@ class ProducerCore:
         else:
             messages = checked(messages)
         parts = split(messages, self.options.body_bytes_max, size_in_batch)
-        return self.accepted(
-            self._send_parts(parts, lane, rules, target, timeout, is_limited),
+        return self.run_tracked(
+            self._send_parts(parts, round_robin, rules, target, timeout, is_limited),
             self.deadline(timeout),
         )
 
     def _send_parts(
         self,
         parts: Iterator[list[Message]],
-        lane: Lane,
+        round_robin: RoundRobin,
         rules: SendRules,
         target: QueueId | Selector | None,
         timeout: float | None,
@@ -297,12 +299,12 @@ class ProducerCore:
             part: list[Message] = []
             try:
                 # Taking messages from the user's iterable is the user's code.
-                part = yield Ask(next, (parts, _NO_MORE))
+                part = yield UserCall(next, (parts, _NO_MORE))
                 if part is _NO_MORE:
                     return BatchReceipt(tuple(receipts), tuple(counts))
-                outgoing: Outgoing = yield Ask(prepare_checked_batch, (self, part))
+                outgoing: Outgoing = yield UserCall(prepare_checked_batch, (self, part))
                 receipt = yield from self.send_prepared(
-                    outgoing, lane, rules, target, self.deadline(timeout), is_limited
+                    outgoing, round_robin, rules, target, self.deadline(timeout), is_limited
                 )
             except RocketMQError as error:
                 if not receipts:
@@ -315,7 +317,7 @@ class ProducerCore:
     def send_prepared(
         self,
         outgoing: Outgoing,
-        lane: Lane,
+        round_robin: RoundRobin,
         rules: SendRules,
         target: QueueId | Selector | None,
         deadline: float,
@@ -323,12 +325,16 @@ class ProducerCore:
     ) -> Flow[SendReceipt]:
         """Send what is ready, as a part of an accepted flow; limited ones wait for their turn."""
         if not is_limited:
-            return (yield from send(self, outgoing, lane, deadline, rules, target))
+            return (
+                yield from send_with_retries(self, outgoing, round_robin, deadline, rules, target)
+            )
         size = len(outgoing.body)
         if not self.permits.try_take(size):
             yield from self.permits.take(size, deadline)
         try:
-            return (yield from send(self, outgoing, lane, deadline, rules, target))
+            return (
+                yield from send_with_retries(self, outgoing, round_robin, deadline, rules, target)
+            )
         finally:
             self.permits.give_back(size)
 
@@ -338,10 +344,14 @@ class ProducerCore:
         """Send what the accumulator has gathered; a lone message goes by itself."""
         outgoing: Outgoing
         if len(messages) == 1:
-            outgoing = yield Ask(prepare, (self, messages[0]))
+            outgoing = yield UserCall(prepare, (self, messages[0]))
         else:
-            outgoing = yield Ask(prepare_checked_batch, (self, messages))
-        return (yield from send(self, outgoing, self._lane, deadline, self.waiting_rules, queue))
+            outgoing = yield UserCall(prepare_checked_batch, (self, messages))
+        return (
+            yield from send_with_retries(
+                self, outgoing, self._round_robin, deadline, self.waiting_rules, queue
+            )
+        )
 
     def _send_trace(self, message: Message, until: float | None = None) -> Flow[SendReceipt]:
         assert self._tracer is not None
@@ -349,8 +359,12 @@ class ProducerCore:
         deadline = tracer.deadline(None)
         if until is not None:
             deadline = min(deadline, until)
-        outgoing: Outgoing = yield Ask(prepare, (tracer, message))
-        return (yield from send(tracer, outgoing, tracer._lane, deadline, tracer.waiting_rules))
+        outgoing: Outgoing = yield UserCall(prepare, (tracer, message))
+        return (
+            yield from send_with_retries(
+                tracer, outgoing, tracer._round_robin, deadline, tracer.waiting_rules
+            )
+        )
 
     def create_balanced(self, topic: str, deadline: float) -> Flow[None]:
         """Create a missing topic on every master before the first message goes there."""

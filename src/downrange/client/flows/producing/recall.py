@@ -40,7 +40,7 @@ def recall(producer: ProducerCore, handle: str | None, timeout: float | None = N
     if parsed.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise OptionError(f"messages of {parsed.topic!r} cannot be taken back")
     deadline = producer.deadline(timeout)
-    return producer.accepted(_recall(producer, handle, parsed, deadline), deadline)
+    return producer.run_tracked(_recall(producer, handle, parsed, deadline), deadline)
 
 
 def _recall(

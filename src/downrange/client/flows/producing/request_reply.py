@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from downrange.client.flows.effects import Ask, Flow, Once, Signal, Wait
+from downrange.client.flows.effects import Flow, Once, Signal, UserCall, Wait
 from downrange.client.flows.names import without_namespace
 from downrange.client.flows.producing.prepare import Outgoing, prepare
-from downrange.client.flows.producing.retry_loop import find_route, send
-from downrange.client.flows.routing.membership import greet
+from downrange.client.flows.producing.retry_loop import find_route, send_with_retries
+from downrange.client.flows.routing.membership import ensure_registered
 from downrange.client.flows.routing.routes import Route, refresh_route
 from downrange.errors import InvalidMessage, RequestTimedOut, RocketMQError
 from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage, SendReceipt
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.producing.producer_core import ProducerCore
     from downrange.client.flows.producing.retry_loop import SendRules
-    from downrange.client.flows.routing.queue_picker import Lane
+    from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.client.flows.routing.selectors import Selector
 
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
@@ -43,7 +43,7 @@ _CANNOT_REPLY: Final = 10007
 #: Requests that were given up are remembered, to tell a late reply from one that was never ours.
 _GIVEN_UP_MAX: Final = 1000
 #: How much of a request's time brokers may take to learn of us.
-_GREETING_SHARE: Final = 1 / 3
+_HEARTBEAT_SHARE: Final = 1 / 3
 
 
 class PendingReply(msgspec.Struct):
@@ -102,7 +102,7 @@ class PendingRequests:
 def request(
     producer: ProducerCore,
     message: Message,
-    lane: Lane,
+    round_robin: RoundRobin,
     rules: SendRules,
     target: QueueId | Selector | None = None,
     timeout: float | None = None,
@@ -117,7 +117,7 @@ def request(
     client = producer.client
     seconds = producer.options.timeout if timeout is None else timeout
     deadline = producer.deadline(timeout)
-    correlation_id = client.chance.uuid()
+    correlation_id = client.randomness.uuid()
     extra = {
         PropertyKey.CORRELATION_ID.value: correlation_id,
         PropertyKey.REPLY_TO_CLIENT.value: client.client_id,
@@ -125,25 +125,25 @@ def request(
     }
     outgoing = prepare(producer, message, extra=extra)
     client.handlers[int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)] = partial(take_reply, client)
-    flow = _send_and_wait(producer, outgoing, correlation_id, lane, rules, target, deadline)
-    return producer.accepted(flow, deadline, len(message.body) if is_limited else None)
+    flow = _send_and_wait(producer, outgoing, correlation_id, round_robin, rules, target, deadline)
+    return producer.run_tracked(flow, deadline, len(message.body) if is_limited else None)
 
 
 def _send_and_wait(
     producer: ProducerCore,
     outgoing: Outgoing,
     correlation_id: str,
-    lane: Lane,
+    round_robin: RoundRobin,
     rules: SendRules,
     target: QueueId | Selector | None,
     deadline: float,
 ) -> Flow[ReceivedMessage]:
     started = producer.client.clock.now()
     route = yield from find_route(producer, outgoing.topic, deadline)
-    yield from _become_known(producer.client, route, deadline)
+    yield from _register_for_replies(producer.client, route, deadline)
     pending = producer.requests.open(correlation_id)
     try:
-        yield from send(producer, outgoing, lane, deadline, rules, target)
+        yield from send_with_retries(producer, outgoing, round_robin, deadline, rules, target)
         yield Wait(pending.arrived, deadline)
         if pending.message is None:
             waited = round(deadline - started, 2)  # what was asked for, but for a moment
@@ -153,7 +153,7 @@ def _send_and_wait(
         producer.requests.close(correlation_id)
 
 
-def _become_known(client: ClientCore, route: Route, deadline: float) -> Flow[None]:
+def _register_for_replies(client: ClientCore, route: Route, deadline: float) -> Flow[None]:
     """Greet all brokers that a reply may come through: those of the reply topic."""
     masters = set(route.masters.values())
     for cluster in {replicas.cluster for replicas in route.body.broker_datas}:
@@ -161,7 +161,7 @@ def _become_known(client: ClientCore, route: Route, deadline: float) -> Flow[Non
             replies = yield from _find_replies(client, cluster + _REPLY_SUFFIX, deadline)
             masters |= set() if replies is None else set(replies.masters.values())
     now = client.clock.now()
-    yield from greet(client, sorted(masters), now + (deadline - now) * _GREETING_SHARE)
+    yield from ensure_registered(client, sorted(masters), now + (deadline - now) * _HEARTBEAT_SHARE)
 
 
 def _find_replies(client: ClientCore, topic: str, deadline: float) -> Flow[Route | None]:
@@ -179,7 +179,7 @@ def take_reply(client: ClientCore, address: str, command: Command) -> Flow[Comma
     """Take a reply that a broker pushes to us, and tell it that we did."""
     try:
         header = PushReplyRequest.from_fields(command.fields)
-        body: bytes = yield Ask(
+        body: bytes = yield UserCall(
             decompress, (command.body, header.sys_flag, client.options.body_bytes_max)
         )
     except RocketMQError as error:
@@ -223,7 +223,7 @@ def reply(
     producer: ProducerCore,
     request: ReceivedMessage,
     message: Message,
-    lane: Lane,
+    round_robin: RoundRobin,
     rules: SendRules,
     timeout: float | None = None,
     *,
@@ -237,8 +237,8 @@ def reply(
     deadline = producer.deadline(timeout)
     outgoing = prepare(producer, message, extra=_ids_of(request), is_reply=True)
     outgoing.topic = message.topic  # the cluster's own: it has no namespace
-    flow = send(producer, outgoing, lane, deadline, rules)
-    return producer.accepted(flow, deadline, len(message.body) if is_limited else None)
+    flow = send_with_retries(producer, outgoing, round_robin, deadline, rules)
+    return producer.run_tracked(flow, deadline, len(message.body) if is_limited else None)
 
 
 def reply_to(

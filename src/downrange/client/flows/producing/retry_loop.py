@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from downrange.client.flows.effects import Ask, Call, Flow
+from downrange.client.flows.effects import Call, Flow, UserCall
 from downrange.client.flows.hooks import (
     SendContext,
     SendMode,
@@ -65,7 +65,7 @@ from downrange.wire.properties import decode_properties
 if TYPE_CHECKING:
     from downrange.client.flows.producing.prepare import Outgoing
     from downrange.client.flows.producing.producer_core import ProducerCore
-    from downrange.client.flows.routing.queue_picker import Lane
+    from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.client.flows.routing.selectors import Selector
     from downrange.wire.command import Command
 
@@ -89,10 +89,10 @@ class SendRules(msgspec.Struct, frozen=True):
     is_retried_when_chosen: bool
 
 
-def send(
+def send_with_retries(
     producer: ProducerCore,
     outgoing: Outgoing,
-    lane: Lane,
+    round_robin: RoundRobin,
     deadline: float,
     rules: SendRules,
     target: QueueId | Selector | None = None,
@@ -102,7 +102,7 @@ def send(
     Args:
         producer: Who sends.
         outgoing: What is sent.
-        lane: The caller's place in the round robin.
+        round_robin: The caller's place in the round robin.
         deadline: When to give up, all attempts together.
         rules: How often to try, and after what.
         target: A queue, or what chooses one.
@@ -133,7 +133,7 @@ def send(
         if failures:
             producer.counts.retried += 1
         queue = chosen or producer.picker.pick(
-            lane, topic, route.writable, route.write_counts, failed_broker, now
+            round_robin, topic, route.writable, route.write_counts, failed_broker, now
         )
         address = route.masters.get(queue.broker)
         if address is None:
@@ -149,7 +149,7 @@ def send(
                 reply: Command = yield Call(address, command, until)
                 receipt = receipt_of(reply, address, queue, outgoing, failures)
             else:
-                receipt = yield from _observed_attempt(
+                receipt = yield from _attempt_with_hooks(
                     producer, outgoing, queue, address, until, rules, failures
                 )
         except SendForbidden:  # no broker has to do with it
@@ -182,10 +182,10 @@ def send(
     raise failure_of(outgoing.message.topic, failures, clock.now() - started)
 
 
-def send_oneway(
+def attempt_oneway(
     producer: ProducerCore,
     outgoing: Outgoing,
-    lane: Lane,
+    round_robin: RoundRobin,
     deadline: float,
     target: QueueId | Selector | None = None,
 ) -> Flow[None]:
@@ -203,7 +203,12 @@ def send_oneway(
         queue = yield from _choose(producer, route, outgoing, target)
     else:
         queue = producer.picker.pick(
-            lane, outgoing.topic, route.writable, route.write_counts, None, client.clock.now()
+            round_robin,
+            outgoing.topic,
+            route.writable,
+            route.write_counts,
+            None,
+            client.clock.now(),
         )
     address = route.masters.get(queue.broker)
     if address is None:
@@ -265,9 +270,9 @@ def _choose(
             )
         return QueueId(outgoing.topic, target.broker, target.number)
     if isinstance(target, ByHash | ByRandom | ByRoom):
-        return select(target, route.writable, outgoing.message, producer.client.chance)
+        return select(target, route.writable, outgoing.message, producer.client.randomness)
     try:
-        chosen: object = yield Ask(target, (route.writable, outgoing.message))
+        chosen: object = yield UserCall(target, (route.writable, outgoing.message))
     except Exception as error:  # the user's code may raise anything
         raise selector_failed(target, error) from error
     return check_selected(target, chosen, route.writable)
@@ -327,7 +332,7 @@ def failure_of(topic: str, failures: list[Attempt], elapsed: float) -> SendFaile
 # ---- with someone looking on ---------------------------------------------------------------------
 
 
-def _observed_attempt(
+def _attempt_with_hooks(
     producer: ProducerCore,
     outgoing: Outgoing,
     queue: QueueId,

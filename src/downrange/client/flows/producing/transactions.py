@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from downrange.client.flows.admin.messages import read_messages
-from downrange.client.flows.effects import Ask, Flow
+from downrange.client.flows.effects import Flow, UserCall
 from downrange.client.flows.hooks import EndTransactionContext, run_observers
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.permits import Permits
 from downrange.client.flows.producing.prepare import Outgoing, prepare
 from downrange.client.flows.producing.retry_loop import find_route, find_target
 from downrange.client.flows.producing.trace_buffer import trace_of_end_transaction
-from downrange.client.flows.routing.membership import greet
+from downrange.client.flows.routing.membership import ensure_registered
 from downrange.errors import (
     InvalidMessage,
     OptionError,
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
     from downrange.client.flows.effects import Clock
     from downrange.client.flows.producing.producer_core import ProducerCore
     from downrange.client.flows.producing.retry_loop import SendRules
-    from downrange.client.flows.routing.queue_picker import Lane
+    from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.options import ProducerOptions
     from downrange.wire.command import Command
 
 #: A question that waited so long for its turn is not worth an answer: the broker asks again.
 _QUESTION_KEEPS: Final = 60.0
 #: Brokers should know us before they get a half message, but not at the cost of the send.
-_GREETING_SHARE: Final = 1 / 3
+_HEARTBEAT_SHARE: Final = 1 / 3
 
 
 class Half(msgspec.Struct):
@@ -97,7 +97,7 @@ def send_in_transaction(
     producer: ProducerCore,
     message: Message,
     execute: Callable[..., Any],
-    lane: Lane,
+    round_robin: RoundRobin,
     rules: SendRules,
     timeout: float | None = None,
 ) -> Flow[TransactionReceipt]:
@@ -107,7 +107,7 @@ def send_in_transaction(
         producer: Who sends.
         message: The message.
         execute: The local work; is given the message and its receipt, returns an `Outcome`.
-        lane: The caller's place in the round robin.
+        round_robin: The caller's place in the round robin.
         rules: How often to try.
         timeout: For sending the half message; the options' unless given.
 
@@ -116,14 +116,14 @@ def send_in_transaction(
     """
     deadline = producer.deadline(timeout)
     outgoing = _prepare_half(producer, message)
-    flow = _send_and_execute(producer, outgoing, execute, lane, rules, deadline)
-    return producer.accepted(flow, deadline)
+    flow = _send_and_execute(producer, outgoing, execute, round_robin, rules, deadline)
+    return producer.run_tracked(flow, deadline)
 
 
 def begin(
     producer: ProducerCore,
     message: Message,
-    lane: Lane,
+    round_robin: RoundRobin,
     rules: SendRules,
     timeout: float | None = None,
 ) -> Flow[tuple[SendReceipt, Half]]:
@@ -136,7 +136,7 @@ def begin(
     """
     deadline = producer.deadline(timeout)
     outgoing = _prepare_half(producer, message)
-    return producer.accepted(_begin(producer, outgoing, lane, rules, deadline), deadline)
+    return producer.run_tracked(_begin(producer, outgoing, round_robin, rules, deadline), deadline)
 
 
 def end(
@@ -154,7 +154,7 @@ def end(
     deadline = producer.deadline(None)
     try:
         address = yield from find_target(producer, half.queue, deadline)
-        yield from _tell(producer, half, address, outcome, remark)
+        yield from _send_end(producer, half, address, outcome, remark)
     except RocketMQError as problem:
         producer.report(f"telling {half.queue.broker} {outcome.name} of {half.message_id}", problem)
 
@@ -175,17 +175,21 @@ def _prepare_half(producer: ProducerCore, message: Message) -> Outgoing:
 
 
 def _send_half(
-    producer: ProducerCore, outgoing: Outgoing, lane: Lane, rules: SendRules, deadline: float
+    producer: ProducerCore,
+    outgoing: Outgoing,
+    round_robin: RoundRobin,
+    rules: SendRules,
+    deadline: float,
 ) -> Flow[tuple[SendReceipt, Half]]:
     """Send it to a broker that knows whom to ask about it."""
     route = yield from find_route(producer, outgoing.topic, deadline)
     now = producer.client.clock.now()
-    yield from greet(
-        producer.client, route.masters.values(), now + (deadline - now) * _GREETING_SHARE
+    yield from ensure_registered(
+        producer.client, route.masters.values(), now + (deadline - now) * _HEARTBEAT_SHARE
     )
     # The local work may send as well, so only the half message counts for back-pressure.
     receipt = yield from producer.send_prepared(
-        outgoing, lane, rules, None, deadline, rules.mode == "async"
+        outgoing, round_robin, rules, None, deadline, rules.mode == "async"
     )
     half = Half(
         message=outgoing.message,
@@ -202,11 +206,11 @@ def _send_and_execute(
     producer: ProducerCore,
     outgoing: Outgoing,
     execute: Callable[..., Any],
-    lane: Lane,
+    round_robin: RoundRobin,
     rules: SendRules,
     deadline: float,
 ) -> Flow[TransactionReceipt]:
-    receipt, half = yield from _send_half(producer, outgoing, lane, rules, deadline)
+    receipt, half = yield from _send_half(producer, outgoing, round_robin, rules, deadline)
     outcome, error = Outcome.ROLLBACK, None
     if receipt.status is SendStatus.STORED:
         args = (outgoing.message, receipt)
@@ -216,11 +220,15 @@ def _send_and_execute(
 
 
 def _begin(
-    producer: ProducerCore, outgoing: Outgoing, lane: Lane, rules: SendRules, deadline: float
+    producer: ProducerCore,
+    outgoing: Outgoing,
+    round_robin: RoundRobin,
+    rules: SendRules,
+    deadline: float,
 ) -> Flow[tuple[SendReceipt, Half]]:
     clock = producer.client.clock
     started = clock.now()
-    receipt, half = yield from _send_half(producer, outgoing, lane, rules, deadline)
+    receipt, half = yield from _send_half(producer, outgoing, round_robin, rules, deadline)
     if receipt.status is SendStatus.STORED:
         return receipt, half
     yield from end(producer, half, Outcome.ROLLBACK)
@@ -237,7 +245,7 @@ def _decide(
 ) -> Flow[tuple[Outcome, Exception | None]]:
     """Ask the user's function for an outcome; whatever goes wrong means that it is not known."""
     try:
-        answer: object = yield Ask(function, args, may_block=True)
+        answer: object = yield UserCall(function, args, may_block=True)
     except Exception as error:  # the user's code may raise anything
         producer.report(what, error)
         return Outcome.UNKNOWN, error
@@ -250,7 +258,7 @@ def _decide(
     return Outcome.UNKNOWN, wrong
 
 
-def _tell(
+def _send_end(
     producer: ProducerCore,
     half: Half,
     address: str,
@@ -366,7 +374,7 @@ def answer_check(client: ClientCore, address: str, command: Command) -> Flow[Non
         half_offset=header.tran_state_table_offset,
     )
     deadline = client.clock.now() + _QUESTION_KEEPS
-    yield from producer.accepted(
+    yield from producer.run_tracked(
         _check(producer, producer.checks, half, address, deadline), deadline
     )
 
@@ -385,7 +393,7 @@ def _check(
         checks.leave()
     remark = None if error is None else f"the check failed: {error!r}"
     try:
-        yield from _tell(producer, half, address, outcome, remark, is_from_check=True)
+        yield from _send_end(producer, half, address, outcome, remark, is_from_check=True)
         producer.counts.checked += 1
     except RocketMQError as problem:
         producer.report(f"telling {half.queue.broker} {outcome.name} of {half.message_id}", problem)

@@ -26,7 +26,7 @@ from downrange.options.clients import FaultTolerance
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from downrange.client.flows.effects import Chance
+    from downrange.client.flows.effects import Randomness
     from downrange.errors import RocketMQError
     from downrange.options.clients import FaultStyle
 
@@ -52,7 +52,7 @@ def tolerance_of(option: FaultTolerance | FaultStyle) -> FaultTolerance:
     return option if isinstance(option, FaultTolerance) else FaultTolerance(style=option)
 
 
-class BrokerState(msgspec.Struct, frozen=True):
+class HealthSnapshot(msgspec.Struct, frozen=True):
     """How one broker is doing.
 
     Attributes:
@@ -84,9 +84,9 @@ class _Broker:
         #: Available and reachable, as the listener heard last.
         self.told: tuple[bool, bool] = (True, True)
 
-    def state(self, now: float) -> BrokerState:
+    def state(self, now: float) -> HealthSnapshot:
         until = self.avoid_until
-        return BrokerState(
+        return HealthSnapshot(
             self.name, now >= until, self.is_reachable, self.latency, max(0.0, until - now)
         )
 
@@ -96,7 +96,7 @@ class BrokerHealth:
 
     Args:
         tolerance: Style and tables.
-        chance: Where the choice among equally bad brokers starts.
+        randomness: Where the choice among equally bad brokers starts.
         on_change: Called when a broker begins to be avoided or is found to be back; once each, with
             what is known about it.
 
@@ -106,15 +106,15 @@ class BrokerHealth:
     """
 
     __slots__ = (
-        *("_avoid", "_brokers", "_chance", "_failure_avoid", "_latencies", "_turn"),
+        *("_avoid", "_brokers", "_randomness", "_failure_avoid", "_latencies", "_turn"),
         *("is_on", "on_change", "style", "tolerance"),
     )
 
     def __init__(
         self,
         tolerance: FaultTolerance,
-        chance: Chance,
-        on_change: Callable[[BrokerState], None] | None = None,
+        randomness: Randomness,
+        on_change: Callable[[HealthSnapshot], None] | None = None,
     ) -> None:
         self.tolerance = tolerance
         self.style = tolerance.style
@@ -127,7 +127,7 @@ class BrokerHealth:
         self._avoid = [0.0, *(ms / 1000 for ms in avoid_ms)]
         self._failure_avoid = self.seconds_to_avoid(_FAILURE_LATENCY[tolerance.style])
         self._brokers: dict[str, _Broker] = {}
-        self._chance = chance
+        self._randomness = randomness
         self._turn: int | None = None
 
     def seconds_to_avoid(self, latency: float) -> float:
@@ -177,7 +177,7 @@ class BrokerHealth:
         if len(ranked) < 2:
             return ranked[0].name if ranked else None
         if self._turn is None:
-            self._turn = self._chance.below(_INDEX_MASK)
+            self._turn = self._randomness.below(_INDEX_MASK)
         else:
             self._turn = (self._turn + 1) & _INDEX_MASK
         return ranked[self._turn % (len(ranked) // 2)].name
@@ -207,9 +207,9 @@ class BrokerHealth:
         known = self._brokers.get(broker)
         if known is not None and is_reachable:
             known.is_reachable = True
-            self._tell(known, now)
+            self._notify(known, now)
 
-    def snapshot(self, now: float) -> tuple[BrokerState, ...]:
+    def snapshot(self, now: float) -> tuple[HealthSnapshot, ...]:
         """Return what is known, one state per broker that was sent to."""
         return tuple(known.state(now) for known in self._brokers.values())
 
@@ -223,9 +223,9 @@ class BrokerHealth:
         known.is_reachable = is_reachable
         if self.style == "4.x" or (avoid and now + avoid > known.avoid_until):
             known.avoid_until = now + avoid
-        self._tell(known, now)
+        self._notify(known, now)
 
-    def _tell(self, known: _Broker, now: float) -> None:
+    def _notify(self, known: _Broker, now: float) -> None:
         """Report a change. Time alone makes none, so the next answer brings that news."""
         is_available = now >= known.avoid_until
         if known.told != (is_available, known.is_reachable):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 16
 
 
-def beat_all(core: ClientCore, addresses: Iterable[str] | None = None) -> Flow[int]:
+def send_heartbeats(core: ClientCore, addresses: Iterable[str] | None = None) -> Flow[int]:
     """Send a heartbeat to all masters that routes name, all replicas if there are consumers.
 
     Brokers that no route names any more get none, and so forget this client.
@@ -39,7 +39,9 @@ def beat_all(core: ClientCore, addresses: Iterable[str] | None = None) -> Flow[i
     targets = heartbeat_targets(core) if addresses is None else list(addresses)
     if not targets or not core.has_members:
         return 0
-    outcomes: list[object] = yield Gather([beat(core, target) for target in targets], _AT_ONCE)
+    outcomes: list[object] = yield Gather(
+        [send_heartbeat(core, target) for target in targets], _AT_ONCE
+    )
     return sum(isinstance(outcome, RocketMQError) for outcome in outcomes)
 
 
@@ -55,7 +57,7 @@ def heartbeat_targets(core: ClientCore) -> list[str]:
     )
 
 
-def beat(core: ClientCore, address: str, deadline: float | None = None) -> Flow[None]:
+def send_heartbeat(core: ClientCore, address: str, deadline: float | None = None) -> Flow[None]:
     """Send one heartbeat; afterwards the broker knows our groups.
 
     Args:
@@ -76,23 +78,23 @@ def beat(core: ClientCore, address: str, deadline: float | None = None) -> Flow[
         deadline = core.clock.now() + core.options.call_timeout
     reply = yield from core.call(address, command, deadline)
     if reply.code != ResponseCode.SUCCESS:
-        core.greeted.discard(address)
+        core.registered.discard(address)
         raise core.refused(reply, address)
-    core.greeted.add(address)
+    core.registered.add(address)
 
 
-def greet(core: ClientCore, addresses: Iterable[str], deadline: float) -> Flow[None]:
+def ensure_registered(core: ClientCore, addresses: Iterable[str], deadline: float) -> Flow[None]:
     """Send a heartbeat to brokers that have not had one with the groups of today.
 
     What they ask and answer later comes over the connection of that heartbeat. So it must not be
     one that a thread uses for itself: flows that are gathered run where requests are read.
     """
-    strangers = [address for address in addresses if address not in core.greeted]
+    strangers = [address for address in addresses if address not in core.registered]
     if strangers:
-        yield Gather([beat(core, address, deadline) for address in strangers], _AT_ONCE)
+        yield Gather([send_heartbeat(core, address, deadline) for address in strangers], _AT_ONCE)
 
 
-def leave(
+def unregister(
     core: ClientCore,
     *,
     producer: str | None = None,
@@ -105,10 +107,12 @@ def leave(
     """
     header = UnregisterClientRequest(core.client_id, producer, consumer)
 
-    def tell(address: str) -> Flow[None]:
+    def send_unregister(address: str) -> Flow[None]:
         until = min(deadline, core.clock.now() + core.options.call_timeout)
         yield from core.call(address, request_command(header), until)
 
-    targets = sorted(set(heartbeat_targets(core)) & core.greeted)
-    outcomes: list[object] = yield Gather([tell(address) for address in targets], _AT_ONCE)
+    targets = sorted(set(heartbeat_targets(core)) & core.registered)
+    outcomes: list[object] = yield Gather(
+        [send_unregister(address) for address in targets], _AT_ONCE
+    )
     return sum(isinstance(outcome, RocketMQError) for outcome in outcomes)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from downrange.client.flows.client_core import ClientCore
-    from downrange.client.flows.effects import Chance
+    from downrange.client.flows.effects import Randomness
     from downrange.wire.command import Command
 
 
@@ -25,11 +25,11 @@ class NameServers:
 
     Args:
         addresses: "host:port" each; may be empty until they are discovered.
-        chance: Shuffles them.
+        randomness: Shuffles them.
     """
 
-    def __init__(self, addresses: Iterable[str], chance: Chance) -> None:
-        self._chance = chance
+    def __init__(self, addresses: Iterable[str], randomness: Randomness) -> None:
+        self._randomness = randomness
         self._addresses: list[str] = []
         self._current = 0
         self.replace(addresses)
@@ -46,7 +46,7 @@ class NameServers:
             return False
         in_use = self._addresses[self._current] if self._addresses else None
         for index in range(len(fresh) - 1, 0, -1):
-            other = self._chance.below(index + 1)
+            other = self._randomness.below(index + 1)
             fresh[index], fresh[other] = fresh[other], fresh[index]
         self._addresses = fresh
         self._current = fresh.index(in_use) if in_use in fresh else 0

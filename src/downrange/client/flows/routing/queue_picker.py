@@ -24,13 +24,13 @@ from downrange.model import QueueId
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from downrange.client.flows.effects import Chance
+    from downrange.client.flows.effects import Randomness
     from downrange.client.flows.routing.health import BrokerHealth
 
 _INDEX_MASK: Final = 0x7FFFFFFF
 
 
-class Lane:
+class RoundRobin:
     """The turns of one thread: the index last used, by topic. Drivers keep one per thread."""
 
     __slots__ = ("indexes",)
@@ -44,20 +44,20 @@ class QueuePicker:
 
     Args:
         health: Which brokers to avoid, and in which style.
-        chance: Where turns start.
+        randomness: Where turns start.
     """
 
-    __slots__ = ("_chance", "_health", "_is_plain", "_is_ranking")
+    __slots__ = ("_health", "_is_plain", "_is_ranking", "_randomness")
 
-    def __init__(self, health: BrokerHealth, chance: Chance) -> None:
+    def __init__(self, health: BrokerHealth, randomness: Randomness) -> None:
         self._health = health
-        self._chance = chance
+        self._randomness = randomness
         self._is_plain = not health.is_on
         self._is_ranking = health.style == "4.x"
 
     def pick(
         self,
-        lane: Lane,
+        round_robin: RoundRobin,
         topic: str,
         writable: Sequence[QueueId],
         write_counts: Mapping[str, int],
@@ -67,7 +67,7 @@ class QueuePicker:
         """Return the queue for the next attempt.
 
         Args:
-            lane: The turns of the calling thread.
+            round_robin: The turns of the calling thread.
             topic: The topic.
             writable: Its queues that can be written to, at least one.
             write_counts: How many queues each broker has for it.
@@ -77,45 +77,45 @@ class QueuePicker:
         if self._is_plain:
             if failed_broker is None:
                 # The everyday case, hence written out.
-                indexes = lane.indexes
+                indexes = round_robin.indexes
                 try:
                     index = (indexes[topic] + 1) & _INDEX_MASK
                 except KeyError:
-                    index = self._chance.below(_INDEX_MASK)
+                    index = self._randomness.below(_INDEX_MASK)
                 indexes[topic] = index
                 return writable[index % len(writable)]
-            return self._pick_elsewhere(lane, topic, writable, failed_broker)
+            return self._pick_elsewhere(round_robin, topic, writable, failed_broker)
         if self._is_ranking:
-            return self._pick_ranked(lane, topic, writable, write_counts, now)
-        return self._pick_reachable(lane, topic, writable, failed_broker, now)
+            return self._pick_ranked(round_robin, topic, writable, write_counts, now)
+        return self._pick_reachable(round_robin, topic, writable, failed_broker, now)
 
-    def _next(self, lane: Lane, topic: str) -> int:
+    def _next(self, round_robin: RoundRobin, topic: str) -> int:
         """Advance the turn; the first index is random."""
-        index = lane.indexes.get(topic)
-        index = self._chance.below(_INDEX_MASK) if index is None else (index + 1) & _INDEX_MASK
-        lane.indexes[topic] = index
+        index = round_robin.indexes.get(topic)
+        index = self._randomness.below(_INDEX_MASK) if index is None else (index + 1) & _INDEX_MASK
+        round_robin.indexes[topic] = index
         return index
 
     def _pick_elsewhere(
-        self, lane: Lane, topic: str, writable: Sequence[QueueId], failed_broker: str
+        self, round_robin: RoundRobin, topic: str, writable: Sequence[QueueId], failed_broker: str
     ) -> QueueId:
         count = len(writable)
         for _ in range(count):
-            queue = writable[self._next(lane, topic) % count]
+            queue = writable[self._next(round_robin, topic) % count]
             if queue.broker != failed_broker:
                 return queue
-        return writable[self._next(lane, topic) % count]
+        return writable[self._next(round_robin, topic) % count]
 
     def _pick_ranked(
         self,
-        lane: Lane,
+        round_robin: RoundRobin,
         topic: str,
         writable: Sequence[QueueId],
         write_counts: Mapping[str, int],
         now: float,
     ) -> QueueId:
         health, count = self._health, len(writable)
-        first = self._next(lane, topic)
+        first = self._next(round_robin, topic)
         # A look around is one turn, however many queues it passes over.
         for index in range(first, first + count):
             queue = writable[index % count]
@@ -124,15 +124,15 @@ class QueuePicker:
         broker = health.best_of_all(now)
         assert broker is not None, "a broker that is avoided is known"
         queue_count = write_counts.get(broker, 0)
-        queue = writable[self._next(lane, topic) % count]
+        queue = writable[self._next(round_robin, topic) % count]
         if queue_count > 0:
-            return QueueId(queue.topic, broker, self._next(lane, topic) % queue_count)
+            return QueueId(queue.topic, broker, self._next(round_robin, topic) % queue_count)
         health.forget(broker)  # it serves other topics, or has left
         return queue
 
     def _pick_reachable(
         self,
-        lane: Lane,
+        round_robin: RoundRobin,
         topic: str,
         writable: Sequence[QueueId],
         failed_broker: str | None,
@@ -140,13 +140,13 @@ class QueuePicker:
     ) -> QueueId:
         health, count = self._health, len(writable)
         if failed_broker is not None:
-            lane.indexes[topic] = self._chance.below(_INDEX_MASK)
+            round_robin.indexes[topic] = self._randomness.below(_INDEX_MASK)
         for _ in range(count):
-            queue = writable[self._next(lane, topic) % count]
+            queue = writable[self._next(round_robin, topic) % count]
             if queue.broker != failed_broker and health.is_available(queue.broker, now):
                 return queue
         for _ in range(count):
-            queue = writable[self._next(lane, topic) % count]
+            queue = writable[self._next(round_robin, topic) % count]
             if queue.broker != failed_broker and health.is_reachable(queue.broker):
                 return queue
-        return writable[self._next(lane, topic) % count]
+        return writable[self._next(round_robin, topic) % count]

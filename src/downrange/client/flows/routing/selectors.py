@@ -16,7 +16,7 @@ from downrange.model import Message, QueueId
 from downrange.wire.hashing import java_hash
 
 if TYPE_CHECKING:
-    from downrange.client.flows.effects import Chance
+    from downrange.client.flows.effects import Randomness
 
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
@@ -37,9 +37,11 @@ class ByHash(msgspec.Struct, frozen=True):
 class ByRandom(msgspec.Struct, frozen=True):
     """Picks any queue; made by `by_random`."""
 
-    def choose(self, queues: Sequence[QueueId], message: Message, chance: Chance) -> QueueId:
+    def choose(
+        self, queues: Sequence[QueueId], message: Message, randomness: Randomness
+    ) -> QueueId:
         """Return the queue."""
-        return queues[chance.below(len(queues))]
+        return queues[randomness.below(len(queues))]
 
 
 class ByRoom(msgspec.Struct, frozen=True):
@@ -49,7 +51,9 @@ class ByRoom(msgspec.Struct, frozen=True):
     room_of: Callable[[str], str | None]
     then: Selector | None
 
-    def choose(self, queues: Sequence[QueueId], message: Message, chance: Chance) -> QueueId:
+    def choose(
+        self, queues: Sequence[QueueId], message: Message, randomness: Randomness
+    ) -> QueueId:
         """Return the queue."""
         near = [queue for queue in queues if self.room_of(queue.broker) in self.rooms]
         if not near:
@@ -60,10 +64,10 @@ class ByRoom(msgspec.Struct, frozen=True):
                 "what room_of returns"
             )
         if self.then is not None:
-            return select(self.then, near, message, chance)
+            return select(self.then, near, message, randomness)
         if message.sharding_key is not None:
             return by_sharding_key(message)(near, message)
-        return near[chance.below(len(near))]
+        return near[randomness.below(len(near))]
 
 
 #: What users write: the queues and the message in, one of the queues out.
@@ -105,7 +109,7 @@ def by_room(
     Args:
         rooms: Their names.
         room_of: Tells the room of a broker by its name; without it, names are "room@broker".
-        then: Chooses among these queues; without it the message's sharding key does, or chance.
+        then: Chooses among these queues; without it the message's sharding key does, or randomness.
 
     Raises:
         OptionError: No room is named; when a message is sent, no broker of its topic is in them.
@@ -127,7 +131,7 @@ def by_sharding_key(message: Message) -> ByHash:
 
 
 def select(
-    selector: Selector, queues: Sequence[QueueId], message: Message, chance: Chance
+    selector: Selector, queues: Sequence[QueueId], message: Message, randomness: Randomness
 ) -> QueueId:
     """Return the queue that a selector chooses.
 
@@ -135,7 +139,7 @@ def select(
         selector: Any of the above, or the user's function.
         queues: What there is to choose from, at least one, all of one topic.
         message: The message.
-        chance: For those that choose at random.
+        randomness: For those that choose at random.
 
     Raises:
         OptionError: The selector failed, or returned no queue of the topic.
@@ -143,7 +147,7 @@ def select(
     if isinstance(selector, ByHash):
         return selector(queues, message)
     if isinstance(selector, ByRandom | ByRoom):
-        return selector.choose(queues, message, chance)
+        return selector.choose(queues, message, randomness)
     try:
         chosen = selector(queues, message)
     except Exception as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.client.flows.consuming.consumer_core import PullState, at_once
+from downrange.client.flows.consuming.consumer_core import ConsumerCore, at_once
 from downrange.client.flows.consuming.pull import EVERYTHING, Filter, Start, by_sql
 from downrange.client.flows.effects import Call, Flow, Gather, Wait
 from downrange.client.flows.routing.routes import refresh_all
@@ -74,7 +74,7 @@ class World:
         self.servers.answer_route("orders", route(brokers, queues=queues))
         for broker in brokers:
             self.open(broker)
-        self.state = PullState(
+        self.state = ConsumerCore(
             self.servers.core, "audit", PullOptions(**options), self.spawn, self.report
         )
 
@@ -135,10 +135,12 @@ class World:
         self,
         *what: str | QueueId,
         start: Start = "earliest",
-        wanted: Filter = EVERYTHING,
+        message_filter: Filter = EVERYTHING,
     ) -> None:
         self.servers.run(
-            self.state.assign(what or ["orders"], start=start, wanted=wanted, deadline=200.0)
+            self.state.assign(
+                what or ["orders"], start=start, message_filter=message_filter, deadline=200.0
+            )
         )
 
     def fetch(self, pulls: int = 1) -> None:
@@ -280,7 +282,9 @@ def test_reader_that_waits_is_told_when_it_is_closed() -> None:
 
 def test_reader_that_is_closed_takes_nothing_on() -> None:
     world = World()
-    flow = world.state.assign(["orders"], start="earliest", wanted=EVERYTHING, deadline=200.0)
+    flow = world.state.assign(
+        ["orders"], start="earliest", message_filter=EVERYTHING, deadline=200.0
+    )
     effect = next(flow)
     world.state.close()
     answer = world.servers.perform(effect)
@@ -339,14 +343,14 @@ def test_expression_is_checked_before_anything_is_assigned() -> None:
     code = RequestCode.CHECK_CLIENT_CONFIG
     world.servers.answer("a:1", code, refusal(ResponseCode.SYSTEM_ERROR, "no SQL92 here"))
     with pytest.raises(ServerFailure, match="no SQL92 here"):
-        world.assign(wanted=by_sql("amount > 100"))
+        world.assign(message_filter=by_sql("amount > 100"))
     assert world.state.cursors == {}
 
 
 def test_expression_that_the_broker_understands_goes_with_each_pull() -> None:
     world = World()
     world.servers.answer("a:1", RequestCode.CHECK_CLIENT_CONFIG, reply())
-    world.assign(A0, wanted=by_sql("amount > 100"))
+    world.assign(A0, message_filter=by_sql("amount > 100"))
     world.fetch()
     fields = world.servers.fields(PULL)
     assert (fields["subscription"], fields["expressionType"]) == ("amount > 100", "SQL92")
@@ -644,7 +648,7 @@ def test_lag_of_a_queue_that_was_dropped_meanwhile_is_all_of_it() -> None:
 def test_reader_refuses_a_group_that_is_no_name() -> None:
     servers = FakeServers()
     with pytest.raises(OptionError, match="au dit"):
-        PullState(servers.core, "au dit", PullOptions(), lambda _: None, lambda *_: None)
+        ConsumerCore(servers.core, "au dit", PullOptions(), lambda _: None, lambda *_: None)
 
 
 def test_fetching_ends_when_nobody_wants_it_any_more() -> None:

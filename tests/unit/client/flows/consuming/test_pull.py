@@ -64,7 +64,7 @@ def test_pull_says_what_it_wants() -> None:
         3,
         group="audit",
         max_count=8,
-        wanted=by_tags("new || paid"),
+        message_filter=by_tags("new || paid"),
         suspend=1.5,
         deadline=DEADLINE,
     )
@@ -123,7 +123,9 @@ def test_pull_leaves_out_tags_that_only_share_a_hash() -> None:
         for offset, tag in enumerate(tags)
     )
     servers.answer("a:1", PULL, pulled(next_offset=3, body=body))
-    flow = pull(servers.core, QUEUE, 0, group="audit", wanted=by_tags("Aa"), deadline=DEADLINE)
+    flow = pull(
+        servers.core, QUEUE, 0, group="audit", message_filter=by_tags("Aa"), deadline=DEADLINE
+    )
     batch = servers.run(flow)
     assert [message.offset for message in batch.messages] == [0]
     assert batch.next_offset == 3
@@ -183,14 +185,14 @@ def test_expression_is_shown_to_a_broker_before_it_is_used() -> None:
     servers = servers_with(namespace="prod")
     code = RequestCode.CHECK_CLIENT_CONFIG
     servers.answer("a:1", code, reply(), refusal(ResponseCode.SYSTEM_ERROR, "no SQL92 here"))
-    wanted = by_sql("amount > 100")
-    servers.run(check_filter(servers.core, "orders", "audit", wanted, DEADLINE))
+    message_filter = by_sql("amount > 100")
+    servers.run(check_filter(servers.core, "orders", "audit", message_filter, DEADLINE))
     body = decode_body(CheckClientBody, servers.calls[-1][1].body)
     assert (body.group, body.subscription_data.topic) == ("prod%audit", "prod%orders")
     assert body.subscription_data.sub_string == "amount > 100"
     assert body.subscription_data.expression_type == "SQL92"
     with pytest.raises(ServerFailure, match="no SQL92 here"):
-        servers.run(check_filter(servers.core, "orders", "audit", wanted, DEADLINE))
+        servers.run(check_filter(servers.core, "orders", "audit", message_filter, DEADLINE))
 
 
 # ---- beginning -----------------------------------------------------------------------------------

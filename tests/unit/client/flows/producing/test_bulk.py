@@ -13,7 +13,7 @@ from downrange.client.flows.producing.bulk import (
     encoded_message,
     send_until,
 )
-from downrange.client.flows.routing.queue_picker import Lane
+from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -61,7 +61,7 @@ def batch(producer: ProducerCore) -> Outgoing:
 
 def sending(producer: ProducerCore, *, target: QueueId | None = None) -> Flow[SendReceipt]:
     return send_until(
-        producer, batch(producer), Lane(), DEADLINE, target=target, attempt_timeout=4.0
+        producer, batch(producer), RoundRobin(), DEADLINE, target=target, attempt_timeout=4.0
     )
 
 
@@ -161,7 +161,7 @@ def test_the_last_attempt_ends_with_the_deadline_and_the_error_lists_all() -> No
 
 def test_time_that_is_up_before_an_attempt_is_an_error_of_its_own() -> None:
     producer = producer_with(route("a"))
-    flow = send_until(producer, batch(producer), Lane(), 100.0, attempt_timeout=4.0)
+    flow = send_until(producer, batch(producer), RoundRobin(), 100.0, attempt_timeout=4.0)
     with pytest.raises(SendTimedOut):
         next(flow)
 

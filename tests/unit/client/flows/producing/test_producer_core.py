@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange.client.flows.effects import Flow, Gather, Wait
-from downrange.client.flows.routing.queue_picker import Lane
+from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.client.flows.routing.selectors import by_hash
 from downrange.errors import (
     BatchFailed,
@@ -47,11 +47,11 @@ MESSAGE = Message("orders", b"1")
 
 
 def submitted(producer: ProducerCore, message: Message = MESSAGE, **settings: Any) -> Flow[Any]:
-    return producer.send(message, Lane(), producer.submit_rules, is_limited=True, **settings)
+    return producer.send(message, RoundRobin(), producer.submit_rules, is_limited=True, **settings)
 
 
 def sent(producer: ProducerCore, message: Message = MESSAGE, **settings: Any) -> Flow[Any]:
-    return producer.send(message, Lane(), producer.waiting_rules, **settings)
+    return producer.send(message, RoundRobin(), producer.waiting_rules, **settings)
 
 
 # ---- life ----------------------------------------------------------------------------------------
@@ -153,8 +153,8 @@ def test_nothing_is_accepted_after_closing_has_begun() -> None:
     for flow in (
         sent(producer),
         submitted(producer),
-        producer.send_oneway(MESSAGE, Lane()),
-        producer.send_batch([MESSAGE], Lane(), producer.waiting_rules),
+        producer.send_oneway(MESSAGE, RoundRobin()),
+        producer.send_batch([MESSAGE], RoundRobin(), producer.waiting_rules),
     ):
         with pytest.raises(ClientClosed, match="the producer of group 'shop' is closed"):
             next(flow)
@@ -179,7 +179,7 @@ def test_a_call_has_the_time_of_the_options_or_its_own() -> None:
     producer = producer_with(route("a"), options=ProducerOptions(timeout=2.0))
     assert expect_call(next(sent(producer))).deadline == 102.0
     assert expect_call(next(sent(producer, timeout=0.5))).deadline == 100.5
-    oneway = producer.send_oneway(MESSAGE, Lane(), None, 0.25)
+    oneway = producer.send_oneway(MESSAGE, RoundRobin(), None, 0.25)
     assert expect_call(next(oneway)).deadline == 100.25
 
 
@@ -193,7 +193,7 @@ def test_time_begins_to_run_when_the_call_is_made() -> None:
 
 def test_a_one_way_message_is_accepted_like_any_other() -> None:
     producer = producer_with(route("a", "b"))
-    flow = producer.send_oneway(MESSAGE, Lane(), QueueId("orders", "b", 1))
+    flow = producer.send_oneway(MESSAGE, RoundRobin(), QueueId("orders", "b", 1))
     call = expect_call(next(flow))
     assert (call.is_oneway, call.address) == (True, "b:10911")
     expect(Wait, next(producer.exit(105.0)))
@@ -207,7 +207,7 @@ def test_a_message_that_breaks_a_rule_is_refused_before_anything_happens() -> No
     with pytest.raises(InvalidMessage):
         sent(producer, wrong)
     with pytest.raises(InvalidMessage):
-        producer.send_oneway(wrong, Lane())
+        producer.send_oneway(wrong, RoundRobin())
 
 
 # ---- back-pressure -------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_a_list_goes_in_as_few_requests_as_it_fits_in() -> None:
         return stored(call)
 
     messages = (Message("orders", b"x" * 300) for _ in range(5))
-    receipt = play(producer.send_batch(messages, Lane(), producer.waiting_rules), serve)
+    receipt = play(producer.send_batch(messages, RoundRobin(), producer.waiting_rules), serve)
     assert (receipt.request_count, receipt.counts, len(receipt)) == (3, (2, 2, 1), 5)
     assert all(size <= 1000 for size in bodies)
     assert len(set(receipt.message_ids)) == 5
@@ -300,7 +300,7 @@ def test_a_list_goes_in_as_few_requests_as_it_fits_in() -> None:
 
 def test_an_empty_list_takes_no_request() -> None:
     producer = producer_with(route("a"))
-    receipt = play(producer.send_batch([], Lane(), producer.waiting_rules), stored)
+    receipt = play(producer.send_batch([], RoundRobin(), producer.waiting_rules), stored)
     assert (receipt.request_count, len(receipt)) == (0, 0)
 
 
@@ -314,14 +314,14 @@ def test_each_request_of_a_list_has_the_whole_time() -> None:
         return stored(call)
 
     messages = [Message("orders", b"x" * 300)] * 3
-    play(producer.send_batch(messages, Lane(), producer.waiting_rules, None, 1.0), serve)
+    play(producer.send_batch(messages, RoundRobin(), producer.waiting_rules, None, 1.0), serve)
     assert deadlines == [101.0, 101.75, 102.5]
 
 
 def test_a_list_may_go_to_one_queue() -> None:
     producer = producer_with(route("a", "b"))
     chosen = QueueId("orders", "b", 3)
-    flow = producer.send_batch([MESSAGE], Lane(), producer.waiting_rules, chosen)
+    flow = producer.send_batch([MESSAGE], RoundRobin(), producer.waiting_rules, chosen)
     assert play(flow, stored).receipts[0].queue == chosen
 
 
@@ -329,7 +329,7 @@ def test_a_list_that_breaks_a_rule_is_refused_before_any_of_it_is_sent() -> None
     producer = producer_with(route("a"))
     with pytest.raises(InvalidMessage, match="message 1"):
         producer.send_batch(
-            [MESSAGE, Message("orders", b"1", delay_level=1)], Lane(), producer.waiting_rules
+            [MESSAGE, Message("orders", b"1", delay_level=1)], RoundRobin(), producer.waiting_rules
         )
 
 
@@ -337,7 +337,7 @@ def test_when_the_first_request_of_a_list_fails_it_is_a_failed_send() -> None:
     producer = producer_with(route("a"))
     with pytest.raises(SendFailed) as caught:
         play(
-            producer.send_batch([MESSAGE] * 2, Lane(), producer.waiting_rules),
+            producer.send_batch([MESSAGE] * 2, RoundRobin(), producer.waiting_rules),
             lambda _: refused(13),
         )
     assert not isinstance(caught.value, BatchFailed)
@@ -353,7 +353,7 @@ def test_when_a_later_request_of_a_list_fails_the_error_says_what_was_stored() -
         return stored(call, offset=7) if next(answers) else refused(13, "never")
 
     with pytest.raises(BatchFailed, match="messages of a list were stored") as caught:
-        play(producer.send_batch(messages, Lane(), producer.waiting_rules), serve)
+        play(producer.send_batch(messages, RoundRobin(), producer.waiting_rules), serve)
     failed = caught.value
     assert [receipt.offset for receipt in failed.stored] == [7]
     assert failed.unsent == (messages[1],)
@@ -370,7 +370,7 @@ def test_a_stream_that_breaks_a_rule_fails_after_what_was_sent() -> None:
         yield Message("bills", b"x" * 300)
 
     with pytest.raises(BatchFailed, match="topic 'bills'") as caught:
-        play(producer.send_batch(messages(), Lane(), producer.waiting_rules), stored)
+        play(producer.send_batch(messages(), RoundRobin(), producer.waiting_rules), stored)
     assert caught.value.stored.request_count == 1
     assert caught.value.unsent == ()
 
@@ -379,13 +379,15 @@ def test_a_message_that_is_too_large_for_a_request_is_named() -> None:
     producer = producer_with(route("a"), options=ProducerOptions(body_bytes_max=400))
     with pytest.raises(InvalidMessage, match="message 0 takes"):
         play(
-            producer.send_batch([Message("orders", b"x" * 500)], Lane(), producer.waiting_rules),
+            producer.send_batch(
+                [Message("orders", b"x" * 500)], RoundRobin(), producer.waiting_rules
+            ),
             stored,
         )
 
 
 def batch(producer: ProducerCore) -> Flow[Any]:
-    return producer.send_batch([MESSAGE], Lane(), producer.submit_rules, is_limited=True)
+    return producer.send_batch([MESSAGE], RoundRobin(), producer.submit_rules, is_limited=True)
 
 
 def until_sent(flow: Flow[Any]) -> Any:

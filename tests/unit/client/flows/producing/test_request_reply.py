@@ -8,7 +8,7 @@ import pytest
 
 from downrange.client.flows.effects import Wait
 from downrange.client.flows.producing.request_reply import PendingRequests, reply, reply_to, request
-from downrange.client.flows.routing.queue_picker import Lane
+from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ConnectFailed, InvalidMessage, RequestTimedOut, SendFailed
 from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage
 from downrange.options import ProducerOptions
@@ -22,7 +22,7 @@ from tests.unit.client.flows.fake_servers import refusal, route
 
 HEART_BEAT, SEND = RequestCode.HEART_BEAT, RequestCode.SEND_MESSAGE_V2
 PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-#: As `FakeChance` makes it.
+#: As `FakeRandomness` makes it.
 ID = "00000000-0000-0000-0000-000000000000"
 QUOTE = Message("quotes", b"ACME")
 REPLY_TOPIC = "C1_REPLY_TOPIC"
@@ -41,7 +41,7 @@ def asking(**settings: Any) -> Asking:
 
 def ask(here: Asking, **settings: Any) -> ReceivedMessage:
     rules = here.producer.waiting_rules
-    return here.run(request(here.producer, QUOTE, Lane(), rules, **settings))
+    return here.run(request(here.producer, QUOTE, RoundRobin(), rules, **settings))
 
 
 def push(
@@ -113,7 +113,7 @@ def test_a_reply_in_a_namespace_has_plain_names() -> None:
 
 def test_a_reply_may_come_before_the_send_is_answered() -> None:
     here = asking()
-    flow = request(here.producer, QUOTE, Lane(), here.producer.waiting_rules)
+    flow = request(here.producer, QUOTE, RoundRobin(), here.producer.waiting_rules)
     effect = next(flow)
     while getattr(getattr(effect, "command", None), "code", None) != SEND:
         effect = flow.send(here.servers.perform(effect))
@@ -185,7 +185,7 @@ def test_a_request_that_nobody_takes_fails_at_once() -> None:
 def test_a_request_that_waits_counts_for_back_pressure() -> None:
     here = asking()
     flow = request(
-        here.producer, QUOTE, Lane(), here.producer.submit_rules, timeout=1.0, is_limited=True
+        here.producer, QUOTE, RoundRobin(), here.producer.submit_rules, timeout=1.0, is_limited=True
     )
     effect = next(flow)
     while not isinstance(effect, Wait):
@@ -277,7 +277,7 @@ REQUEST = received(CLUSTER="C1", CORRELATION_ID="X", REPLY_TO_CLIENT="10.0.0.9@1
 def answer(here: Asking, to: ReceivedMessage = REQUEST, **settings: Any) -> Command:
     rules = here.producer.waiting_rules
     message = reply_to(to, b"12.5", **settings)
-    here.run(reply(here.producer, to, message, Lane(), rules))
+    here.run(reply(here.producer, to, message, RoundRobin(), rules))
     (command,) = here.sent(RequestCode.SEND_REPLY_MESSAGE_V2)
     return command
 
@@ -308,7 +308,7 @@ def test_replies_are_sent_with_long_names_where_those_are_asked_for() -> None:
     (stored,) = here.servers._answers["a:1", int(RequestCode.SEND_REPLY_MESSAGE_V2)]
     here.servers.answer("a:1", RequestCode.SEND_REPLY_MESSAGE, stored)
     message = reply_to(REQUEST, b"12.5")
-    flow = reply(here.producer, REQUEST, message, Lane(), here.producer.async_rules)
+    flow = reply(here.producer, REQUEST, message, RoundRobin(), here.producer.async_rules)
     here.run(flow)
     assert len(here.sent(RequestCode.SEND_REPLY_MESSAGE)) == 1
 

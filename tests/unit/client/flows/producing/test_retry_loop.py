@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.client.flows.effects import Ask, Flow, Once
+from downrange.client.flows.effects import Flow, Once, UserCall
 from downrange.client.flows.hooks import Hooks, SendContext
 from downrange.client.flows.producing.attempt import FORMS_MAX, send_command
 from downrange.client.flows.producing.prepare import prepare, prepare_batch
-from downrange.client.flows.producing.retry_loop import SendRules, send, send_oneway, vip_address
-from downrange.client.flows.routing.queue_picker import Lane
+from downrange.client.flows.producing.retry_loop import (
+    SendRules,
+    attempt_oneway,
+    send_with_retries,
+    vip_address,
+)
+from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.client.flows.routing.selectors import by_hash, by_random
 from downrange.errors import (
     CallTimeout,
@@ -66,11 +71,16 @@ def sending(
     target: Any = None,
     rules: SendRules | None = None,
     deadline: float = 103.0,
-    lane: Lane | None = None,
+    round_robin: RoundRobin | None = None,
 ) -> Flow[SendReceipt]:
     outgoing = prepare(producer, message)
-    return send(
-        producer, outgoing, lane or Lane(), deadline, rules or producer.waiting_rules, target
+    return send_with_retries(
+        producer,
+        outgoing,
+        round_robin or RoundRobin(),
+        deadline,
+        rules or producer.waiting_rules,
+        target,
     )
 
 
@@ -121,7 +131,7 @@ def test_version_1_headers_have_long_names() -> None:
 def test_a_batch_has_a_version_2_header_in_any_case() -> None:
     producer = producer_with(route("a"), options=ProducerOptions(header_version=1))
     outgoing = prepare_batch(producer, [MESSAGE, MESSAGE])
-    flow = send(producer, outgoing, Lane(), 103.0, producer.waiting_rules)
+    flow = send_with_retries(producer, outgoing, RoundRobin(), 103.0, producer.waiting_rules)
     call = expect_call(next(flow))
     assert call.command.code == RequestCode.SEND_BATCH_MESSAGE
     assert (call.command.fields["b"], call.command.fields["m"]) == ("orders", "true")
@@ -163,20 +173,20 @@ def test_a_receipt_names_the_topic_without_the_namespace() -> None:
 
 
 def test_queues_take_turns() -> None:
-    producer, lane = producer_with(route("a", "b", queues=2)), Lane()
+    producer, round_robin = producer_with(route("a", "b", queues=2)), RoundRobin()
     seen: list[QueueId] = []
     for _ in range(5):
-        flow = sending(producer, lane=lane)
+        flow = sending(producer, round_robin=round_robin)
         seen.append(finish(flow, stored(expect_call(next(flow)))).queue)
     assert [f"{queue.broker}{queue.number}" for queue in seen] == ["a0", "a1", "b0", "b1", "a0"]
 
 
-@pytest.mark.parametrize("sent", [send, send_oneway])
+@pytest.mark.parametrize("sent", [send_with_retries, attempt_oneway])
 def test_the_vip_channel_is_two_ports_below(sent: Any) -> None:
     client = core_with(route("a"), options=ClientOptions(vip_channel=True))
     producer = producer_with(client=client)
-    rules = (producer.waiting_rules,) if sent is send else ()
-    flow = sent(producer, prepare(producer, MESSAGE), Lane(), 103.0, *rules)
+    rules = (producer.waiting_rules,) if sent is send_with_retries else ()
+    flow = sent(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0, *rules)
     assert expect_call(next(flow)).address == "a:10909"
 
 
@@ -473,7 +483,7 @@ def test_a_route_without_a_writable_queue_is_looked_for_again() -> None:
     producer = producer_with(route("a", masterless=["a"]))
     for flow in (
         sending(producer),
-        send_oneway(producer, prepare(producer, MESSAGE), Lane(), 103.0),
+        attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0),
     ):
         expect(Once, next(flow))
 
@@ -620,7 +630,7 @@ def test_a_sharding_key_chooses_the_queue_as_its_hash_does() -> None:
         hashed.address,
         hashed.command.fields["e"],
     )
-    flow = send_oneway(producer, prepare(producer, sharded), Lane(), 103.0)
+    flow = attempt_oneway(producer, prepare(producer, sharded), RoundRobin(), 103.0)
     assert expect_call(next(flow)).address == by_key.address
 
 
@@ -636,7 +646,7 @@ def test_a_function_of_the_users_chooses_among_the_queues() -> None:
         return queues[-1]  # type: ignore[no-any-return]
 
     flow = sending(producer_with(route("a", "b")), target=last)
-    asked = expect(Ask, next(flow))
+    asked = expect(UserCall, next(flow))
     call = expect_call(flow.send(asked.function(*asked.args)))
     assert (call.address, call.command.fields["e"]) == ("b:10911", "3")
 
@@ -663,11 +673,11 @@ def test_a_broker_that_the_route_does_not_name_is_looked_for_in_other_routes() -
     assert expect_call(next(sending(producer, target=CHOSEN))).address == "b:10911"
 
 
-@pytest.mark.parametrize("sent", [send, send_oneway])
+@pytest.mark.parametrize("sent", [send_with_retries, attempt_oneway])
 def test_a_broker_that_no_route_names_is_asked_for_again(sent: Any) -> None:
     producer = producer_with(route("a"))
-    rules = (producer.waiting_rules,) if sent is send else ()
-    flow = sent(producer, prepare(producer, MESSAGE), Lane(), 103.0, *rules, CHOSEN)
+    rules = (producer.waiting_rules,) if sent is send_with_retries else ()
+    flow = sent(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0, *rules, CHOSEN)
     call = expect_call(next(flow))
     assert call.command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
     assert expect_call(flow.send(routed(body("a", "b")))).address == "b:10911"
@@ -764,8 +774,8 @@ def test_hooks_are_told_what_is_sent_where_and_how() -> None:
     for rules in (producer.waiting_rules, producer.submit_rules):
         play(sending(producer, later, rules=rules), stored)
     outgoing = prepare_batch(producer, [MESSAGE, MESSAGE])
-    play(send(producer, outgoing, Lane(), 103.0, producer.async_rules), stored)
-    play(send_oneway(producer, prepare(producer, MESSAGE), Lane(), 103.0), lambda _: None)
+    play(send_with_retries(producer, outgoing, RoundRobin(), 103.0, producer.async_rules), stored)
+    play(attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0), lambda _: None)
     assert [context.mode for context in contexts] == ["sync", "async", "async", "oneway"]
     assert [len(context.messages) for context in contexts] == [1, 1, 2, 1]
     assert [context.message_type.name for context in contexts] == ["DELAY"] * 2 + ["NORMAL"] * 2
@@ -784,7 +794,7 @@ def test_a_hook_that_forbids_ends_the_send_at_once_and_blames_no_broker() -> Non
         options=ProducerOptions(fault_tolerance="5.x"),
     )
     flow = sending(producer)
-    expect(Ask, next(flow))
+    expect(UserCall, next(flow))
     with pytest.raises(SendForbidden, match="forbids to send to 'orders': KeyError") as caught:
         flow.throw(KeyError("not today"))
     assert caught.value.topic == "orders"
@@ -805,7 +815,7 @@ def test_an_error_in_a_hook_that_looks_on_is_told_and_the_message_goes_on() -> N
     flow = sending(producer)
     next(flow)
     call = expect_call(flow.throw(KeyError("oops")))
-    expect(Ask, flow.send(stored(call)))
+    expect(UserCall, flow.send(stored(call)))
     with pytest.raises(StopIteration) as finished:
         flow.throw(KeyError("oops"))
     assert finished.value.value.queue.broker == "a"
@@ -846,7 +856,7 @@ def test_an_answered_send_leaves_a_trace() -> None:
 def test_a_batch_leaves_one_trace_without_tags_and_keys() -> None:
     producer = traced()
     outgoing = prepare_batch(producer, [Message("orders", b"1", tags="new", keys=["k"])] * 2)
-    play(send(producer, outgoing, Lane(), 103.0, producer.waiting_rules), stored)
+    play(send_with_retries(producer, outgoing, RoundRobin(), 103.0, producer.waiting_rules), stored)
     assert producer.trace is not None
     (message,) = producer.trace.take_all()
     assert message.body.decode().split("\1")[6:8] == ["null", "null"]
@@ -889,7 +899,7 @@ def test_attempts_without_an_answer_leave_no_trace() -> None:
 
 def test_a_one_way_message_is_handed_over_once_without_an_answer() -> None:
     producer = producer_with(route("a"))
-    flow = send_oneway(producer, prepare(producer, MESSAGE), Lane(), 103.0)
+    flow = attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
     call = expect_call(next(flow))
     assert (call.address, call.is_oneway, call.deadline) == ("a:10911", True, 103.0)
     finish(flow)
@@ -898,7 +908,7 @@ def test_a_one_way_message_is_handed_over_once_without_an_answer() -> None:
 
 def test_a_one_way_message_is_not_sent_again() -> None:
     producer = producer_with(route("a", "b"))
-    flow = send_oneway(producer, prepare(producer, MESSAGE), Lane(), 103.0)
+    flow = attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
     next(flow)
     with pytest.raises(ConnectionLost):
         flow.throw(LOST)
@@ -907,7 +917,7 @@ def test_a_one_way_message_is_not_sent_again() -> None:
 
 def test_a_one_way_message_goes_to_the_queue_that_was_named() -> None:
     producer = producer_with(route("a", "b"))
-    flow = send_oneway(producer, prepare(producer, MESSAGE), Lane(), 103.0, CHOSEN)
+    flow = attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0, CHOSEN)
     call = expect_call(next(flow))
     assert (call.address, call.command.fields["e"]) == ("b:10911", "2")
 
@@ -917,7 +927,7 @@ def test_hooks_come_in_order_around_a_one_way_message_too() -> None:
     calls = Hooks(before_call=(lambda *_: seen.append("before call"),))
     client = core_with(route("a"), hooks=calls)
     producer = producer_with(client=client, hooks=hooks_noting(seen))
-    flow = send_oneway(producer, prepare(producer, MESSAGE), Lane(), 103.0)
+    flow = attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
     play(flow, lambda call: seen.append(call.address))
     assert seen == [
         ("forbid", False, None),
@@ -960,7 +970,7 @@ def test_hooks_hear_of_a_one_way_message_that_could_not_be_handed_over() -> None
     hooks = Hooks(after_send=(seen.append,))
     producer = producer_with(route("a"), hooks=hooks)
     outgoing = prepare(producer, Message("orders", b"1"))
-    flow = send_oneway(producer, outgoing, Lane(), 103.0)
+    flow = attempt_oneway(producer, outgoing, RoundRobin(), 103.0)
     with pytest.raises(ConnectFailed):
         play(flow, lambda _: ConnectFailed("a:10911", "refused"))
     assert [type(context.error) for context in seen] == [ConnectFailed]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.client.flows.effects import Ask, Wait
+from downrange.client.flows.effects import UserCall, Wait
 from downrange.client.flows.hooks import EndTransactionContext, Hooks
 from downrange.client.flows.producing.trace_records import EndTransactionTrace
 from downrange.client.flows.producing.transactions import (
@@ -18,7 +18,7 @@ from downrange.client.flows.producing.transactions import (
     send_in_transaction,
     take_checks,
 )
-from downrange.client.flows.routing.queue_picker import Lane
+from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import (
     ClientClosed,
     ConnectFailed,
@@ -62,7 +62,7 @@ def transact(
     message: Message = ORDER,
 ) -> Any:
     rules = here.producer.waiting_rules
-    return here.run(send_in_transaction(here.producer, message, execute, Lane(), rules))
+    return here.run(send_in_transaction(here.producer, message, execute, RoundRobin(), rules))
 
 
 def ended(here: Asking) -> EndTransactionRequest:
@@ -187,7 +187,7 @@ def test_a_broker_that_takes_no_heartbeat_may_take_the_message() -> None:
 def test_a_greeting_takes_a_part_of_the_time_only() -> None:
     here = asking()
     producer = here.producer
-    flow = send_in_transaction(producer, ORDER, commit, Lane(), producer.waiting_rules, 3.0)
+    flow = send_in_transaction(producer, ORDER, commit, RoundRobin(), producer.waiting_rules, 3.0)
     effect = next(flow)
     while not (gathered := getattr(effect, "flows", None)):
         effect = flow.send(here.servers.perform(effect))
@@ -205,7 +205,7 @@ def test_an_end_that_cannot_be_told_is_reported_and_no_error() -> None:
 
 def test_the_end_goes_to_the_master_of_that_moment() -> None:
     here = asking()
-    _, half = here.run(begin(here.producer, ORDER, Lane(), here.producer.waiting_rules))
+    _, half = here.run(begin(here.producer, ORDER, RoundRobin(), here.producer.waiting_rules))
     moved = route(["a"])
     moved.broker_datas[0].broker_addrs[0] = "a:9"
     here.servers.answer_route("orders", moved)
@@ -249,7 +249,7 @@ def test_half_messages_of_asyncio_wait_for_their_turn_but_local_work_does_not() 
         return Outcome.COMMIT
 
     rules = here.producer.async_rules
-    here.run(send_in_transaction(here.producer, ORDER, look, Lane(), rules))
+    here.run(send_in_transaction(here.producer, ORDER, look, RoundRobin(), rules))
     assert (here.producer.permits.in_flight_high, seen) == (1, [0])
 
 
@@ -258,7 +258,7 @@ def test_half_messages_of_asyncio_wait_for_their_turn_but_local_work_does_not() 
 
 def test_a_block_begins_with_the_half_message_alone() -> None:
     here = asking()
-    receipt, half = here.run(begin(here.producer, ORDER, Lane(), here.producer.waiting_rules))
+    receipt, half = here.run(begin(here.producer, ORDER, RoundRobin(), here.producer.waiting_rules))
     assert here.sent(END) == []
     assert half.message_id == receipt.message_id
     here.run(end(here.producer, half, Outcome.ROLLBACK, ValueError("no")))
@@ -270,7 +270,7 @@ def test_a_block_does_not_begin_when_the_message_was_not_stored_safely() -> None
     here = asking()
     here.answer_sends(ResponseCode.SLAVE_NOT_AVAILABLE)
     with pytest.raises(SendFailed, match="SLAVE_NOT_AVAILABLE") as caught:
-        here.run(begin(here.producer, ORDER, Lane(), here.producer.waiting_rules))
+        here.run(begin(here.producer, ORDER, RoundRobin(), here.producer.waiting_rules))
     assert (caught.value.code, caught.value.address) == (11, "a:1")
     assert ended(here).commit_or_rollback == Outcome.ROLLBACK.value
 
@@ -316,7 +316,7 @@ def test_a_check_may_block_without_holding_others_up() -> None:
     here = asking()
     take_checks(here.producer, lambda message: Outcome.COMMIT)
     effect = next(answer_check(here.client, "a:1", question(here)))
-    assert isinstance(effect, Ask)
+    assert isinstance(effect, UserCall)
     assert effect.may_block
 
 
@@ -391,7 +391,7 @@ def test_only_so_many_checks_run_at_a_time() -> None:
     here = asking(options=ProducerOptions(check_threads=1, checks_waiting_max=1))
     take_checks(here.producer, lambda message: Outcome.COMMIT)
     first = answer_check(here.client, "a:1", question(here))
-    assert isinstance(next(first), Ask)
+    assert isinstance(next(first), UserCall)
     second = answer_check(here.client, "a:1", question(here))
     waiting = next(second)
     assert isinstance(waiting, Wait)
@@ -401,7 +401,7 @@ def test_only_so_many_checks_run_at_a_time() -> None:
     assert here.producer.counts.checks_dropped == 1
     first.send(Outcome.COMMIT)
     assert waiting.signal.is_fired
-    assert isinstance(second.send(True), Ask)
+    assert isinstance(second.send(True), UserCall)
 
 
 def test_a_question_that_waits_too_long_is_dropped() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from downrange.client.flows.routing.health import BrokerHealth, BrokerState, tolerance_of
+from downrange.client.flows.routing.health import BrokerHealth, HealthSnapshot, tolerance_of
 from downrange.errors import (
     CallTimeout,
     LinkClosed,
@@ -14,7 +14,7 @@ from downrange.errors import (
     SystemBusy,
 )
 from downrange.options.clients import FaultStyle, FaultTolerance
-from tests.unit.client.flows.randomness import FakeChance
+from tests.unit.client.flows.randomness import FakeRandomness
 
 LOST = CallTimeout("a:10911", 3.0)
 REFUSED = SystemBusy(2, "busy", "a:10911")
@@ -22,7 +22,7 @@ OWN_FAULT = RouteNotFound("orders", ["n:9876"], "")
 
 
 def health(style: FaultStyle, **options: object) -> BrokerHealth:
-    return BrokerHealth(FaultTolerance(style=style, **options), FakeChance())  # type: ignore[arg-type]
+    return BrokerHealth(FaultTolerance(style=style, **options), FakeRandomness())  # type: ignore[arg-type]
 
 
 def avoided(brokers: BrokerHealth, now: float, broker: str = "a") -> float:
@@ -216,7 +216,7 @@ def test_the_better_half_is_that_of_available_then_quick_then_sooner_brokers() -
 
 
 def test_turns_among_the_better_half_start_at_random_and_wrap_as_in_java() -> None:
-    brokers = BrokerHealth(tolerance_of("4.x"), FakeChance(0x7FFFFFFE))
+    brokers = BrokerHealth(tolerance_of("4.x"), FakeRandomness(0x7FFFFFFE))
     for name, latency in [("a", 0.1), ("b", 0.2), ("c", 0.3), ("d", 0.4)]:
         brokers.failed(name, LOST, latency, now=0.0)
     assert [brokers.best_of_all(now=0.0) for _ in range(4)] == ["a", "b", "a", "b"]
@@ -261,19 +261,19 @@ def test_a_probe_of_a_forgotten_broker_has_no_effect() -> None:
 
 
 def test_a_listener_hears_once_that_a_broker_is_avoided_and_once_that_it_is_back() -> None:
-    heard: list[BrokerState] = []
-    brokers = BrokerHealth(tolerance_of("5.x"), FakeChance(), heard.append)
+    heard: list[HealthSnapshot] = []
+    brokers = BrokerHealth(tolerance_of("5.x"), FakeRandomness(), heard.append)
     brokers.answered("a", 0.001, now=0.0)
     assert heard == []
     brokers.failed("a", LOST, 0.5, now=1.0)
     brokers.failed("a", LOST, 0.5, now=2.0)
-    assert heard == [BrokerState("a", False, False, 0.5, 10.0)]
+    assert heard == [HealthSnapshot("a", False, False, 0.5, 10.0)]
     brokers.probed("a", True, now=4.0)
     brokers.probed("a", True, now=5.0)
-    assert heard[1:] == [BrokerState("a", False, True, 0.5, 8.0)]
+    assert heard[1:] == [HealthSnapshot("a", False, True, 0.5, 8.0)]
     brokers.answered("a", 0.001, now=13.0)
     brokers.answered("a", 0.001, now=14.0)
-    assert heard[2:] == [BrokerState("a", True, True, 0.001, 0.0)]
+    assert heard[2:] == [HealthSnapshot("a", True, True, 0.001, 0.0)]
 
 
 def test_a_snapshot_tells_how_each_broker_is_doing() -> None:
@@ -281,6 +281,6 @@ def test_a_snapshot_tells_how_each_broker_is_doing() -> None:
     brokers.answered("a", 0.6, now=0.0)
     brokers.answered("b", 0.002, now=0.0)
     assert brokers.snapshot(now=10.0) == (
-        BrokerState("a", False, True, 0.6, 20.0),
-        BrokerState("b", True, True, 0.002, 0.0),
+        HealthSnapshot("a", False, True, 0.6, 20.0),
+        HealthSnapshot("b", True, True, 0.002, 0.0),
     )

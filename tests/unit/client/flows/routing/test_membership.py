@@ -6,11 +6,11 @@ import pytest
 
 from downrange.client.flows.effects import Call, Gather
 from downrange.client.flows.routing.membership import (
-    beat,
-    beat_all,
-    greet,
+    ensure_registered,
     heartbeat_targets,
-    leave,
+    send_heartbeat,
+    send_heartbeats,
+    unregister,
 )
 from downrange.errors import ConnectionLost, SystemBusy
 from downrange.wire.bodies import ConsumerMember
@@ -49,15 +49,15 @@ def test_a_broker_that_no_route_names_any_more_gets_no_heartbeat() -> None:
     core = core_with(route("a", "b"))
     core.add_producer("shop", object())
     core.routes.replace(route("b"))
-    gather = expect(Gather, next(beat_all(core)))
+    gather = expect(Gather, next(send_heartbeats(core)))
     assert [expect_call(next(flow)).address for flow in gather.flows] == ["b:10911"]
 
 
 def test_without_members_or_brokers_there_is_nothing_to_say() -> None:
-    assert finish(beat_all(core_with(route("a")))) == 0
+    assert finish(send_heartbeats(core_with(route("a")))) == 0
     core = core_with()
     core.add_producer("shop", object())
-    assert finish(beat_all(core)) == 0
+    assert finish(send_heartbeats(core)) == 0
 
 
 def test_a_heartbeat_names_the_client_and_its_groups() -> None:
@@ -65,7 +65,7 @@ def test_a_heartbeat_names_the_client_and_its_groups() -> None:
     core.add_producer("shop", object())
     core.add_producer("bank", object())
     core.add_consumer("readers", FakeConsumer())
-    flow = beat(core, "a:10911")
+    flow = send_heartbeat(core, "a:10911")
     call = expect_call(next(flow))
     assert (call.command.code, call.deadline) == (RequestCode.HEART_BEAT, 103.0)
     said = heartbeat_of(call)
@@ -73,17 +73,17 @@ def test_a_heartbeat_names_the_client_and_its_groups() -> None:
     assert [one["groupName"] for one in said["producerDataSet"]] == ["shop", "bank"]
     assert [one["groupName"] for one in said["consumerDataSet"]] == ["readers"]
     finish(flow, Command(0))
-    assert core.greeted == {"a:10911"}
+    assert core.registered == {"a:10911"}
 
 
 def test_a_broker_that_refuses_a_heartbeat_does_not_know_us() -> None:
     core = core_with(route("a"))
-    core.greeted.add("a:10911")
-    flow = beat(core, "a:10911")
+    core.registered.add("a:10911")
+    flow = send_heartbeat(core, "a:10911")
     next(flow)
     with pytest.raises(SystemBusy):
         flow.send(refused(2))
-    assert core.greeted == set()
+    assert core.registered == set()
 
 
 def test_heartbeats_that_fail_are_counted_and_stop_no_other() -> None:
@@ -96,36 +96,36 @@ def test_heartbeats_that_fail_are_counted_and_stop_no_other() -> None:
             return ConnectionLost(address, "cut")
         return refused(1) if address == "b:10911" else Command(0)
 
-    assert play(beat_all(core), serve) == 2
-    assert core.greeted == {"c:10911"}
+    assert play(send_heartbeats(core), serve) == 2
+    assert core.registered == {"c:10911"}
 
 
 def test_chosen_brokers_can_be_told() -> None:
     core = core_with(route("a", "b"))
     core.add_producer("shop", object())
-    assert play(beat_all(core, ["b:10911"]), lambda _: Command(0)) == 0
-    assert core.greeted == {"b:10911"}
+    assert play(send_heartbeats(core, ["b:10911"]), lambda _: Command(0)) == 0
+    assert core.registered == {"b:10911"}
 
 
 def test_a_broker_that_knows_us_is_not_greeted_again() -> None:
     core = core_with(route("a", "b"))
-    core.greeted.add("a:10911")
-    flow = greet(core, ["a:10911", "b:10911"], 101.0)
+    core.registered.add("a:10911")
+    flow = ensure_registered(core, ["a:10911", "b:10911"], 101.0)
     gather = expect(Gather, next(flow))
     calls = [expect_call(next(one)) for one in gather.flows]
     assert [(call.address, call.deadline) for call in calls] == [("b:10911", 101.0)]
     finish(flow, [None])
-    assert finish(greet(core, ["a:10911"], 101.0)) is None
+    assert finish(ensure_registered(core, ["a:10911"], 101.0)) is None
 
 
 def test_a_new_group_makes_all_brokers_strangers() -> None:
     core = core_with(route("a"))
-    core.greeted.add("a:10911")
+    core.registered.add("a:10911")
     core.add_producer("shop", object())
-    assert core.greeted == set()
-    core.greeted.add("a:10911")
+    assert core.registered == set()
+    core.registered.add("a:10911")
     core.add_consumer("readers", FakeConsumer())
-    assert core.greeted == set()
+    assert core.registered == set()
 
 
 # ---- goodbye -------------------------------------------------------------------------------------
@@ -133,9 +133,9 @@ def test_a_new_group_makes_all_brokers_strangers() -> None:
 
 def test_goodbye_is_said_to_brokers_that_know_us_and_are_still_there() -> None:
     core = core_with(route("a", "b"))
-    core.greeted |= {"b:10911", "gone:10911"}
+    core.registered |= {"b:10911", "gone:10911"}
     clock_of(core).seconds = 200.0
-    gather = expect(Gather, next(leave(core, producer="shop")))
+    gather = expect(Gather, next(unregister(core, producer="shop")))
     calls = [expect_call(next(flow)) for flow in gather.flows]
     assert [(call.address, call.deadline) for call in calls] == [("b:10911", 203.0)]
     assert calls[0].command.code == RequestCode.UNREGISTER_CLIENT
@@ -144,26 +144,28 @@ def test_goodbye_is_said_to_brokers_that_know_us_and_are_still_there() -> None:
 
 def test_a_consumer_says_goodbye_as_one() -> None:
     core = core_with(route("a"))
-    core.greeted.add("a:10911")
+    core.registered.add("a:10911")
     said: list[dict[str, str]] = []
 
     def serve(call: Call) -> Command:
         said.append(call.command.fields)
         return Command(0)
 
-    assert play(leave(core, consumer="readers"), serve) == 0
+    assert play(unregister(core, consumer="readers"), serve) == 0
     assert said == [{"clientID": "10.0.0.1@7#1", "consumerGroup": "readers"}]
 
 
 def test_brokers_that_did_not_hear_the_goodbye_are_counted() -> None:
     core = core_with(route("a", "b"))
-    core.greeted |= {"a:10911", "b:10911"}
-    assert play(leave(core, producer="shop"), lambda call: ConnectionLost(call.address, "x")) == 2
+    core.registered |= {"a:10911", "b:10911"}
+    assert (
+        play(unregister(core, producer="shop"), lambda call: ConnectionLost(call.address, "x")) == 2
+    )
 
 
 def test_goodbye_is_said_but_not_waited_for_beyond_the_deadline_of_a_close() -> None:
     core = core_with(route("a"))
-    core.greeted.add("a:10911")
+    core.registered.add("a:10911")
     clock_of(core).seconds = 200.0
-    gather = expect(Gather, next(leave(core, producer="shop", deadline=199.5)))
+    gather = expect(Gather, next(unregister(core, producer="shop", deadline=199.5)))
     assert [expect_call(next(flow)).deadline for flow in gather.flows] == [199.5]

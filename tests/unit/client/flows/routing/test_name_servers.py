@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from downrange.client.flows.effects import Ask
+from downrange.client.flows.effects import UserCall
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.routing.name_servers import NameServers, ask_name_server
 from downrange.errors import (
@@ -16,7 +16,7 @@ from downrange.errors import (
     TooManyInFlight,
 )
 from downrange.wire.command import Command
-from tests.unit.client.flows.randomness import FakeChance
+from tests.unit.client.flows.randomness import FakeRandomness
 from tests.unit.client.flows.stepping import clock_of, core_with, expect, expect_call, finish
 
 REQUEST = Command(105)
@@ -25,24 +25,26 @@ REQUEST = Command(105)
 def test_the_order_is_random_so_that_clients_spread() -> None:
     servers = ["a:1", "b:1", "c:1"]
     orders = {
-        tuple(NameServers(servers, FakeChance(x, y)).addresses) for x in range(3) for y in range(2)
+        tuple(NameServers(servers, FakeRandomness(x, y)).addresses)
+        for x in range(3)
+        for y in range(2)
     }
     assert len(orders) == 6
 
 
 def test_each_address_counts_once() -> None:
-    assert NameServers(["a:1", "a:1"], FakeChance()).addresses == ["a:1"]
+    assert NameServers(["a:1", "a:1"], FakeRandomness()).addresses == ["a:1"]
 
 
 def test_a_list_of_the_same_addresses_changes_nothing() -> None:
-    servers = NameServers(["a:1", "b:1"], FakeChance())
+    servers = NameServers(["a:1", "b:1"], FakeRandomness())
     before = servers.addresses
     assert not servers.replace(["b:1", "a:1", "a:1"])
     assert servers.addresses == before
 
 
 def test_the_one_in_use_stays_so_when_the_list_changes() -> None:
-    servers = NameServers(["a:1", "b:1"], FakeChance(1))
+    servers = NameServers(["a:1", "b:1"], FakeRandomness(1))
     assert servers.addresses[0] == "a:1"
     servers.pass_over("a:1")
     assert servers.replace(["a:1", "b:1", "c:1"])
@@ -51,13 +53,13 @@ def test_the_one_in_use_stays_so_when_the_list_changes() -> None:
 
 
 def test_another_one_is_taken_when_the_one_in_use_has_left_the_list() -> None:
-    servers = NameServers(["a:1"], FakeChance())
+    servers = NameServers(["a:1"], FakeRandomness())
     assert servers.replace(["b:1"])
     assert servers.addresses == ["b:1"]
 
 
 def test_only_the_one_in_use_is_passed_over() -> None:
-    servers = NameServers(["a:1", "b:1"], FakeChance(1))
+    servers = NameServers(["a:1", "b:1"], FakeRandomness(1))
     servers.pass_over("b:1")  # somebody else's call failed there earlier
     assert servers.addresses == ["a:1", "b:1"]
     servers.pass_over("a:1")
@@ -67,7 +69,7 @@ def test_only_the_one_in_use_is_passed_over() -> None:
 
 
 def test_nobody_is_passed_over_where_there_is_nobody() -> None:
-    servers = NameServers([], FakeChance())
+    servers = NameServers([], FakeRandomness())
     servers.pass_over("a:1")
     assert servers.addresses == []
 
@@ -76,7 +78,7 @@ def test_nobody_is_passed_over_where_there_is_nobody() -> None:
 
 
 def test_the_one_that_answered_is_asked_again() -> None:
-    core = core_with(name_servers=["a:1", "b:1"], chance=FakeChance(1))
+    core = core_with(name_servers=["a:1", "b:1"], randomness=FakeRandomness(1))
     for _ in range(3):
         flow = ask_name_server(core, REQUEST, 103.0)
         assert expect_call(next(flow)).address == "a:1"
@@ -89,7 +91,7 @@ def test_the_one_that_answered_is_asked_again() -> None:
 def test_the_next_one_is_asked_in_the_same_call_when_one_does_not_answer(
     error: ConnectFailed | ConnectionLost | CallTimeout,
 ) -> None:
-    core = core_with(name_servers=["a:1", "b:1"], chance=FakeChance(1))
+    core = core_with(name_servers=["a:1", "b:1"], randomness=FakeRandomness(1))
     flow = ask_name_server(core, REQUEST, 103.0)
     next(flow)
     assert expect_call(flow.throw(error)).address == "b:1"
@@ -108,7 +110,7 @@ def test_nobody_uses_up_the_time_of_those_who_come_after_it() -> None:
 
 
 def test_when_nobody_answers_all_are_named() -> None:
-    core = core_with(name_servers=["a:1", "b:1"], chance=FakeChance(1))
+    core = core_with(name_servers=["a:1", "b:1"], randomness=FakeRandomness(1))
     flow = ask_name_server(core, REQUEST, 103.0)
     next(flow)
     flow.throw(ConnectFailed("a:1", "refused"))
@@ -127,7 +129,7 @@ def test_when_all_fail_in_the_same_way_the_error_is_of_that_kind(
 
 
 def test_a_fault_of_our_own_is_not_blamed_on_the_name_server() -> None:
-    core = core_with(name_servers=["a:1", "b:1"], chance=FakeChance(1))
+    core = core_with(name_servers=["a:1", "b:1"], randomness=FakeRandomness(1))
     flow = ask_name_server(core, REQUEST, 103.0)
     next(flow)
     with pytest.raises(TooManyInFlight):
@@ -145,6 +147,6 @@ def test_without_an_address_nobody_is_asked() -> None:
 def test_hooks_see_requests_to_name_servers_too() -> None:
     core = core_with(hooks=Hooks(before_call=(lambda *_: None,)))
     flow = ask_name_server(core, REQUEST, 103.0)
-    assert expect(Ask, next(flow)).args == ("ns:9876", REQUEST)
+    assert expect(UserCall, next(flow)).args == ("ns:9876", REQUEST)
     assert expect_call(flow.send(None)).address == "ns:9876"
     assert finish(flow, Command(0)).code == 0

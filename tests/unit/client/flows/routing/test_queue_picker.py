@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from downrange.client.flows.routing.health import BrokerHealth, tolerance_of
-from downrange.client.flows.routing.queue_picker import Lane, QueuePicker
+from downrange.client.flows.routing.queue_picker import QueuePicker, RoundRobin
 from downrange.errors import CallTimeout, SystemBusy
 from downrange.model import QueueId
 from downrange.options.clients import FaultStyle, FaultTolerance
-from tests.unit.client.flows.randomness import FakeChance
+from tests.unit.client.flows.randomness import FakeRandomness
 
 LOST = CallTimeout("a:10911", 3.0)
 NOW = 50.0
@@ -21,21 +21,28 @@ def queues(brokers: str, count: int = 2, topic: str = "orders") -> tuple[QueueId
 
 
 class World:
-    """A picker with its health and lane, and the queues of one topic."""
+    """A picker with its health and round_robin, and the queues of one topic."""
 
     def __init__(
-        self, style: FaultStyle, brokers: str, *, index: int = -1, chance: FakeChance | None = None
+        self,
+        style: FaultStyle,
+        brokers: str,
+        *,
+        index: int = -1,
+        randomness: FakeRandomness | None = None,
     ) -> None:
-        self.chance = chance or FakeChance()
-        self.health = BrokerHealth(tolerance_of(style), self.chance)
-        self.picker = QueuePicker(self.health, self.chance)
-        self.lane = Lane()
-        self.lane.indexes["orders"] = index
+        self.randomness = randomness or FakeRandomness()
+        self.health = BrokerHealth(tolerance_of(style), self.randomness)
+        self.picker = QueuePicker(self.health, self.randomness)
+        self.round_robin = RoundRobin()
+        self.round_robin.indexes["orders"] = index
         self.writable = queues(brokers)
         self.counts = dict.fromkeys(brokers, 2)
 
     def pick(self, failed: str | None = None, now: float = NOW) -> str:
-        queue = self.picker.pick(self.lane, "orders", self.writable, self.counts, failed, now)
+        queue = self.picker.pick(
+            self.round_robin, "orders", self.writable, self.counts, failed, now
+        )
         assert queue.topic == "orders"
         return f"{queue.broker}{queue.number}"
 
@@ -55,10 +62,10 @@ def test_queues_take_turns(style: FaultStyle) -> None:
 
 @pytest.mark.parametrize("style", ["off", "4.x", "5.x"])
 def test_the_first_turn_is_random(style: FaultStyle) -> None:
-    world = World(style, "ab", chance=FakeChance(6))
-    world.lane.indexes.clear()
+    world = World(style, "ab", randomness=FakeRandomness(6))
+    world.round_robin.indexes.clear()
     assert [world.pick(), world.pick()] == ["b0", "b1"]
-    assert world.chance.limits == [0x7FFFFFFF]
+    assert world.randomness.limits == [0x7FFFFFFF]
 
 
 @pytest.mark.parametrize("style", ["off", "4.x", "5.x"])
@@ -68,12 +75,14 @@ def test_turns_wrap_to_zero_where_java_numbers_end(style: FaultStyle) -> None:
 
 
 def test_each_topic_and_each_lane_has_turns_of_its_own() -> None:
-    world = World("off", "ab", chance=FakeChance(1, 2))
+    world = World("off", "ab", randomness=FakeRandomness(1, 2))
     world.pick()
     others = queues("ab", topic="bills")
     pick = world.picker.pick
-    assert pick(world.lane, "bills", others, world.counts, None, NOW) == others[1]
-    assert pick(Lane(), "orders", world.writable, world.counts, None, NOW) == world.writable[2]
+    assert pick(world.round_robin, "bills", others, world.counts, None, NOW) == others[1]
+    assert (
+        pick(RoundRobin(), "orders", world.writable, world.counts, None, NOW) == world.writable[2]
+    )
     assert world.pick() == "a1"
 
 
@@ -107,7 +116,7 @@ def test_4x_takes_the_next_queue_of_an_available_broker() -> None:
     world.fail("a")
     assert world.pick() == "b0"
     # The look around was one turn.
-    assert world.lane.indexes["orders"] == 0
+    assert world.round_robin.indexes["orders"] == 0
     assert world.pick() == "b0"
 
 
@@ -123,7 +132,7 @@ def test_4x_does_not_avoid_the_last_broker_unless_it_is_unavailable() -> None:
 
 
 def test_4x_takes_a_queue_of_a_better_broker_when_all_are_bad() -> None:
-    world = World("4.x", "ab", chance=FakeChance(0))
+    world = World("4.x", "ab", randomness=FakeRandomness(0))
     world.fail("a")
     world.health.failed("b", LOST, 0.05, NOW)  # quicker to fail, so better
     assert [world.pick() for _ in range(3)] == ["b0", "b1", "b0"]
@@ -155,10 +164,10 @@ def test_5x_takes_the_next_queue_of_an_available_broker() -> None:
 
 
 def test_5x_starts_the_turns_anew_on_a_retry_and_avoids_the_last_broker() -> None:
-    world = World("5.x", "ab", chance=FakeChance(2, 3))
+    world = World("5.x", "ab", randomness=FakeRandomness(2, 3))
     assert world.pick(failed="a") == "b1"
     assert world.pick(failed="a") == "b0"
-    assert world.chance.limits == [0x7FFFFFFF] * 2
+    assert world.randomness.limits == [0x7FFFFFFF] * 2
 
 
 def test_5x_takes_a_reachable_broker_when_none_is_available() -> None:
@@ -169,14 +178,14 @@ def test_5x_takes_a_reachable_broker_when_none_is_available() -> None:
 
 
 def test_5x_takes_another_reachable_broker_than_the_last_one() -> None:
-    world = World("5.x", "ab", chance=FakeChance(3))
+    world = World("5.x", "ab", randomness=FakeRandomness(3))
     world.health.answered("a", 20.0, NOW)
     world.health.answered("b", 20.0, NOW)
     assert world.pick(failed="a") == "b0"
 
 
 def test_5x_avoids_the_last_broker_even_when_it_is_the_only_reachable_one() -> None:
-    world = World("5.x", "ab", chance=FakeChance(3))
+    world = World("5.x", "ab", randomness=FakeRandomness(3))
     world.fail("b")
     world.health.answered("a", 20.0, NOW)
     # Two whole turns lead back to index 3; the next queue is what is left.
@@ -196,9 +205,11 @@ def test_5x_uses_an_unreachable_broker_again_when_its_time_is_over() -> None:
 
 
 def test_5x_without_probes_prefers_a_broker_that_was_lost_to_one_that_refused() -> None:
-    chance = FakeChance()
-    health = BrokerHealth(FaultTolerance(style="5.x", detect=False), chance)
+    randomness = FakeRandomness()
+    health = BrokerHealth(FaultTolerance(style="5.x", detect=False), randomness)
     health.failed("a", LOST, 0.1, NOW)
     health.failed("b", SystemBusy(2, "busy", "b:10911"), 0.1, NOW)
-    picked = QueuePicker(health, chance).pick(Lane(), "orders", queues("ba"), {}, None, NOW)
+    picked = QueuePicker(health, randomness).pick(
+        RoundRobin(), "orders", queues("ba"), {}, None, NOW
+    )
     assert picked.broker == "a"

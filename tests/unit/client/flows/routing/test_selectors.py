@@ -17,7 +17,7 @@ from downrange.client.flows.routing.selectors import (
 )
 from downrange.errors import OptionError
 from downrange.model import Message, QueueId
-from tests.unit.client.flows.randomness import FakeChance
+from tests.unit.client.flows.randomness import FakeRandomness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ MESSAGE = Message("orders", b"1")
 
 
 def chosen(selector: Selector, *numbers: int, message: Message = MESSAGE) -> QueueId:
-    return select(selector, QUEUES, message, FakeChance(*numbers))
+    return select(selector, QUEUES, message, FakeRandomness(*numbers))
 
 
 # ---- by hash -------------------------------------------------------------------------------------
@@ -89,18 +89,18 @@ def test_a_message_without_a_sharding_key_cannot_be_sharded() -> None:
 
 
 def test_a_random_queue_is_any_of_them() -> None:
-    chance = FakeChance(5)
-    assert select(by_random(), QUEUES, MESSAGE, chance) == QUEUES[5]
-    assert chance.limits == [len(QUEUES)]
+    randomness = FakeRandomness(5)
+    assert select(by_random(), QUEUES, MESSAGE, randomness) == QUEUES[5]
+    assert randomness.limits == [len(QUEUES)]
 
 
 # ---- by room -------------------------------------------------------------------------------------
 
 
 def test_a_room_narrows_the_queues_and_chance_picks() -> None:
-    chance = FakeChance(1)
-    assert select(by_room("sh", "bj"), QUEUES, MESSAGE, chance) == QUEUES[5]
-    assert chance.limits == [4]
+    randomness = FakeRandomness(1)
+    assert select(by_room("sh", "bj"), QUEUES, MESSAGE, randomness) == QUEUES[5]
+    assert randomness.limits == [4]
 
 
 def test_several_rooms_are_one_choice() -> None:
@@ -131,7 +131,7 @@ def test_a_room_without_queues_is_an_error_that_names_rooms_and_brokers() -> Non
 
 def test_a_broker_whose_name_tells_no_room_is_in_none() -> None:
     with pytest.raises(OptionError, match="brokers are hz"):
-        select(by_room("hz"), [QueueId("orders", "hz", 0)], MESSAGE, FakeChance())
+        select(by_room("hz"), [QueueId("orders", "hz", 0)], MESSAGE, FakeRandomness())
 
 
 def test_a_choice_by_room_names_a_room() -> None:
