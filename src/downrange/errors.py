@@ -117,7 +117,9 @@ class MissingExtra(RocketMQError, ImportError):
 
     def __init__(self, feature: str, extra: str) -> None:
         """Name the feature that was asked for and the extra that brings it."""
-        super().__init__(f"{feature} needs the '{extra}' extra: pip install 'downrange[{extra}]'")
+        super().__init__(
+            f"{feature} needs the extra '{extra}': run pip install '.[{extra}]' in the checkout"
+        )
         self.feature = feature
         self.extra = extra
 

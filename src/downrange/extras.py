@@ -17,7 +17,6 @@ EXTRAS = {
     "cli": ("rich", "click"),
     "spark": ("pyspark", "pyarrow", "numpy"),
     "proxy": ("python_socks",),
-    "console": ("uvloop", "yaml", "rich", "click"),
     "dev": ("pytest", "hypothesis"),
 }
 
@@ -27,7 +26,7 @@ def require(feature: str, extra: str, *needed: str) -> list[ModuleType]:
 
     Args:
         feature: What the user asked for, as the error text names it: "the command line".
-        extra: The extra's name in `pip install 'downrange[…]'`.
+        extra: The extra's name in pyproject.toml.
         needed: The packages to import, where it is not all of them: some are slow.
 
     Returns:

@@ -27,7 +27,7 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
     (
         errors.MissingExtra("the console", "console"),
         {"feature": "the console", "extra": "console"},
-        "the console needs the 'console' extra: pip install 'downrange[console]'",
+        "the console needs the extra 'console': run pip install '.[console]' in the checkout",
     ),
     (errors.InvalidMessage("text"), {"code": 13}, "text"),
     (errors.ClientStateError("text"), {}, "text"),

@@ -137,7 +137,7 @@ def test_command_without_its_extra_names_the_extra(
     with pytest.raises(SystemExit) as stopped:
         door.main()
     assert stopped.value.code == 2
-    assert "pip install 'downrange[cli]'" in capsys.readouterr().err
+    assert "pip install '.[cli]'" in capsys.readouterr().err
 
 
 def test_command_with_its_extra_runs(

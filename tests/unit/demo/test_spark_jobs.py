@@ -27,7 +27,7 @@ def test_missing_packages_say_which_extra(monkeypatch: pytest.MonkeyPatch) -> No
         assert name in ("pyspark", "pyarrow", "numpy")
 
     monkeypatch.setattr(spark_jobs, "find_spec", nothing)
-    assert "downrange[spark]" in (spark_jobs.why_not() or "")
+    assert ".[spark]" in (spark_jobs.why_not() or "")
 
 
 def test_work_apart_is_in_another_thread_and_its_result_comes_back() -> None:
