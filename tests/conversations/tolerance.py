@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from downrange.wire.codes import HeaderCodec, RequestCode, ResponseCode
 from downrange.wire.command import decode
-from downrange.wire.frames import FRAME_BYTES_MAX, Frame, join_frame
+from downrange.wire.frames import Frame, join_frame
+from downrange.wire.limits import FRAME_BYTES_MAX
 from tests.conversations.scene import Scene, succeed
 
 FORMS = (

@@ -27,7 +27,7 @@ from downrange.client.flows.producing.trace_records import (
 )
 from downrange.demo import workload
 from downrange.demo.audit import StoreReader, check_topic
-from downrange.demo.consumers import TRACE_TOPIC, Reader, Reading, read
+from downrange.demo.consumers import Reader, Reading, read
 from downrange.demo.ledger import Account
 from downrange.demo.orders import Shop
 from downrange.demo.pace import Pace
@@ -36,6 +36,7 @@ from downrange.demo.shop_day import Trading
 from downrange.demo.workload import AUTO_CREATED, SERVICES, Service, Shift
 from downrange.embedded import Cluster
 from downrange.options import BrokerOptions
+from downrange.wire.system_names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

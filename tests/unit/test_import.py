@@ -49,6 +49,7 @@ def test_importing_the_package_loads_no_client_and_no_server() -> None:
     assert ours <= {
         *("downrange.errors", "downrange.model", "downrange.options"),
         *("downrange.options.checks", "downrange.options.clients", "downrange.options.servers"),
+        *("downrange.wire", "downrange.wire.limits", "downrange.wire.system_names"),
     }
     assert loaded.isdisjoint({"asyncio", "concurrent", "logging", "socket", "ssl"})
     assert loaded.isdisjoint({"lz4", "zstandard", "uvloop", "click", "rich", "pyspark"})

@@ -30,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "model": {"errors"},
     "wire": {"model", "errors"},
     "store": {"wire", "model", "errors"},
-    "options": {"errors"},
+    "options": {"wire", "errors"},
     "addresses": {"errors"},
     "tls": {"errors"},
     "client.flows": {"wire", "model", "options", "errors"},

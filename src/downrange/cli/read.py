@@ -14,6 +14,7 @@ from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG
 from downrange.cli.parameters import argument, command
 from downrange.errors import OptionError, RocketMQError
+from downrange.wire.system_names import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from downrange.model import QueueId, QueueOffset, ReceivedMessage
 
 #: Apache's group for tools, which every broker has: nobody needs to create one to look at a topic.
-GROUP: Final = "TOOLS_CONSUMER"
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _WORDS: Final[dict[str, Literal["earliest", "latest", "committed"]]] = {
@@ -52,7 +52,7 @@ _TOPIC: Final = argument("topic", help="What to read.")
 _TAGS: Final = click.option(
     "--tags", "-t", default="*", help="Only messages with these, such as 'new || paid'."
 )
-_GROUP: Final = click.option("--group", "-g", default=GROUP, help="In whose name to read.")
+_GROUP: Final = click.option("--group", "-g", default=TOOLS_GROUP, help="In whose name to read.")
 
 
 @command(epilog=EPILOG)
@@ -96,8 +96,8 @@ def tail(
     from downrange.client.consumer import PullConsumer
 
     where = parse_start(start, datetime.now(UTC))
-    if commit and group == GROUP:
-        raise OptionError(f"--commit needs a --group of its own; everyone uses {GROUP}")
+    if commit and group == TOOLS_GROUP:
+        raise OptionError(f"--commit needs a --group of its own; everyone uses {TOOLS_GROUP}")
     show = printer(view_of(as_json, body_only))
     with connection.client() as client, PullConsumer(client, group=group) as consumer:
         consumer.assign(topic, start=where, tags=tags, sql=sql)

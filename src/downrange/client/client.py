@@ -42,6 +42,7 @@ from downrange.errors import ClientClosed, ForkedClient, NoNameServer, NotStarte
 from downrange.options import TLS, ClientOptions, Credentials, Proxy
 from downrange.wire.fields import request_command
 from downrange.wire.headers import RouteRequest
+from downrange.wire.system_names import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
@@ -56,8 +57,6 @@ State: TypeAlias = Literal["new", "running", "closed"]
 Servers: TypeAlias = "str | Iterable[str]"
 _counter: Final = itertools.count(1)
 CLOSE_TIMEOUT: Final = 5.0
-#: Every name server answers for this one, if only that it has no route: to see that it is there.
-_ANY_TOPIC: Final = "TBW102"
 
 
 class ProducerStats(msgspec.Struct, frozen=True):
@@ -269,7 +268,8 @@ class _ClientBase:
 
             failed_findings((yield from check_network(core)))
         elif self._options.connect_on_start:
-            command = request_command(RouteRequest(_ANY_TOPIC, accept_standard_json_only=True))
+            # A name server answers for every topic, if only that it has no route.
+            command = request_command(RouteRequest(DEFAULT_TOPIC, accept_standard_json_only=True))
             deadline = core.clock.now() + self._options.call_timeout
             yield from ask_name_server(core, command, deadline)
 

@@ -20,6 +20,7 @@ from downrange.client.admin import Admin
 from downrange.client.consumer import PullConsumer
 from downrange.demo.workload import CLIENT
 from downrange.errors import CallTimeout, RocketMQError
+from downrange.wire.system_names import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from downrange.demo.ledger import Account, Tally
     from downrange.model import QueueId
 
-_GROUP: Final = "TOOLS_CONSUMER"
 _POLL: Final = 0.1
 _POLL_COUNT: Final = 2000
 _CALL_TIMEOUT: Final = 10.0
@@ -85,7 +85,7 @@ class StoreReader:
 
     def __init__(self, name_server: str, topics: Sequence[str]) -> None:
         self._topics = list(topics)
-        self._consumer = PullConsumer(name_server, group=_GROUP, client_options=CLIENT)
+        self._consumer = PullConsumer(name_server, group=TOOLS_GROUP, client_options=CLIENT)
         self.found: dict[str, Found] = {topic: Found() for topic in topics}
 
     def __enter__(self) -> StoreReader:

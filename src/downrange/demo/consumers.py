@@ -27,6 +27,7 @@ from downrange.demo.workload import CLIENT
 from downrange.errors import RocketMQError
 from downrange.model import Message
 from downrange.options import ProducerOptions
+from downrange.wire.system_names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     import threading
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from downrange.client.flows.producing.trace_records import TraceRecord
     from downrange.model import ReceivedMessage, SendReceipt
 
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 #: Results as Java's consumers note them.
 _SUCCESS, _FAILED = 0, 4
 _TRACES_TOGETHER: Final = 20

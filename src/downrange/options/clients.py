@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from downrange.errors import OptionError
 from downrange.options.checks import check_at_least, check_one_of, check_positive
+from downrange.wire.limits import BODY_BYTES_MAX, MIB, UNPACKED_BODY_BYTES_MAX
+from downrange.wire.system_names import DEFAULT_TOPIC, LEGAL_NAME, TRACE_TOPIC
 
 if TYPE_CHECKING:
     import os
@@ -20,9 +21,6 @@ CompressionName: TypeAlias = Literal["zlib", "lz4", "zstd"]
 AutoCreate: TypeAlias = Literal["off", "first-broker", "balanced"]
 #: How brokers that were slow or failed are avoided.
 FaultStyle: TypeAlias = Literal["off", "4.x", "5.x"]
-
-_MIB: Final = 1024 * 1024
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +151,7 @@ class AutoBatch:
 
     hold_ms: int = 10
     hold_bytes: int = 32_768
-    total_bytes_max: int = 32 * _MIB
+    total_bytes_max: int = 32 * MIB
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense.
@@ -163,8 +161,8 @@ class AutoBatch:
         """
         if not 1 <= self.hold_ms <= 30_000:
             raise OptionError(f"hold_ms={self.hold_ms} is not between 1 and 30000")
-        if not 1 <= self.hold_bytes <= 2 * _MIB:
-            raise OptionError(f"hold_bytes={self.hold_bytes} is not between 1 and {2 * _MIB}")
+        if not 1 <= self.hold_bytes <= 2 * MIB:
+            raise OptionError(f"hold_bytes={self.hold_bytes} is not between 1 and {2 * MIB}")
         check_at_least(1, "total_bytes_max", self.total_bytes_max)
 
 
@@ -179,7 +177,7 @@ class Trace:
         queue_max: So many wait at most; more are dropped and counted.
     """
 
-    topic: str = "RMQ_SYS_TRACE_TOPIC"
+    topic: str = TRACE_TOPIC
     batch_count: int = 10
     flush_interval: float = 5.0
     queue_max: int = 2048
@@ -190,7 +188,7 @@ class Trace:
         Raises:
             OptionError: Names the option and its value.
         """
-        if _NAME.fullmatch(self.topic) is None:
+        if LEGAL_NAME.fullmatch(self.topic) is None:
             raise OptionError(f"topic={self.topic!r} is no topic name")
         if not 1 <= self.batch_count <= 20:
             raise OptionError(f"batch_count={self.batch_count} is not between 1 and 20")
@@ -260,7 +258,7 @@ class ClientOptions:
     callbacks_waiting_max: int = 10_000
     idle_timeout: float = 120.0
     busy_poll: float = 0.0
-    body_bytes_max: int = 128 * _MIB
+    body_bytes_max: int = UNPACKED_BODY_BYTES_MAX
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense.
@@ -284,7 +282,7 @@ class ClientOptions:
         for name in ("instance", "unit", "namespace", "namespace_v2", "client_ip"):
             if getattr(self, name) == "":
                 raise OptionError(f"{name}='' says nothing; leave it out")
-        if self.namespace is not None and _NAME.fullmatch(self.namespace) is None:
+        if self.namespace is not None and LEGAL_NAME.fullmatch(self.namespace) is None:
             raise OptionError(f"namespace={self.namespace!r} cannot be a part of a topic's name")
 
 
@@ -335,13 +333,13 @@ class ProducerOptions:
     compress_over_bytes: int = 4096
     compression: CompressionName = "zlib"
     compression_level: int = 5
-    body_bytes_max: int = 4 * _MIB
-    default_topic: str = "TBW102"
+    body_bytes_max: int = BODY_BYTES_MAX
+    default_topic: str = DEFAULT_TOPIC
     default_topic_queues: int = 4
     auto_create: AutoCreate = "first-broker"
     auto_batch: AutoBatch | None = None
     in_flight_max: int = 10_000
-    in_flight_bytes_max: int = 100 * _MIB
+    in_flight_bytes_max: int = 100 * MIB
     fault_tolerance: FaultTolerance | FaultStyle = "off"
     trace: Trace | bool = False
     header_version: Literal[1, 2] = 2
@@ -366,7 +364,7 @@ class ProducerOptions:
         check_at_least(0, "submit_retries", self.submit_retries)
         # Java's smallest values, below which a producer would stand still.
         check_at_least(10, "in_flight_max", self.in_flight_max)
-        check_at_least(_MIB, "in_flight_bytes_max", self.in_flight_bytes_max)
+        check_at_least(MIB, "in_flight_bytes_max", self.in_flight_bytes_max)
         check_one_of("compression", self.compression, get_args(CompressionName))
         if not 0 <= self.compression_level <= 9:
             raise OptionError(f"compression_level={self.compression_level} is not from 0 to 9")
@@ -374,7 +372,7 @@ class ProducerOptions:
         check_one_of("header_version", self.header_version, (1, 2))
         if not isinstance(self.fault_tolerance, FaultTolerance):
             check_one_of("fault_tolerance", self.fault_tolerance, get_args(FaultStyle))
-        if _NAME.fullmatch(self.default_topic) is None:
+        if LEGAL_NAME.fullmatch(self.default_topic) is None:
             raise OptionError(f"default_topic={self.default_topic!r} is no topic name")
 
 

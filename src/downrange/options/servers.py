@@ -6,12 +6,13 @@ beside it. Environment variables and files are read by the command line, not her
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from downrange.errors import OptionError
 from downrange.options.checks import check_at_least, check_positive
+from downrange.wire.limits import BODY_BYTES_MAX, FRAME_BYTES_MAX, MIB, QUEUES_MAX
+from downrange.wire.system_names import LEGAL_NAME
 
 #: How a listener treats TLS: Apache's three modes.
 TlsMode: TypeAlias = Literal["disabled", "permissive", "enforcing"]
@@ -22,13 +23,10 @@ FlushMode: TypeAlias = Literal["sync", "async"]
 #: Apache's delay levels, from 1 on.
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
-_MIB: Final = 1024 * 1024
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_QUEUES_MAX: Final = 65_536
 #: Half of the largest frame that clients take.
-_BULK_BYTES_MAX: Final = 8 * _MIB
+_BULK_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
 _REGION_LENGTH_MAX: Final = 255
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +56,11 @@ class ListenerOptions:
 
     host: str = "127.0.0.1"
     port: int = 0
-    frame_bytes_max: int = 16 * _MIB
+    frame_bytes_max: int = FRAME_BYTES_MAX
     connections_max: int = 10_000
     connections_per_host_max: int = 2_000
     in_flight_max: int = 4_096
-    unread_bytes_max: int = 16 * _MIB
+    unread_bytes_max: int = 16 * MIB
     unread_timeout: float = 10.0
     idle_timeout: float = 120.0
     handshake_timeout: float = 10.0
@@ -119,7 +117,7 @@ class NameServerOptions:
     scan_interval: float = 5.0
     brokers_max: int = 10_000
     topics_max: int = 1_000_000
-    key_value_bytes_max: int = 8 * _MIB
+    key_value_bytes_max: int = 8 * MIB
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense.
@@ -195,7 +193,7 @@ class BrokerOptions:
     register_interval: float = 30.0
     flush: FlushMode = "async"
     flush_interval: float = 0.5
-    flush_bytes: int = 4 * _MIB
+    flush_bytes: int = 4 * MIB
     flush_timeout: float = 5.0
     checkpoint_interval: float = 5.0
     retention_interval: float = 10.0
@@ -205,7 +203,7 @@ class BrokerOptions:
     is_group_created: bool = True
     groups_max: int = 100_000
     default_topic_queues: int = 8
-    message_bytes_max: int = 4 * _MIB
+    message_bytes_max: int = BODY_BYTES_MAX
     delay_levels: str = DELAY_LEVELS
     timer_delay_max: float = 259_200.0
     timer_messages_max: int = 1_000_000
@@ -218,7 +216,7 @@ class BrokerOptions:
     pull_messages_max: int = 32
     pull_bytes_max: int = 256 * 1024
     bulk_pull_messages_max: int = 8192
-    bulk_pull_bytes_max: int = 4 * _MIB
+    bulk_pull_bytes_max: int = 4 * MIB
     region: str = "DefaultRegion"
     is_trace_on: bool = True
     is_trace_topic_created: bool = False
@@ -230,7 +228,7 @@ class BrokerOptions:
             OptionError: Names the option and its value.
         """
         for name in ("name", "cluster"):
-            if _NAME.fullmatch(getattr(self, name)) is None:
+            if LEGAL_NAME.fullmatch(getattr(self, name)) is None:
                 raise OptionError(
                     f"{name}={getattr(self, name)!r} may hold letters, digits, '_', '-', '%' and "
                     "'|' only"
@@ -258,9 +256,9 @@ class BrokerOptions:
             check_at_least(1, name, getattr(self, name))
         for name in ("broker_id", "topics_created_per_minute_max", "parked_pulls_max"):
             check_at_least(0, name, getattr(self, name))
-        if self.default_topic_queues > _QUEUES_MAX:
+        if self.default_topic_queues > QUEUES_MAX:
             queues = self.default_topic_queues
-            raise OptionError(f"default_topic_queues={queues} is more than {_QUEUES_MAX}")
+            raise OptionError(f"default_topic_queues={queues} is more than {QUEUES_MAX}")
         if self.bulk_pull_bytes_max > _BULK_BYTES_MAX:
             raise OptionError(
                 f"bulk_pull_bytes_max={self.bulk_pull_bytes_max} comes too close to the largest "

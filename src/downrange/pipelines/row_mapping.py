@@ -14,12 +14,11 @@ from downrange.errors import OptionError
 from downrange.pipelines.file_rows import CORRUPT, PLACE_COLUMNS
 from downrange.pipelines.options import hint
 from downrange.pipelines.topic_copy import place_id
+from downrange.wire.limits import BODY_BYTES_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: What brokers take unless told otherwise.
-_BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 _ID_PATTERN: Final = "^[!-~]{1,128}$"
 #: The marks of the protocol, which no text may hold.
 _MARKS: Final = "[\\x01\\x02]"
@@ -164,7 +163,7 @@ def _problem(mapping: RowMapping) -> Column:
         (F.col("body").isNull(), F.lit(f"{name} is null, and a message needs a body")),
         (size == 0, F.lit(f"{name} is empty, and a message needs a body")),
         (
-            size > _BODY_BYTES_MAX,
+            size > BODY_BYTES_MAX,
             F.concat(F.lit(f"{name} has "), size.cast("string"), F.lit(" bytes, more than 4 MiB")),
         ),
         (F.exists("keys", lambda key: key.rlike(r"\s")), F.lit(key_words)),

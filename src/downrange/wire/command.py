@@ -25,7 +25,8 @@ import msgspec
 from downrange.errors import MalformedBody, MalformedCommand, Unencodable
 from downrange.wire import fastjson
 from downrange.wire.codes import OUR_VERSION, CommandFlag, HeaderCodec, Language
-from downrange.wire.frames import FRAME_BYTES_MAX, Frame, join_frame
+from downrange.wire.frames import Frame, join_frame
+from downrange.wire.limits import FRAME_BYTES_MAX
 
 _REPLY: Final = int(CommandFlag.REPLY)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)

@@ -19,9 +19,7 @@ import msgspec
 
 from downrange.errors import FrameTooLarge, MalformedFrame, Unencodable, WireError
 from downrange.wire.codes import HeaderCodec
-
-#: Java's limit, length word included; a larger frame makes a Java peer close the connection.
-FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+from downrange.wire.limits import FRAME_BYTES_MAX
 
 _HEADER_BYTES_MAX: Final = (1 << 24) - 1
 _BINARY_MARK: Final = HeaderCodec.BINARY << 24

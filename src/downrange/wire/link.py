@@ -20,7 +20,8 @@ import msgspec
 from downrange.errors import LinkClosed, OptionError, TooManyInFlight, WireError
 from downrange.wire.codes import CommandFlag, HeaderCodec
 from downrange.wire.command import Command, decode, encode
-from downrange.wire.frames import FRAME_BYTES_MAX, FrameSplitter
+from downrange.wire.frames import FrameSplitter
+from downrange.wire.limits import FRAME_BYTES_MAX
 from downrange.wire.send_commands import SendCommand
 from downrange.wire.send_replies import StoredReply
 

@@ -32,6 +32,7 @@ import msgspec
 from downrange.errors import MalformedBody, MalformedRecord, Unencodable
 from downrange.wire.codes import SysFlag
 from downrange.wire.ids import offset_id
+from downrange.wire.limits import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX, TOPIC_BYTES_V2_MAX
 from downrange.wire.properties import PropertyKey, decode_properties
 
 if TYPE_CHECKING:
@@ -198,10 +199,12 @@ def encode_parts(record: Record) -> tuple[bytes, bytes, bytes]:
 def _unencodable(record: Record, error: StructError) -> Unencodable:
     """Return the error that names what does not fit."""
     topic_size, properties_size = len(record.topic_bytes), len(record.property_bytes)
-    if topic_size > (0x7F if record.magic == MAGIC_V1 else 0x7FFF):
+    if topic_size > (TOPIC_BYTES_MAX if record.magic == MAGIC_V1 else TOPIC_BYTES_V2_MAX):
         return Unencodable("record topic", f"{topic_size} bytes do not fit its length field")
-    if properties_size > 0x7FFF:
-        return Unencodable("record properties", f"{properties_size} bytes are more than 32767")
+    if properties_size > PROPERTIES_BYTES_MAX:
+        return Unencodable(
+            "record properties", f"{properties_size} bytes are more than {PROPERTIES_BYTES_MAX}"
+        )
     return Unencodable("record", str(error))
 
 

@@ -14,7 +14,8 @@ import msgspec
 
 from downrange.wire.codes import OUR_VERSION, CommandFlag, HeaderCodec
 from downrange.wire.command import Command, encode
-from downrange.wire.frames import FRAME_BYTES_MAX, join_frame
+from downrange.wire.frames import join_frame
+from downrange.wire.limits import FRAME_BYTES_MAX
 
 _JSON: Final = HeaderCodec.JSON
 _REPLY: Final = int(CommandFlag.REPLY)

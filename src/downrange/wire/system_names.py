@@ -1,39 +1,48 @@
-"""Names that mean something to a broker: its own topics and groups, prefixes, what is legal."""
+"""Reserved names: topics, groups and prefixes of the servers, and the rules for all names.
+
+Client and broker take every reserved name from here. Two pairs of sets differ between them on
+purpose: a client talks to servers of all versions, while the broker lists only what it has itself.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
+from downrange.wire.limits import GROUP_BYTES_MAX, GROUP_TOPIC_BYTES_MAX, TOPIC_BYTES_MAX
+
+# ---- topics --------------------------------------------------------------------------------------
+
+#: The template of topics that are created by sending (autoCreateTopicEnable).
 DEFAULT_TOPIC: Final = "TBW102"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+#: Messages with a delay level wait here, in one queue per level.
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+#: Messages with a delivery time wait here.
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+#: Messages of transactions that are not decided yet, and the records of those that are.
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_DONE_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+#: Half messages that were checked too often without a decision.
 CHECKED_OUT_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+#: Topics of Apache 5.x that our broker does not have.
+_ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+_ROCKSDB_HALF_DONE_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
+_CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
+#: What the topics of a consumer group begin with; the group follows.
+GROUP_TOPIC_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+#: Follows the name of a cluster: the topic of replies to requests.
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
-TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-SYSTEM_GROUPS: Final = (
-    TOOLS_GROUP,
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    TRANSACTION_GROUP,
-)
-#: Topics that belong to the broker: no tool may create or delete them.
-SYSTEM_TOPICS: Final = frozenset(
+#: Topics of our broker; a tool cannot create or delete them.
+BROKER_SYSTEM_TOPICS: Final = frozenset(
     {
         DEFAULT_TOPIC,
         SELF_TEST_TOPIC,
@@ -46,42 +55,89 @@ SYSTEM_TOPICS: Final = frozenset(
         CHECKED_OUT_TOPIC,
     }
 )
-SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
-#: Topics that no client may send to: their records mean something to the broker itself.
-CLOSED_TOPICS: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, HALF_DONE_TOPIC, TIMER_TOPIC})
+#: System topics as a client sees them, on servers of any version; a namespace is not put before
+#: them (Java: TopicValidator of 5.5.0).
+CLIENT_SYSTEM_TOPICS: Final = BROKER_SYSTEM_TOPICS | {
+    _ROCKSDB_HALF_TOPIC,
+    _ROCKSDB_HALF_DONE_TOPIC,
+    _CHECKPOINT_TOPIC,
+}
 
-TOPIC_BYTES_MAX: Final = 127
-#: Retry and dead-letter topics carry a group's name behind their prefix.
-GROUP_TOPIC_BYTES_MAX: Final = 255
-GROUP_BYTES_MAX: Final = 120
+#: Topics in which the broker stores messages of other topics until they are due or decided.
+HOLDING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, HALF_DONE_TOPIC, TIMER_TOPIC})
+_FORBIDDEN_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        HALF_DONE_TOPIC,
+        CHECKED_OUT_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+#: Our broker refuses sends to these: the timer topic, too, because it would misread such records.
+BROKER_FORBIDDEN_TOPICS: Final = _FORBIDDEN_TOPICS | {TIMER_TOPIC}
+#: A client refuses these before it sends, as Java's does (NOT_ALLOWED_SEND_TOPIC_SET of 5.5.0,
+#: which does not have the timer topic).
+CLIENT_FORBIDDEN_TOPICS: Final = _FORBIDDEN_TOPICS | {_ROCKSDB_HALF_TOPIC, _ROCKSDB_HALF_DONE_TOPIC}
 
-_LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+# ---- groups --------------------------------------------------------------------------------------
 
+#: Java's name for "no group was given". Clients refuse it: unrelated programs would share it.
+DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
+#: The broker keeps its own progress with transactions under this group.
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+#: Tools read as this group; it exists on every broker.
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+#: Groups that a broker has from the start.
+SYSTEM_GROUPS: Final = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    TRANSACTION_GROUP,
+)
+
+# ---- rules ---------------------------------------------------------------------------------------
+
+#: The characters of topics, groups, brokers, clusters and namespaces.
+LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+#: Java's brokers put this line behind some remarks.
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 def retry_topic(group: str) -> str:
-    """Return where messages go that a group shall get again."""
+    """Return the topic of the messages that a group gets again."""
     return f"{RETRY_PREFIX}{group}"
 
 
 def dead_letter_topic(group: str) -> str:
-    """Return where messages go that a group gave up on."""
+    """Return the topic of the messages that a group failed to process too often."""
     return f"{DEAD_LETTER_PREFIX}{group}"
 
 
-def is_system_topic(topic: str) -> bool:
-    """Whether a topic is the broker's own."""
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+def is_broker_system_topic(topic: str) -> bool:
+    """Whether a topic belongs to our broker itself."""
+    return topic in BROKER_SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_client_system_topic(topic: str) -> bool:
+    """Whether a topic belongs to the servers, of whatever version they are."""
+    return topic in CLIENT_SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def topic_problem(topic: str) -> str | None:
-    """Return what is wrong with a topic's name, or None."""
+    """Return why a broker refuses a topic's name, in Java's words, or None if it is legal."""
     if not topic.strip():
         return "The specified topic is blank."
-    if _LEGAL.fullmatch(topic) is None:
+    if LEGAL_NAME.fullmatch(topic) is None:
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    is_of_group = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    is_of_group = topic.startswith(GROUP_TOPIC_PREFIXES)
     limit = GROUP_TOPIC_BYTES_MAX if is_of_group else TOPIC_BYTES_MAX
     if len(topic) > limit:
         return f"The specified topic is longer than topic max length {limit}."
@@ -89,11 +145,11 @@ def topic_problem(topic: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Return what is wrong with a group's name, or None."""
+    """Return why a broker refuses a group's name, in Java's words, or None if it is legal."""
     if not group.strip():
         return "The specified group is blank."
     if len(group) > GROUP_BYTES_MAX:
         return f"The specified group is longer than group max length {GROUP_BYTES_MAX}."
-    if _LEGAL.fullmatch(group) is None:
+    if LEGAL_NAME.fullmatch(group) is None:
         return "The specified group contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     return None

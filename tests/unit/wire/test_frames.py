@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from downrange.errors import FrameTooLarge, MalformedFrame, Unencodable, WireError
 from downrange.wire.codes import HeaderCodec
-from downrange.wire.frames import FRAME_BYTES_MAX, Frame, FrameSplitter, join_frame
+from downrange.wire.frames import Frame, FrameSplitter, join_frame
+from downrange.wire.limits import FRAME_BYTES_MAX
 from tests.unit.wire.strategies import chunked
 
 frames = st.builds(

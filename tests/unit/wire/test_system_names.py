@@ -2,9 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from downrange.server.broker.born_hosts import born_host
 from downrange.wire import system_names
-from downrange.wire.codes import SysFlag
+from downrange.wire.system_names import (
+    BROKER_FORBIDDEN_TOPICS,
+    BROKER_SYSTEM_TOPICS,
+    CLIENT_FORBIDDEN_TOPICS,
+    CLIENT_SYSTEM_TOPICS,
+    HOLDING_TOPICS,
+)
 
 
 @pytest.mark.parametrize("topic", ["a", "A-b_c%d|9", "x" * 127, "%RETRY%" + "g" * 248])
@@ -40,24 +45,40 @@ def test_an_illegal_group_has_its_problem_named(group: str, problem: str) -> Non
     assert system_names.group_problem("g" * 120) is None
 
 
-def test_the_brokers_own_topics_are_told_from_others() -> None:
-    assert system_names.is_system_topic("TBW102")
-    assert system_names.is_system_topic("rmq_sys_wheel_timer")
-    assert not system_names.is_system_topic("%RETRY%G")
+@pytest.mark.parametrize("topic", [*BROKER_SYSTEM_TOPICS, "rmq_sys_wheel_timer", "rmq_sys_"])
+def test_a_topic_of_the_broker_is_a_system_topic_for_both_sides(topic: str) -> None:
+    assert system_names.is_broker_system_topic(topic)
+    assert system_names.is_client_system_topic(topic)
+
+
+@pytest.mark.parametrize("topic", ["orders", "RMQ_SYS_", "%RETRY%TBW102", "tbw102", ""])
+def test_a_topic_of_a_user_is_not_a_system_topic(topic: str) -> None:
+    assert not system_names.is_broker_system_topic(topic)
+    assert not system_names.is_client_system_topic(topic)
+
+
+def test_a_client_knows_the_system_topics_of_all_versions() -> None:
+    assert sorted(CLIENT_SYSTEM_TOPICS - BROKER_SYSTEM_TOPICS) == [
+        "CHECKPOINT_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    ]
+
+
+def test_only_system_topics_without_records_of_the_servers_accept_sends() -> None:
+    assert sorted(CLIENT_SYSTEM_TOPICS - CLIENT_FORBIDDEN_TOPICS) == [
+        *("BenchmarkTest", "CHECKPOINT_TOPIC", "RMQ_SYS_TRACE_TOPIC", "TBW102")
+    ]
+    assert sorted(BROKER_SYSTEM_TOPICS - BROKER_FORBIDDEN_TOPICS) == [
+        *("BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "TBW102")
+    ]
+
+
+def test_every_topic_that_holds_messages_of_others_is_closed_to_sends() -> None:
+    assert HOLDING_TOPICS < BROKER_FORBIDDEN_TOPICS
+    assert {"rmq_sys_wheel_timer"} == HOLDING_TOPICS - CLIENT_FORBIDDEN_TOPICS
+
+
+def test_the_topics_of_a_group_begin_with_a_prefix() -> None:
     assert system_names.retry_topic("G") == "%RETRY%G"
     assert system_names.dead_letter_topic("G") == "%DLQ%G"
-
-
-@pytest.mark.parametrize(
-    ("address", "ip", "port", "flag"),
-    [
-        ("10.0.0.7:41732", "0a000007", 41732, 0),
-        ("[::1]:9", "00" * 15 + "01", 9, int(SysFlag.BORN_HOST_V6)),
-        ("[fe80::1%eth0]:9", "fe80" + "00" * 13 + "01", 9, int(SysFlag.BORN_HOST_V6)),
-        ("[::ffff:10.0.0.7]:9", "0a000007", 9, 0),
-    ],
-)
-def test_a_born_host_is_read_from_any_kind_of_address(
-    address: str, ip: str, port: int, flag: int
-) -> None:
-    assert born_host(address) == (bytes.fromhex(ip), port, flag)

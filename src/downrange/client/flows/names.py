@@ -1,8 +1,8 @@
-"""Names with a meaning: system topics, prefixes, and the namespace that is put before names.
+"""Namespaces: a prefix that separates the topics and groups of one tenant from those of others.
 
-One rule: what a server sees has the namespace, what a user sees has not. The two functions that put
-it on and take it off agree with Java's `NamespaceUtil` of 4.9.4 and 5.5.0; they are called for each
-message and so remember their answers.
+Servers see names with the namespace, users see them without it. The functions that add and remove
+it agree with Java's `NamespaceUtil` of 4.9.4 and 5.5.0. They are called for each message, so their
+results are cached.
 """
 
 from __future__ import annotations
@@ -11,44 +11,17 @@ import re
 from functools import lru_cache
 from typing import Final
 
-DEFAULT_TOPIC: Final = "TBW102"
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
-_SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
-_SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
-_SEPARATOR: Final = "%"
-
-#: Topics that brokers write themselves; a client's message there would be misread.
-FORBIDDEN_TOPICS: Final = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
+from downrange.wire.system_names import (
+    GROUP_TOPIC_PREFIXES,
+    SYSTEM_GROUP_PREFIX,
+    is_client_system_topic,
 )
-#: Topics that come with a cluster; those that begin with `rmq_sys_` belong to them, too.
-SYSTEM_TOPICS: Final = FORBIDDEN_TOPICS | {
-    DEFAULT_TOPIC,
-    TRACE_TOPIC,
-    "BenchmarkTest",
-    "CHECKPOINT_TOPIC",
-}
+
+_SEPARATOR: Final = "%"
 
 #: How many names with their namespaces are remembered; a client uses a handful.
 _REMEMBERED_MAX: Final = 4096
 _INSTANCE_HOST: Final = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\.", re.ASCII)
-
-
-def is_system_topic(name: str) -> bool:
-    """Whether a topic is the cluster's own."""
-    return name in SYSTEM_TOPICS or name.startswith(_SYSTEM_TOPIC_PREFIX)
 
 
 @lru_cache(_REMEMBERED_MAX)
@@ -62,7 +35,7 @@ def with_namespace(name: str, namespace: str | None) -> str:
         >>> with_namespace("orders", "prod"), with_namespace("%RETRY%billing", "prod")
         ('prod%orders', '%RETRY%prod%billing')
     """
-    if not namespace or not name or is_system_topic(name) or name.startswith(_SYSTEM_GROUP_PREFIX):
+    if not namespace or not name or _is_system_name(name):
         return name
     prefix, rest = _split_prefix(name)
     mark = namespace + _SEPARATOR
@@ -92,8 +65,12 @@ def namespace_of_endpoint(address: str) -> str | None:
     return None if found is None else found[1]
 
 
+def _is_system_name(name: str) -> bool:
+    return is_client_system_topic(name) or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
 def _split_prefix(name: str) -> tuple[str, str]:
-    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+    for prefix in GROUP_TOPIC_PREFIXES:
         if name.startswith(prefix):
             return prefix, name[len(prefix) :]
     return "", name

@@ -6,25 +6,19 @@ it, and what is allowed. A message that is fine costs a few comparisons: topics 
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from downrange.client.flows.names import FORBIDDEN_TOPICS, with_namespace
+from downrange.client.flows.names import with_namespace
 from downrange.errors import InvalidMessage, OptionError
+from downrange.wire.limits import GROUP_BYTES_MAX, INT32_MAX, TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey
+from downrange.wire.system_names import CLIENT_FORBIDDEN_TOPICS, DEFAULT_PRODUCER_GROUP, LEGAL_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from downrange.model import Message
-
-TOPIC_LENGTH_MAX: Final = 127
-#: As in 5.5.0. A client of 4.9 lets 255 pass, but the retry topic of such a group, its name behind
-#: a prefix of seven, would be longer than a topic may be.
-GROUP_LENGTH_MAX: Final = 120
-#: Java's name for "none was given"; every careless program would be in this one group.
-DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 
 #: Names that the protocol uses itself, so users' properties cannot have them (those of 5.5.0, which
 #: are more than 4.9 has). Python strings, because they are compared with each property's name.
@@ -50,11 +44,9 @@ RESERVED_PROPERTIES: Final = frozenset(
 )
 
 _LIGHT_QUEUES: Final = PropertyKey.INNER_MULTI_DISPATCH.value
-_LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _LEGAL_WORDS: Final = "letters, digits, '_', '-', '%' and '|' are allowed"
 #: Topics that are remembered as fine; a client sends to a handful.
 _REMEMBERED_MAX: Final = 4096
-_INT32: Final = 1 << 31
 
 
 def check_topic(topic: str) -> None:
@@ -63,7 +55,7 @@ def check_topic(topic: str) -> None:
     Raises:
         OptionError: Says what is wrong with it.
     """
-    if problem := _name_problem("topic", topic, TOPIC_LENGTH_MAX):
+    if problem := _name_problem("topic", topic, TOPIC_BYTES_MAX):
         raise OptionError(problem)
 
 
@@ -73,7 +65,7 @@ def check_group(group: str) -> None:
     Raises:
         OptionError: Says what is wrong with it.
     """
-    if problem := _name_problem("group", group, GROUP_LENGTH_MAX):
+    if problem := _name_problem("group", group, GROUP_BYTES_MAX):
         raise OptionError(problem)
 
 
@@ -84,7 +76,7 @@ def check_producer_group(group: str) -> None:
         OptionError: Says what is wrong with it.
     """
     check_group(group)
-    if group == DEFAULT_GROUP:
+    if group == DEFAULT_PRODUCER_GROUP:
         raise OptionError(f"group {group!r} means that none was chosen; give your own name")
 
 
@@ -108,7 +100,7 @@ def check_message(message: Message, body_bytes_max: int, namespace: str | None =
         raise _invalid(message, f"delay_level={message.delay_level} is below 0; levels begin at 1")
     if message.deliver_in is not None and not 0 <= message.deliver_in < float("inf"):
         raise _invalid(message, f"deliver_in={message.deliver_in} is no time span in seconds")
-    if message.flag and not -_INT32 <= message.flag < _INT32:
+    if message.flag and not ~INT32_MAX <= message.flag <= INT32_MAX:
         raise _invalid(message, f"flag={message.flag} does not fit 32 bits")
 
 
@@ -138,8 +130,8 @@ def check_messages(
 @lru_cache(_REMEMBERED_MAX)  # an error is not remembered, so it is told each time
 def _check_target(topic: str, namespace: str | None) -> None:
     whole = with_namespace(topic, namespace)
-    problem = _name_problem("topic", whole, TOPIC_LENGTH_MAX)
-    if whole in FORBIDDEN_TOPICS:
+    problem = _name_problem("topic", whole, TOPIC_BYTES_MAX)
+    if whole in CLIENT_FORBIDDEN_TOPICS:
         problem = f"topic {whole!r} belongs to the brokers, nobody may send to it"
     if problem:
         error = InvalidMessage(problem)
@@ -152,8 +144,8 @@ def _name_problem(what: str, name: str, length_max: int) -> str | None:
         return f"{what} {name!r} is blank; give it a name"
     if len(name) > length_max:
         return f"{what} {name!r} has {len(name)} characters, {length_max} are allowed"
-    if _LEGAL.fullmatch(name) is None:
-        wrong = "".join(dict.fromkeys(_LEGAL.sub("", name)))
+    if LEGAL_NAME.fullmatch(name) is None:
+        wrong = "".join(dict.fromkeys(LEGAL_NAME.sub("", name)))
         return f"{what} {name!r} holds {wrong!r}; {_LEGAL_WORDS}"
     return None
 

@@ -28,6 +28,7 @@ from downrange.pipelines.options import (
 )
 from downrange.pipelines.stream_run import own_session, run_stream, take_checkpoint, telling_why
 from downrange.pipelines.summary import Moment, Summary
+from downrange.wire.system_names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +80,7 @@ class TraceOptions:
 
     output: str = field(metadata=says("Folder of the tables.", metavar="DIR"))
     trace_topic: str = field(
-        default="RMQ_SYS_TRACE_TOPIC", metadata=says("Topic of the traces.", metavar="TOPIC")
+        default=TRACE_TOPIC, metadata=says("Topic of the traces.", metavar="TOPIC")
     )
     topics: tuple[str, ...] = field(
         default=(),

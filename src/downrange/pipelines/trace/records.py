@@ -27,6 +27,7 @@ from downrange.client.flows.producing.trace_records import (
 )
 from downrange.errors import MalformedId, OptionError
 from downrange.wire.ids import parse_offset_id
+from downrange.wire.limits import INT32_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -85,7 +86,6 @@ _READ: Final = {
     "store_host": ("string", False),
 }
 _KIND_NAMES: Final = {int(kind): kind.name.lower() for kind in MessageType}
-_INT_MAX: Final = 2**31 - 1
 #: The end of the year 9998: Python's calendar still holds what ends some days later.
 _TIME_MS_MAX: Final = 253_370_764_799_999
 #: Traces wait some seconds before they are sent; a client's time that is older is not believed.
@@ -227,7 +227,7 @@ def _told(record: KnownTrace, record_id: str) -> dict[str, Any] | None:
     if time_ms is not None and not 0 <= time_ms <= _TIME_MS_MAX:
         return None
     for name, number in numbers.items():
-        if not -_INT_MAX <= number <= _INT_MAX:  # all of them are an int in Java
+        if not -INT32_MAX <= number <= INT32_MAX:  # all of them are an int in Java
             return None
         # A clock that was set back in the meantime; nobody knows how long it took.
         told[name] = None if name == "cost_ms" and number < 0 else number

@@ -42,7 +42,7 @@ _STRANGER_CHARACTERS_MAX: Final = 64
 _REMEMBERED_MAX: Final = 16_384
 
 #: Topics in which the broker keeps messages of all topics: a default permission is not for them.
-_SHARED_TOPICS: Final = system_names.CLOSED_TOPICS | {system_names.CHECKED_OUT_TOPIC}
+_SHARED_TOPICS: Final = system_names.HOLDING_TOPICS | {system_names.CHECKED_OUT_TOPIC}
 
 
 def parse_permission(text: str) -> int:
@@ -105,7 +105,7 @@ class Account:
             return PUB | (self.default_topic if granted is None else granted)
         if granted is not None:
             return granted
-        if topic.startswith((system_names.RETRY_PREFIX, system_names.DEAD_LETTER_PREFIX)):
+        if topic.startswith(system_names.GROUP_TOPIC_PREFIXES):
             return PUB | SUB if self.group_permission(_group_of(topic)) & SUB else DENY
         if topic in _SHARED_TOPICS or topic.startswith(system_names.SYSTEM_TOPIC_PREFIX):
             return DENY

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from downrange.store.queue_index import QueueIndex
     from downrange.wire.bodies import TopicConfig
 
-#: A topic with more queues would be walked for too long by everyone who looks at it.
-QUEUES_MAX: Final = 65_536
 #: How near to the log's end a message counts as still in memory (Apache: 40 % of the machine's).
 _IN_MEMORY_BYTES: Final = 2 * 1024 * 1024 * 1024
 

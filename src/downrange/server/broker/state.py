@@ -22,7 +22,7 @@ from downrange.wire.codes import SysFlag
 from downrange.wire.ids import offset_id
 from downrange.wire.properties import PropertyKey, encode_properties
 from downrange.wire.send_replies import StoredForm
-from downrange.wire.system_names import is_system_topic
+from downrange.wire.system_names import is_broker_system_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,7 +156,7 @@ class BrokerState:
             return []
         queues: dict[str, int] = {}
         for topic, queue_id in self.store.queue_names():
-            if self.topics.get(topic) is None and not is_system_topic(topic):
+            if self.topics.get(topic) is None and not is_broker_system_topic(topic):
                 queues[topic] = max(queues.get(topic, 0), queue_id + 1)
         notes: list[Note] = []
         for topic, count in queues.items():

@@ -14,9 +14,9 @@ from downrange.server.broker.scheduled.timed_messages import time_message
 from downrange.server.broker.write_queue import OnStored, no_outputs
 from downrange.server.outputs import refusal
 from downrange.wire.codes import ResponseCode
+from downrange.wire.limits import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V2
-from downrange.wire.system_names import TOPIC_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,6 @@ REDIRECT_KEYS: Final = frozenset(
         str(PropertyKey.TIMER_DELIVER_MS),
     }
 )
-PROPERTY_BYTES_MAX: Final = 0x7FFF
 #: What a client may set in `sysFlag`: compressed and how, several tags. The rest is ours to set:
 #: host bits, batch bits and transaction bits change how a record is read back.
 CLIENT_FLAGS: Final = 0x1 | 0x2 | 0x700
@@ -87,7 +86,7 @@ def store_directly(
     if state.unwritable is not None:
         remark = f"no message is stored: {state.unwritable}"
         return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
-    if len(record.body) > limit or len(record.property_bytes) > PROPERTY_BYTES_MAX:
+    if len(record.body) > limit or len(record.property_bytes) > PROPERTIES_BYTES_MAX:
         return _too_large(limit)
     if len(record.topic_bytes) > TOPIC_BYTES_MAX:
         record.magic = MAGIC_V2

@@ -18,12 +18,12 @@ from typing import Any, Final, Self
 
 from downrange.errors import OptionError
 from downrange.model import QueueId
+from downrange.wire.limits import INT64_MAX
 
 VERSION: Final = 1
 #: What stands for the first and for the next message in offsets that a user writes.
 EARLIEST: Final = -2
 LATEST: Final = -1
-_OFFSET_MAX: Final = 2**63 - 1
 
 
 class Positions(Mapping[QueueId, int]):
@@ -151,7 +151,7 @@ def read_table(
                 place = QueueId(topic, broker, int(number))
                 if read is not None:
                     found[place] = read(offset)
-                elif type(offset) is int and least <= offset <= _OFFSET_MAX:
+                elif type(offset) is int and least <= offset <= INT64_MAX:
                     found[place] = offset
                 else:
                     raise OptionError(

@@ -22,6 +22,7 @@ import pyarrow as pa
 from downrange.errors import MalformedBody, MalformedRecord, WireError
 from downrange.spark.schema import arrow_schema
 from downrange.wire.compression import decompress
+from downrange.wire.limits import INT32_MAX, UNPACKED_BODY_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import Record, decode_record, decode_records, unwrap
 
@@ -34,7 +35,7 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 #: Replies that become one batch: more could fill a string column over its 2 GiB.
 _INPUT_BYTES_MAX: Final = 256 * 2**20
 #: Arrow counts the bytes of a binary column in 31 bits.
-_BODIES_BYTES_MAX: Final = 2**31 - 1
+_BODIES_BYTES_MAX: Final = INT32_MAX
 _PROPERTY_COLUMNS: Final = frozenset(("msg_id", "keys", "tags", "properties"))
 
 
@@ -59,7 +60,7 @@ class Wanted:
     begin: int
     end: int
     tags: frozenset[str] = frozenset()
-    body_bytes_max: int = 128 * 2**20
+    body_bytes_max: int = UNPACKED_BODY_BYTES_MAX
     is_strict: bool = True
 
     @property

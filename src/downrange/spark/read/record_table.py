@@ -15,6 +15,7 @@ import numpy as np
 from downrange.errors import MalformedRecord
 from downrange.spark.read.record_decoder import unwrapped
 from downrange.wire.codes import SysFlag
+from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.records import (
     MAGIC_V1,
     MAGIC_V2,
@@ -112,7 +113,7 @@ class RecordTable:
         # The length field is signed: one of 32768 or more is negative and ends no record.
         sizes = octets[self.property_starts - 2].astype(np.int64) << 8
         sizes |= octets[self.property_starts - 1]
-        if (sizes != ends - self.property_starts).any() or (sizes > 0x7FFF).any():
+        if (sizes != ends - self.property_starts).any() or (sizes > PROPERTIES_BYTES_MAX).any():
             raise MalformedRecord(0, "properties do not end their record")
 
     def __len__(self) -> int:

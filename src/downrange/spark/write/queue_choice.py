@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from downrange.client.flows.routing.selectors import by_hash
+from downrange.wire.limits import INT32_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 #: Made at run time, so no checker knows what is in it.
 pc: Final[Any] = pyarrow.compute
 _NOWHERE: Final = -1
-_NUMBER_MAX: Final = 2**31 - 1
 
 
 class Destination(NamedTuple):
@@ -105,7 +105,7 @@ def _numbers(rows: Rows) -> NDArray[np.int64] | None:
         return None
     column = column.cast(pa.int64())
     rows.refuse_first(
-        pc.or_(pc.less(column, 0), pc.greater(column, _NUMBER_MAX)).fill_null(False),
+        pc.or_(pc.less(column, 0), pc.greater(column, INT32_MAX)).fill_null(False),
         lambda index: f"queue_id is {column[index]}; queues are numbered from 0, null means any",
     )
     numbers: NDArray[np.int64] = column.fill_null(_NOWHERE).to_numpy(zero_copy_only=False)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from downrange.client.flows.names import RETRY_PREFIX
 from downrange.client.flows.producing.bulk import encoded_batch, encoded_message
 from downrange.client.flows.producing.prepare import Outgoing
 from downrange.model import QueueId
 from downrange.spark.write.row_encoder import EncodedRows, batch_items, item_sizes
 from downrange.wire.compression import Compression, compress
 from downrange.wire.properties import PropertyKey, encode_properties
+from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

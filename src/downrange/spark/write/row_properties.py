@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from downrange.client.flows.validation import RESERVED_PROPERTIES
+from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ _VALUE_MARK: Final = pa.scalar(b"\x02", _BINARY)
 _NULL: Final = pa.scalar(None, _BINARY)
 _WAIT: Final = pa.scalar(b"WAIT\x01true\x02", _BINARY)
 _UNIQUE_KEY: Final = pa.scalar(PropertyKey.UNIQUE_KEY.value.encode(), _BINARY)
-_PROPERTY_BYTES_MAX: Final = 2**15 - 1
 
 
 def property_strings(rows: Rows, ids: Any) -> Any:
@@ -75,9 +75,9 @@ def property_strings(rows: Rows, ids: Any) -> Any:
     )
     sizes = pc.binary_length(whole)
     rows.refuse_first(
-        pc.greater(sizes, _PROPERTY_BYTES_MAX),
+        pc.greater(sizes, PROPERTIES_BYTES_MAX),
         lambda index: (
-            f"its keys, tags and properties take {sizes[index]} bytes, {_PROPERTY_BYTES_MAX} are "
+            f"its keys, tags and properties take {sizes[index]} bytes, {PROPERTIES_BYTES_MAX} are "
             "allowed; move something into the body"
         ),
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
-from downrange.client.flows.names import FORBIDDEN_TOPICS
 from downrange.client.flows.validation import check_producer_group, check_topic
 from downrange.errors import OptionError
 from downrange.spark.connection import ConnectionOptions, take_connection
 from downrange.spark.option_reader import Texts
+from downrange.wire.limits import BODY_BYTES_MAX, MIB
+from downrange.wire.system_names import CLIENT_FORBIDDEN_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,9 +25,8 @@ WRITE_NAMES: Final = (
     *("topic", "orderBy", "dedup", "inFlight", "maxBatchBytes", "compressOver", "compression"),
     *("producerGroup", "sendTimeoutMs", "maxMessageBytes", "autoCreate"),
 )
-_MIB: Final = 1024 * 1024
 #: A request must stay below what servers take as one frame, header included.
-_BATCH_BYTES_MAX: Final = 15 * _MIB
+_BATCH_BYTES_MAX: Final = 15 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class WriteOptions:
     is_ordered: bool = False
     dedup: Dedup = "key"
     in_flight: int = 32
-    batch_bytes_max: int = _MIB
-    message_bytes_max: int = 4 * _MIB
+    batch_bytes_max: int = MIB
+    message_bytes_max: int = BODY_BYTES_MAX
     compress_over_bytes: int = 4096
     compression: CompressionName = "zlib"
     group: str = "spark-writer"
@@ -79,7 +79,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
     topic = texts.text("topic")
     if topic is not None:
         check_topic(topic)
-        if topic in FORBIDDEN_TOPICS:
+        if topic in CLIENT_FORBIDDEN_TOPICS:
             raise OptionError(f"option topic={topic!r}: it belongs to the brokers; take another")
     group = texts.text("producerGroup", "spark-writer") or "spark-writer"
     check_producer_group(group)
@@ -90,8 +90,8 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         is_ordered=texts.choice("orderBy", "none", ("none", "queue")) == "queue",
         dedup=cast("Dedup", texts.choice("dedup", "key", ("key", "column", "none"))),
         in_flight=texts.number("inFlight", 32),
-        batch_bytes_max=texts.number("maxBatchBytes", _MIB, least=1024),
-        message_bytes_max=texts.number("maxMessageBytes", 4 * _MIB, least=1),
+        batch_bytes_max=texts.number("maxBatchBytes", MIB, least=1024),
+        message_bytes_max=texts.number("maxMessageBytes", BODY_BYTES_MAX, least=1),
         compress_over_bytes=texts.number("compressOver", 4096),
         compression=cast("CompressionName", compression),
         group=group,

@@ -11,7 +11,7 @@ from downrange.client.flows.effects import Call, Flow, UserCall
 from downrange.errors import CallTimeout, ConnectFailed, ConnectionLost, FrameTooLarge
 from downrange.options import ClientOptions
 from downrange.wire.command import Command
-from downrange.wire.frames import FRAME_BYTES_MAX
+from downrange.wire.limits import FRAME_BYTES_MAX
 from tests.unit.client.drivers.peers import PATIENCE, FakeDialer, refused, silence, thread_driver
 
 NO_OWN = ClientOptions(sync_connections_max=0)

@@ -1,4 +1,4 @@
-"""Names with a meaning. The tables are what Java's `NamespaceUtil` and its neighbours answer."""
+"""Namespaces. The table holds the results of Java's `NamespaceUtil` for the same names."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downrange.client.flows.names import (
-    DLQ_PREFIX,
-    FORBIDDEN_TOPICS,
-    RETRY_PREFIX,
-    SYSTEM_TOPICS,
-    is_system_topic,
     namespace_of_endpoint,
     with_namespace,
     without_namespace,
+)
+from downrange.wire.system_names import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    is_client_system_topic,
 )
 
 #: Name -> with and without the namespace "ns", computed by the Java classes of 5.5.0 (and, but for
@@ -51,7 +51,7 @@ WRAPPED = {
     "CLIENT_INNER_PRODUCER": ("ns%CLIENT_INNER_PRODUCER", "CLIENT_INNER_PRODUCER"),
     "DefaultCluster_REPLY_TOPIC": ("ns%DefaultCluster_REPLY_TOPIC", "DefaultCluster_REPLY_TOPIC"),
 }
-user_names = st.text("abAZ09_-|%", min_size=1).filter(lambda name: not is_system_topic(name))
+user_names = st.text("abAZ09_-|%", min_size=1).filter(lambda name: not is_client_system_topic(name))
 
 
 @pytest.mark.parametrize("name", WRAPPED)
@@ -77,25 +77,9 @@ def test_a_namespace_is_put_on_once(name: str) -> None:
     assert with_namespace(wrapped, "ns") == wrapped
 
 
-@given(st.sampled_from(["", RETRY_PREFIX, DLQ_PREFIX]), st.text("abAZ09_-|", min_size=1))
+@given(st.sampled_from(["", RETRY_PREFIX, DEAD_LETTER_PREFIX]), st.text("abAZ09_-|", min_size=1))
 def test_a_user_gets_back_the_name_that_was_given(prefix: str, name: str) -> None:
     assert without_namespace(with_namespace(prefix + name, "ns"), "ns") == prefix + name
-
-
-@pytest.mark.parametrize("topic", [*SYSTEM_TOPICS, "rmq_sys_wheel_timer", "rmq_sys_"])
-def test_a_system_topic_is_known(topic: str) -> None:
-    assert is_system_topic(topic)
-
-
-@pytest.mark.parametrize("topic", ["orders", "RMQ_SYS_", "%RETRY%TBW102", "tbw102", ""])
-def test_a_users_topic_is_not_of_the_system(topic: str) -> None:
-    assert not is_system_topic(topic)
-
-
-def test_topics_to_probe_and_trace_are_of_the_system_and_open() -> None:
-    assert sorted(SYSTEM_TOPICS - FORBIDDEN_TOPICS) == [
-        *("BenchmarkTest", "CHECKPOINT_TOPIC", "RMQ_SYS_TRACE_TOPIC", "TBW102")
-    ]
 
 
 @pytest.mark.parametrize(

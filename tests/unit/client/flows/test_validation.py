@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downrange.client.flows.names import FORBIDDEN_TOPICS
 from downrange.client.flows.validation import (
     RESERVED_PROPERTIES,
     check_group,
@@ -19,6 +18,7 @@ from downrange.client.flows.validation import (
 )
 from downrange.errors import InvalidMessage, OptionError
 from downrange.model import Message
+from downrange.wire.system_names import CLIENT_FORBIDDEN_TOPICS
 
 #: `MessageConst.STRING_HASH_SET` of 5.5.0.
 _JAVA_NAMES = """
@@ -88,7 +88,7 @@ def test_the_group_that_means_none_is_refused_for_producers() -> None:
         check_producer_group("DEFAULT_PRODUCER")
 
 
-@pytest.mark.parametrize("topic", sorted(FORBIDDEN_TOPICS))
+@pytest.mark.parametrize("topic", sorted(CLIENT_FORBIDDEN_TOPICS))
 @pytest.mark.parametrize("namespace", [None, "ns"])
 def test_a_topic_of_the_brokers_is_refused(topic: str, namespace: str | None) -> None:
     assert f"{topic!r} belongs to the brokers" in refusal(Message(topic, b"1"), namespace)

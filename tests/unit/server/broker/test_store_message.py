@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.server.broker.store_message import PROPERTY_BYTES_MAX, join_properties, store_message
+from downrange.server.broker.store_message import join_properties, store_message
 from downrange.wire.codes import ResponseCode
+from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import decode_properties
 from downrange.wire.records import MAGIC_V1, MAGIC_V2, Record
 from tests.unit.server.broker.building import NOW_MS, a_state
@@ -59,7 +60,7 @@ def test_a_body_is_as_large_as_allowed(size: int, code: int | None) -> None:
 def test_properties_are_as_large_as_a_record_can_say() -> None:
     state = a_state()
     record = a_record(state)
-    record.property_bytes = b"k\x01".ljust(PROPERTY_BYTES_MAX, b"v")
+    record.property_bytes = b"k\x01".ljust(PROPERTIES_BYTES_MAX, b"v")
     assert code_of(state, record) is None
     record.property_bytes += b"v"
     refused = store_message(state, record, {}, NOW_MS)
@@ -96,9 +97,9 @@ def test_a_delayed_message_takes_its_detour() -> None:
 def test_what_a_detour_adds_counts_as_size() -> None:
     state = a_state()
     record = a_record(state, DELAY="3")
-    filler = "v" * (PROPERTY_BYTES_MAX - len(record.property_bytes) - 3)
+    filler = "v" * (PROPERTIES_BYTES_MAX - len(record.property_bytes) - 3)
     record = a_record(state, DELAY="3", k=filler)
-    assert len(record.property_bytes) == PROPERTY_BYTES_MAX
+    assert len(record.property_bytes) == PROPERTIES_BYTES_MAX
     assert code_of(state, record, DELAY="3", k=filler) == ResponseCode.MESSAGE_ILLEGAL
     assert not state.write_queue
 

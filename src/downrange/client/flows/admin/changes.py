@@ -14,7 +14,7 @@ import msgspec
 from downrange.client.flows.admin.clusters import ask_each, find_masters
 from downrange.client.flows.admin.topics import TopicSettings, topic_route, topic_settings
 from downrange.client.flows.effects import Flow, Once, Pause
-from downrange.client.flows.names import DEFAULT_TOPIC, RETRY_PREFIX, with_namespace
+from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.routes import ask_route, refresh_route, route_of
 from downrange.client.flows.validation import check_group, check_topic
 from downrange.errors import OptionError, RouteNotFound
@@ -28,6 +28,8 @@ from downrange.wire.headers import (
     DeleteRouteRequest,
     DeleteTopicRequest,
 )
+from downrange.wire.limits import INT32_MAX
+from downrange.wire.system_names import DEFAULT_TOPIC, retry_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
 #: How long to wait before the name server is asked again for a route that is to change.
 _ROUTE_PAUSE: Final = 0.05
-_QUEUES_MAX: Final = 2**31 - 1
 
 
 # ---- topics --------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ def _signed(name: str, value: str | None) -> str:
 
 def _check(settings: TopicSettings) -> None:
     for name in ("read_queues", "write_queues"):
-        if not 1 <= getattr(settings, name) <= _QUEUES_MAX:
+        if not 1 <= getattr(settings, name) <= INT32_MAX:
             raise OptionError(f"{name}={getattr(settings, name)} is no number of queues")
     if not 0 <= settings.permission <= 7:
         raise OptionError(f"permission={settings.permission} is not from 0 to 7")
@@ -346,7 +347,7 @@ def delete_group(
 def _masters_for_group(
     core: ClientCore, group: str, cluster: str | None, deadline: float
 ) -> Flow[dict[str, str]]:
-    topic = f"{RETRY_PREFIX}{group}"
+    topic = retry_topic(group)
     return (
         yield from find_masters(core, cluster=cluster, brokers=None, topic=topic, deadline=deadline)
     )

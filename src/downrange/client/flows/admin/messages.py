@@ -31,6 +31,7 @@ from downrange.wire.headers import (
     ViewRequest,
 )
 from downrange.wire.ids import OffsetId, parse_offset_id
+from downrange.wire.limits import INT64_MAX
 from downrange.wire.messages import received
 from downrange.wire.records import decode_records
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _NOT_FOUND: Final = int(ResponseCode.QUERY_NOT_FOUND)
 _SYSTEM_ERROR: Final = int(ResponseCode.SYSTEM_ERROR)
-_END_OF_TIME_MS: Final = 2**63 - 1
+_END_OF_TIME_MS: Final = INT64_MAX
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 #: How far back a message is looked for by its unique id unless told otherwise, as in Java.

@@ -6,16 +6,13 @@ Names go in and come out as users know them; the namespace is put on and taken o
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
 from downrange.client.flows.admin.clusters import AT_ONCE, ask_any_name_server, ask_each
 from downrange.client.flows.effects import Flow, Gather
 from downrange.client.flows.names import (
-    DLQ_PREFIX,
-    RETRY_PREFIX,
-    is_system_topic,
     with_namespace,
     without_namespace,
 )
@@ -33,6 +30,12 @@ from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import TopicConfigRequest, TopicStatsRequest
+from downrange.wire.system_names import (
+    DEAD_LETTER_PREFIX,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    is_client_system_topic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,8 +45,6 @@ if TYPE_CHECKING:
 #: What a topic is for: users' messages, a group's second attempts, a group's hopeless ones, or the
 #: cluster itself.
 TopicKind: TypeAlias = Literal["normal", "retry", "dead-letter", "system"]
-
-_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +104,7 @@ def list_topics(core: ClientCore, *, deadline: float) -> Flow[list[TopicName]]:
     )
     # Each cluster and each broker has a topic of its name.
     own = yield from _ask_names(core, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, deadline)
-    replies = {f"{name}{_REPLY_SUFFIX}" for name in own}
+    replies = {f"{name}{REPLY_SUFFIX}" for name in own}
     namespace = core.options.namespace
     topics: list[TopicName] = []
     for name in everything:
@@ -122,9 +123,9 @@ def _ask_names(core: ClientCore, code: RequestCode, deadline: float) -> Flow[lis
 def _kind_of(name: str, own: Iterable[str]) -> TopicKind:
     if name.startswith(RETRY_PREFIX):
         return "retry"
-    if name.startswith(DLQ_PREFIX):
+    if name.startswith(DEAD_LETTER_PREFIX):
         return "dead-letter"
-    return "system" if is_system_topic(name) or name in own else "normal"
+    return "system" if is_client_system_topic(name) or name in own else "normal"
 
 
 def topic_route(core: ClientCore, topic: str, *, deadline: float) -> Flow[Route]:

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from downrange.client.flows.effects import Signal, Wait
-from downrange.client.flows.names import RETRY_PREFIX
 from downrange.client.flows.producing.batches import is_delayed, size_in_batch
 from downrange.errors import RocketMQError, SendTimedOut
 from downrange.model import QueueId, QueueOffset, SendReceipt
 from downrange.wire.properties import PropertyKey
+from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

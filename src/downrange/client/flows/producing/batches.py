@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from downrange.client.flows.names import RETRY_PREFIX
 from downrange.errors import InvalidMessage
+from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.messages import batch_of
+from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,6 @@ ItemT = TypeVar("ItemT")
 
 #: What an item of a batch takes besides body and properties: five i32 and an i16 (wire/records.py).
 _ITEM_BYTES: Final = 5 * 4 + 2
-_PROPERTY_BYTES_MAX: Final = 2**15 - 1
 #: Each property is followed by a mark, as is its name.
 _MARK_BYTES: Final = 2
 _KEYS_BYTES: Final = len("KEYS") + _MARK_BYTES
@@ -89,7 +89,7 @@ def size_in_batch(message: Message, unique_id_bytes: int = 32) -> int:
         text += message.sharding_key
         size += _SHARDING_KEY_BYTES
     size += len(text)
-    if size > _PROPERTY_BYTES_MAX or not text.isascii() or "\x01" in text or "\x02" in text:
+    if size > PROPERTIES_BYTES_MAX or not text.isascii() or "\x01" in text or "\x02" in text:
         # Out of the ordinary: writing it tells the size, or what is wrong.
         return len(batch_of([(message, "0" * unique_id_bytes)]))
     return _ITEM_BYTES + len(message.body) + size

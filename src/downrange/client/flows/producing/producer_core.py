@@ -29,10 +29,11 @@ from downrange.client.flows.producing.trace_buffer import (
 )
 from downrange.client.flows.routing.membership import send_heartbeats, unregister
 from downrange.client.flows.routing.queue_picker import QueuePicker, RoundRobin
-from downrange.client.flows.validation import GROUP_LENGTH_MAX, check_message, check_producer_group
+from downrange.client.flows.validation import check_message, check_producer_group
 from downrange.errors import BatchFailed, ClientClosed, RocketMQError
 from downrange.model import BatchReceipt, Message, QueueId, SendReceipt
 from downrange.options import ProducerOptions, Trace
+from downrange.wire.limits import GROUP_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -117,7 +118,7 @@ class ProducerCore:
             trace = options.trace if isinstance(options.trace, Trace) else Trace()
             self.trace = TraceBuffer(trace, client.clock)
             # Cut where it would be too long for a group: brokers only show it.
-            room = GROUP_LENGTH_MAX - len(_TRACE_GROUP.format(""))
+            room = GROUP_BYTES_MAX - len(_TRACE_GROUP.format(""))
             inner = _TRACE_GROUP.format(group[:room])
             self._tracer = ProducerCore(client, inner, _TRACE_OPTIONS, type(hooks)(), report)
         has_hooks = bool(hooks.before_send or hooks.after_send or hooks.forbid_send)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from downrange.client.flows.names import DLQ_PREFIX, RETRY_PREFIX, without_namespace
+from downrange.client.flows.names import without_namespace
 from downrange.client.flows.producing.trace_buffer import trace_of_recall
 from downrange.client.flows.routing.routes import refresh_route
 from downrange.errors import MalformedId, OptionError, RouteNotFound, server_error
@@ -13,6 +13,7 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import RecallReply, RecallRequest
 from downrange.wire.properties import PropertyKey
 from downrange.wire.recall_handles import RecallHandle, parse_recall_handle
+from downrange.wire.system_names import GROUP_TOPIC_PREFIXES
 
 if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
@@ -37,7 +38,7 @@ def recall(producer: ProducerCore, handle: str | None, timeout: float | None = N
         parsed = parse_recall_handle(handle)
     except MalformedId as error:
         raise OptionError(f"recall: {error}") from error
-    if parsed.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+    if parsed.topic.startswith(GROUP_TOPIC_PREFIXES):
         raise OptionError(f"messages of {parsed.topic!r} cannot be taken back")
     deadline = producer.deadline(timeout)
     return producer.run_tracked(_recall(producer, handle, parsed, deadline), deadline)

@@ -26,6 +26,7 @@ from downrange.wire.command import Command
 from downrange.wire.compression import decompress
 from downrange.wire.headers import PushReplyRequest
 from downrange.wire.properties import PropertyKey, decode_properties
+from downrange.wire.system_names import REPLY_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.client.flows.routing.selectors import Selector
 
-_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 _REPLY_TYPE: Final = "reply"
 #: Java's code for "there is nobody to reply to".
 _CANNOT_REPLY: Final = 10007
@@ -158,7 +158,7 @@ def _register_for_replies(client: ClientCore, route: Route, deadline: float) -> 
     masters = set(route.masters.values())
     for cluster in {replicas.cluster for replicas in route.body.broker_datas}:
         if cluster is not None:
-            replies = yield from _find_replies(client, cluster + _REPLY_SUFFIX, deadline)
+            replies = yield from _find_replies(client, cluster + REPLY_SUFFIX, deadline)
             masters |= set() if replies is None else set(replies.masters.values())
     now = client.clock.now()
     yield from ensure_registered(client, sorted(masters), now + (deadline - now) * _HEARTBEAT_SHARE)
@@ -255,7 +255,7 @@ def reply_to(
         InvalidMessage: It does not say which cluster it came through, so it is no request.
     """
     cluster = _property(request, PropertyKey.CLUSTER)
-    return Message(cluster + _REPLY_SUFFIX, body, tags=tags, keys=keys, properties=properties)
+    return Message(cluster + REPLY_SUFFIX, body, tags=tags, keys=keys, properties=properties)
 
 
 def _ids_of(request: ReceivedMessage) -> dict[str, str]:

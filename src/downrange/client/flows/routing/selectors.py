@@ -7,19 +7,17 @@ selectors are values; they pickle, compare, and keep nothing from one message to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from downrange.errors import OptionError
 from downrange.model import Message, QueueId
 from downrange.wire.hashing import java_hash
+from downrange.wire.limits import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:
     from downrange.client.flows.effects import Randomness
-
-_INT_MAX: Final = 2**31 - 1
-_LONG_MAX: Final = 2**63 - 1
 
 
 class ByHash(msgspec.Struct, frozen=True):
@@ -188,12 +186,12 @@ def _hash_code(argument: object) -> int:
             f"by_hash takes a str or an int, whose hash is the same everywhere, not {argument!r} "
             f"of type {type(argument).__name__}"
         )
-    if -_INT_MAX - 1 <= argument <= _INT_MAX:
+    if -INT32_MAX - 1 <= argument <= INT32_MAX:
         return argument
-    if not -_LONG_MAX - 1 <= argument <= _LONG_MAX:
+    if not -INT64_MAX - 1 <= argument <= INT64_MAX:
         raise OptionError(f"by_hash({argument}): the number does not fit 64 bits; use a str")
     folded = (argument ^ (argument >> 32)) & 0xFFFFFFFF
-    return folded - 2**32 if folded > _INT_MAX else folded
+    return folded - 2**32 if folded > INT32_MAX else folded
 
 
 def _room_before_at(broker: str) -> str | None:

@@ -23,7 +23,7 @@ import msgspec
 
 from downrange.server.broker.handlers.answers import refuse, succeed
 from downrange.server.broker.handlers.pages import page
-from downrange.server.broker.queues import QUEUES_MAX, queues_of, stored_ms
+from downrange.server.broker.queues import queues_of, stored_ms
 from downrange.wire.bodies import (
     BrokerConsumeStatsBody,
     ConsumeOffset,
@@ -48,6 +48,7 @@ from downrange.wire.headers import (
     GroupSubscriptionRequest,
     GroupTopicsRequest,
 )
+from downrange.wire.limits import QUEUES_MAX
 from downrange.wire.system_names import group_problem
 
 if TYPE_CHECKING:

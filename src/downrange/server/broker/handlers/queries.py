@@ -24,13 +24,13 @@ from downrange.store.key_index import FOUND_MAX
 from downrange.wire.bodies import QueueUnit, QueueUnitsBody
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
-from downrange.wire.frames import FRAME_BYTES_MAX
 from downrange.wire.headers import (
     QueryByKeyRequest,
     QueryReply,
     QueueUnitsRequest,
     ViewRequest,
 )
+from downrange.wire.limits import FRAME_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:

@@ -36,16 +36,14 @@ from downrange.wire.batches import RecordBatch, record_batch
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.headers import SendRequest, SendRequestV2
+from downrange.wire.limits import BATCH_MESSAGES_MAX, TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey, decode_properties
 from downrange.wire.records import MAGIC_V2, Record
 from downrange.wire.send_replies import StoredReply
 from downrange.wire.system_names import (
-    CHECKED_OUT_TOPIC,
-    CLOSED_TOPICS,
+    BROKER_FORBIDDEN_TOPICS,
     FAQ,
-    OFFSET_MOVED_TOPIC,
     RETRY_PREFIX,
-    SELF_TEST_TOPIC,
     TIMER_TOPIC,
     dead_letter_topic,
     topic_problem,
@@ -60,10 +58,6 @@ if TYPE_CHECKING:
 
     SendHeader = SendRequest | SendRequestV2
 
-_CLOSED: Final = CLOSED_TOPICS | {CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
-#: Queue offsets of a batch are counted in 16 bits by Apache, which wraps them beyond this.
-BATCH_MESSAGES_MAX: Final = 0x7FFF
-_TOPIC_BYTES_V1_MAX: Final = 127
 
 # Plain texts: members of an enum hash and compare more slowly.
 _UNIQUE_KEY: Final = str(PropertyKey.UNIQUE_KEY)
@@ -93,7 +87,7 @@ def _send(
     if not request.body:
         return _refused(state, refusal(ResponseCode.SYSTEM_ERROR, "the message has no body"))
     config = state.topics.get(header.topic)
-    if config is None or header.topic in _CLOSED:
+    if config is None or header.topic in BROKER_FORBIDDEN_TOPICS:
         refused = _check_topic(header.topic)
         if refused is not None:
             return _refused(state, refused)
@@ -117,7 +111,7 @@ def _check_topic(topic: str) -> Command | None:
     problem = topic_problem(topic)
     if problem is not None:
         return refusal(ResponseCode.INVALID_PARAMETER, problem)
-    if topic in _CLOSED:
+    if topic in BROKER_FORBIDDEN_TOPICS:
         return refusal(
             ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
         )
@@ -347,7 +341,7 @@ def _store_batch(
         return _refused(state, refusal(ResponseCode.MESSAGE_ILLEGAL, problem))
     shared = _record(state, request, header, peer, queue_id)
     shared.body, shared.flag = b"", 0
-    if len(shared.topic_bytes) > _TOPIC_BYTES_V1_MAX:
+    if len(shared.topic_bytes) > TOPIC_BYTES_MAX:
         shared.magic = MAGIC_V2
     batch = record_batch(shared, request.body)
     count = len(batch.spans)

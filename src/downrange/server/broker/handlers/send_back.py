@@ -25,6 +25,7 @@ from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode, SysFlag
 from downrange.wire.command import Command
 from downrange.wire.headers import SendBackRequest
+from downrange.wire.limits import INT32_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V1
 from downrange.wire.system_names import FAQ, dead_letter_topic, retry_topic
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 _KEPT_FLAGS: Final = CLIENT_FLAGS | int(SysFlag.BORN_HOST_V6)
 #: The level of a first retry when the consumer names none.
 _FIRST_LEVEL: Final = 3
-_RECONSUME_TIMES_MAX: Final = 0x7FFFFFFF
 
 
 def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
@@ -114,7 +114,7 @@ def _retry(
         sys_flag=message.sys_flag & _KEPT_FLAGS | state.host.sys_flag,
         store_ip=state.host.ip,
         store_port=state.host.port,
-        reconsume_times=min(message.reconsume_times + 1, _RECONSUME_TIMES_MAX),
+        reconsume_times=min(message.reconsume_times + 1, INT32_MAX),
         prepared_offset=0,
         topic_bytes=topic.encode(),
         property_bytes=join_properties(properties),

@@ -24,7 +24,7 @@ import msgspec
 
 from downrange.server.broker.handlers.answers import refuse, succeed
 from downrange.server.broker.handlers.pages import page
-from downrange.server.broker.queues import QUEUES_MAX, count_since, queues_of, stored_ms
+from downrange.server.broker.queues import count_since, queues_of, stored_ms
 from downrange.wire.bodies import (
     GroupNamesBody,
     TopicConfig,
@@ -44,10 +44,11 @@ from downrange.wire.headers import (
     TopicConsumersRequest,
     TopicStatsRequest,
 )
+from downrange.wire.limits import QUEUES_MAX
 from downrange.wire.system_names import (
+    BROKER_SYSTEM_TOPICS,
     REPLY_SUFFIX,
-    SYSTEM_TOPICS,
-    is_system_topic,
+    is_broker_system_topic,
     topic_problem,
 )
 
@@ -123,7 +124,7 @@ def _check(state: BrokerState, wanted: TopicConfig) -> list[Output] | None:
 
 
 def _own_topic_problem(state: BrokerState, topic: str) -> str | None:
-    if not is_system_topic(topic) and topic not in _own_topics(state):
+    if not is_broker_system_topic(topic) and topic not in _own_topics(state):
         return None
     return f"The topic[{topic}] is conflict with system topic."
 
@@ -210,8 +211,10 @@ def _describe(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> 
 
 
 def _list_own(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
-    names = {*SYSTEM_TOPICS, *_own_topics(state)}
-    names |= {config.topic_name for config in state.topics if is_system_topic(config.topic_name)}
+    names = {*BROKER_SYSTEM_TOPICS, *_own_topics(state)}
+    names |= {
+        config.topic_name for config in state.topics if is_broker_system_topic(config.topic_name)
+    }
     return succeed(body=TopicNamesBody(topic_list=sorted(names)).encode())
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import MalformedRecord
 from downrange.wire.codes import SysFlag
+from downrange.wire.limits import TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V1, MAGIC_V2, decode_record
 
@@ -31,7 +32,6 @@ RETRY_MS: Final = 1_000
 _REAL_TOPIC: Final = str(PropertyKey.REAL_TOPIC)
 _REAL_QUEUE_ID: Final = str(PropertyKey.REAL_QUEUE_ID)
 _STORE_HOST_V6: Final = int(SysFlag.STORE_HOST_V6)
-_TOPIC_BYTES_V1_MAX: Final = 0x7F
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 
 
@@ -75,6 +75,6 @@ def undo_redirect(state: BrokerState, record: Record, properties: dict[str, str]
         raise MalformedRecord(0, "no topic or queue to bring it back to")
     record.topic_bytes = topic
     record.queue_id = int(queue_id)
-    record.magic = MAGIC_V2 if len(topic) > _TOPIC_BYTES_V1_MAX else MAGIC_V1
+    record.magic = MAGIC_V2 if len(topic) > TOPIC_BYTES_MAX else MAGIC_V1
     record.store_ip, record.store_port = state.host.ip, state.host.port
     record.sys_flag = record.sys_flag & ~_STORE_HOST_V6 | state.host.sys_flag

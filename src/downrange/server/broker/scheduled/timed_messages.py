@@ -36,6 +36,7 @@ from downrange.server.broker.scheduled.redirect import (
 from downrange.server.outputs import Note, Output, refusal
 from downrange.wire.bodies import Body, decode_body
 from downrange.wire.codes import ResponseCode
+from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.recall_handles import RecallHandle
 from downrange.wire.system_names import TIMER_TOPIC
@@ -68,7 +69,6 @@ _TIMES: Final = (
     (str(PropertyKey.TIMER_DELAY_MS), 1, True),
     (str(PropertyKey.TIMER_DELIVER_MS), 1, False),
 )
-_PROPERTY_BYTES_MAX: Final = 0x7FFF
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -357,7 +357,7 @@ def _add_properties(record: Record, **added: int) -> None:
     text = "".join([f"{name}\x01{value}\x02" for name, value in added.items()])
     between = b"" if not old or old.endswith(b"\x02") else b"\x02"
     new = b"".join((old, between, text.encode()))
-    if len(new) <= _PROPERTY_BYTES_MAX:
+    if len(new) <= PROPERTIES_BYTES_MAX:
         record.property_bytes = new
 
 

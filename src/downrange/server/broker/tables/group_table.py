@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from downrange.wire.bodies import DataVersion, GroupConfig, GroupTableBody, decode_body
-from downrange.wire.system_names import SYSTEM_GROUPS, group_problem
+from downrange.wire.system_names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, group_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 PATH: Final = "config/subscriptionGroup.json"
 
-_SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
 _RETRY_POLICY: Final = {"type": "CUSTOMIZED"}
 _CONSUME_TIMEOUT_MINUTES: Final = 15
 
@@ -126,7 +125,7 @@ class GroupTable:
 
 def is_system_group(group: str) -> bool:
     """Whether a group is the broker's own, which exists without being created."""
-    return group in SYSTEM_GROUPS or group.startswith(_SYSTEM_PREFIX)
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def _complete(config: GroupConfig) -> GroupConfig:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from downrange.errors import MalformedRecord
 from downrange.server.broker.scheduled.redirect import TICK_BYTES_MAX, undo_redirect
-from downrange.server.broker.store_message import PROPERTY_BYTES_MAX, join_properties
+from downrange.server.broker.store_message import join_properties
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.broker.transactions.half_records import (
     CHECKS,
@@ -39,6 +39,7 @@ from downrange.server.outputs import Note, Output, Push, refusal
 from downrange.wire.codes import ResponseCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import CheckTransactionRequest
+from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import encode_record
 from downrange.wire.system_names import CHECKED_OUT_TOPIC, HALF_TOPIC
@@ -117,7 +118,7 @@ def _settle(state: BrokerState, half: Record, now_ms: int) -> None:
         properties[CHECKS] = str(checks + 1)
     properties[FIRST_OFFSET] = str(first_offset(half, properties))
     is_hopeless = checks >= state.options.transaction_checks_max or age_ms > RETENTION_MS
-    if is_hopeless or len(join_properties(properties)) > PROPERTY_BYTES_MAX:
+    if is_hopeless or len(join_properties(properties)) > PROPERTIES_BYTES_MAX:
         _move_to_checked_out(state, half, now_ms)
     else:
         _copy(state, half, properties, now_ms, is_asked=is_asked)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange.model import QueueId
-from downrange.server.broker.handlers.send import BATCH_MESSAGES_MAX
 from downrange.server.outputs import Peer
 from downrange.wire.codes import RequestCode, ResponseCode, SysFlag
+from downrange.wire.limits import BATCH_MESSAGES_MAX
 from downrange.wire.records import BatchItem, Record, encode_batch
 from tests.unit.server.broker.building import NOW_MS, Stage, pull_request, send_request
 
