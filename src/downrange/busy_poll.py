@@ -1,14 +1,14 @@
-"""Staying awake while requests, or their replies, follow each other closely.
+"""Busy polling: wait for the next request or reply without sleeping.
 
-A process that went to sleep takes 50 to 100 µs to be woken, longer than a message takes to be
-stored, and comes back to cold caches. A client that sends one message after the other pays for
-that each time, and so does its server. So as long as something comes at short distances, one looks
-for the next again and again instead of sleeping: this is the kernel's `busy_poll`, in the process.
+Waking a sleeping process takes 50 to 100 µs, longer than storing a message, and its caches are cold
+afterwards. A client that sends one message after the other pays this each time, and so does its
+server. So while messages follow each other closely, the event loop or thread polls for the next one
+instead of sleeping, as the kernel's `busy_poll` does for sockets.
 
-It costs the CPU time in between, and it takes the interpreter from other threads. So it is for a
-process that has a core to itself, and ends as soon as nothing comes. Whoever else wants the core
-is let go first, and then one sleeps like others for a while: the one who is kept from running may
-be the very peer that is waited for.
+The price is the CPU time in between, and other threads of the process get the interpreter later.
+So busy polling is for a process with a core to itself, and it stops as soon as messages stop. Each
+round offers the core to other processes first. If one of them takes it, polling stops for a while:
+the other process may be the peer whose message is awaited.
 """
 
 from __future__ import annotations
@@ -22,88 +22,88 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-#: Lets others run who want the core. Not every system has a call for just that.
-_offer_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
-#: Another process had the core when letting it go takes so long.
-_TAKEN: Final = 0.0003
-#: For so long nobody is kept awake then.
-_RESPITE: Final = 0.1
-#: How much CPU time a container may take, in a period, both in µs; or "max" and the period.
+#: Lets other processes run on this core. Not every system has a call for just that.
+_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
+#: If yielding the core takes longer than this, in seconds, another process used it.
+_CORE_TAKEN_OVER: Final = 0.0003
+#: How long polling stops then, in seconds.
+_BACK_OFF: Final = 0.1
+#: The CPU time that a container may use per period, both in µs; or "max" and the period.
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
-class Vigil:
-    """Keeps an event loop awake.
+class BusyPoll:
+    """Keeps an event loop from sleeping while reads follow each other closely.
 
     Args:
         loop: The event loop.
-        distance: Requests that come within so many seconds are followed closely; so long the next
-            one is waited for without sleeping.
+        distance: Polling starts when two reads are less than this many seconds apart, and stops
+            when none came for as long.
 
     Attributes:
-        is_kept: Whether the loop does not sleep now.
+        is_active: Whether the loop polls now instead of sleeping.
     """
 
-    __slots__ = ("_distance", "_loop", "_seen_at", "_sleeps_until", "is_kept")
+    __slots__ = ("_distance", "_last_read_at", "_loop", "_paused_until", "is_active")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, distance: float) -> None:
         self._loop = loop
         self._distance = distance
-        self._seen_at = self._sleeps_until = float("-inf")
-        self.is_kept = False
+        self._last_read_at = self._paused_until = float("-inf")
+        self.is_active = False
 
-    def notice(self) -> None:
-        """Take notice that a peer said something."""
-        now = time.perf_counter()  # a loop's own time may have no more than ms
-        is_close = now - self._seen_at < self._distance
-        self._seen_at = now
-        if is_close and not self.is_kept and now > self._sleeps_until:
-            self.is_kept = True
-            self._loop.call_soon(self._watch)
+    def on_read(self) -> None:
+        """Note that bytes came from a peer, and start polling if the last ones came just before."""
+        now = time.perf_counter()  # a loop's own clock may only have a resolution of ms
+        is_close = now - self._last_read_at < self._distance
+        self._last_read_at = now
+        if is_close and not self.is_active and now > self._paused_until:
+            self.is_active = True
+            self._loop.call_soon(self._poll)
 
-    def _watch(self) -> None:
-        """Come back in the next turn of the loop, which then does not sleep before it."""
+    def _poll(self) -> None:
+        """Schedule itself for the loop's next turn, so that the loop does not sleep before it."""
         before = time.perf_counter()
-        _offer_core()
+        _yield_core()
         now = time.perf_counter()
-        if now - before > _TAKEN:
-            self._sleeps_until = now + _RESPITE
-        self.is_kept = now - self._seen_at < self._distance and now > self._sleeps_until
-        if self.is_kept:
-            self._loop.call_soon(self._watch)
+        if now - before > _CORE_TAKEN_OVER:
+            self._paused_until = now + _BACK_OFF
+        self.is_active = now - self._last_read_at < self._distance and now > self._paused_until
+        if self.is_active:
+            self._loop.call_soon(self._poll)
 
 
-class Lookout:
-    """Keeps a thread awake that waits for one reply after the other.
+class BusyWait:
+    """Keeps a thread from sleeping while it waits for a reply.
 
     Args:
-        distance: A reply is waited for so many seconds without sleeping. If it takes longer, those
-            after it are likely to do so, too, and the thread sleeps at once for a while.
+        distance: For how many seconds the thread polls for a reply. If one takes longer, the next
+            ones probably do, too, and the thread does not poll for them for a while.
     """
 
-    __slots__ = ("_distance", "_sleeps_until")
+    __slots__ = ("_distance", "_paused_until")
 
     def __init__(self, distance: float) -> None:
         self._distance = distance
-        self._sleeps_until = float("-inf")
+        self._paused_until = float("-inf")
 
-    def sees(self, look: Callable[[], object], within: float) -> bool:
-        """Return whether `look` found something before it was time to sleep.
+    def poll(self, is_ready: Callable[[], object], within: float) -> bool:
+        """Return whether a reply came while polling; if not, the caller should sleep.
 
         Args:
-            look: Looks for a reply, without waiting.
-            within: For so many seconds the reply is of use.
+            is_ready: Returns something true if there is a reply, without waiting.
+            within: Seconds until the caller's deadline.
         """
         limit = min(self._distance, within)
         begun = now = time.perf_counter()
-        if now < self._sleeps_until:
+        if now < self._paused_until:
             return False
-        while not look():
+        while not is_ready():
             before = time.perf_counter()
-            _offer_core()
+            _yield_core()
             now = time.perf_counter()
-            if now - before > _TAKEN or now - begun > limit:
-                self._sleeps_until = now + _RESPITE
+            if now - before > _CORE_TAKEN_OVER or now - begun > limit:
+                self._paused_until = now + _BACK_OFF
                 return False
         return True
 
@@ -112,12 +112,12 @@ def has_core_to_spare(quota_file: Path = _QUOTA) -> bool:
     """Whether this process may keep one core busy and leave another to its clients."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    else:  # not every system tells
+    else:  # missing on some systems
         cores = os.cpu_count() or 1
     try:
         quota, period = quota_file.read_text().split()
         if quota != "max":
             cores = min(cores, int(quota) // int(period))
     except (OSError, ValueError):
-        pass  # no container, or one of another kind
+        pass  # not in a container, or in one without cgroup v2
     return cores >= 2

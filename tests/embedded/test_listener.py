@@ -94,21 +94,21 @@ def test_handlers_get_the_listeners_clock() -> None:
         assert peer.ask(Command(ANSWER)).fields == {"now": "77"}
 
 
-def test_a_listener_that_stays_awake_answers_and_falls_asleep(
+def test_a_listener_that_polls_answers_and_stops_polling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Nobody else wants the core: on a busy machine the vigil would rightly step back.
-    monkeypatch.setattr("downrange.busy_poll._offer_core", lambda: None)
+    # As if no other process needed the core: on a busy machine the listener stops polling.
+    monkeypatch.setattr("downrange.busy_poll._yield_core", lambda: None)
     with _stage(busy_poll=0.2) as (_, listener, peer, _):
-        vigil = listener._vigil
-        assert vigil is not None
+        busy_poll = listener._busy_poll
+        assert busy_poll is not None
 
-        def is_kept_when_asked() -> bool:
+        def is_active_when_asked() -> bool:
             assert peer.ask(Command(ANSWER)).code == 0
-            return vigil.is_kept
+            return busy_poll.is_active
 
-        wait_until(is_kept_when_asked)
-        wait_until(lambda: not vigil.is_kept)
+        wait_until(is_active_when_asked)
+        wait_until(lambda: not busy_poll.is_active)
         assert peer.ask(Command(ANSWER)).code == 0
 
 

@@ -1,4 +1,4 @@
-"""Staying awake while requests follow each other closely."""
+"""Polling instead of sleeping while requests or replies follow each other closely."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.busy_poll import Lookout, Vigil, has_core_to_spare
+from downrange.busy_poll import BusyPoll, BusyWait, has_core_to_spare
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 class Scene:
-    """A vigil, a clock that is set by hand, and how often the loop is to come back."""
+    """A `BusyPoll`, a clock that is set by hand, and the calls scheduled for the next turn."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, distance: float) -> None:
         self.now = 100.0
         self.turns: list[object] = []
         self.taken = 0.0
         monkeypatch.setattr("downrange.busy_poll.time.perf_counter", lambda: self.now)
-        monkeypatch.setattr("downrange.busy_poll._offer_core", self._let_go)
+        monkeypatch.setattr("downrange.busy_poll._yield_core", self._pass_time)
         loop = asyncio.new_event_loop()
         monkeypatch.setattr(loop, "call_soon", self.turns.append)
         loop.close()
-        self.vigil = Vigil(loop, distance)
+        self.busy_poll = BusyPoll(loop, distance)
 
-    def _let_go(self) -> None:
+    def _pass_time(self) -> None:
         self.now += self.taken
 
-    def notice(self, after: float) -> None:
+    def read(self, after: float) -> None:
         self.now += after
-        self.vigil.notice()
+        self.busy_poll.on_read()
 
     def turn(self, after: float) -> None:
         self.now += after
@@ -41,66 +41,66 @@ class Scene:
         turn()
 
 
-def test_the_first_request_keeps_nobody_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_request_does_not_start_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, 0.5)
-    scene.notice(0.0)
+    scene.read(0.0)
     assert scene.turns == []
 
 
-def test_requests_far_from_each_other_keep_nobody_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_far_from_each_other_do_not_start_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, 0.5)
     for _ in range(3):
-        scene.notice(0.5)
+        scene.read(0.5)
     assert scene.turns == []
 
 
-def test_a_request_close_to_the_last_keeps_the_loop_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_close_to_the_last_starts_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, 0.5)
-    scene.notice(0.0)
-    scene.notice(0.25)
+    scene.read(0.0)
+    scene.read(0.25)
     assert len(scene.turns) == 1
     scene.turn(0.25)
     assert len(scene.turns) == 1, "the next one may still come"
-    scene.notice(0.125)
-    assert len(scene.turns) == 1, "it is awake already"
+    scene.read(0.125)
+    assert len(scene.turns) == 1, "it polls already"
     scene.turn(0.25)
     assert len(scene.turns) == 1
     scene.turn(0.25)
-    assert scene.turns == [], "nothing came for so long"
+    assert scene.turns == [], "nothing came for that long"
 
 
-def test_it_can_be_woken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polling_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, 0.5)
-    scene.notice(0.0)
-    scene.notice(0.25)
+    scene.read(0.0)
+    scene.read(0.25)
     scene.turn(0.5)
     assert scene.turns == []
-    scene.notice(0.0)
-    scene.notice(0.25)
+    scene.read(0.0)
+    scene.read(0.25)
     assert len(scene.turns) == 1
 
 
-def test_a_core_that_somebody_else_wants_is_left_for_a_while(
+def test_polling_stops_for_a_while_when_another_process_takes_the_core(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = Scene(monkeypatch, 0.5)
-    scene.notice(0.0)
-    scene.notice(0.01)
+    scene.read(0.0)
+    scene.read(0.01)
     scene.taken = 0.001
     scene.turn(0.01)
     assert scene.turns == []
-    scene.notice(0.01)
-    scene.notice(0.01)
+    scene.read(0.01)
+    scene.read(0.01)
     assert scene.turns == [], "it is too early"
     scene.taken = 0.0
-    scene.notice(0.1)
+    scene.read(0.1)
     assert len(scene.turns) == 1
     scene.turn(0.01)
     assert len(scene.turns) == 1
 
 
 class Replies:
-    """A lookout, a clock that a look moves on, and when a reply is there."""
+    """A `BusyWait`, a clock that each look moves on, and the time at which a reply is there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, distance: float) -> None:
         self.now = 100.0
@@ -108,10 +108,10 @@ class Replies:
         self.taken = 0.0
         self.reply_at = 0.0
         monkeypatch.setattr("downrange.busy_poll.time.perf_counter", lambda: self.now)
-        monkeypatch.setattr("downrange.busy_poll._offer_core", self._let_go)
-        self._lookout = Lookout(distance)
+        monkeypatch.setattr("downrange.busy_poll._yield_core", self._pass_time)
+        self._busy_wait = BusyWait(distance)
 
-    def _let_go(self) -> None:
+    def _pass_time(self) -> None:
         self.now += self.taken
 
     def _look(self) -> bool:
@@ -119,40 +119,44 @@ class Replies:
         self.now += 0.01
         return self.now >= self.reply_at
 
-    def are_seen(self, after: float, within: float = 9.0) -> bool:
+    def arrive(self, after: float, within: float = 9.0) -> bool:
         self.looks = 0
         self.reply_at = self.now + after
-        return self._lookout.sees(self._look, within)
+        return self._busy_wait.poll(self._look, within)
 
 
-def test_a_reply_is_looked_for_without_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_is_polled_for_without_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
     replies = Replies(monkeypatch, 0.5)
     for _ in range(3):
-        assert replies.are_seen(0.095)
+        assert replies.arrive(0.095)
         assert replies.looks == 10
 
 
-def test_after_a_slow_reply_nobody_looks_for_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_slow_reply_the_next_ones_are_not_polled_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     replies = Replies(monkeypatch, 0.5)
-    assert not replies.are_seen(1.0)
-    assert not replies.are_seen(0.0)
+    assert not replies.arrive(1.0)
+    assert not replies.arrive(0.0)
     assert replies.looks == 0
     replies.now += 0.2
-    assert replies.are_seen(0.0)
+    assert replies.arrive(0.0)
 
 
-def test_nobody_looks_longer_than_a_reply_is_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polling_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     replies = Replies(monkeypatch, 0.5)
-    assert not replies.are_seen(0.4, within=0.055)
+    assert not replies.arrive(0.4, within=0.055)
     assert replies.looks == 6
 
 
-def test_a_thread_sleeps_when_somebody_else_wants_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_sleeps_when_another_process_takes_the_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     replies = Replies(monkeypatch, 0.5)
     replies.taken = 0.001
-    assert not replies.are_seen(0.1)
+    assert not replies.arrive(0.1)
     assert replies.looks == 1
-    assert not replies.are_seen(0.0)
+    assert not replies.arrive(0.0)
     assert replies.looks == 0
 
 

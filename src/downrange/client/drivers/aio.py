@@ -8,7 +8,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from downrange.busy_poll import Vigil
+from downrange.busy_poll import BusyPoll
 from downrange.client.drivers.aio_connection import Connection
 from downrange.client.drivers.deadlines import Deadlines
 from downrange.client.drivers.flow_task import Awaited, Running, Sharing
@@ -60,7 +60,7 @@ class AioDriver:
         self.lock = lock or threading.Lock()
         self.pool = pool
         self.loop = asyncio.get_running_loop()
-        self.vigil = Vigil(self.loop, busy_poll) if busy_poll > 0 else None
+        self.busy_poll = BusyPoll(self.loop, busy_poll) if busy_poll > 0 else None
         self.deadlines = Deadlines(self.loop, self.clock)
         self.late_replies = 0
         self._thread_id = threading.get_ident()

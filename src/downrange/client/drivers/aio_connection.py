@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
         self.used_at = driver.clock.now()
         self.is_ended = False
         self._driver = driver
-        self._vigil = driver.vigil
+        self._busy_poll = driver.busy_poll
         options = driver.core.options
         codec = HeaderCodec.BINARY if options.header_codec == "binary" else HeaderCodec.JSON
         self._link: Link[Caller] = Link(codec=codec, in_flight_max=options.in_flight_max)
@@ -178,8 +178,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Resume the flows whose replies these are."""
         self._silent_since = None
-        if self._vigil is not None:
-            self._vigil.notice()
+        if self._busy_poll is not None:
+            self._busy_poll.on_read()
         for event in self._link.receive(data):
             if type(event) is ReplyArrived:
                 event.waiter.resume(event.command)

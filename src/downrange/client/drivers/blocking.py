@@ -17,7 +17,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from downrange.busy_poll import Lookout
+from downrange.busy_poll import BusyWait
 from downrange.errors import CallTimeout, ClientClosed, ConnectionLost
 from downrange.wire.codes import HeaderCodec
 from downrange.wire.link import Link, LinkBroken, ReplyArrived
@@ -40,7 +40,7 @@ class BlockingConnection:
     The socket itself never waits: a socket with a timeout asks the system twice about everything.
     """
 
-    __slots__ = ("_clock", "_link", "_lookout", "_poll", "_socket", "address", "used_at")
+    __slots__ = ("_busy_wait", "_clock", "_link", "_poll", "_socket", "address", "used_at")
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class BlockingConnection:
         self.used_at = clock.now()
         self._clock = clock
         self._socket = connected
-        self._lookout = Lookout(busy_poll) if busy_poll > 0 else None
+        self._busy_wait = BusyWait(busy_poll) if busy_poll > 0 else None
         self._link: Link[None] = Link(codec=codec)
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
@@ -123,7 +123,7 @@ class BlockingConnection:
         Raises:
             TimeoutError: Nothing came before the deadline.
         """
-        if self._lookout is None or not self._lookout.sees(
+        if self._busy_wait is None or not self._busy_wait.poll(
             partial(self._poll.poll, 0), deadline - self._clock.now()
         ):
             self._wait(deadline)

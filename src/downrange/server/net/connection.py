@@ -24,7 +24,7 @@ from downrange.wire.link import Event, Link, LinkBroken, ReplyArrived, RequestAr
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from downrange.busy_poll import Vigil
+    from downrange.busy_poll import BusyPoll
     from downrange.options import ListenerOptions
     from downrange.server.outputs import Output
     from downrange.wire.command import Command
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         peer: Peer,
         options: ListenerOptions,
         loop: asyncio.AbstractEventLoop,
-        vigil: Vigil | None = None,
+        busy_poll: BusyPoll | None = None,
     ) -> None:
         self.peer = peer
         self.active_at = loop.time()
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         self.loop = loop
         self._owner = owner
         self._options = options
-        self._vigil = vigil
+        self._busy_poll = busy_poll
         self._link: Link[_Question] = Link(frame_bytes_max=options.frame_bytes_max)
         self._events: deque[Event[_Question]] = deque()
         self._frames: list[bytes] = []
@@ -130,8 +130,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what was read."""
         self.active_at = self.loop.time()
-        if self._vigil is not None:
-            self._vigil.notice()
+        if self._busy_poll is not None:
+            self._busy_poll.on_read()
         self._events.extend(self._link.receive(data))
         self._owner.ready.append(self)
         self._owner.settle()

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from downrange.busy_poll import Vigil
+from downrange.busy_poll import BusyPoll
 from downrange.errors import CannotListen, OptionError
 from downrange.server.net.connection import Connection
 from downrange.server.net.dispatcher import Dispatcher, Service
@@ -78,7 +78,7 @@ class Listener:
         self._dispatcher = Dispatcher(
             service, clock_ms=clock_ms, logger=logger, on_closed=self._leave
         )
-        self._vigil: Vigil | None = None
+        self._busy_poll: BusyPoll | None = None
         self._socket: socket.socket | None = None
         self._address = ""
         self._port = 0
@@ -130,7 +130,7 @@ class Listener:
             _log.info("%s can be reached from other machines", self._address)
         loop = asyncio.get_running_loop()
         if self._options.busy_poll > 0:
-            self._vigil = Vigil(loop, self._options.busy_poll)
+            self._busy_poll = BusyPoll(loop, self._options.busy_poll)
         self._loops = [
             loop.create_task(self._accept(self._socket)),
             loop.create_task(self._sweep()),
@@ -263,7 +263,7 @@ class Listener:
             tls = await self._wanted_tls(accepted)
             self._connecting[task] = accepted
             await loop.connect_accepted_socket(
-                lambda: Connection(self._dispatcher, peer, self._options, loop, self._vigil),
+                lambda: Connection(self._dispatcher, peer, self._options, loop, self._busy_poll),
                 accepted,
                 ssl=tls,
                 ssl_handshake_timeout=None if tls is None else self._options.handshake_timeout,

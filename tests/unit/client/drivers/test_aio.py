@@ -91,14 +91,14 @@ def test_a_request_is_answered_over_a_connection_that_is_kept() -> None:
 
 
 def test_replies_close_to_each_other_keep_the_loop_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("downrange.busy_poll._offer_core", lambda: None)
+    monkeypatch.setattr("downrange.busy_poll._yield_core", lambda: None)
 
     async def main(driver: AioDriver, _: FakeDialer) -> None:
-        assert driver.vigil is not None
+        assert driver.busy_poll is not None
         async with asyncio.timeout(PATIENCE):
-            while not driver.vigil.is_kept:
+            while not driver.busy_poll.is_active:
                 await driver.run(asking(driver))
-        await until(lambda: not driver.vigil or not driver.vigil.is_kept)
+        await until(lambda: not driver.busy_poll or not driver.busy_poll.is_active)
 
     with_driver(main, options=ClientOptions(busy_poll=0.2))
 

@@ -86,7 +86,7 @@ def test_a_reply_may_come_in_pieces() -> None:
 
 def test_replies_may_be_waited_for_without_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
-    monkeypatch.setattr("downrange.busy_poll._offer_core", lambda: looks.append(CLOCK.now()))
+    monkeypatch.setattr("downrange.busy_poll._yield_core", lambda: looks.append(CLOCK.now()))
 
     def slow(_: Peer, command: Command) -> Command:
         time.sleep(0.05)
