@@ -17,8 +17,8 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, NamedTuple
 
 from downrange.spark.read.column_decoder import decode, decode_columns
-from downrange.spark.read.record_decoder import Decoded, Wanted, decode_each
-from downrange.spark.read.record_table import hop
+from downrange.spark.read.record_decoder import Decoded, DecodeSpec, decode_each
+from downrange.spark.read.record_table import find_records
 from downrange.spark.schema import COLUMNS
 from downrange.wire.compression import Compression, compress
 from downrange.wire.records import Record, encode_record
@@ -86,9 +86,9 @@ def replies(count: int, *, packed_every: int = 0) -> list[bytes]:
     return [b"".join(records[at : at + PER_REPLY]) for at in range(0, count, PER_REPLY)]
 
 
-def decode_by_columns(chunks: Sequence[bytes], wanted: Wanted) -> Decoded:
+def decode_by_columns(chunks: Sequence[bytes], wanted: DecodeSpec) -> Decoded:
     """Decode by columns, however few the messages are."""
-    return decode_columns(*hop(chunks), wanted)
+    return decode_columns(*find_records(chunks), wanted)
 
 
 def cost(operation: Callable[[], object]) -> float:
@@ -101,7 +101,7 @@ def cost(operation: Callable[[], object]) -> float:
 
 
 def measure(name: str, columns: tuple[str, ...], chunks: Sequence[bytes], count: int) -> Row:
-    wanted = Wanted(columns=columns, topic="orders", broker="broker-a", begin=0, end=count)
+    wanted = DecodeSpec(columns=columns, topic="orders", broker="broker-a", begin=0, end=count)
     ways = [partial(way, chunks, wanted) for way in (decode_by_columns, decode_each, decode)]
     rounds = [[cost(way) for way in ways] for _ in range(ROUNDS)]
     return Row(name, count, *(count / min(costs) for costs in zip(*rounds, strict=True)))

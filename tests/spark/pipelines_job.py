@@ -22,7 +22,7 @@ from downrange.pipelines.replay import ReplayOptions, run_replay
 from downrange.pipelines.session import make_session
 
 if TYPE_CHECKING:
-    from downrange.pipelines.summary import Moment
+    from downrange.pipelines.summary import Progress
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
@@ -87,8 +87,8 @@ def run(name_server: str, folder: Path, *, is_killed_later: bool) -> list[dict[s
             # Those that are held never tell of rows.
             has_rows = threading.Event()
 
-            def show(moment: Moment, has_rows: threading.Event = has_rows) -> None:
-                if moment.rows:
+            def show(progress: Progress, has_rows: threading.Event = has_rows) -> None:
+                if progress.rows:
                     has_rows.set()
 
             running.append(pool.submit(job, show))

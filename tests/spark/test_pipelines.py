@@ -19,7 +19,7 @@ from downrange.embedded import Cluster
 from downrange.errors import OptionError, RouteNotFound
 from downrange.pipelines import compact
 from downrange.pipelines.compact import CompactOptions, run_compact
-from downrange.pipelines.folders import FolderBusy, HadoopPlace, working_in
+from downrange.pipelines.folders import FolderBusy, HadoopFolder, lock_folder
 from downrange.pipelines.lake import LakeOptions, run_lake
 from downrange.pipelines.load import LoadOptions, run_load
 from downrange.pipelines.manifest import lake_files
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from downrange.model import ReceivedMessage
-    from downrange.pipelines.summary import Moment
+    from downrange.pipelines.summary import Progress
 
 ONCE = RunOptions(once=True)
 FUTURE = date(2100, 1, 1)
@@ -116,12 +116,12 @@ def test_lake_is_the_same_to_its_readers_however_it_is_compacted(
         body="text",
         run=ONCE,
     )
-    moments: list[Moment] = []
-    summary = run_lake(options, spark, show=moments.append)
+    reports: list[Progress] = []
+    summary = run_lake(options, spark, show=reports.append)
     assert (summary.rows, summary.ended, summary.lag) == (200, "finished", 0)
     assert summary.batches is not None
     assert summary.batches >= 4
-    assert moments
+    assert reports
     sent = sorted(place for topic in topics for place in sent_places(server, topic, 100))
     assert places(spark, output) == sent
     bodies = {row.body for row in spark.read.parquet(str(output)).collect()}
@@ -138,7 +138,7 @@ def test_lake_is_the_same_to_its_readers_however_it_is_compacted(
     assert places(spark, output) == sent
 
     with monkeypatch.context() as cut:
-        cut.setattr(compact, "sweep", _die)
+        cut.setattr(compact, "delete_unlisted", _die)
         with pytest.raises(KeyboardInterrupt):
             run_compact(settings, spark)
     after = lake_files(output)
@@ -190,7 +190,7 @@ def test_lake_refuses_what_would_lose_messages(
             ),
             spark,
         )
-    with working_in(tmp_path / "lake", "the lake"), pytest.raises(FolderBusy, match="stop it"):
+    with lock_folder(tmp_path / "lake", "the lake"), pytest.raises(FolderBusy, match="stop it"):
         run_compact(CompactOptions(output=str(tmp_path / "lake")), spark)
     with pytest.raises(OptionError, match="give either a session or them"):
         run_lake(
@@ -207,8 +207,8 @@ def test_lake_stops_when_asked_to(spark: SparkSession, server: Server, tmp_path:
     send(server, topic, range(20))
     stop = StopRequest()
 
-    def show(moment: Moment) -> None:
-        if moment.rows == 20:
+    def show(progress: Progress) -> None:
+        if progress.rows == 20:
             stop.ask()
 
     options = LakeOptions(
@@ -223,7 +223,7 @@ def test_lake_stops_when_asked_to(spark: SparkSession, server: Server, tmp_path:
 
 
 def test_small_files_of_any_file_system_are_kept(spark: SparkSession, tmp_path: Path) -> None:
-    place = HadoopPlace(f"file://{tmp_path}/deep", spark)
+    place = HadoopFolder(f"file://{tmp_path}/deep", spark)
     assert place.read("job.json") is None
     for text in ("one ü", "two"):
         place.write("job.json", text)
@@ -231,7 +231,7 @@ def test_small_files_of_any_file_system_are_kept(spark: SparkSession, tmp_path: 
     assert place.exists("job.json")
     assert (tmp_path / "deep" / "job.json").read_text() == "two"
     assert not place.is_file()
-    assert HadoopPlace(f"file://{tmp_path}/deep/job.json", spark).is_file()
+    assert HadoopFolder(f"file://{tmp_path}/deep/job.json", spark).is_file()
 
 
 # ---- load ----------------------------------------------------------------------------------------
@@ -290,8 +290,8 @@ def test_rows_of_csv_become_messages_and_bad_ones_lie_aside(
     (files / "d.csv").write_text("id,text,colour,wait\nd,last,red,0\n")
     stop = StopRequest()
 
-    def show(moment: Moment) -> None:
-        if moment.rows:
+    def show(progress: Progress) -> None:
+        if progress.rows:
             stop.ask()
 
     watched = run_load(replace(options, watch=True), spark, show=show, stop=stop)
@@ -443,8 +443,8 @@ def test_replay_sends_what_was_asked_for(
     assert (counted.rows, counted.facts["sent"]) == (20, 0)
     (tmp_path / "keys").write_text("k7\nk119\nnone\n")
     by_key = ReplayOptions(keys=("k3",), keys_file=str(tmp_path / "keys"), **common)
-    moments: list[Moment] = []
-    summary = run_replay(by_key, spark, show=moments.append)
+    reports: list[Progress] = []
+    summary = run_replay(by_key, spark, show=reports.append)
     assert (summary.rows, summary.facts["sent"], summary.ended) == (3, 3, "finished")
     found = server.read_all(target, 3)
     assert {one.properties["number"] for one in found} == {"3", "7", "119"}

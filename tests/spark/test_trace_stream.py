@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from downrange.pipelines.summary import Moment
+    from downrange.pipelines.summary import Progress
     from downrange.server.net.interception import Interception
     from downrange.server.outputs import Peer
     from downrange.wire.command import Command
@@ -169,7 +169,7 @@ def test_a_stream_goes_on_until_it_is_asked_to_stop(
     stop = StopRequest()
     deadline = time.monotonic() + PATIENCE
 
-    def look(_moment: Moment) -> None:
+    def look(_moment: Progress) -> None:
         # The last table to follow is begun when all the others are.
         if (tmp_path / "_downrange" / "checkpoint" / "consumption_windows" / "metadata").exists():
             stop.ask()

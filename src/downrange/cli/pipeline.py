@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
     from pathlib import Path
 
-    from downrange.pipelines.summary import Moment, Summary
+    from downrange.pipelines.summary import Progress, Summary
 
 #: Table -> what its flags begin with, and the heading that they stand under.
 _TABLES: Final = {
@@ -273,14 +273,14 @@ _add("trace", "downrange.pipelines.trace.pipeline", ("TraceOptions", "run_trace"
 
 
 @contextmanager
-def showing_progress(pipeline: str) -> Generator[Callable[[Moment], None]]:
+def showing_progress(pipeline: str) -> Generator[Callable[[Progress], None]]:
     """Show progress on standard error: in one line that changes, or in a line every few seconds."""
     from downrange.cli.output import console
 
     out = console(stderr=True)
     if out.is_terminal:
         with out.status(f"{pipeline}: starting Spark") as status:
-            yield lambda moment: status.update(f"{pipeline}: {moment}")
+            yield lambda progress: status.update(f"{pipeline}: {progress}")
         return
     yield PlainProgress(pipeline)
 
@@ -299,9 +299,9 @@ class PlainProgress:
         self._next = 0.0
         self._last = ""
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, progress: Progress) -> None:
         """Take note of how far it is."""
-        text = str(moment)
+        text = str(progress)
         if text != self._last and time.monotonic() >= self._next:
             self._last, self._next = text, time.monotonic() + self._SECONDS
             print(f"{self._pipeline}: {text}", file=sys.stderr, flush=True)

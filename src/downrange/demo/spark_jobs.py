@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from downrange.demo.progress import Bar
-    from downrange.pipelines.summary import Moment
+    from downrange.pipelines.summary import Progress
 
 ResultT = TypeVar("ResultT")
 
@@ -228,8 +228,8 @@ def report(
     )
 
 
-def _mover(bar: Bar) -> Callable[[Moment], None]:
-    def move(moment: Moment) -> None:
-        bar.update(moment.rows, moment.doing)
+def _mover(bar: Bar) -> Callable[[Progress], None]:
+    def move(progress: Progress) -> None:
+        bar.update(progress.rows, progress.doing)
 
     return move

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from downrange.pipelines.replay import ReplayOptions, run_replay
     from downrange.pipelines.session import JavaMissing, make_session
     from downrange.pipelines.stream_run import PipelineFailed, StopRequest
-    from downrange.pipelines.summary import Moment, Summary
+    from downrange.pipelines.summary import Moment, Progress, Summary
     from downrange.pipelines.topic_copy import TargetOptions
     from downrange.pipelines.trace.pipeline import TraceOptions, run_trace
 
@@ -38,6 +38,7 @@ __all__ = [
     "MirrorOptions",
     "Moment",
     "PipelineFailed",
+    "Progress",
     "ReplayOptions",
     "RunOptions",
     "SparkOptions",
@@ -56,7 +57,7 @@ __all__ = [
 ]
 
 #: Module -> what of it is found here.
-_HOMES: Final = {
+_MODULES: Final = {
     "compact": ("CompactOptions", "run_compact"),
     "topic_copy": ("TargetOptions",),
     "lake": ("LakeOptions", "run_lake"),
@@ -67,13 +68,13 @@ _HOMES: Final = {
     "stream_run": ("PipelineFailed", "StopRequest"),
     "session": ("JavaMissing", "make_session"),
     "options": ("ClusterOptions", "RunOptions", "SparkOptions"),
-    "summary": ("Moment", "Summary"),
+    "summary": ("Moment", "Progress", "Summary"),
     "trace.pipeline": ("TraceOptions", "run_trace"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), name)
+            return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,8 +6,8 @@ import secrets
 import threading
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from downrange.pipelines.stream_run import StopRequest, make_active, stopping_on_signals
-from downrange.pipelines.summary import Moment
+from downrange.pipelines.stream_run import StopRequest, make_active, stop_on_signals
+from downrange.pipelines.summary import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,11 +64,11 @@ def run_batch(
 
     thread = InheritableThread(target=run)
     tracker = context.statusTracker()
-    with stopping_on_signals(stop):
+    with stop_on_signals(stop):
         thread.start()
         while not done.wait(_LOOK_SECONDS) and not stop.is_wanted:
             if show is not None:
-                show(Moment(doing=_tasks(tracker, group)))
+                show(Progress(doing=_tasks(tracker, group)))
         if not done.is_set():
             context.cancelJobGroup(group)
             done.wait(_CANCEL_SECONDS)

@@ -30,21 +30,21 @@ from typing import TYPE_CHECKING, Any, Final
 from downrange.errors import OptionError
 from downrange.pipelines.folders import (
     local_path,
+    lock_folder,
     spark_path,
     sync_folder,
-    working_in,
     write_durably,
 )
 from downrange.pipelines.manifest import ManifestError, read_manifest, replace_files
-from downrange.pipelines.options import SparkOptions, says
+from downrange.pipelines.options import SparkOptions, flag
 from downrange.pipelines.stream_run import (
     PipelineFailed,
     StopRequest,
     own_session,
-    stopping_on_signals,
-    telling_why,
+    stop_on_signals,
+    translate_errors,
 )
-from downrange.pipelines.summary import Moment, Summary
+from downrange.pipelines.summary import Progress, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -75,16 +75,16 @@ class CompactOptions:
         spark: Where Spark runs.
     """
 
-    output: str = field(metadata=says("Folder of the lake.", metavar="DIR"))
-    target_mib: int = field(default=256, metadata=says("Size that files grow to.", metavar="MIB"))
+    output: str = field(metadata=flag("Folder of the lake.", metavar="DIR"))
+    target_mib: int = field(default=256, metadata=flag("Size that files grow to.", metavar="MIB"))
     before: date | None = field(
-        default=None, metadata=says("Only days before; today if not given.", metavar="DATE")
+        default=None, metadata=flag("Only days before; today if not given.", metavar="DATE")
     )
     grace: float = field(
         default=3600.0,
-        metadata=says("How long replaced files stay for who reads them.", metavar="SECONDS"),
+        metadata=flag("How long replaced files stay for who reads them.", metavar="SECONDS"),
     )
-    compression: str = field(default="zstd", metadata=says("Of the large files."))
+    compression: str = field(default="zstd", metadata=flag("Of the large files."))
     spark: SparkOptions = field(default_factory=SparkOptions)
 
     def __post_init__(self) -> None:
@@ -135,13 +135,13 @@ def run_compact(
     started = time.monotonic()
     with (
         own_session("compact", spark, options.spark, _SETTINGS) as session,
-        working_in(folder, "a compaction"),
-        stopping_on_signals(stop),
-        telling_why(),
+        lock_folder(folder, "a compaction"),
+        stop_on_signals(stop),
+        translate_errors(),
     ):
         work = Compaction(folder, options, session)
         rows, folders = work.run(stop, show)
-        deleted = sweep(folder, options.grace)
+        deleted = delete_unlisted(folder, options.grace)
     return Summary(
         pipeline="compact",
         ended="stopped" if stop.is_wanted else "finished",
@@ -194,7 +194,7 @@ class Compaction:
                 done += 1
                 if show is not None:
                     where = str(partition.relative_to(self._folder))
-                    show(Moment(rows=rows, batches=done, doing=f"{where}, {done}/{len(plan)}"))
+                    show(Progress(rows=rows, batches=done, doing=f"{where}, {done}/{len(plan)}"))
         shutil.rmtree(staging, ignore_errors=True)
         return rows, done
 
@@ -289,7 +289,7 @@ def read_retired(folder: Path) -> dict[str, float]:
     return {str(name): float(at) for name, at in dict(found).items()}
 
 
-def sweep(folder: Path, grace: float) -> int:
+def delete_unlisted(folder: Path, grace: float) -> int:
     """Delete files that no list names, and have not named for some time; return how many.
 
     These are files that were replaced, and leftovers of batches and runs that were cut.

@@ -31,7 +31,7 @@ class FolderBusy(RocketMQError):
     """Another process works in the folder."""
 
 
-class Place(Protocol):
+class Folder(Protocol):
     """A folder."""
 
     def exists(self, name: str) -> bool:
@@ -71,13 +71,13 @@ def absolute(path: str) -> str:
     return path.rstrip("/") if local is None else str(local.absolute())
 
 
-def place_of(path: str, spark: SparkSession) -> Place:
+def folder_of(path: str, spark: SparkSession) -> Folder:
     """Return a folder by its path."""
     local = local_path(path)
-    return LocalPlace(local) if local is not None else HadoopPlace(path, spark)
+    return LocalFolder(local) if local is not None else HadoopFolder(path, spark)
 
 
-class LocalPlace:
+class LocalFolder:
     """A folder on this machine.
 
     Args:
@@ -88,28 +88,28 @@ class LocalPlace:
         self._folder = folder
 
     def exists(self, name: str) -> bool:
-        """See `Place`."""
+        """See `Folder`."""
         return (self._folder / name).exists()
 
     def read(self, name: str) -> str | None:
-        """See `Place`."""
+        """See `Folder`."""
         try:
             return (self._folder / name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
 
     def write(self, name: str, text: str) -> None:
-        """See `Place`."""
+        """See `Folder`."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, text)
 
     def is_file(self) -> bool:
-        """See `Place`."""
+        """See `Folder`."""
         return self._folder.is_file()
 
 
-class HadoopPlace:
+class HadoopFolder:
     """A folder on a file system of Hadoop: HDFS, an object store.
 
     Args:
@@ -127,11 +127,11 @@ class HadoopPlace:
         self._files: Any = self._path.getFileSystem(context.hadoopConfiguration())
 
     def exists(self, name: str) -> bool:
-        """See `Place`."""
+        """See `Folder`."""
         return bool(self._files.exists(self._of(name)))
 
     def read(self, name: str) -> str | None:
-        """See `Place`."""
+        """See `Folder`."""
         if not self.exists(name):
             return None
         stream = self._files.open(self._of(name))
@@ -141,7 +141,7 @@ class HadoopPlace:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """See `Place`."""
+        """See `Folder`."""
         target = self._of(name)
         draft = self._of(f"{name}.{secrets.token_hex(4)}.tmp")
         stream = self._files.create(draft, True)
@@ -152,7 +152,7 @@ class HadoopPlace:
             raise OptionError(f"{target.toString()} cannot be written")
 
     def is_file(self) -> bool:
-        """See `Place`."""
+        """See `Folder`."""
         return bool(self._files.exists(self._path)) and bool(
             self._files.getFileStatus(self._path).isFile()
         )
@@ -188,12 +188,12 @@ def sync_folder(folder: Path) -> None:
 # ---- whose it is ---------------------------------------------------------------------------------
 
 
-def claim_checkpoint(path: str, place: Place, job: Mapping[str, Any]) -> str:
+def claim_checkpoint(path: str, folder: Folder, job: Mapping[str, Any]) -> str:
     """Take a checkpoint for a job, or go on with that of the same job.
 
     Args:
         path: For the error.
-        place: The checkpoint's folder.
+        folder: The checkpoint's folder.
         job: What makes the job what it is: topics, output. No secrets.
 
     Returns:
@@ -203,14 +203,14 @@ def claim_checkpoint(path: str, place: Place, job: Mapping[str, Any]) -> str:
         OptionError: It belongs to another job.
     """
     way_out = "give another checkpoint, or delete that folder to begin anew"
-    text = place.read(JOB_FILE)
+    text = folder.read(JOB_FILE)
     if text is None:
-        if place.exists("offsets"):
+        if folder.exists("offsets"):
             raise OptionError(
                 f"checkpoint {path} was not made by a pipeline: it lacks {JOB_FILE}; {way_out}"
             )
         found: dict[str, Any] = {"id": secrets.token_hex(8), **job}
-        place.write(JOB_FILE, json.dumps(found, indent=2) + "\n")
+        folder.write(JOB_FILE, json.dumps(found, indent=2) + "\n")
         return str(found["id"])
     try:
         known: dict[str, Any] = json.loads(text)
@@ -227,20 +227,20 @@ def claim_checkpoint(path: str, place: Place, job: Mapping[str, Any]) -> str:
     return number
 
 
-def claim_output(path: str, place: Place, job_id: str) -> None:
+def claim_output(path: str, folder: Folder, job_id: str) -> None:
     """Take an output folder for a job, or go on with its own.
 
     Raises:
         OptionError: It belongs to another job.
     """
-    owner = place.read("_downrange/" + JOB_FILE)
+    owner = folder.read("_downrange/" + JOB_FILE)
     if owner is None:
-        if place.exists("_spark_metadata"):
+        if folder.exists("_spark_metadata"):
             raise OptionError(
                 f"output {path} is another stream's: it holds _spark_metadata, but was not made by "
                 "this pipeline; give another output"
             )
-        place.write("_downrange/" + JOB_FILE, json.dumps({"id": job_id}) + "\n")
+        folder.write("_downrange/" + JOB_FILE, json.dumps({"id": job_id}) + "\n")
     elif json.loads(owner).get("id") != job_id:
         raise OptionError(
             f"output {path} was written with another checkpoint; with this one, Spark would take "
@@ -250,12 +250,12 @@ def claim_output(path: str, place: Place, job_id: str) -> None:
 
 
 @contextmanager
-def working_in(folder: Path | None, who: str) -> Generator[None]:
+def lock_folder(folder: Path | None, holder: str) -> Generator[None]:
     """Be the only process that works in an output folder of this machine.
 
     Args:
         folder: The output; None if it is elsewhere, where nothing is locked.
-        who: What the other one is told: "lake".
+        holder: What the other one is told: "lake".
 
     Raises:
         FolderBusy: Another process does.
@@ -276,6 +276,6 @@ def working_in(folder: Path | None, who: str) -> Generator[None]:
                 f"{lock.read().strip() or 'another process'} works in {folder}; stop it first"
             ) from None
         lock.truncate(0)
-        lock.write(f"{who} (process {os.getpid()})\n")
+        lock.write(f"{holder} (process {os.getpid()})\n")
         lock.flush()
         yield

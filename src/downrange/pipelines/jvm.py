@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _INCUBATOR: Final = "WARNING: Using incubator modules"
 _TRACEBACK: Final = "Traceback (most recent call last):"
 #: What a worker of Spark's says when it is done and nobody listens any more.
-_GONE_HOME: Final = ("pyspark/daemon.py", "BrokenPipeError")
+_BROKEN_PIPE: Final = ("pyspark/daemon.py", "BrokenPipeError")
 
 
 def start_context(settings: Mapping[str, str]) -> None:
@@ -35,14 +35,14 @@ def start_context(settings: Mapping[str, str]) -> None:
     gateway = launch(conf, {"stderr": subprocess.PIPE})
     process: Any = gateway.proc
     # A daemon: it ends with Java, or is left behind when this process ends first.
-    threading.Thread(target=pass_on, args=(process.stderr,), daemon=True).start()
+    threading.Thread(target=forward_errors, args=(process.stderr,), daemon=True).start()
     SparkContext(conf=conf, gateway=gateway)
 
 
-def pass_on(stream: IO[bytes]) -> None:
+def forward_errors(stream: IO[bytes]) -> None:
     """Write what comes to standard error, but for what only worries people."""
     lines = (line.decode(errors="replace") for line in stream)
-    for text in worth_telling(lines):
+    for text in without_noise(lines):
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
@@ -50,7 +50,7 @@ def pass_on(stream: IO[bytes]) -> None:
             return
 
 
-def worth_telling(lines: Iterable[str]) -> Iterator[str]:
+def without_noise(lines: Iterable[str]) -> Iterator[str]:
     """Leave out what only worries people."""
     held: list[str] = []
     for line in lines:
@@ -58,7 +58,7 @@ def worth_telling(lines: Iterable[str]) -> Iterator[str]:
             held.append(line)
             if line.startswith((" ", "\t")):
                 continue
-            if not all(any(mark in one for one in held) for mark in _GONE_HOME):
+            if not all(any(mark in one for one in held) for mark in _BROKEN_PIPE):
                 yield "".join(held)
             held = []
         elif line.startswith(_TRACEBACK):

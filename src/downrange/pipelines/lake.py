@@ -14,10 +14,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from downrange.errors import OptionError
-from downrange.pipelines.folders import absolute, claim_output, local_path, place_of, working_in
+from downrange.pipelines.folders import absolute, claim_output, folder_of, local_path, lock_folder
 from downrange.pipelines.manifest import read_manifest
-from downrange.pipelines.options import ReadingOptions, says
-from downrange.pipelines.stream_run import own_session, run_stream, take_checkpoint, telling_why
+from downrange.pipelines.options import ReadingOptions, flag
+from downrange.pipelines.stream_run import (
+    own_session,
+    run_stream,
+    take_checkpoint,
+    translate_errors,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,15 +53,15 @@ class LakeOptions(ReadingOptions):
         include_metadata: Whether to keep hosts, flags and the count of deliveries, too.
     """
 
-    output: str = field(metadata=says("Folder of the Parquet files.", metavar="DIR"))
+    output: str = field(metadata=flag("Folder of the Parquet files.", metavar="DIR"))
     body: Literal["binary", "text"] = field(
-        default="binary", metadata=says("Bodies as bytes, or as text in UTF-8.")
+        default="binary", metadata=flag("Bodies as bytes, or as text in UTF-8.")
     )
     compression: Literal["zstd", "snappy", "gzip", "uncompressed"] = field(
-        default="zstd", metadata=says("Of the files.")
+        default="zstd", metadata=flag("Of the files.")
     )
     include_metadata: bool = field(
-        default=False, metadata=says("Keep hosts, flags and counts of deliveries, too.")
+        default=False, metadata=flag("Keep hosts, flags and counts of deliveries, too.")
     )
 
     def __post_init__(self) -> None:
@@ -109,13 +114,13 @@ def run_lake(
     }
     with (
         own_session("lake", spark, options.spark, _SETTINGS) as session,
-        working_in(folder, "the lake"),
+        lock_folder(folder, "the lake"),
     ):
-        place = place_of(output, session)
+        output_folder = folder_of(output, session)
         default = f"{output}/_downrange/checkpoint"
         checkpoint, job_id = take_checkpoint(session, options.run, default, job)
-        claim_output(output, place, job_id)
-        with telling_why():
+        claim_output(output, output_folder, job_id)
+        with translate_errors():
             rows = lake_rows(messages_of(session, options), options.body)
         writer = (
             rows.writeStream.format("parquet")

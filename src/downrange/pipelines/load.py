@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
 from downrange.pipelines.file_rows import SETTINGS, FileRows, numbered
-from downrange.pipelines.folders import absolute, local_path, place_of, spark_path
-from downrange.pipelines.options import ClusterOptions, RunOptions, SparkOptions, says
+from downrange.pipelines.folders import absolute, folder_of, local_path, spark_path
+from downrange.pipelines.options import ClusterOptions, RunOptions, SparkOptions, flag
 from downrange.pipelines.row_mapping import RowMapping, checked_rows, sent_columns
-from downrange.pipelines.stream_run import own_session, run_stream, take_checkpoint, telling_why
+from downrange.pipelines.stream_run import (
+    own_session,
+    run_stream,
+    take_checkpoint,
+    translate_errors,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,53 +71,53 @@ class LoadOptions:
         spark: Where.
     """
 
-    path: str = field(metadata=says("File, folder or pattern.", metavar="PATH"))
-    topic: str = field(metadata=says("Topic to send to.", metavar="NAME"))
+    path: str = field(metadata=flag("File, folder or pattern.", metavar="PATH"))
+    topic: str = field(metadata=flag("Topic to send to.", metavar="NAME"))
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     format: Format | None = field(
-        default=None, metadata=says("Of the files; told by their names if not given.")
+        default=None, metadata=flag("Of the files; told by their names if not given.")
     )
     columns: str | None = field(
-        default=None, metadata=says("Columns: 'id BIGINT, name STRING'.", metavar="DDL")
+        default=None, metadata=flag("Columns: 'id BIGINT, name STRING'.", metavar="DDL")
     )
-    header: bool = field(default=True, metadata=says("CSV begins with the names of columns."))
-    delimiter: str = field(default=",", metadata=says("Between values of CSV.", metavar="MARK"))
+    header: bool = field(default=True, metadata=flag("CSV begins with the names of columns."))
+    delimiter: str = field(default=",", metadata=flag("Between values of CSV.", metavar="MARK"))
     body: str | None = field(
-        default=None, metadata=says("Column that is the body.", metavar="COLUMN")
+        default=None, metadata=flag("Column that is the body.", metavar="COLUMN")
     )
-    body_json: bool = field(default=False, metadata=says("The whole row is the body, as JSON."))
+    body_json: bool = field(default=False, metadata=flag("The whole row is the body, as JSON."))
     keys: tuple[str, ...] = field(
-        default=(), metadata=says("Columns that are keys: A,B.", metavar="COLUMNS")
+        default=(), metadata=flag("Columns that are keys: A,B.", metavar="COLUMNS")
     )
     tags: str | None = field(
-        default=None, metadata=says("Column that is the tag.", metavar="COLUMN")
+        default=None, metadata=flag("Column that is the tag.", metavar="COLUMN")
     )
     properties: dict[str, str] = field(
         default_factory=dict[str, str],
-        metadata=says("A property; repeatable.", metavar="NAME=COLUMN", name="property"),
+        metadata=flag("A property; repeatable.", metavar="NAME=COLUMN", name="property"),
     )
     properties_column: str | None = field(
-        default=None, metadata=says("Column that is a map of properties.", metavar="COLUMN")
+        default=None, metadata=flag("Column that is a map of properties.", metavar="COLUMN")
     )
     sharding_key: str | None = field(
-        default=None, metadata=says("Equal values meet in one queue.", metavar="COLUMN")
+        default=None, metadata=flag("Equal values meet in one queue.", metavar="COLUMN")
     )
     delay: str | None = field(
-        default=None, metadata=says("Milliseconds to deliver later.", metavar="COLUMN")
+        default=None, metadata=flag("Milliseconds to deliver later.", metavar="COLUMN")
     )
     id: str | None = field(
-        default=None, metadata=says("Column that is the message id.", metavar="COLUMN")
+        default=None, metadata=flag("Column that is the message id.", metavar="COLUMN")
     )
     bad_rows: str | None = field(
-        default=None, metadata=says("Folder for rows that cannot be sent.", metavar="DIR")
+        default=None, metadata=flag("Folder for rows that cannot be sent.", metavar="DIR")
     )
-    watch: bool = field(default=False, metadata=says("Go on, and send new files as they come."))
+    watch: bool = field(default=False, metadata=flag("Go on, and send new files as they come."))
     batch_files_max: int = field(
-        default=100, metadata=says("The most files of one batch.", metavar="COUNT")
+        default=100, metadata=flag("The most files of one batch.", metavar="COUNT")
     )
     write: dict[str, str] = field(
         default_factory=dict[str, str],
-        metadata=says(
+        metadata=flag(
             "An option of the rocketmq sink; repeatable.", metavar="NAME=VALUE", name="write-option"
         ),
     )
@@ -182,14 +187,14 @@ def run_load(
         checkpoint, _ = take_checkpoint(session, run, "", job)
         files = FileRows(
             # A stream of files reads folders and patterns: a file is the pattern of itself.
-            path=f"{path[:-1]}[{path[-1]}]" if place_of(path, session).is_file() else path,
+            path=f"{path[:-1]}[{path[-1]}]" if folder_of(path, session).is_file() else path,
             format=kind,
             columns=options.columns,
             header=options.header,
             delimiter=options.delimiter,
             batch_files_max=options.batch_files_max,
         )
-        with telling_why():
+        with translate_errors():
             columns = files.data_columns(session)
             mapping.check(columns)
             sender = BatchSender(options, mapping, columns)

@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING
 
 from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
-from downrange.pipelines.options import ReadingOptions, says
-from downrange.pipelines.stream_run import own_session, run_stream, take_checkpoint, telling_why
+from downrange.pipelines.options import ReadingOptions, flag
+from downrange.pipelines.stream_run import (
+    own_session,
+    run_stream,
+    take_checkpoint,
+    translate_errors,
+)
 from downrange.pipelines.topic_copy import (
     TOPIC_MARK,
     TargetOptions,
@@ -45,13 +50,13 @@ class MirrorOptions(ReadingOptions):
     target: TargetOptions = field(default_factory=TargetOptions)
     target_topic: str = field(
         default=TOPIC_MARK,
-        metadata=says("Topic to send to; {topic} is the one that is read.", metavar="NAME"),
+        metadata=flag("Topic to send to; {topic} is the one that is read.", metavar="NAME"),
     )
-    create: bool = field(default=False, metadata=says("Create missing topics of the target."))
-    label: str = field(default="mirror", metadata=says("Part of the message ids.", metavar="TEXT"))
+    create: bool = field(default=False, metadata=flag("Create missing topics of the target."))
+    label: str = field(default="mirror", metadata=flag("Part of the message ids.", metavar="TEXT"))
     write: dict[str, str] = field(
         default_factory=dict[str, str],
-        metadata=says(
+        metadata=flag(
             "An option of the rocketmq sink; repeatable.", metavar="NAME=VALUE", name="write-option"
         ),
     )
@@ -119,7 +124,7 @@ def run_mirror(
     }
     with own_session("mirror", spark, options.spark) as session:
         checkpoint, _ = take_checkpoint(session, options.run, "", job)
-        with telling_why():
+        with translate_errors():
             # A queue is read by one task, from its first message to its last.
             source = {**options.source_options(), "orderBy": "queue"}
             rows = copied_rows(

@@ -41,7 +41,7 @@ PIPELINES: Final = ("lake", "compact", "load", "mirror", "replay", "trace")
 _SHARED: Final = ("cluster", "target", "run", "spark")
 
 
-def says(text: str, *, metavar: str | None = None, name: str | None = None) -> dict[str, Any]:
+def flag(text: str, *, metavar: str | None = None, name: str | None = None) -> dict[str, Any]:
     """Return what a field's flag says: its help, what stands for its value, another name."""
     return {"help": text, "metavar": metavar, "name": name}
 
@@ -66,39 +66,39 @@ class ClusterOptions:
 
     name_server: str = field(
         default="127.0.0.1:9876",
-        metadata=says("Name server; several are separated by ';'.", metavar="HOST:PORT"),
+        metadata=flag("Name server; several are separated by ';'.", metavar="HOST:PORT"),
     )
     access_key: str | None = field(
-        default=None, metadata=says("Account, where access is checked.", metavar="NAME")
+        default=None, metadata=flag("Account, where access is checked.", metavar="NAME")
     )
     secret_key: str | None = field(
         default=None,
         repr=False,
-        metadata=says("Its secret; the variable or a file is safer.", metavar="SECRET"),
+        metadata=flag("Its secret; the variable or a file is safer.", metavar="SECRET"),
     )
     secret_key_file: str | None = field(
-        default=None, metadata=says("File that holds the secret alone.", metavar="FILE")
+        default=None, metadata=flag("File that holds the secret alone.", metavar="FILE")
     )
     security_token: str | None = field(
         default=None,
         repr=False,
-        metadata=says("Token of an account that is lent for a time.", metavar="TOKEN"),
+        metadata=flag("Token of an account that is lent for a time.", metavar="TOKEN"),
     )
-    tls: bool = field(default=False, metadata=says("Speak TLS."))
+    tls: bool = field(default=False, metadata=flag("Speak TLS."))
     ca: str | None = field(
         default=None,
-        metadata=says("Authorities to trust instead of the system's.", metavar="PEM"),
+        metadata=flag("Authorities to trust instead of the system's.", metavar="PEM"),
     )
     certificate: str | None = field(
-        default=None, metadata=says("Our own certificate, where one is wanted.", metavar="PEM")
+        default=None, metadata=flag("Our own certificate, where one is wanted.", metavar="PEM")
     )
     certificate_key: str | None = field(
-        default=None, metadata=says("Its private key, unless in the same file.", metavar="PEM")
+        default=None, metadata=flag("Its private key, unless in the same file.", metavar="PEM")
     )
     check_host: bool = field(
-        default=True, metadata=says("Whether a certificate must name its host.")
+        default=True, metadata=flag("Whether a certificate must name its host.")
     )
-    namespace: str | None = field(default=None, metadata=says("Put before topics.", metavar="NAME"))
+    namespace: str | None = field(default=None, metadata=flag("Put before topics.", metavar="NAME"))
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense.
@@ -166,11 +166,11 @@ class SparkOptions:
     """
 
     master: str | None = field(
-        default=None, metadata=says("Where Spark runs; local[*] if not given.", metavar="URL")
+        default=None, metadata=flag("Where Spark runs; local[*] if not given.", metavar="URL")
     )
     conf: dict[str, str] = field(
         default_factory=dict[str, str],
-        metadata=says("A setting of Spark; repeatable.", metavar="NAME=VALUE"),
+        metadata=flag("A setting of Spark; repeatable.", metavar="NAME=VALUE"),
     )
 
 
@@ -186,17 +186,17 @@ class RunOptions:
     """
 
     once: bool = field(
-        default=False, metadata=says("End when all is done that was there at the start.")
+        default=False, metadata=flag("End when all is done that was there at the start.")
     )
     every: float | None = field(
-        default=None, metadata=says("Seconds from one batch to the next.", metavar="SECONDS")
+        default=None, metadata=flag("Seconds from one batch to the next.", metavar="SECONDS")
     )
     checkpoint: str | None = field(
-        default=None, metadata=says("Folder that keeps the place reached.", metavar="DIR")
+        default=None, metadata=flag("Folder that keeps the place reached.", metavar="DIR")
     )
     stop_within: float = field(
         default=60.0,
-        metadata=says("How long a batch may go on after a signal.", metavar="SECONDS"),
+        metadata=flag("How long a batch may go on after a signal.", metavar="SECONDS"),
     )
 
     def __post_init__(self) -> None:
@@ -229,24 +229,24 @@ class ReadingOptions:
         spark: Where.
     """
 
-    topics: tuple[str, ...] = field(metadata=says("Topic; repeatable.", name="topic"))
+    topics: tuple[str, ...] = field(metadata=flag("Topic; repeatable.", name="topic"))
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     start: str = field(
         default="earliest",
-        metadata=says("Where a new job begins: earliest, latest, or a time.", metavar="WHERE"),
+        metadata=flag("Where a new job begins: earliest, latest, or a time.", metavar="WHERE"),
     )
     tags: str | None = field(
-        default=None, metadata=says("Only messages with such tags: 'a || b'.", metavar="EXPRESSION")
+        default=None, metadata=flag("Only messages with such tags: 'a || b'.", metavar="EXPRESSION")
     )
     batch_messages_max: int = field(
-        default=1_000_000, metadata=says("The most messages of one batch.", metavar="COUNT")
+        default=1_000_000, metadata=flag("The most messages of one batch.", metavar="COUNT")
     )
     fail_on_data_loss: bool = field(
-        default=True, metadata=says("Whether to end when unread messages went away.")
+        default=True, metadata=flag("Whether to end when unread messages went away.")
     )
     read: dict[str, str] = field(
         default_factory=dict[str, str],
-        metadata=says(
+        metadata=flag(
             "An option of the rocketmq source; repeatable.",
             metavar="NAME=VALUE",
             name="read-option",

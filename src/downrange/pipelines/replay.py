@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
 from downrange.pipelines.batch_run import run_batch
-from downrange.pipelines.options import ClusterOptions, SparkOptions, says, time_ms
-from downrange.pipelines.stream_run import own_session, telling_why
+from downrange.pipelines.options import ClusterOptions, SparkOptions, flag, time_ms
+from downrange.pipelines.stream_run import own_session, translate_errors
 from downrange.pipelines.summary import Summary
 from downrange.pipelines.topic_copy import TargetOptions, copied_rows, find_queues, write_options
 
@@ -54,34 +54,34 @@ class ReplayOptions:
         spark: Where Spark runs.
     """
 
-    topic: str = field(metadata=says("Topic to read.", metavar="TOPIC"))
-    target_topic: str = field(metadata=says("Topic to send to.", metavar="NAME"))
+    topic: str = field(metadata=flag("Topic to read.", metavar="TOPIC"))
+    target_topic: str = field(metadata=flag("Topic to send to.", metavar="NAME"))
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     target: TargetOptions = field(default_factory=TargetOptions)
     from_time: str | None = field(
-        default=None, metadata=says("Stored at this time or later.", metavar="TIME", name="from")
+        default=None, metadata=flag("Stored at this time or later.", metavar="TIME", name="from")
     )
     to_time: str | None = field(
-        default=None, metadata=says("Stored before this time.", metavar="TIME", name="to")
+        default=None, metadata=flag("Stored before this time.", metavar="TIME", name="to")
     )
     keys: tuple[str, ...] = field(
-        default=(), metadata=says("With this key; repeatable.", metavar="KEY", name="key")
+        default=(), metadata=flag("With this key; repeatable.", metavar="KEY", name="key")
     )
     keys_file: str | None = field(
-        default=None, metadata=says("File with more keys, one in a line.", metavar="FILE")
+        default=None, metadata=flag("File with more keys, one in a line.", metavar="FILE")
     )
     tags: str | None = field(
-        default=None, metadata=says("With such tags: 'a || b'.", metavar="EXPRESSION")
+        default=None, metadata=flag("With such tags: 'a || b'.", metavar="EXPRESSION")
     )
     label: str = field(
         default="replay",
-        metadata=says("Part of the message ids; another one sends anew.", metavar="TEXT"),
+        metadata=flag("Part of the message ids; another one sends anew.", metavar="TEXT"),
     )
-    dry_run: bool = field(default=False, metadata=says("Count only, send nothing."))
-    create: bool = field(default=False, metadata=says("Create the target topic if missing."))
+    dry_run: bool = field(default=False, metadata=flag("Count only, send nothing."))
+    create: bool = field(default=False, metadata=flag("Create the target topic if missing."))
     read: dict[str, str] = field(
         default_factory=dict[str, str],
-        metadata=says(
+        metadata=flag(
             "An option of the rocketmq source; repeatable.",
             metavar="NAME=VALUE",
             name="read-option",
@@ -89,7 +89,7 @@ class ReplayOptions:
     )
     write: dict[str, str] = field(
         default_factory=dict[str, str],
-        metadata=says(
+        metadata=flag(
             "An option of the rocketmq sink; repeatable.", metavar="NAME=VALUE", name="write-option"
         ),
     )
@@ -172,7 +172,7 @@ def run_replay(
     if not options.dry_run:
         names = {options.topic: options.target_topic}
         queue_counts = find_queues(options.cluster, target, names, create=options.create)
-    with own_session("replay", spark, options.spark) as session, telling_why():
+    with own_session("replay", spark, options.spark) as session, translate_errors():
         found = wanted_messages(session, options, keys)
         if options.dry_run:
             rows, ended = run_batch(session, lambda: found.count(), show=show, stop=stop)

@@ -136,8 +136,8 @@ def sent_columns(rows: DataFrame, *, fail: bool) -> DataFrame:
     body: Column = F.col("body")
     if fail:
         place = F.concat(F.col("file"), F.lit(", row "), F.col("row"), F.lit(": "))
-        told = F.raise_error(F.concat(place, F.col("problem")))
-        body = F.when(F.col("problem").isNotNull(), told.cast("binary")).otherwise(body)
+        failure = F.raise_error(F.concat(place, F.col("problem")))
+        body = F.when(F.col("problem").isNotNull(), failure.cast("binary")).otherwise(body)
     more = ("keys", "tags", "properties", "sharding_key", "delay_time_ms", "msg_id")
     return rows.select(body.alias("body"), *more)
 

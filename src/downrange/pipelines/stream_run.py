@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from downrange.errors import OptionError, RocketMQError
-from downrange.pipelines.folders import absolute, claim_checkpoint, place_of
+from downrange.pipelines.folders import absolute, claim_checkpoint, folder_of
 from downrange.pipelines.session import make_session
-from downrange.pipelines.summary import Moment, Summary
+from downrange.pipelines.summary import Progress, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from downrange.pipelines.options import RunOptions, SparkOptions
     from downrange.pipelines.summary import Ended
 
-    Show = Callable[[Moment], None]
+    Show = Callable[[Progress], None]
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK_SECONDS: Final = 0.2
@@ -71,7 +71,7 @@ class StopRequest:
 
 
 @contextmanager
-def stopping_on_signals(stop: StopRequest) -> Generator[None]:
+def stop_on_signals(stop: StopRequest) -> Generator[None]:
     """Let SIGINT and SIGTERM ask to stop; a second one ends the process at once.
 
     Only the main thread can have signals; elsewhere nothing is changed.
@@ -166,7 +166,7 @@ def run_stream(
     elif run.every is not None:
         writer = writer.trigger(processingTime=f"{round(run.every * 1000)} milliseconds")
     started = time.monotonic()
-    with stopping_on_signals(stop), telling_why():
+    with stop_on_signals(stop), translate_errors():
         ended, last = _run_to_end(writer, run, stop, show)
     return Summary(
         pipeline=name,
@@ -181,14 +181,14 @@ def run_stream(
 
 def _run_to_end(
     writer: DataStreamWriter, run: RunOptions, stop: StopRequest, show: Show | None
-) -> tuple[Ended, Moment]:
+) -> tuple[Ended, Progress]:
     from pyspark.errors import StreamingQueryException
 
     for attempts_left in reversed(range(_START_ATTEMPTS)):
         query = writer.start()
-        watch = StreamWatch(query)
+        progress = StreamProgress(query)
         try:
-            return _follow(query, watch, run, stop, show), watch.look()
+            return _follow(query, progress, run, stop, show), progress.update()
         except StreamingQueryException as error:
             # Spark gives the Python of a source ten seconds to start, and a busy machine may need
             # more. Nothing was done by then, so it may be tried again.
@@ -200,7 +200,7 @@ def _run_to_end(
 
 def _follow(
     query: StreamingQuery,
-    watch: StreamWatch,
+    progress: StreamProgress,
     run: RunOptions,
     stop: StopRequest,
     show: Show | None,
@@ -208,9 +208,9 @@ def _follow(
     try:
         while query.isActive and not stop.wait(_LOOK_SECONDS):
             if show is not None:
-                show(watch.look())
+                show(progress.update())
         if query.isActive:
-            finish_batch(query, run.stop_within, lambda: show and show(watch.look("stopping")))
+            finish_batch(query, run.stop_within, lambda: show and show(progress.update("stopping")))
             query.stop()
             return "stopped"
     except BaseException:
@@ -221,7 +221,7 @@ def _follow(
     return "stopped" if stop.is_wanted and not run.once else "finished"
 
 
-def finish_batch(query: StreamingQuery, within: float, tell: Callable[[], object]) -> None:
+def finish_batch(query: StreamingQuery, within: float, show: Callable[[], object]) -> None:
     """Wait until the batch that runs now is done, but not longer than some seconds."""
     deadline = time.monotonic() + within
     before = _last_batch(query)
@@ -231,7 +231,7 @@ def finish_batch(query: StreamingQuery, within: float, tell: Callable[[], object
         and _last_batch(query) == before
         and time.monotonic() < deadline
     ):
-        tell()
+        show()
         time.sleep(_LOOK_SECONDS / 4)
 
 
@@ -244,7 +244,7 @@ def _last_batch(query: StreamingQuery) -> int:
     return int(last["batchId"]) - (0 if last["numInputRows"] else 1)
 
 
-class StreamWatch:
+class StreamProgress:
     """Adds up what a stream reports of its batches.
 
     Args:
@@ -260,7 +260,7 @@ class StreamWatch:
         self._speed = 0.0
         self._lag: int | None = None
 
-    def look(self, doing: str = "") -> Moment:
+    def update(self, doing: str = "") -> Progress:
         """Take in the reports that came since the last look."""
         last = self._query.lastProgress
         # Fetching all of them is slow, and there is a new one per batch only.
@@ -270,7 +270,7 @@ class StreamWatch:
                 if _key(report) not in self._seen:
                     self._take(report)
             self._seen = {_key(report) for report in reports}
-        return Moment(
+        return Progress(
             rows=self._rows,
             batches=self._batches,
             rows_per_second=self._speed,
@@ -324,7 +324,7 @@ def _queues(offset: Any) -> dict[tuple[str, str, str], int] | None:
 
 
 @contextmanager
-def telling_why() -> Generator[None]:
+def translate_errors() -> Generator[None]:
     """Turn an error of Spark into one that says what happened, without a page of Java.
 
     Raises:
@@ -353,8 +353,8 @@ def reason_of(text: str) -> tuple[str, str]:
             return found[-1][1], found[-1][2].strip()
     if raised := _RAISED.search(text):
         return "", raised[1].strip()
-    if told := _SPARK_ERROR.search(text):
-        return "", told[0].strip()
+    if spark_error := _SPARK_ERROR.search(text):
+        return "", spark_error[0].strip()
     return "", text.strip().splitlines()[0] if text.strip() else "Spark gave no reason"
 
 
@@ -376,4 +376,4 @@ def take_checkpoint(
         OptionError: It belongs to another job.
     """
     checkpoint = absolute(run.checkpoint or default)
-    return checkpoint, claim_checkpoint(checkpoint, place_of(checkpoint, spark), job)
+    return checkpoint, claim_checkpoint(checkpoint, folder_of(checkpoint, spark), job)

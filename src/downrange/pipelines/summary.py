@@ -10,7 +10,7 @@ Ended: TypeAlias = Literal["finished", "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Progress:
     """How far a running pipeline is.
 
     Attributes:
@@ -32,6 +32,10 @@ class Moment:
         if self.lag is not None:
             parts.append(f"lag {self.lag:,}")
         return ", ".join(parts) + (f" ({self.doing})" if self.doing else "")
+
+
+#: The former name of `Progress`, kept for programs that use it.
+Moment = Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

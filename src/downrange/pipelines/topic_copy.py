@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import OptionError, RouteNotFound
-from downrange.pipelines.options import ClusterOptions, says
+from downrange.pipelines.options import ClusterOptions, flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ class TargetOptions(ClusterOptions):
 
     name_server: str = field(
         default="",
-        metadata=says("Name server; the cluster that is read if not given.", metavar="HOST:PORT"),
+        metadata=flag("Name server; the cluster that is read if not given.", metavar="HOST:PORT"),
     )
 
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ __all__ = [
     "register",
 ]
 
-_HOMES: Final = {
+_MODULES: Final = {
     "DataLost": "read.losses",
     "DownrangeDataSource": "source",
     "LagListener": "read.lag",
@@ -63,7 +63,7 @@ def register(spark: SparkSession) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require("the Spark data source", "spark")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

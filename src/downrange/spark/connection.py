@@ -18,7 +18,7 @@ from downrange.memory import keep_freed_memory
 from downrange.options import TLS, ClientOptions, Credentials
 
 if TYPE_CHECKING:
-    from downrange.spark.option_reader import Texts
+    from downrange.spark.option_reader import OptionReader
 
 _lock: Final = threading.Lock()
 _clients: Final[dict[tuple[int, ConnectionOptions], Client]] = {}
@@ -78,13 +78,13 @@ def close_clients() -> None:
 atexit.register(close_clients)
 
 
-def take_connection(texts: Texts) -> ConnectionOptions:
+def take_connection(reader: OptionReader) -> ConnectionOptions:
     """Take the options of a connection; secrets may come from the environment instead.
 
     Raises:
         OptionError: An option is missing, or makes no sense.
     """
-    name_server = texts.text("nameServer", env="NAMESRV_ADDR")
+    name_server = reader.text("nameServer", env="NAMESRV_ADDR")
     if name_server is None:
         raise OptionError(
             "option nameServer is missing: give the address of a name server, such as "
@@ -92,17 +92,17 @@ def take_connection(texts: Texts) -> ConnectionOptions:
         )
     return ConnectionOptions(
         name_server=name_server.replace(",", ";"),
-        credentials=_take_credentials(texts),
-        tls=_take_tls(texts),
-        namespace=texts.text("namespace"),
-        call_timeout=texts.milliseconds("callTimeoutMs", 10_000),
+        credentials=_take_credentials(reader),
+        tls=_take_tls(reader),
+        namespace=reader.text("namespace"),
+        call_timeout=reader.milliseconds("callTimeoutMs", 10_000),
     )
 
 
-def _take_credentials(texts: Texts) -> Credentials | None:
-    access_key = texts.text("accessKey", env="DOWNRANGE_ACCESS_KEY")
-    secret_key = texts.text("secretKey", env="DOWNRANGE_SECRET_KEY")
-    token = texts.text("securityToken", env="DOWNRANGE_SECURITY_TOKEN")
+def _take_credentials(reader: OptionReader) -> Credentials | None:
+    access_key = reader.text("accessKey", env="DOWNRANGE_ACCESS_KEY")
+    secret_key = reader.text("secretKey", env="DOWNRANGE_SECRET_KEY")
+    token = reader.text("securityToken", env="DOWNRANGE_SECURITY_TOKEN")
     if (access_key is None) != (secret_key is None):
         raise OptionError("options accessKey and secretKey belong together; give both or neither")
     if access_key is None or secret_key is None:
@@ -110,12 +110,12 @@ def _take_credentials(texts: Texts) -> Credentials | None:
     return Credentials(access_key, secret_key, token)
 
 
-def _take_tls(texts: Texts) -> TLS | None:
+def _take_tls(reader: OptionReader) -> TLS | None:
     names = ("tls.ca", "tls.certificate", "tls.key", "tls.keyPassword")
-    is_wanted = texts.truth("tls.enabled", any(map(texts.has, names)))
-    ca, certificate, key, password = map(texts.text, names)
-    check_host = texts.truth("tls.checkHost", True)
-    verify = texts.truth("tls.verify", True)
+    is_wanted = reader.boolean("tls.enabled", any(map(reader.has, names)))
+    ca, certificate, key, password = map(reader.text, names)
+    check_host = reader.boolean("tls.checkHost", True)
+    verify = reader.boolean("tls.verify", True)
     if not is_wanted:
         return None
     return TLS(

@@ -18,7 +18,7 @@ from downrange.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_TRUTHS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 _SECONDS: Final = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
@@ -38,7 +38,7 @@ _HINTS: Final = {
 }
 
 
-class Texts:
+class OptionReader:
     """The options of one `load` or `save`, on their way into typed ones.
 
     Args:
@@ -73,14 +73,14 @@ class Texts:
             raise OptionError(f"option {name}={text!r} is none of {', '.join(choices)}")
         return text
 
-    def truth(self, name: str, default: bool) -> bool:
+    def boolean(self, name: str, default: bool) -> bool:
         """Take true or false."""
         text = self.text(name)
         if text is None:
             return default
-        if text.lower() not in _TRUTHS:
+        if text.lower() not in _BOOLEANS:
             raise OptionError(f"option {name}={text!r} is neither true nor false")
-        return _TRUTHS[text.lower()]
+        return _BOOLEANS[text.lower()]
 
     def number(self, name: str, default: int, *, least: int = 1) -> int:
         """Take a whole number."""
@@ -131,7 +131,7 @@ class Texts:
             return None
         return json_object(name, text)
 
-    def meant(self, names: Iterable[str]) -> str | None:
+    def similar(self, names: Iterable[str]) -> str | None:
         """Return which of some names an option that is given looks like."""
         by_lower = {name.lower(): name for name in names}
         for lower in self._given:
@@ -139,7 +139,7 @@ class Texts:
                 return f"{self._given[lower][0]!r}; did you mean {by_lower[close[0]]}?"
         return None
 
-    def finish(self) -> None:
+    def reject_unknown(self) -> None:
         """Refuse what is left.
 
         Raises:

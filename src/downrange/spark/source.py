@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from downrange.spark.option_reader import Texts
+from downrange.spark.option_reader import OptionReader
 from downrange.spark.read.batch_reader import RocketMQReader, check_batch_only
 from downrange.spark.read.read_options import SELECTIONS, ReadOptions, parse_read
 from downrange.spark.read.stream_reader import RocketMQStreamReader, check_stream_only
@@ -40,10 +40,10 @@ class RocketMQDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         # Nobody says here whether it is a read or a write: the options do.
-        texts = Texts(self.options)
-        if any(map(texts.has, SELECTIONS)):
+        reader = OptionReader(self.options)
+        if any(map(reader.has, SELECTIONS)):
             parse_read(self.options)
-        elif any(map(texts.has, WRITE_NAMES)):
+        elif any(map(reader.has, WRITE_NAMES)):
             parse_write(self.options)
 
     @classmethod

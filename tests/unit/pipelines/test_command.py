@@ -15,7 +15,7 @@ from downrange.cli import app
 from downrange.cli.pipeline import PlainProgress
 from downrange.pipelines import compact, lake, load, mirror, replay
 from downrange.pipelines.stream_run import PipelineFailed
-from downrange.pipelines.summary import Moment, Summary
+from downrange.pipelines.summary import Progress, Summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ class Calls:
 
     def __call__(self, options: Any, *, show: Any) -> Summary:
         self.options.append(options)
-        show(Moment(rows=5, rows_per_second=2.5, lag=1))
+        show(Progress(rows=5, rows_per_second=2.5, lag=1))
         if self.error is not None:
             raise self.error
         facts = {"output": "there"}
@@ -167,5 +167,5 @@ def test_help_needs_no_spark() -> None:
 def test_lines_come_not_too_often(capsys: pytest.CaptureFixture[str]) -> None:
     show = PlainProgress("lake")
     for rows in range(1000):
-        show(Moment(rows=rows))
+        show(Progress(rows=rows))
     assert capsys.readouterr().err.splitlines()[0] == "lake: 0 rows, 0 rows/s"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from downrange.pipelines.compact import day_of, plan_bins, read_retired, sweep
+from downrange.pipelines.compact import day_of, delete_unlisted, plan_bins, read_retired
 from downrange.pipelines.manifest import ListedFile, Manifest, ManifestError
 from tests.unit.pipelines.test_manifest import write_list
 
@@ -82,14 +82,14 @@ def test_files_that_no_list_names_are_deleted_after_their_time(tmp_path: Path) -
         os.utime(path, (old, old))
     retired = {str((day / "replaced.parquet").relative_to(tmp_path)): time.time()}
     (tmp_path / "_downrange" / "retired.json").write_text(json.dumps(retired))
-    assert sweep(tmp_path, grace=500) == 1
+    assert delete_unlisted(tmp_path, grace=500) == 1
     # The one that was replaced just now may still be read by somebody.
     assert sorted(path.name for path in day.glob("*.parquet")) == [
         "a.parquet",
         "b.parquet",
         "replaced.parquet",
     ]
-    assert sweep(tmp_path, grace=0) == 1
+    assert delete_unlisted(tmp_path, grace=0) == 1
     assert sorted(path.name for path in day.iterdir()) == [
         ".a.parquet.crc",
         ".b.parquet.crc",
@@ -105,7 +105,7 @@ def test_file_that_is_noted_as_replaced_but_listed_stays(tmp_path: Path) -> None
     # A run was killed after the note, before the new list.
     retired = {str((day / "a.parquet").relative_to(tmp_path)): 0.0}
     (tmp_path / "_downrange" / "retired.json").write_text(json.dumps(retired))
-    sweep(tmp_path, grace=0)
+    delete_unlisted(tmp_path, grace=0)
     assert (day / "a.parquet").exists()
 
 
@@ -113,4 +113,4 @@ def test_damaged_note_is_refused(tmp_path: Path) -> None:
     lake(tmp_path)
     (tmp_path / "_downrange" / "retired.json").write_text("{")
     with pytest.raises(ManifestError, match="is damaged"):
-        sweep(tmp_path, grace=0)
+        delete_unlisted(tmp_path, grace=0)

@@ -10,13 +10,13 @@ import pytest
 from downrange.errors import OptionError
 from downrange.pipelines.folders import (
     FolderBusy,
-    LocalPlace,
+    LocalFolder,
     absolute,
     claim_checkpoint,
     claim_output,
     local_path,
+    lock_folder,
     spark_path,
-    working_in,
     write_durably,
 )
 
@@ -38,7 +38,7 @@ def test_path_is_escaped_where_spark_sees_a_pattern() -> None:
 
 
 def test_job_goes_on_with_its_own_checkpoint(tmp_path: Path) -> None:
-    place = LocalPlace(tmp_path / "check")
+    place = LocalFolder(tmp_path / "check")
     first = claim_checkpoint("check", place, JOB)
     (tmp_path / "check" / "offsets").mkdir()
     assert claim_checkpoint("check", place, JOB) == first
@@ -56,7 +56,7 @@ def test_job_goes_on_with_its_own_checkpoint(tmp_path: Path) -> None:
 def test_checkpoint_of_another_job_is_refused(
     tmp_path: Path, other: dict[str, object], problem: str
 ) -> None:
-    place = LocalPlace(tmp_path)
+    place = LocalFolder(tmp_path)
     claim_checkpoint("check", place, JOB)
     with pytest.raises(OptionError, match=problem):
         claim_checkpoint("check", place, other)
@@ -65,18 +65,18 @@ def test_checkpoint_of_another_job_is_refused(
 def test_checkpoint_that_no_pipeline_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     with pytest.raises(OptionError, match=r"was not made by a pipeline: it lacks job\.json"):
-        claim_checkpoint("check", LocalPlace(tmp_path), JOB)
+        claim_checkpoint("check", LocalFolder(tmp_path), JOB)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "{"])
 def test_damaged_claim_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.json").write_text(text)
     with pytest.raises(OptionError, match="is damaged"):
-        claim_checkpoint("check", LocalPlace(tmp_path), JOB)
+        claim_checkpoint("check", LocalFolder(tmp_path), JOB)
 
 
 def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
-    place = LocalPlace(tmp_path)
+    place = LocalFolder(tmp_path)
     claim_output("out", place, "one")
     claim_output("out", place, "one")
     with pytest.raises(OptionError, match="was written with another checkpoint"):
@@ -86,17 +86,17 @@ def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
 def test_output_of_another_stream_is_refused(tmp_path: Path) -> None:
     (tmp_path / "_spark_metadata").mkdir()
     with pytest.raises(OptionError, match="is another stream's"):
-        claim_output("out", LocalPlace(tmp_path), "one")
+        claim_output("out", LocalFolder(tmp_path), "one")
 
 
 def test_only_one_works_in_a_folder(tmp_path: Path) -> None:
     with (
-        working_in(tmp_path, "the lake"),
+        lock_folder(tmp_path, "the lake"),
         pytest.raises(FolderBusy, match=r"the lake \(process \d+\) works in .*; stop it first"),
-        working_in(tmp_path, "another"),
+        lock_folder(tmp_path, "another"),
     ):
         pass
-    with working_in(tmp_path, "another"), working_in(None, "nobody"):
+    with lock_folder(tmp_path, "another"), lock_folder(None, "nobody"):
         pass
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from downrange.pipelines.jvm import pass_on, worth_telling
+from downrange.pipelines.jvm import forward_errors, without_noise
 
 if TYPE_CHECKING:
     import pytest
@@ -24,13 +24,13 @@ REAL = [
 
 def test_only_worries_are_left_out() -> None:
     lines = ["WARNING: Using incubator modules: x\n", "one\n", *GONE, "two\n", *REAL, "three\n"]
-    assert "".join(worth_telling(lines)) == "".join(["one\n", "two\n", *REAL, "three\n"])
+    assert "".join(without_noise(lines)) == "".join(["one\n", "two\n", *REAL, "three\n"])
 
 
 def test_traceback_that_is_cut_is_passed_on() -> None:
-    assert "".join(worth_telling(REAL[:2])) == "".join(REAL[:2])
+    assert "".join(without_noise(REAL[:2])) == "".join(REAL[:2])
 
 
 def test_lines_reach_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    pass_on(io.BytesIO(b"spark: ERROR \xff\n"))
+    forward_errors(io.BytesIO(b"spark: ERROR \xff\n"))
     assert capsys.readouterr().err == "spark: ERROR \ufffd\n"

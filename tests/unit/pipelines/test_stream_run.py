@@ -17,14 +17,14 @@ from downrange.pipelines.options import RunOptions
 from downrange.pipelines.stream_run import (
     PipelineFailed,
     StopRequest,
-    StreamWatch,
+    StreamProgress,
     finish_batch,
     lag_of,
     reason_of,
     run_stream,
-    stopping_on_signals,
+    stop_on_signals,
 )
-from downrange.pipelines.summary import Moment, Summary
+from downrange.pipelines.summary import Progress, Summary
 
 
 def report(batch: int, rows: int, *, at: str = "t", lag: int = 0) -> dict[str, Any]:
@@ -59,13 +59,13 @@ class FakeQuery:
 
 def test_reports_are_counted_once() -> None:
     query = FakeQuery()
-    watch = StreamWatch(cast("Any", query))
-    assert watch.look() == Moment()
+    progress = StreamProgress(cast("Any", query))
+    assert progress.update() == Progress()
     query.reports = [report(0, 5), report(1, 7, lag=4)]
-    assert watch.look() == Moment(rows=12, batches=2, rows_per_second=50.0, lag=4)
+    assert progress.update() == Progress(rows=12, batches=2, rows_per_second=50.0, lag=4)
     # An idle report has the number of the batch to come.
     query.reports = [report(1, 7, lag=4), report(2, 0, at="idle"), report(2, 3)]
-    found = watch.look("busy")
+    found = progress.update("busy")
     assert (found.rows, found.batches, found.lag) == (15, 3, 0)
     assert str(found) == "15 rows, 50 rows/s, lag 0 (busy)"
 
@@ -147,7 +147,7 @@ def test_error_is_found_in_a_page_of_java(text: str, kind: str, reason: str) -> 
 def test_first_signal_asks_to_stop_and_handlers_come_back() -> None:
     stop = StopRequest()
     before = signal.getsignal(signal.SIGTERM)
-    with stopping_on_signals(stop):
+    with stop_on_signals(stop):
         assert not stop.wait(0)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.wait(5)
@@ -157,7 +157,7 @@ def test_first_signal_asks_to_stop_and_handlers_come_back() -> None:
 def test_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[int] = []
     monkeypatch.setattr(os, "_exit", ends.append)
-    with stopping_on_signals(StopRequest()):
+    with stop_on_signals(StopRequest()):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
     assert ends == [130]
@@ -168,7 +168,7 @@ def test_thread_has_no_signals() -> None:
     seen: list[Any] = []
 
     def run() -> None:
-        with stopping_on_signals(StopRequest()):
+        with stop_on_signals(StopRequest()):
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=run)

@@ -1,4 +1,4 @@
-"""Options as texts: typed, each taken once, and a typo is never passed over."""
+"""Options as reader: typed, each taken once, and a typo is never passed over."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.errors import OptionError
-from downrange.spark.option_reader import Texts
+from downrange.spark.option_reader import OptionReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def test_names_know_no_case() -> None:
-    texts = Texts({"SubScribe": "orders", "FAILONDATALOSS": "No"})
-    assert texts.has("subscribe")
-    assert texts.text("subscribe") == "orders"
-    assert texts.truth("failOnDataLoss", True) is False
-    texts.finish()
+    reader = OptionReader({"SubScribe": "orders", "FAILONDATALOSS": "No"})
+    assert reader.has("subscribe")
+    assert reader.text("subscribe") == "orders"
+    assert reader.boolean("failOnDataLoss", True) is False
+    reader.reject_unknown()
 
 
 def test_what_is_not_given_has_its_default() -> None:
-    texts = Texts({})
-    assert texts.text("a") is None
-    assert texts.text("a", "b") == "b"
-    assert texts.truth("c", True) is True
-    assert texts.number("d", 7) == 7
-    assert texts.number_or_none("e") is None
-    assert texts.milliseconds("f", 200) == 0.2
-    assert texts.duration("g", 900.0) == 900.0
-    assert texts.words("h") == ()
-    assert texts.json("i") is None
-    assert texts.choice("j", "none", ("none", "queue")) == "none"
+    reader = OptionReader({})
+    assert reader.text("a") is None
+    assert reader.text("a", "b") == "b"
+    assert reader.boolean("c", True) is True
+    assert reader.number("d", 7) == 7
+    assert reader.number_or_none("e") is None
+    assert reader.milliseconds("f", 200) == 0.2
+    assert reader.duration("g", 900.0) == 900.0
+    assert reader.words("h") == ()
+    assert reader.json("i") is None
+    assert reader.choice("j", "none", ("none", "queue")) == "none"
 
 
 def test_the_environment_speaks_where_no_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACE", "from-outside")
-    assert Texts({}).text("place", env="PLACE") == "from-outside"
-    assert Texts({"place": "given"}).text("place", env="PLACE") == "given"
+    assert OptionReader({}).text("place", env="PLACE") == "from-outside"
+    assert OptionReader({"place": "given"}).text("place", env="PLACE") == "given"
     monkeypatch.setenv("PLACE", "")
-    assert Texts({}).text("place", "default", env="PLACE") == "default"
+    assert OptionReader({}).text("place", "default", env="PLACE") == "default"
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_the_environment_speaks_where_no_option_does(monkeypatch: pytest.MonkeyP
     [("15m", 900.0), ("200 ms", 0.2), ("30", 30.0), ("1.5h", 5400.0), ("2 SECONDS", 2.0)],
 )
 def test_a_duration_names_its_unit(text: str, seconds: float) -> None:
-    assert Texts({"d": text}).duration("d", 0.0) == pytest.approx(seconds)
+    assert OptionReader({"d": text}).duration("d", 0.0) == pytest.approx(seconds)
 
 
 def test_words_are_separated_by_commas_and_counted_once() -> None:
-    assert Texts({"w": " a, b,,a "}).words("w") == ("a", "b")
+    assert OptionReader({"w": " a, b,,a "}).words("w") == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,15 @@ def test_words_are_separated_by_commas_and_counted_once() -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(given: str, take: str, problem: str) -> None:
-    texts = Texts({"Option": given})
+    reader = OptionReader({"Option": given})
     takes: dict[str, Callable[[], object]] = {
-        "text": lambda: texts.text("option"),
-        "truth": lambda: texts.truth("option", True),
-        "number": lambda: texts.number("option", 1),
-        "duration": lambda: texts.duration("option", 1.0),
-        "words": lambda: texts.words("option"),
-        "json": lambda: texts.json("option"),
-        "choice": lambda: texts.choice("option", "none", ("none", "queue")),
+        "text": lambda: reader.text("option"),
+        "truth": lambda: reader.boolean("option", True),
+        "number": lambda: reader.number("option", 1),
+        "duration": lambda: reader.duration("option", 1.0),
+        "words": lambda: reader.words("option"),
+        "json": lambda: reader.json("option"),
+        "choice": lambda: reader.choice("option", "none", ("none", "queue")),
     }
     with pytest.raises(OptionError, match="option") as caught:
         takes[take]()
@@ -97,13 +97,16 @@ def test_what_cannot_be_read_is_refused_by_name(given: str, take: str, problem: 
     ],
 )
 def test_what_nobody_takes_is_refused_with_a_hint(name: str, hint: str) -> None:
-    texts = Texts({name: "1"})
-    texts.number_or_none("maxOffsetsPerTrigger")
+    reader = OptionReader({name: "1"})
+    reader.number_or_none("maxOffsetsPerTrigger")
     with pytest.raises(OptionError, match=f"unknown option '{name}'") as caught:
-        texts.finish()
+        reader.reject_unknown()
     assert hint in str(caught.value)
 
 
 def test_an_option_that_looks_like_another_is_named() -> None:
-    assert Texts({"subscibe": "t"}).meant(("subscribe",)) == "'subscibe'; did you mean subscribe?"
-    assert Texts({"nothing": "t"}).meant(("subscribe",)) is None
+    assert (
+        OptionReader({"subscibe": "t"}).similar(("subscribe",))
+        == "'subscibe'; did you mean subscribe?"
+    )
+    assert OptionReader({"nothing": "t"}).similar(("subscribe",)) is None

@@ -35,7 +35,7 @@ __all__ = [
     "write_tables",
 ]
 
-_HOMES: Final = {
+_MODULES: Final = {
     "TraceMeasures": "measures",
     "TraceOptions": "pipeline",
     "TraceTables": "tables",
@@ -51,6 +51,6 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

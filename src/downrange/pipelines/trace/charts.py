@@ -220,7 +220,7 @@ def _table(span: Span, names: Sequence[str], shown: Sequence[Sequence[str | None
         values = [one[index] for one in shown]
         texts = [formats.NONE if value is None else formats.safe(value) for value in values]
         cells = "".join(f"<td>{text}</td>" for text in texts)
-        at = formats.moment(span.begin_ms + index * span.bucket_ms)
+        at = formats.timestamp(span.begin_ms + index * span.bucket_ms)
         rows.append(f"<tr><th>{at}</th>{cells}</tr>")
     return (
         '<details class="values"><summary>Show the values</summary><div class="scroll"><table>'

@@ -123,7 +123,7 @@ def collect_figures(tables: TraceTables, measures: TraceMeasures) -> Figures:
     sends = tables.sends
     sent, delivered, counts, unconsumed = (
         lines[0]
-        for lines in _together(
+        for lines in _run_concurrently(
             sends.sparkSession,
             [
                 lambda: _lines(measure_sends(sends, [])),
@@ -191,7 +191,7 @@ def _collect_lines(
             _LINES_MAX,
         ),
     }
-    found = _together(sends.sparkSession, [partial(_top, *one) for one in wanted.values()])
+    found = _run_concurrently(sends.sparkSession, [partial(_top, *one) for one in wanted.values()])
     figures.tables = dict(zip(wanted, found, strict=True))
     oldest = tables.unconsumed.orderBy("sent_at", "message_id").limit(_LINES_MAX)
     figures.tables["unconsumed"] = _lines(oldest)
@@ -226,7 +226,7 @@ def _collect_series(figures: Figures, span: Span, tables: TraceTables, sends: Da
         shown = F.when(known.isin(kept), known).otherwise(_OTHERS).alias("name")
         return _lines(rows.groupBy(at, shown).agg(count))
 
-    by_topic, by_group, by_broker, sent, delivered = _together(
+    by_topic, by_group, by_broker, sent, delivered = _run_concurrently(
         sends.sparkSession,
         [
             lambda: counts(sends, "topic", topics),
@@ -350,7 +350,9 @@ def _top(rows: DataFrame, column: str, count: int) -> list[Line]:
     return _lines(rows.orderBy(*order).limit(count))
 
 
-def _together(spark: SparkSession, jobs: Sequence[Callable[[], list[Line]]]) -> list[list[Line]]:
+def _run_concurrently(
+    spark: SparkSession, jobs: Sequence[Callable[[], list[Line]]]
+) -> list[list[Line]]:
     """Run some jobs at a time; Spark's planning of one goes on beside the tasks of another."""
     with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
         # The threads take over the job group, so that who cancels it cancels these.

@@ -92,7 +92,7 @@ def size(value: float | None) -> str:
     return NONE
 
 
-def moment(ms: int | None) -> str:
+def timestamp(ms: int | None) -> str:
     """Return a time of day with its date, UTC."""
     if ms is None:
         return NONE

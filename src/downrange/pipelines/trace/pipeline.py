@@ -18,16 +18,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from downrange.errors import OptionError
 from downrange.pipelines.batch_run import run_batch
-from downrange.pipelines.folders import absolute, claim_output, local_path, place_of, working_in
+from downrange.pipelines.folders import absolute, claim_output, folder_of, local_path, lock_folder
 from downrange.pipelines.options import (
     ClusterOptions,
     RunOptions,
     SparkOptions,
-    says,
+    flag,
     time_ms,
 )
-from downrange.pipelines.stream_run import own_session, run_stream, take_checkpoint, telling_why
-from downrange.pipelines.summary import Moment, Summary
+from downrange.pipelines.stream_run import (
+    own_session,
+    run_stream,
+    take_checkpoint,
+    translate_errors,
+)
+from downrange.pipelines.summary import Progress, Summary
 from downrange.wire.system_names import TRACE_TOPIC
 
 if TYPE_CHECKING:
@@ -78,53 +83,53 @@ class TraceOptions:
         spark: Where Spark runs.
     """
 
-    output: str = field(metadata=says("Folder of the tables.", metavar="DIR"))
+    output: str = field(metadata=flag("Folder of the tables.", metavar="DIR"))
     trace_topic: str = field(
-        default=TRACE_TOPIC, metadata=says("Topic of the traces.", metavar="TOPIC")
+        default=TRACE_TOPIC, metadata=flag("Topic of the traces.", metavar="TOPIC")
     )
     topics: tuple[str, ...] = field(
         default=(),
-        metadata=says("Business topic to look at, too; repeatable.", metavar="TOPIC", name="topic"),
+        metadata=flag("Business topic to look at, too; repeatable.", metavar="TOPIC", name="topic"),
     )
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     from_time: str | None = field(
         default=None,
-        metadata=says("What happened at this time or later.", metavar="TIME", name="from"),
+        metadata=flag("What happened at this time or later.", metavar="TIME", name="from"),
     )
     to_time: str | None = field(
-        default=None, metadata=says("What happened before this time.", metavar="TIME", name="to")
+        default=None, metadata=flag("What happened before this time.", metavar="TIME", name="to")
     )
     settle: float = field(
         default=3600.0,
-        metadata=says("How long after --to consumptions still count.", metavar="SECONDS"),
+        metadata=flag("How long after --to consumptions still count.", metavar="SECONDS"),
     )
     stream: bool = field(
-        default=False, metadata=says("Follow the topic and append, instead of one batch.")
+        default=False, metadata=flag("Follow the topic and append, instead of one batch.")
     )
-    window: float = field(default=60.0, metadata=says("Length of windows.", metavar="SECONDS"))
+    window: float = field(default=60.0, metadata=flag("Length of windows.", metavar="SECONDS"))
     late: float = field(
         default=600.0,
-        metadata=says("How late a trace may be in a stream.", metavar="SECONDS"),
+        metadata=flag("How late a trace may be in a stream.", metavar="SECONDS"),
     )
     handling: float = field(
         default=3600.0,
-        metadata=says("How long a stream waits for a consumption's end.", metavar="SECONDS"),
+        metadata=flag("How long a stream waits for a consumption's end.", metavar="SECONDS"),
     )
     report: str | None = field(
-        default=None, metadata=says("The report; report.html in the output.", metavar="FILE")
+        default=None, metadata=flag("The report; report.html in the output.", metavar="FILE")
     )
     title: str = field(
-        default="Message traces", metadata=says("What stands at its top.", metavar="TEXT")
+        default="Message traces", metadata=flag("What stands at its top.", metavar="TEXT")
     )
     batch_messages_max: int = field(
-        default=1_000_000, metadata=says("The most messages of one batch.", metavar="COUNT")
+        default=1_000_000, metadata=flag("The most messages of one batch.", metavar="COUNT")
     )
     fail_on_data_loss: bool = field(
-        default=True, metadata=says("Whether to end when unread messages went away.")
+        default=True, metadata=flag("Whether to end when unread messages went away.")
     )
     read: dict[str, str] = field(
         default_factory=dict[str, str],
-        metadata=says(
+        metadata=flag(
             "An option of the rocketmq source; repeatable.",
             metavar="NAME=VALUE",
             name="read-option",
@@ -161,13 +166,13 @@ class TraceOptions:
 
     @property
     def begin(self) -> datetime | None:
-        """The first moment."""
-        return None if self.from_time is None else _moment("from_time", self.from_time)
+        """The first progress."""
+        return None if self.from_time is None else _time_of("from_time", self.from_time)
 
     @property
     def end(self) -> datetime | None:
         """The moment after the last."""
-        return None if self.to_time is None else _moment("to_time", self.to_time)
+        return None if self.to_time is None else _time_of("to_time", self.to_time)
 
     def page(self) -> Path:
         """Return where the report goes."""
@@ -221,8 +226,8 @@ def run_trace(
     started = time.monotonic()
     with (
         own_session("trace", spark, options.spark, _SETTINGS) as session,
-        working_in(local_path(output), "the trace pipeline"),
-        telling_why(),
+        lock_folder(local_path(output), "the trace pipeline"),
+        translate_errors(),
     ):
         if options.stream:
             return _run_stream(session, options, output, show, stop)
@@ -305,7 +310,7 @@ def _run_stream(
     }
     default = f"{output}/_downrange/checkpoint"
     checkpoint, job_id = take_checkpoint(spark, options.run, default, job)
-    claim_output(output, place_of(output, spark), job_id)
+    claim_output(output, folder_of(output, spark), job_id)
     # Each task of a table with state keeps files for it; the default of 200 is for large clusters.
     spark.conf.set("spark.sql.shuffle.partitions", str(2 * spark.sparkContext.defaultParallelism))
     source = options.source_options(options.trace_topic)
@@ -325,7 +330,7 @@ def _run_stream(
             stream.records(),
             options.run,
             checkpoint=stream.checkpoint_of("records"),
-            show=show if options.run.once else followers.look,
+            show=show if options.run.once else followers.update,
             stop=stop,
         )
     finally:
@@ -337,7 +342,7 @@ def _run_stream(
             stream.follower(table),
             RunOptions(once=True),
             checkpoint=stream.checkpoint_of(table),
-            show=show and (lambda moment: show(Moment(doing=f"tables: {moment}"))),
+            show=show and (lambda progress: show(Progress(doing=f"tables: {progress}"))),
         )
     appended = spark.read.schema(RECORD_SCHEMA).parquet(f"{output}/stream/records")
     records = appended.dropDuplicates(["record_id"])
@@ -364,16 +369,16 @@ class _Followers:
         self._show = show
         self._running: list[StreamingQuery] = []
 
-    def look(self, moment: Moment) -> None:
+    def update(self, progress: Progress) -> None:
         """Start the next one when its source has had a batch; end all if one has failed."""
         from downrange.pipelines.trace.trace_stream import FOLLOWERS
 
         if self._show is not None:
-            self._show(moment)
+            self._show(progress)
         for query in self._running:
             if error := query.exception():
                 raise error
-        is_ready = self._running[-1].lastProgress is not None if self._running else moment.batches
+        is_ready = self._running[-1].lastProgress is not None if self._running else progress.batches
         if is_ready and len(self._running) < len(FOLLOWERS):
             table = FOLLOWERS[len(self._running)]
             self._running.append(
@@ -403,7 +408,7 @@ def _span(seconds: float) -> str:
     return f"{round(seconds)} seconds"
 
 
-def _moment(name: str, text: str) -> datetime:
+def _time_of(name: str, text: str) -> datetime:
     return datetime.fromtimestamp(time_ms(name, text) / 1000, UTC)
 
 

@@ -119,7 +119,7 @@ def decode_records(traces: DataFrame) -> DataFrame:
         else:
             columns.append(F.lit(None).cast(kind).alias(name))
     # mapInArrow would be the natural way, but it wants pandas to be there, which it does not use.
-    make: Any = arrow_udf  # by its annotations it wants to be told what it finds out by itself
+    make: Any = arrow_udf  # by its annotations it wants to be values what it finds out by itself
     decode = make(_decode_arrays, _ROWS_TYPE)
     chosen = traces.select(*columns)
     if not traces.isStreaming:
@@ -167,38 +167,38 @@ def _rows_of(
     store_host: str | None,
 ) -> list[list[Any]]:
     """Return the rows of one record, in the order of the columns."""
-    told: dict[str, Any] | None = None
+    values: dict[str, Any] | None = None
     if not isinstance(record, UnknownTrace):
-        told = _told(record, record_id)
-    if told is None:
+        values = _columns_of(record, record_id)
+    if values is None:
         fields = record.fields if isinstance(record, UnknownTrace) else [repr(record)]
-        told = dict[str, Any](kind="unknown", line=" | ".join(fields)[:_LINE_CHARS_MAX])
-    time_ms = told.pop("time_ms", None)
-    told["client_time"] = None if time_ms is None else time_ms * 1000
-    told["time"] = _believed(told["client_time"], stored_us)
-    told["store_time"] = stored_us
-    told["client"] = _host_of(told.get("client") or born_host)
-    told["trace_broker"], told["trace_host"] = broker_name, store_host
-    ids = _split(told.get("message_id"))
-    offset_ids = _split(told.get("offset_id"))
+        values = dict[str, Any](kind="unknown", line=" | ".join(fields)[:_LINE_CHARS_MAX])
+    time_ms = values.pop("time_ms", None)
+    values["client_time"] = None if time_ms is None else time_ms * 1000
+    values["time"] = _plausible_time(values["client_time"], stored_us)
+    values["store_time"] = stored_us
+    values["client"] = _host_of(values.get("client") or born_host)
+    values["trace_broker"], values["trace_host"] = broker_name, store_host
+    ids = _split(values.get("message_id"))
+    offset_ids = _split(values.get("offset_id"))
     rows: list[list[Any]] = []
     for index, message_id in enumerate(ids):
-        told["record_id"] = f"{record_id}/{index}"
-        told["message_id"] = message_id
-        told["offset_id"] = offset_ids[index] if len(offset_ids) == len(ids) else offset_ids[0]
-        told["batch_index"], told["batch_count"] = index, len(ids)
-        rows.append([told.get(name) for name in _COLUMNS])
+        values["record_id"] = f"{record_id}/{index}"
+        values["message_id"] = message_id
+        values["offset_id"] = offset_ids[index] if len(offset_ids) == len(ids) else offset_ids[0]
+        values["batch_index"], values["batch_count"] = index, len(ids)
+        rows.append([values.get(name) for name in _COLUMNS])
     return rows
 
 
-def _told(record: KnownTrace, record_id: str) -> dict[str, Any] | None:
+def _columns_of(record: KnownTrace, record_id: str) -> dict[str, Any] | None:
     """Return the columns that a record tells itself, or None if its numbers are out of reason."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     numbers: dict[str, int] = {}
     match record:
         case PubTrace():
             numbers = {"body_bytes": record.body_bytes, "cost_ms": record.cost_ms}
-            told = {
+            values = {
                 "kind": "send",
                 "address": record.address or _address_of(record.offset_id),
                 "message_kind": _kind_name(record.message_type),
@@ -208,12 +208,12 @@ def _told(record: KnownTrace, record_id: str) -> dict[str, Any] | None:
             }
         case SubBeforeTrace():
             numbers = {"retry_count": record.retry_count}
-            told = {"kind": "before"}
+            values = {"kind": "before"}
         case SubAfterTrace():
             numbers = {"cost_ms": record.cost_ms, "result": record.result}
-            told = {"kind": "after", "is_success": record.is_success}
+            values = {"kind": "after", "is_success": record.is_success}
         case EndTransactionTrace():
-            told = {
+            values = {
                 "kind": "transaction",
                 "address": record.address,
                 "message_kind": _kind_name(record.message_type),
@@ -222,7 +222,7 @@ def _told(record: KnownTrace, record_id: str) -> dict[str, Any] | None:
                 "is_from_check": record.is_from_check,
             }
         case RecallTrace():
-            told = {"kind": "recall", "is_success": record.is_success}
+            values = {"kind": "recall", "is_success": record.is_success}
     time_ms = record.time_ms
     if time_ms is not None and not 0 <= time_ms <= _TIME_MS_MAX:
         return None
@@ -230,21 +230,23 @@ def _told(record: KnownTrace, record_id: str) -> dict[str, Any] | None:
         if not -INT32_MAX <= number <= INT32_MAX:  # all of them are an int in Java
             return None
         # A clock that was set back in the meantime; nobody knows how long it took.
-        told[name] = None if name == "cost_ms" and number < 0 else number
+        values[name] = None if name == "cost_ms" and number < 0 else number
     if isinstance(record, SubBeforeTrace | SubAfterTrace):
         is_whole = record.request_id and record.message_id
-        told["delivery_id"] = f"{record.request_id}/{record.message_id}" if is_whole else record_id
+        values["delivery_id"] = (
+            f"{record.request_id}/{record.message_id}" if is_whole else record_id
+        )
     # Not every kind has all of these.
     for name in ("topic", "region", "tags", "keys"):
-        told[name] = getattr(record, name, None)
-    return told | {
+        values[name] = getattr(record, name, None)
+    return values | {
         "time_ms": time_ms,
         "group_name": record.group,
         "message_id": record.message_id,
     }
 
 
-def _believed(client_us: int | None, stored_us: int | None) -> int | None:
+def _plausible_time(client_us: int | None, stored_us: int | None) -> int | None:
     if client_us is None or stored_us is None:
         return stored_us if client_us is None else client_us
     return client_us if stored_us - _AGE_MS_MAX * 1000 <= client_us <= stored_us else stored_us

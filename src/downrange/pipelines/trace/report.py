@@ -85,7 +85,7 @@ def render(figures: Figures, *, title: str = TITLE, made_at: datetime | None = N
         script=script,
         script_hash=f"sha256-{digest}",
         range=_range(figures),
-        made_at=formats.moment(round(now.timestamp() * 1000)),
+        made_at=formats.timestamp(round(now.timestamp() * 1000)),
         cards=sections.cards(figures),
         findings=sections.findings(figures),
         sends=sections.sends(figures),
@@ -104,6 +104,6 @@ def _range(figures: Figures) -> str:
         return "no traces in this time"
     length = formats.duration(figures.last_ms - figures.first_ms)
     return (
-        f"{formats.moment(figures.first_ms)} to {formats.moment(figures.last_ms)} UTC "
+        f"{formats.timestamp(figures.first_ms)} to {formats.timestamp(figures.last_ms)} UTC "
         f"<span>({length})</span>"
     )

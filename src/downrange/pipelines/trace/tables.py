@@ -329,8 +329,8 @@ def _brokers_of(records: DataFrame, stored: DataFrame | None) -> DataFrame:
         known = known.unionByName(
             stored.select(F.col("store_host").alias("address"), "broker_name")
         )
-    told = known.where(F.col("address").isNotNull() & F.col("broker_name").isNotNull())
-    return told.groupBy("address").agg(F.min("broker_name").alias("broker_name"))
+    named = known.where(F.col("address").isNotNull() & F.col("broker_name").isNotNull())
+    return named.groupBy("address").agg(F.min("broker_name").alias("broker_name"))
 
 
 def _named_brokers(rows: DataFrame, brokers: DataFrame) -> DataFrame:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from downrange.errors import RocketMQError
-from downrange.pipelines.folders import place_of
+from downrange.pipelines.folders import folder_of
 from downrange.pipelines.trace.measures import measure_deliveries, measure_sends
 from downrange.pipelines.trace.records import RECORD_SCHEMA, decode_records
 from downrange.pipelines.trace.tables import (
@@ -143,7 +143,7 @@ class TraceStream:
     def _files(self, table: str, schema: str | StructType) -> DataFrame:
         folder = f"{self._folder}/{table}"
         # Without a row so far there may be no folder, which Spark would not wait for.
-        place_of(folder, self._spark).write(_MARK, "")
+        folder_of(folder, self._spark).write(_MARK, "")
         return self._spark.readStream.schema(schema).parquet(folder)
 
 

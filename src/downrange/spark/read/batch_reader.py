@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader
 from downrange.errors import OptionError
 from downrange.spark.read.catalog import Catalog
 from downrange.spark.read.fetch import read_partition
-from downrange.spark.read.losses import DataLost, tell
+from downrange.spark.read.losses import DataLost, report_loss
 from downrange.spark.read.offsets import LATEST
 from downrange.spark.read.plan import ReadPartition, plan
 from downrange.spark.read.read_options import Bound
@@ -70,7 +70,7 @@ class RocketMQReader(DataSourceReader):
                 problem = "it ends before that"
             else:
                 continue
-            tell(DataLost(queue, wanted, there, problem), is_fatal=options.is_loss_fatal)
+            report_loss(DataLost(queue, wanted, there, problem), is_fatal=options.is_loss_fatal)
             begins[queue] = max(wanted[0], there[0])
             ends[queue] = min(wanted[1], there[1])
         return begins, ends

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("downrange.spark")
 ResultT = TypeVar("ResultT")
 #: Questions under way at a time.
-_AT_ONCE: Final = 32
+_CONCURRENT_MAX: Final = 32
 
 
 class Catalog:
@@ -65,7 +65,7 @@ class Catalog:
     # ---- which queues --------------------------------------------------------------------------
 
     def queues(self, known: Collection[QueueId] | None = ()) -> frozenset[QueueId]:
-        """Return the queues to read, as name servers say it now, or said it not long ago.
+        """Return the queues to read, as name servers say it now, or named it not long ago.
 
         Args:
             known: Those that were read before. Whether they may be missing is for the caller to
@@ -79,7 +79,7 @@ class Catalog:
         """
         if time.monotonic() >= self._queues_until:
             try:
-                found = self._look_for(known)
+                found = self._find_known_queues(known)
             except RocketMQError as error:
                 if not self._queues or not error.retryable:
                     raise
@@ -91,7 +91,7 @@ class Catalog:
             self._queues_until = time.monotonic() + self._options.route_interval
         return self._queues
 
-    def _look_for(self, known: Collection[QueueId] | None) -> frozenset[QueueId]:
+    def _find_known_queues(self, known: Collection[QueueId] | None) -> frozenset[QueueId]:
         found = self._retrying(lambda: self._find_queues(known))
         for _ in range(self._options.fetch_retries):
             if found >= set(known or ()):
@@ -100,7 +100,7 @@ class Catalog:
             found = self._retrying(lambda: self._find_queues(known))
         return found
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Ask anew the next time."""
         self._queues_until = self._ends_until = 0.0
 
@@ -121,13 +121,15 @@ class Catalog:
             if route is not None
             for queue in route.readable
         }
-        taken = frozenset(queue for queue in found if selection.takes(queue))
+        taken = frozenset(queue for queue in found if selection.includes(queue))
         if found and known is not None and not known:
             if missing := selection.missing(found):
-                raise OptionError(f"not there: {', '.join(missing)}; there are {_named(found)}")
+                raise OptionError(
+                    f"not there: {', '.join(missing)}; there are {_queue_names(found)}"
+                )
             if not taken:
                 raise OptionError(
-                    f"assign, queueIds and brokers leave none of the queues: {_named(found)}"
+                    f"assign, queueIds and brokers leave none of the queues: {_queue_names(found)}"
                 )
         return taken
 
@@ -141,17 +143,19 @@ class Catalog:
         core = self._client.core
         full = {name: with_namespace(name, core.options.namespace) for name in names}
         flows = [refresh_route(core, topic, self._deadline()) for topic in full.values()]
-        return dict(zip(full, self._all(flows), strict=True))
+        return dict(zip(full, self._run_all(flows), strict=True))
 
     def _check_filter(self, queues: Iterable[QueueId]) -> None:
         """Let a broker look at an SQL expression once: in a pull, a broken one takes everything."""
-        wanted = self._options.wanted
-        if wanted.kind != "SQL92" or self._is_filter_checked:
+        message_filter = self._options.message_filter
+        if message_filter.kind != "SQL92" or self._is_filter_checked:
             return
         client = self._client
         for topic in sorted({queue.topic for queue in queues}):
             client.run(
-                check_filter(client.core, topic, self._options.group, wanted, self._deadline())
+                check_filter(
+                    client.core, topic, self._options.group, message_filter, self._deadline()
+                )
             )
         self._is_filter_checked = True
 
@@ -164,21 +168,21 @@ class Catalog:
 
         Args:
             queues: Which.
-            is_fresh: Whether they are asked now, whatever they said a moment ago.
+            is_fresh: Whether they are asked now, whatever they named a moment ago.
 
         Raises:
             RocketMQError: A broker did not answer.
         """
         wanted = frozenset(queues)
         if is_fresh or time.monotonic() >= self._ends_until or not wanted <= self._asked:
-            self._ends = self._known_of(wanted, max_offset)
+            self._ends = self._offsets_of(wanted, max_offset)
             self._asked = wanted
             self._ends_until = time.monotonic() + self._options.metadata_interval
         return {queue: self._ends[queue] for queue in wanted if queue in self._ends}
 
     def begins(self, queues: Iterable[QueueId]) -> dict[QueueId, int]:
         """Return the offset of the first message that each queue still has; see `ends`."""
-        return self._known_of(queues, min_offset)
+        return self._offsets_of(queues, min_offset)
 
     def resolve(
         self, bound: Bound, queues: Iterable[QueueId], *, others: Edge
@@ -195,21 +199,23 @@ class Catalog:
             RouteNotFound, RocketMQError: A queue is not there, or its broker did not answer.
         """
         wanted = sorted(queues)
-        unknown = [_named([queue]) for queue in sorted(bound.named_queues - set(wanted))]
+        unknown = [_queue_names([queue]) for queue in sorted(bound.named_queues - set(wanted))]
         unknown += sorted(bound.named_topics - {queue.topic for queue in wanted})
         if unknown:
             raise OptionError(
                 f"offsets or times are given for {', '.join(unknown[:8])}, which is not read; "
-                f"there are {_named(wanted)}"
+                f"there are {_queue_names(wanted)}"
             )
-        said = {queue: bound.of(queue) for queue in wanted}
-        places = {queue: others if place is None else place for queue, place in said.items()}
+        named = {queue: bound.of(queue) for queue in wanted}
+        places = {queue: others if place is None else place for queue, place in named.items()}
         found = self._retrying(
-            lambda: self._all([self._place(queue, place) for queue, place in places.items()])
+            lambda: self._run_all(
+                [self._resolve_one(queue, place) for queue, place in places.items()]
+            )
         )
         return dict(zip(places, found, strict=True))
 
-    def _place(self, queue: QueueId, place: str | datetime | int) -> Flow[int]:
+    def _resolve_one(self, queue: QueueId, place: str | datetime | int) -> Flow[int]:
         """Find a place in a queue."""
         options, core = self._options, self._client.core
         if place == "group":
@@ -240,14 +246,14 @@ class Catalog:
 
     # ---- asking --------------------------------------------------------------------------------
 
-    def _known_of(
+    def _offsets_of(
         self, queues: Iterable[QueueId], ask: Callable[..., Flow[Any]]
     ) -> dict[QueueId, int]:
         core = self._client.core
         known: dict[QueueId, int] = {}
         left = sorted(queues)
 
-        def look() -> None:
+        def attempt() -> None:
             flows = [ask(core, queue, deadline=self._deadline()) for queue in left]
             failures: dict[QueueId, RocketMQError] = {}
             for queue, outcome in zip(left, self._gathered(flows), strict=True):
@@ -256,17 +262,17 @@ class Catalog:
                 else:
                     known[queue] = outcome
             left[:] = failures
-            # What is said in the end: that a broker does not answer goes before that one is gone.
+            # What is named in the end: that a broker does not answer goes before that one is gone.
             for failure in sorted(failures.values(), key=_is_gone):
                 raise failure
 
         try:
-            self._retrying(look)
+            self._retrying(attempt)
         except RouteNotFound as error:  # nobody knows the queues: for the caller to judge
-            _log.info("%s: %s", _named(left), error)
+            _log.info("%s: %s", _queue_names(left), error)
         return known
 
-    def _all(self, flows: list[Flow[Any]]) -> list[Any]:
+    def _run_all(self, flows: list[Flow[Any]]) -> list[Any]:
         """Run flows at once; raise the first error."""
         outcomes = self._gathered(flows)
         for outcome in outcomes:
@@ -281,16 +287,16 @@ class Catalog:
         client = self._client
         return client.core.clock.now() + client.options.call_timeout
 
-    def _retrying(self, look: Callable[[], ResultT]) -> ResultT:
+    def _retrying(self, attempt: Callable[[], ResultT]) -> ResultT:
         options = self._options
-        for attempt in range(options.fetch_retries + 1):
+        for number in range(options.fetch_retries + 1):
             try:
-                return look()
+                return attempt()
             except RocketMQError as error:
-                is_last = attempt == options.fetch_retries
+                is_last = number == options.fetch_retries
                 if is_last or (not error.retryable and not isinstance(error, RouteNotFound)):
                     error.add_note(
-                        f"Asked {attempt + 1} times about queues of "
+                        f"Asked {number + 1} times about queues of "
                         f"{', '.join(self._options.selection.names)}; fetchOffset.numRetries and "
                         "fetchOffset.retryIntervalMs give servers more time."
                     )
@@ -312,11 +318,11 @@ def _is_gone(error: RocketMQError) -> bool:
 
 
 def _gather(flows: list[Flow[Any]]) -> Flow[list[Any]]:
-    outcomes: list[Any] = yield Gather(flows, _AT_ONCE)
+    outcomes: list[Any] = yield Gather(flows, _CONCURRENT_MAX)
     return outcomes
 
 
-def _named(queues: Iterable[QueueId]) -> str:
+def _queue_names(queues: Iterable[QueueId]) -> str:
     names = [f"{queue.topic}/{queue.broker}/{queue.number}" for queue in sorted(queues)]
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return ", ".join(names[:8]) + more

@@ -1,6 +1,6 @@
 """Bytes of pull replies become rows, all at once: what `decoding` does, several times faster.
 
-Each wanted column is built for all rows together, by numpy and Arrow; Python looks at single
+Each spec column is built for all rows together, by numpy and Arrow; Python looks at single
 records only where their bodies are compressed or batches. Below some dozens of records the loop of
 `decoding` is faster, and it also words the errors: whatever is wrong here is left to it.
 """
@@ -23,7 +23,7 @@ from downrange.spark.read.record_decoder import (
     decode_each,
     unpacked,
 )
-from downrange.spark.read.record_table import RecordTable, hop, unwrap_batches
+from downrange.spark.read.record_table import RecordTable, find_records, unwrap_batches
 from downrange.spark.schema import arrow_schema
 from downrange.wire.codes import SysFlag
 from downrange.wire.properties import PropertyKey
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from downrange.spark.read.property_columns import Array
-    from downrange.spark.read.record_decoder import Wanted
+    from downrange.spark.read.record_decoder import DecodeSpec
 
 #: Records from which on whole columns cost less than the loop, with and without properties: there
 #: is a price per column, whatever it holds (`python -m benchmarks.spark_decoder`).
@@ -44,12 +44,12 @@ CROSSOVER_OF_NUMBERS: Final = 24
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 
 
-def decode(chunks: Sequence[bytes], wanted: Wanted) -> Decoded:
+def decode(chunks: Sequence[bytes], spec: DecodeSpec) -> Decoded:
     """Turn the bodies of pull replies into rows; the faster, the more there are at once.
 
     Args:
         chunks: Stored records back to back; none reaches from one chunk into the next.
-        wanted: Which of them, and what of them.
+        spec: Which of them, and what of them.
 
     Returns:
         What `decode_each` returns.
@@ -57,25 +57,25 @@ def decode(chunks: Sequence[bytes], wanted: Wanted) -> Decoded:
     Raises:
         WireError: What `decode_each` raises.
     """
-    check_input(chunks, wanted)
+    check_input(chunks, spec)
     try:
-        data, starts = hop(chunks)
-        if len(starts) >= (CROSSOVER if wanted.needs_properties else CROSSOVER_OF_NUMBERS):
-            return decode_columns(data, starts, wanted)
+        data, starts = find_records(chunks)
+        if len(starts) >= (CROSSOVER if spec.needs_properties else CROSSOVER_OF_NUMBERS):
+            return decode_columns(data, starts, spec)
     except WireError:
         pass  # raised again, with all that is known about the place
-    return decode_each(chunks, wanted)
+    return decode_each(chunks, spec)
 
 
-def decode_columns(data: bytes, starts: NDArray[np.int64], wanted: Wanted) -> Decoded:
+def decode_columns(data: bytes, starts: NDArray[np.int64], spec: DecodeSpec) -> Decoded:
     """Turn the records that begin at these positions into rows.
 
     Raises:
         WireError: One is damaged.
     """
-    rows = _Rows(RecordTable(data, starts), wanted)
-    schema = arrow_schema(wanted.columns)
-    arrays = [_ARRAYS[name](rows) for name in wanted.columns]
+    rows = _Rows(RecordTable(data, starts), spec)
+    schema = arrow_schema(spec.columns)
+    arrays = [_ARRAYS[name](rows) for name in spec.columns]
     return Decoded(pa.RecordBatch.from_arrays(arrays, schema=schema), rows.damaged_count)
 
 
@@ -83,22 +83,22 @@ class _Rows:
     """The records that become rows, and what several columns need of them.
 
     Attributes:
-        wanted: What becomes rows.
+        spec: What becomes rows.
         table: The records, one per row.
         damaged: Rows whose body is lost: damaged inner batches.
         damaged_count: How many bodies are lost, once the body column was made.
     """
 
-    __slots__ = ("_properties", "damaged", "damaged_count", "table", "wanted")
+    __slots__ = ("_properties", "damaged", "damaged_count", "spec", "table")
 
-    def __init__(self, table: RecordTable, wanted: Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, table: RecordTable, spec: DecodeSpec) -> None:
+        self.spec = spec
         self._properties: PropertyTable | None = None
-        self.table, self.damaged = unwrap_batches(table, wanted)
+        self.table, self.damaged = unwrap_batches(table, spec)
         offsets = self.table.numbers("queue_offset")
-        self._keep((offsets >= wanted.begin) & (offsets < wanted.end))
-        if wanted.tags:
-            chosen = pa.array(sorted(wanted.tags), pa.string())
+        self._keep((offsets >= spec.begin) & (offsets < spec.end))
+        if spec.tags:
+            chosen = pa.array(sorted(spec.tags), pa.string())
             is_in = arrow.is_in(self.properties.values(PropertyKey.TAGS), value_set=chosen)
             self._keep(is_in.to_numpy(zero_copy_only=False))
         self.damaged_count = len(self.damaged)
@@ -189,7 +189,7 @@ def _bodies(rows: _Rows) -> Array:
 
 def _unpacked_bodies(rows: _Rows, special: NDArray[np.int64], plain_size: int) -> Array:
     """Return the bodies of the rows that are compressed, and null for those that are damaged."""
-    table, wanted = rows.table, rows.wanted
+    table, spec = rows.table, rows.spec
     lost = {*rows.damaged.tolist()}
     size = plain_size
     bodies: list[bytes | None] = []
@@ -207,16 +207,16 @@ def _unpacked_bodies(rows: _Rows, special: NDArray[np.int64], plain_size: int) -
         body = None
         if row not in lost:
             packed = table.data[start:end]
-            body = unpacked(packed, sys_flag, wanted, queue_id=queue_id, offset=offset)
+            body = unpacked(packed, sys_flag, spec, queue_id=queue_id, offset=offset)
         size += len(body or b"")
-        check_bodies(size, wanted)
+        check_bodies(size, spec)
         bodies.append(body)
     return pa.array(bodies, pa.binary())
 
 
 _ARRAYS: Final[dict[str, Callable[[_Rows], Array]]] = {
-    "topic": lambda rows: _constant(rows.wanted.topic, rows),
-    "broker_name": lambda rows: _constant(rows.wanted.broker, rows),
+    "topic": lambda rows: _constant(rows.spec.topic, rows),
+    "broker_name": lambda rows: _constant(rows.spec.broker, rows),
     "queue_id": _numbers("queue_id"),
     "offset": _numbers("queue_offset"),
     "msg_id": _message_ids,

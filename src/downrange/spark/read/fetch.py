@@ -23,8 +23,8 @@ from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.routes import refresh_route
 from downrange.errors import RocketMQError, RouteNotFound, TopicNotFound
 from downrange.spark.read.column_decoder import decode
-from downrange.spark.read.losses import DataLost, tell
-from downrange.spark.read.record_decoder import Wanted
+from downrange.spark.read.losses import DataLost, report_loss
+from downrange.spark.read.record_decoder import DecodeSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("downrange.spark")
 #: How much longer than the request itself its future is waited for.
 _MARGIN: Final = 5.0
-_GOES_ON: Final = (PullStatus.FOUND, PullStatus.NO_MATCH)
+_PROGRESS: Final = (PullStatus.FOUND, PullStatus.NO_MATCH)
 #: Answers that fill their strides until longer ones are tried for the first time.
-_PATIENCE: Final = 16
+_FULL_ANSWERS_MIN: Final = 16
 
 
 def read_partition(
@@ -52,13 +52,14 @@ def read_partition(
         WireError: The broker's bytes are damaged.
         RocketMQError: A broker did not answer, again and again.
     """
-    paces: dict[str, _Pace] = {}  # by broker: what one queue teaches is known in the next
+    # By broker: the answers of one queue set the first strides of the next.
+    stride_sizes: dict[str, _StrideSize] = {}
     for each in partition.ranges:
-        pace = paces.setdefault(each.queue.broker, _Pace(options.pull_count))
-        yield from _RangeReader(each, tuple(columns), options, pace).batches()
+        stride_size = stride_sizes.setdefault(each.queue.broker, _StrideSize(options.pull_count))
+        yield from _RangeReader(each, tuple(columns), options, stride_size).batches()
 
 
-class _Pace:
+class _StrideSize:
     """How many messages a broker gives at a time, as its answers teach.
 
     It keeps to a count of messages, or to a size: then answers vary, and strides stay a little
@@ -71,26 +72,26 @@ class _Pace:
     def __init__(self, most: int) -> None:
         self.count = most
         self._most = most
-        self._before = most  # until longer strides were tried
-        self._is_learned = False
+        self._last_good = most  # until longer strides were tried
+        self._is_measured = False
         self._full_answers = 0
-        self._patience = _PATIENCE
+        self._full_answers_needed = _FULL_ANSWERS_MIN
 
-    def learn(self, count: int, wanted: int) -> None:
+    def update(self, count: int, requested: int) -> None:
         """Take note of an answer's length, and of its stride's."""
-        if count < wanted:
-            is_steady = not self._is_learned or count == self._before
+        if count < requested:
+            is_steady = not self._is_measured or count == self._last_good
             self.count = count if is_steady else max(1, count - count // 8)
-            self._is_learned = True
+            self._is_measured = True
             self._full_answers = 0
-        elif wanted == self.count < self._most:
+        elif requested == self.count < self._most:
             self._full_answers += 1
-            if self._full_answers == 1 and self.count > self._before:
-                self._patience = _PATIENCE  # the longer ones are good
-            elif self._full_answers == self._patience:
-                self._before, self.count = self.count, min(2 * self.count, self._most)
+            if self._full_answers == 1 and self.count > self._last_good:
+                self._full_answers_needed = _FULL_ANSWERS_MIN  # the longer ones are good
+            elif self._full_answers == self._full_answers_needed:
+                self._last_good, self.count = self.count, min(2 * self.count, self._most)
                 self._full_answers = 0
-                self._patience *= 2
+                self._full_answers_needed *= 2
 
 
 @dataclass(slots=True)
@@ -108,28 +109,30 @@ class _RangeReader:
 
     def __init__(
         self,
-        wanted: Range,
+        span: Range,
         columns: tuple[str, ...],
         options: ReadOptions,
-        pace: _Pace,
+        stride_size: _StrideSize,
     ) -> None:
-        self._queue = wanted.queue
-        self._end = wanted.end
+        self._queue = span.queue
+        self._end = span.end
         self._options = options
         self._client = options.connection.client()
-        self._filter = options.wanted
-        self._is_filtered = options.wanted.kind != "TAG" or bool(options.wanted.tags)
+        self._filter = options.message_filter
+        self._is_filtered = options.message_filter.kind != "TAG" or bool(
+            options.message_filter.tags
+        )
         self._strides: deque[_Stride] = deque()
-        self._next = wanted.begin  # where the next stride begins
-        self._pace = pace
+        self._next = span.begin  # where the next stride begins
+        self._stride_size = stride_size
         self._there = (0, 0)  # the offsets that the queue has, as the last answer says
-        self._wanted = Wanted(
+        self._spec = DecodeSpec(
             columns=columns,
-            topic=wanted.queue.topic,
-            broker=wanted.queue.broker,
-            begin=wanted.begin,
-            end=wanted.end,
-            tags=options.wanted.tags,
+            topic=span.queue.topic,
+            broker=span.queue.broker,
+            begin=span.begin,
+            end=span.end,
+            tags=options.message_filter.tags,
             is_strict=options.is_loss_fatal,
         )
 
@@ -159,10 +162,10 @@ class _RangeReader:
             if chunks:
                 yield from self._decoded(chunks, begin, end)
         finally:
-            self._give_up()  # a reader that is not read to its end waits for nothing
+            self._cancel_all()  # a reader that is not read to its end waits for nothing
 
     def _decoded(self, chunks: list[bytes], begin: int, end: int) -> Iterator[RecordBatch]:
-        decoded = decode(chunks, replace(self._wanted, begin=begin, end=end))
+        decoded = decode(chunks, replace(self._spec, begin=begin, end=end))
         batch = decoded.batch
         if decoded.damaged:
             _log.warning("%s: %d bodies cannot be unpacked", self._queue, decoded.damaged)
@@ -170,7 +173,7 @@ class _RangeReader:
             # A broker that deletes old messages passes over those that are gone already.
             problem = f"{end - begin - batch.num_rows} of them are not in the broker's answers"
             loss = DataLost(self._queue, (begin, end), self._there, problem)
-            tell(loss, is_fatal=self._options.is_loss_fatal)
+            report_loss(loss, is_fatal=self._options.is_loss_fatal)
         rows_max = self._options.batch_rows
         for row in range(0, batch.num_rows, rows_max):
             yield batch.slice(row, rows_max)
@@ -185,42 +188,42 @@ class _RangeReader:
                 continue  # asked again, or given up
             self._there = (found.min_offset, found.max_offset)
             if not self._is_filtered:
-                self._go_on(stride, found.next_offset)
+                self._request_rest(stride, found.next_offset)
             elif found.next_offset < stride.end:
-                self._ask_first(found.next_offset, stride.end)
+                self._request_first(found.next_offset, stride.end)
             self._fill()
             if found.body:
                 yield stride, found
 
     # ---- asking --------------------------------------------------------------------------------
 
-    def _go_on(self, stride: _Stride, next_offset: int) -> None:
+    def _request_rest(self, stride: _Stride, next_offset: int) -> None:
         """Ask for what an answer has left out of its stride."""
-        count, wanted = next_offset - stride.begin, stride.end - stride.begin
-        self._pace.learn(count, wanted)
-        if count >= wanted:
+        count, requested = next_offset - stride.begin, stride.end - stride.begin
+        self._stride_size.update(count, requested)
+        if count >= requested:
             return
-        if 2 * count > wanted:
-            self._ask_first(next_offset, stride.end)
+        if 2 * count > requested:
+            self._request_first(next_offset, stride.end)
         else:
-            self._give_up()
+            self._cancel_all()
             self._next = next_offset
 
-    def _give_up(self) -> None:
+    def _cancel_all(self) -> None:
         """Wait no more for what is under way."""
         while self._strides:
             self._strides.pop().answer.cancel()
 
     def _fill(self) -> None:
         """Have as many requests under way as wanted."""
-        most = 1 if self._is_filtered else self._options.pull_concurrency
-        while self._next < self._end and len(self._strides) < most:
-            count = self._end if self._is_filtered else self._pace.count
+        limit = 1 if self._is_filtered else self._options.pull_concurrency
+        while self._next < self._end and len(self._strides) < limit:
+            count = self._end if self._is_filtered else self._stride_size.count
             end = min(self._next + count, self._end)
             self._strides.append(_Stride(self._next, end, self._submit(self._next, end)))
             self._next = end
 
-    def _ask_first(self, begin: int, end: int) -> None:
+    def _request_first(self, begin: int, end: int) -> None:
         self._strides.appendleft(_Stride(begin, end, self._submit(begin, end)))
 
     def _submit(self, begin: int, end: int) -> Future[RawPull]:
@@ -249,9 +252,9 @@ class _RangeReader:
             found = stride.answer.result(self._options.pull_timeout + _MARGIN)
         except (TopicNotFound, RouteNotFound) as error:
             if not is_last:
-                self._again(stride, error)
+                self._retry(stride, error)
             elif isinstance(error, TopicNotFound) or self._is_broker_there():
-                self._lose(stride, None, "the topic was deleted", go_on_at=stride.end)
+                self._report_lost(stride, None, "the topic was deleted", go_on_at=stride.end)
             else:  # a broker that is away may come back: nothing is lost yet
                 error.add_note(self._note(stride))
                 raise
@@ -260,14 +263,14 @@ class _RangeReader:
             if not error.retryable or is_last:
                 error.add_note(self._note(stride))
                 raise
-            self._again(stride, error)
+            self._retry(stride, error)
             return None
         if self._problem_of(stride, found) is None:
             return found
         if is_last or found.min_offset > stride.begin:
-            self._lose_some(stride, found)
+            self._skip_lost(stride, found)
         else:  # a broker that was just started may not have read all of its store yet
-            self._again(stride, None)
+            self._retry(stride, None)
         return None
 
     def _note(self, stride: _Stride) -> str:
@@ -283,7 +286,7 @@ class _RangeReader:
         """Return why an answer does not go on; None when it does."""
         if found.status is PullStatus.MOVED and stride.begin < found.min_offset:
             return "they were deleted"
-        if found.status not in _GOES_ON:
+        if found.status not in _PROGRESS:
             return "the queue is shorter than it was"
         if found.next_offset <= stride.begin:
             return "the broker does not give them out"
@@ -291,7 +294,7 @@ class _RangeReader:
             return "they are being deleted"
         return None
 
-    def _lose_some(self, stride: _Stride, found: RawPull) -> None:
+    def _skip_lost(self, stride: _Stride, found: RawPull) -> None:
         """Leave out what an answer says is lost, and go on behind it."""
         problem = self._problem_of(stride, found) or ""
         there = (found.min_offset, found.max_offset)
@@ -301,7 +304,7 @@ class _RangeReader:
             go_on_at = found.next_offset
         else:
             go_on_at = stride.end
-        self._lose(stride, there, problem, go_on_at=go_on_at)
+        self._report_lost(stride, there, problem, go_on_at=go_on_at)
 
     def _is_broker_there(self) -> bool:
         """Whether name servers know the queue's broker; if so, it is the topic that is gone."""
@@ -310,7 +313,7 @@ class _RangeReader:
         facts = client.run(cluster_facts(client.core, deadline=deadline))
         return any(broker.name == self._queue.broker for broker in facts.brokers)
 
-    def _again(self, stride: _Stride, error: RocketMQError | None) -> None:
+    def _retry(self, stride: _Stride, error: RocketMQError | None) -> None:
         """Ask once more, after a pause and a look where the broker is now."""
         _log.info("%s from %d on: asking again: %s", self._queue, stride.begin, error)
         time.sleep(self._options.retry_interval)
@@ -321,15 +324,17 @@ class _RangeReader:
             client.run(refresh_route(client.core, topic, deadline))
         except RocketMQError as failure:
             _log.info("no route of %s: %s", topic, failure)
-        self._ask_first(stride.begin, stride.end)
+        self._request_first(stride.begin, stride.end)
         self._strides[0].attempts = stride.attempts + 1
 
-    def _lose(
+    def _report_lost(
         self, stride: _Stride, there: tuple[int, int] | None, problem: str, *, go_on_at: int
     ) -> None:
         """Tell what is lost, and go on: in this stride, or behind it."""
         gone = (stride.begin, min(go_on_at, stride.end))
-        tell(DataLost(self._queue, gone, there, problem), is_fatal=self._options.is_loss_fatal)
+        report_loss(
+            DataLost(self._queue, gone, there, problem), is_fatal=self._options.is_loss_fatal
+        )
         if go_on_at < stride.end:
-            self._ask_first(go_on_at, stride.end)
+            self._request_first(go_on_at, stride.end)
         self._fill()

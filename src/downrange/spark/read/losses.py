@@ -48,7 +48,7 @@ def _span(verb: str, offsets: tuple[int, int]) -> str:
     return f"{verb} offsets {first} to {behind - 1}"
 
 
-def tell(loss: DataLost, *, is_fatal: bool) -> None:
+def report_loss(loss: DataLost, *, is_fatal: bool) -> None:
     """Fail with a loss, or log it.
 
     Raises:

@@ -11,7 +11,7 @@ from downrange.client.flows.consuming.pull import EVERYTHING, Filter, by_sql, by
 from downrange.client.flows.validation import check_group
 from downrange.errors import OptionError
 from downrange.spark.connection import ConnectionOptions, take_connection
-from downrange.spark.option_reader import Texts, json_object
+from downrange.spark.option_reader import OptionReader, json_object
 from downrange.spark.read.offsets import EARLIEST, LATEST, Positions, read_table
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Selection:
     queue_ids: frozenset[int] | None = None
     brokers: frozenset[str] | None = None
 
-    def takes(self, queue: QueueId) -> bool:
+    def includes(self, queue: QueueId) -> bool:
         """Whether a queue of a topic that is read is wanted."""
         if self.queue_ids is not None and queue.number not in self.queue_ids:
             return False
@@ -136,7 +136,7 @@ class ReadOptions:
         group_fallback: Where a queue begins that the group has no position in.
         new_queue_start: Where a queue begins that appears later, or that offsets do not name.
         is_loss_fatal: Whether messages that are gone fail the query (failOnDataLoss).
-        wanted: What the broker filters by.
+        message_filter: What the broker filters by.
         trigger_offsets_max: Messages of one trigger.
         trigger_offsets_min: A trigger waits for so many messages ...
         trigger_delay_max: ... but not longer than this.
@@ -168,7 +168,7 @@ class ReadOptions:
     group_fallback: Edge = "earliest"
     new_queue_start: Edge = "earliest"
     is_loss_fatal: bool = True
-    wanted: Filter = EVERYTHING
+    message_filter: Filter = EVERYTHING
     trigger_offsets_max: int | None = None
     trigger_offsets_min: int | None = None
     trigger_delay_max: float = 900.0
@@ -198,42 +198,42 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         OptionError: One is unknown, missing, makes no sense, or contradicts another.
     """
-    texts = Texts(options)
-    selection = _take_selection(texts)  # first: who forgets it should hear of that
-    group = texts.text("group")
+    reader = OptionReader(options)
+    selection = _read_selection(reader)  # first: who forgets it should hear of that
+    group = reader.text("group")
     if group is not None:
         check_group(group)
     parsed = ReadOptions(
-        connection=take_connection(texts),
+        connection=take_connection(reader),
         selection=selection,
-        starting=_take_bound(texts, "starting"),
-        ending=_take_bound(texts, "ending"),
-        group_fallback=_edge(texts, "groupOffsetsFallback"),
-        new_queue_start=_edge(texts, "newQueueStart"),
-        is_loss_fatal=texts.truth("failOnDataLoss", True),
-        wanted=_take_filter(texts),
-        trigger_offsets_max=texts.number_or_none("maxOffsetsPerTrigger"),
-        trigger_offsets_min=texts.number_or_none("minOffsetsPerTrigger"),
-        trigger_delay_max=texts.duration("maxTriggerDelay", 900.0),
-        partitions_min=texts.number_or_none("minPartitions"),
-        partition_records_max=texts.number("maxRecordsPerPartition", 500_000),
-        partition_records_min=texts.number("minRecordsPerPartition", 10_000),
-        partitions_max=texts.number_or_none("maxPartitions"),
-        is_split=texts.choice("orderBy", "none", ("none", "queue")) == "none",
-        pull_concurrency=texts.number("pullConcurrency", 4),
-        pull_count=texts.number("pullBatchSize", 2000),
-        pull_bytes=texts.number("pullBatchBytes", 2 * 1024 * 1024, least=1024),
-        pull_timeout=texts.milliseconds("pullTimeoutMs", 10_000),
-        batch_rows=texts.number("batchRows", 2000),
-        batch_bytes=texts.number("batchBytes", 4 * 1024 * 1024, least=1024),
-        metadata_interval=texts.milliseconds("metadataIntervalMs", 200, least=0),
-        route_interval=texts.milliseconds("routeIntervalMs", 30_000, least=0),
-        fetch_retries=texts.number("fetchOffset.numRetries", 3, least=0),
-        retry_interval=texts.milliseconds("fetchOffset.retryIntervalMs", 200, least=0),
-        is_group_committed=texts.truth("commitGroupOffsets", False),
-        include_metadata=texts.truth("includeMetadata", False),
+        starting=_read_bound(reader, "starting"),
+        ending=_read_bound(reader, "ending"),
+        group_fallback=_edge(reader, "groupOffsetsFallback"),
+        new_queue_start=_edge(reader, "newQueueStart"),
+        is_loss_fatal=reader.boolean("failOnDataLoss", True),
+        message_filter=_read_filter(reader),
+        trigger_offsets_max=reader.number_or_none("maxOffsetsPerTrigger"),
+        trigger_offsets_min=reader.number_or_none("minOffsetsPerTrigger"),
+        trigger_delay_max=reader.duration("maxTriggerDelay", 900.0),
+        partitions_min=reader.number_or_none("minPartitions"),
+        partition_records_max=reader.number("maxRecordsPerPartition", 500_000),
+        partition_records_min=reader.number("minRecordsPerPartition", 10_000),
+        partitions_max=reader.number_or_none("maxPartitions"),
+        is_split=reader.choice("orderBy", "none", ("none", "queue")) == "none",
+        pull_concurrency=reader.number("pullConcurrency", 4),
+        pull_count=reader.number("pullBatchSize", 2000),
+        pull_bytes=reader.number("pullBatchBytes", 2 * 1024 * 1024, least=1024),
+        pull_timeout=reader.milliseconds("pullTimeoutMs", 10_000),
+        batch_rows=reader.number("batchRows", 2000),
+        batch_bytes=reader.number("batchBytes", 4 * 1024 * 1024, least=1024),
+        metadata_interval=reader.milliseconds("metadataIntervalMs", 200, least=0),
+        route_interval=reader.milliseconds("routeIntervalMs", 30_000, least=0),
+        fetch_retries=reader.number("fetchOffset.numRetries", 3, least=0),
+        retry_interval=reader.milliseconds("fetchOffset.retryIntervalMs", 200, least=0),
+        is_group_committed=reader.boolean("commitGroupOffsets", False),
+        include_metadata=reader.boolean("includeMetadata", False),
     )
-    texts.finish()
+    reader.reject_unknown()
     _check(parsed, group)
     return parsed if group is None else replace(parsed, group=group)
 
@@ -269,36 +269,36 @@ def _check_bounds(starting: Bound | None, ending: Bound | None) -> None:
             raise OptionError(f"startingOffsets={begin} is behind endingOffsets={end} of {queue}")
 
 
-def _edge(texts: Texts, name: str) -> Edge:
-    return cast("Edge", texts.choice(name, "earliest", ("earliest", "latest")))
+def _edge(reader: OptionReader, name: str) -> Edge:
+    return cast("Edge", reader.choice(name, "earliest", ("earliest", "latest")))
 
 
-def _take_filter(texts: Texts) -> Filter:
-    tags, sql = texts.text("tags"), texts.text("sqlFilter")
+def _read_filter(reader: OptionReader) -> Filter:
+    tags, sql = reader.text("tags"), reader.text("sqlFilter")
     if tags is not None and sql is not None:
         raise OptionError("options tags and sqlFilter exclude each other; give either")
     return by_tags(tags or "*") if sql is None else by_sql(sql)
 
 
-def _take_selection(texts: Texts) -> Selection:
-    given = [name for name in SELECTIONS if texts.has(name)]
+def _read_selection(reader: OptionReader) -> Selection:
+    given = [name for name in SELECTIONS if reader.has(name)]
     if len(given) != 1:
-        found = " and ".join(given) or texts.meant(SELECTIONS) or "none of them"
+        found = " and ".join(given) or reader.similar(SELECTIONS) or "none of them"
         raise OptionError(
             f"exactly one of {', '.join(SELECTIONS)} says which topics to read; given: {found}"
         )
-    topics = texts.words("subscribe")
-    pattern = texts.text("subscribePattern")
+    topics = reader.words("subscribe")
+    pattern = reader.text("subscribePattern")
     if pattern is not None:
         try:
             re.compile(pattern)
         except re.error as error:
             raise OptionError(f"option subscribePattern={pattern!r}: {error}") from error
-    assigned = _read_assignment(texts.json("assign"))
-    numbers = texts.words("queueIds")
+    assigned = _read_assignment(reader.json("assign"))
+    numbers = reader.words("queueIds")
     if any(not number.isdecimal() for number in numbers):
         raise OptionError(f"option queueIds={','.join(numbers)!r} is no list of numbers")
-    brokers = texts.words("brokers")
+    brokers = reader.words("brokers")
     return Selection(
         topics=topics,
         pattern=pattern,
@@ -325,12 +325,12 @@ def _read_assignment(table: Any) -> tuple[tuple[str, str | None, frozenset[int]]
     return tuple(found)
 
 
-def _take_bound(texts: Texts, prefix: Literal["starting", "ending"]) -> Bound | None:
+def _read_bound(reader: OptionReader, prefix: Literal["starting", "ending"]) -> Bound | None:
     """Take the options of a start or an end; as with Kafka, a time goes before offsets."""
-    time = texts.text(f"{prefix}Timestamp")
-    by_time = texts.json(f"{prefix}OffsetsByTimestamp")
+    time = reader.text(f"{prefix}Timestamp")
+    by_time = reader.json(f"{prefix}OffsetsByTimestamp")
     name = f"{prefix}Offsets"
-    offsets = texts.text(name)
+    offsets = reader.text(name)
     if time is not None:
         return Bound(time_ms=_time_ms(f"{prefix}Timestamp", time))
     if by_time is not None:

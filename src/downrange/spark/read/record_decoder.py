@@ -3,7 +3,7 @@
 `columns` does the same for many records at once and must give the same rows. The rules of both:
 
 - A record is a row; an inner batch is as many rows as it holds. Rows keep the records' order.
-- Only queue offsets of the wanted range become rows. What lies outside is not unpacked, so that it
+- Only queue offsets of the spec range become rows. What lies outside is not unpacked, so that it
   is not an error of this range either.
 - A time outside the years 1 to 9999 is null: Spark and Python cannot show it, and a nearer one
   would be made up. Bytes that are no UTF-8 show as U+FFFD.
@@ -40,7 +40,7 @@ _PROPERTY_COLUMNS: Final = frozenset(("msg_id", "keys", "tags", "properties"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DecodeSpec:
     """What of the records of one queue becomes rows.
 
     Attributes:
@@ -89,29 +89,29 @@ class _Row(NamedTuple):
     is_damaged: bool
 
 
-def decode_each(chunks: Sequence[bytes], wanted: Wanted) -> Decoded:
+def decode_each(chunks: Sequence[bytes], spec: DecodeSpec) -> Decoded:
     """Turn the bodies of pull replies into rows, one record after the other.
 
     Args:
         chunks: Stored records back to back; none reaches from one chunk into the next.
-        wanted: Which of them, and what of them.
+        spec: Which of them, and what of them.
 
     Returns:
-        A batch whose schema is exactly that of the wanted columns.
+        A batch whose schema is exactly that of the spec columns.
 
     Raises:
         WireError: A record is damaged, or the rows are too large for one batch. The text names
             the topic, the broker and, as far as it is known, queue and offset.
     """
-    check_input(chunks, wanted)
-    rows = list(_rows_of(chunks, wanted))
-    schema = arrow_schema(wanted.columns)
-    arrays = [pa.array(_VALUES[field.name](rows, wanted), type=field.type) for field in schema]
+    check_input(chunks, spec)
+    rows = list(_rows_of(chunks, spec))
+    schema = arrow_schema(spec.columns)
+    arrays = [pa.array(_VALUES[field.name](rows, spec), type=field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return Decoded(batch, sum(row.is_damaged for row in rows))
 
 
-def check_input(chunks: Sequence[bytes], wanted: Wanted) -> None:
+def check_input(chunks: Sequence[bytes], spec: DecodeSpec) -> None:
     """Refuse more bytes than one batch can surely hold.
 
     Raises:
@@ -120,12 +120,12 @@ def check_input(chunks: Sequence[bytes], wanted: Wanted) -> None:
     size = sum(map(len, chunks))
     if size > _INPUT_BYTES_MAX:
         raise WireError(
-            f"replies for {_place(wanted)}",
+            f"replies for {_place(spec)}",
             f"{size} bytes cannot become one batch, only {_INPUT_BYTES_MAX}; make batches smaller",
         )
 
 
-def check_bodies(size: int, wanted: Wanted) -> None:
+def check_bodies(size: int, spec: DecodeSpec) -> None:
     """Refuse unpacked bodies that are too large together.
 
     Raises:
@@ -133,12 +133,12 @@ def check_bodies(size: int, wanted: Wanted) -> None:
     """
     if size > _BODIES_BYTES_MAX:
         raise WireError(
-            f"bodies of {_place(wanted)}",
+            f"bodies of {_place(spec)}",
             f"unpack to over {_BODIES_BYTES_MAX} bytes in one batch; make batches smaller",
         )
 
 
-def unwrapped(record: Record, wanted: Wanted) -> list[Record] | None:
+def unwrapped(record: Record, spec: DecodeSpec) -> list[Record] | None:
     """Return the messages of an inner batch within the range; any other record alone.
 
     Returns:
@@ -151,14 +151,14 @@ def unwrapped(record: Record, wanted: Wanted) -> list[Record] | None:
     try:
         inner = unwrap(record)
     except MalformedBody as error:
-        if wanted.is_strict and record.queue_offset < wanted.end:
-            raise _lost_body(error, wanted, record.queue_id, record.queue_offset) from error
+        if spec.is_strict and record.queue_offset < spec.end:
+            raise _lost_body(error, spec, record.queue_id, record.queue_offset) from error
         return None
-    return [one for one in inner if wanted.begin <= one.queue_offset < wanted.end]
+    return [one for one in inner if spec.begin <= one.queue_offset < spec.end]
 
 
 def unpacked(
-    body: bytes, sys_flag: int, wanted: Wanted, *, queue_id: int, offset: int
+    body: bytes, sys_flag: int, spec: DecodeSpec, *, queue_id: int, offset: int
 ) -> bytes | None:
     """Return a body as it was sent.
 
@@ -169,21 +169,21 @@ def unpacked(
         MalformedBody: It is damaged, and the reader is strict.
     """
     try:
-        return decompress(body, sys_flag, wanted.body_bytes_max)
+        return decompress(body, sys_flag, spec.body_bytes_max)
     except MalformedBody as error:
-        if wanted.is_strict:
-            raise _lost_body(error, wanted, queue_id, offset) from error
+        if spec.is_strict:
+            raise _lost_body(error, spec, queue_id, offset) from error
         return None
 
 
-def _rows_of(chunks: Sequence[bytes], wanted: Wanted) -> Iterator[_Row]:
-    needs_body, needs_properties, tags = wanted.needs_body, wanted.needs_properties, wanted.tags
+def _rows_of(chunks: Sequence[bytes], spec: DecodeSpec) -> Iterator[_Row]:
+    needs_body, needs_properties, tags = spec.needs_body, spec.needs_properties, spec.tags
     bodies_size = 0
-    for record in _records_of(chunks, wanted):
-        inner = unwrapped(record, wanted)
+    for record in _records_of(chunks, spec):
+        inner = unwrapped(record, spec)
         is_broken_batch = inner is None
         for one in (record,) if inner is None else inner:
-            if not wanted.begin <= one.queue_offset < wanted.end:
+            if not spec.begin <= one.queue_offset < spec.end:
                 continue
             properties = one.properties() if needs_properties else {}
             if tags and properties.get(PropertyKey.TAGS) not in tags:
@@ -194,49 +194,49 @@ def _rows_of(chunks: Sequence[bytes], wanted: Wanted) -> Iterator[_Row]:
                 body = unpacked(
                     one.body,
                     one.sys_flag,
-                    wanted,
+                    spec,
                     queue_id=one.queue_id,
                     offset=one.queue_offset,
                 )
                 is_damaged = body is None
                 bodies_size += len(body or b"")
-                check_bodies(bodies_size, wanted)
+                check_bodies(bodies_size, spec)
             yield _Row(one, properties, body, is_damaged)
 
 
-def _records_of(chunks: Sequence[bytes], wanted: Wanted) -> Iterator[Record]:
+def _records_of(chunks: Sequence[bytes], spec: DecodeSpec) -> Iterator[Record]:
     for number, chunk in enumerate(chunks, 1):
         try:
             yield from decode_records(chunk)
         except MalformedRecord as error:
             # What lies before the damage is whole, and so tells the queue.
             queue_id = decode_record(chunk).queue_id if error.position else None
-            place = f"reply {number} of {len(chunks)} for {_place(wanted, queue_id)}"
+            place = f"reply {number} of {len(chunks)} for {_place(spec, queue_id)}"
             raise MalformedRecord(error.position, f"{error.problem}; in {place}") from error
 
 
-def _lost_body(error: MalformedBody, wanted: Wanted, queue_id: int, offset: int) -> MalformedBody:
+def _lost_body(error: MalformedBody, spec: DecodeSpec, queue_id: int, offset: int) -> MalformedBody:
     """Return the error of a strict reader: where it happened, and what can be done."""
     return MalformedBody(
-        f"{error.where} of {_place(wanted, queue_id, offset)}",
+        f"{error.where} of {_place(spec, queue_id, offset)}",
         f"{error.problem}; with failOnDataLoss=false the row stays, without its body",
     )
 
 
-def _place(wanted: Wanted, queue_id: int | None = None, offset: int | None = None) -> str:
+def _place(spec: DecodeSpec, queue_id: int | None = None, offset: int | None = None) -> str:
     """Say where rows come from, as an error names it."""
-    place = f"topic {wanted.topic!r}, broker {wanted.broker!r}"
+    place = f"topic {spec.topic!r}, broker {spec.broker!r}"
     if queue_id is not None:
         place += f", queue {queue_id}"
     if offset is not None:
         return f"{place}, offset {offset}"
-    return f"{place}, offsets {wanted.begin} to {wanted.end}"
+    return f"{place}, offsets {spec.begin} to {spec.end}"
 
 
 # ---- columns -------------------------------------------------------------------------------------
 
 
-def _property(key: PropertyKey) -> Callable[[list[_Row], Wanted], Iterable[Any]]:
+def _property(key: PropertyKey) -> Callable[[list[_Row], DecodeSpec], Iterable[Any]]:
     return lambda rows, _: [row.properties.get(key) for row in rows]
 
 
@@ -245,9 +245,9 @@ def _micros(time_ms: int) -> int | None:
 
 
 #: Column -> its values; `pa.array` makes what the schema says of them.
-_VALUES: Final[dict[str, Callable[[list[_Row], Wanted], Iterable[Any]]]] = {
-    "topic": lambda rows, wanted: [wanted.topic] * len(rows),
-    "broker_name": lambda rows, wanted: [wanted.broker] * len(rows),
+_VALUES: Final[dict[str, Callable[[list[_Row], DecodeSpec], Iterable[Any]]]] = {
+    "topic": lambda rows, spec: [spec.topic] * len(rows),
+    "broker_name": lambda rows, spec: [spec.broker] * len(rows),
     "queue_id": lambda rows, _: [row.record.queue_id for row in rows],
     "offset": lambda rows, _: [row.record.queue_offset for row in rows],
     "msg_id": lambda rows, _: [

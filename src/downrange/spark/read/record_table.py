@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from downrange.spark.read.record_decoder import Wanted
+    from downrange.spark.read.record_decoder import DecodeSpec
 
 _SIZE: Final = Struct(">i")
 _SYS_FLAG_LOW_BYTE_AT: Final = 39
@@ -194,7 +194,7 @@ def _gather(data: bytes, starts: NDArray[np.int64], layout: np.dtype[np.void]) -
     return windows[starts].view(layout)
 
 
-def hop(chunks: Sequence[bytes]) -> tuple[bytes, NDArray[np.int64]]:
+def find_records(chunks: Sequence[bytes]) -> tuple[bytes, NDArray[np.int64]]:
     """Join the bodies of pull replies and find where their records begin.
 
     Raises:
@@ -218,7 +218,7 @@ def hop(chunks: Sequence[bytes]) -> tuple[bytes, NDArray[np.int64]]:
     return data, np.array(starts, np.int64)
 
 
-def unwrap_batches(table: RecordTable, wanted: Wanted) -> tuple[RecordTable, NDArray[np.int64]]:
+def unwrap_batches(table: RecordTable, spec: DecodeSpec) -> tuple[RecordTable, NDArray[np.int64]]:
     """Put the messages of inner batches in their place, as records of their own.
 
     Returns:
@@ -235,7 +235,7 @@ def unwrap_batches(table: RecordTable, wanted: Wanted) -> tuple[RecordTable, NDA
     damaged: list[int] = []
     for start in table.starts[is_inner].tolist():
         record = decode_record(table.data, start)
-        inner = unwrapped(record, wanted)
+        inner = unwrapped(record, spec)
         size += start - at
         parts.append(table.data[at:start])
         at = start + record.size
@@ -247,5 +247,5 @@ def unwrap_batches(table: RecordTable, wanted: Wanted) -> tuple[RecordTable, NDA
         parts.append(encoded)
         size += len(encoded)
     parts.append(table.data[at:])
-    data, starts = hop((b"".join(parts),))
+    data, starts = find_records((b"".join(parts),))
     return RecordTable(data, starts), np.flatnonzero(np.isin(starts, damaged))

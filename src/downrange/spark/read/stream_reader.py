@@ -26,7 +26,7 @@ from downrange.errors import OptionError
 from downrange.spark.read.batch_reader import read_rows
 from downrange.spark.read.catalog import Catalog
 from downrange.spark.read.limits import backlog, limited
-from downrange.spark.read.losses import DataLost, tell
+from downrange.spark.read.losses import DataLost, report_loss
 from downrange.spark.read.offsets import Positions, begins_of
 from downrange.spark.read.plan import plan
 from downrange.spark.read.read_options import Bound
@@ -93,9 +93,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Settle where this run ends: at what there is now."""
-        self._catalog.forget()
+        self._catalog.invalidate()
         self._target = self._catalog.ends(self._catalog.queues(None), is_fresh=True)
-        self._catalog.forget()
+        self._catalog.invalidate()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends; `start` itself when there is nothing to do.
@@ -110,7 +110,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {queue: ends.get(queue, offset) for queue, offset in begins.items()}
         is_limited = not isinstance(limit, ReadAllAvailable)
         is_idle = ends == dict(begin) and not begin.is_first
-        if is_limited and self._is_to_wait(backlog(begins, ends)):
+        if is_limited and self._must_wait(backlog(begins, ends)):
             is_idle = True
         self._commit_group(begin, is_idle=is_idle)
         if is_idle:
@@ -125,7 +125,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where all queues end now, or where this run does."""
         if self._target is None:
             queues: Set[QueueId] = self._catalog.queues(begin.keys())
-            self._look_again(queues)
+            self._restore_gone(queues)
             self._latest = self._catalog.ends((queues | begin.keys()) - self._gone.keys())
         else:
             if missing := begin.keys() - self._target.keys() - self._gone.keys():
@@ -137,20 +137,20 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue in sorted(begin.keys() - self._gone.keys()):
             end = ends.get(queue)
             if queue not in queues or end is None:
-                self._judge_gone(queue, begin[queue], ends.pop(queue, None))
+                self._check_gone(queue, begin[queue], ends.pop(queue, None))
             elif begin.is_first and self._target is not None:
                 # "Latest" was asked for later than where this run ends: so it ends there.
                 ends[queue] = self._target[queue] = max(end, begin[queue])
         return ends
 
-    def _look_again(self, queues: Set[QueueId]) -> None:
+    def _restore_gone(self, queues: Set[QueueId]) -> None:
         """Ask for queues that were gone, now that a name server knows them."""
         now = time.monotonic()
         for queue in [queue for queue in self._gone if queue in queues]:
             if now >= self._gone[queue]:
                 del self._gone[queue]
 
-    def _judge_gone(self, queue: QueueId, offset: int, end: int | None) -> None:
+    def _check_gone(self, queue: QueueId, offset: int, end: int | None) -> None:
         """A queue that cannot be read any more is harmless when all of it has been read.
 
         Its offset stays where it is: should it come back, it is not a new one.
@@ -159,7 +159,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             there = None if end is None or end < offset else (offset, offset)
             problem = "it was taken away" if there else "its broker is away, or its topic deleted"
             loss = DataLost(queue, (offset, max(offset, end or 0)), there, problem)
-            tell(loss, is_fatal=self._options.is_loss_fatal)
+            report_loss(loss, is_fatal=self._options.is_loss_fatal)
         self._gone[queue] = time.monotonic() + self._options.route_interval
 
     def _begins(self, begin: Positions, ends: dict[QueueId, int]) -> dict[QueueId, int]:
@@ -169,7 +169,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = ends.get(queue)
             if end is not None and end < begin[queue]:
                 loss = DataLost(queue, (begin[queue], begin[queue]), (0, end), "it was made anew")
-                tell(loss, is_fatal=self._options.is_loss_fatal)
+                report_loss(loss, is_fatal=self._options.is_loss_fatal)
                 begins |= self._catalog.begins([queue])
         return begins | self._begins_of_new(ends.keys() - begin.keys(), ends)
 
@@ -189,7 +189,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if is_latest or offset < ends[queue]
         }
 
-    def _is_to_wait(self, waiting: int) -> bool:
+    def _must_wait(self, waiting: int) -> bool:
         """Whether there are too few messages yet, and there is time."""
         options = self._options
         if options.trigger_offsets_min is None or self._target is not None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Made at run time, so no checker knows what is in it.
 pc: Final[Any] = pyarrow.compute
-_NOWHERE: Final = -1
+_ANY_QUEUE: Final = -1
 
 
 class Destination(NamedTuple):
@@ -77,7 +77,7 @@ class QueueChoice:
         for topic_code, topic in enumerate(encoded.topics):
             members = np.flatnonzero(encoded.topic_codes == topic_code)
             queues = self.queues_of(topic, _brokers(rows, numbers, members))
-            start = self.partition % len(queues) if self.is_ordered else _NOWHERE
+            start = self.partition % len(queues) if self.is_ordered else _ANY_QUEUE
             picks = np.full(len(members), start, np.int64)
             if keys is not None:
                 _pick_by_key(keys, members, queues, picks)
@@ -99,16 +99,16 @@ def _keys(rows: Rows) -> Any:
 
 
 def _numbers(rows: Rows) -> NDArray[np.int64] | None:
-    """Return the number of each row's queue, `_NOWHERE` where none is named."""
+    """Return the number of each row's queue, `_ANY_QUEUE` where none is named."""
     column = rows.column("queue_id")
     if column is None or column.null_count == len(column):
         return None
     column = column.cast(pa.int64())
-    rows.refuse_first(
+    rows.reject_first(
         pc.or_(pc.less(column, 0), pc.greater(column, INT32_MAX)).fill_null(False),
         lambda index: f"queue_id is {column[index]}; queues are numbered from 0, null means any",
     )
-    numbers: NDArray[np.int64] = column.fill_null(_NOWHERE).to_numpy(zero_copy_only=False)
+    numbers: NDArray[np.int64] = column.fill_null(_ANY_QUEUE).to_numpy(zero_copy_only=False)
     return numbers
 
 
@@ -126,7 +126,7 @@ def _brokers(
 def _pick_by_key(
     coded: Any, members: NDArray[np.intp], queues: Sequence[QueueId], picks: NDArray[np.int64]
 ) -> None:
-    codes = coded.indices.fill_null(_NOWHERE).to_numpy(zero_copy_only=False)[members]
+    codes = coded.indices.fill_null(_ANY_QUEUE).to_numpy(zero_copy_only=False)[members]
     hashes = [abs(by_hash(key).hash_code) % len(queues) for key in coded.dictionary.to_pylist()]
     has_key = codes >= 0
     picks[has_key] = np.array(hashes, np.int64)[codes[has_key]]
@@ -145,11 +145,11 @@ def _pick_by_number(
         return
     brokers = rows.column("broker_name")
     broker_names: list[str] = []
-    broker_codes = np.full(len(named), _NOWHERE, np.int64)
+    broker_codes = np.full(len(named), _ANY_QUEUE, np.int64)
     if brokers is not None:
         coded = brokers.dictionary_encode()
         broker_names = coded.dictionary.to_pylist()
-        indices = coded.indices.fill_null(_NOWHERE).to_numpy(zero_copy_only=False)
+        indices = coded.indices.fill_null(_ANY_QUEUE).to_numpy(zero_copy_only=False)
         broker_codes = indices[members[named]].astype(np.int64)
     # Each pair of broker and number is looked up once.
     pairs = (broker_codes + 1) << 32 | numbers[members[named]]
@@ -161,10 +161,10 @@ def _pick_by_number(
         index = _index_of(queues, broker, number)
         if index is None:
             where = "" if broker is None else f" on broker {broker!r}"
-            rows.refuse(
+            rows.reject(
                 int(members[named[at]]),
                 f"topic {topic!r} has no queue {number}{where} that can be written to; it has "
-                f"{_told(queues)}",
+                f"{_describe(queues)}",
             )
         found.append(index)
     picks[named] = np.array(found, np.int64)[inverse]
@@ -179,7 +179,7 @@ def _index_of(queues: Sequence[QueueId], broker: str | None, number: int) -> int
     return fitting[number % len(fitting)] if fitting else None
 
 
-def _told(queues: Sequence[QueueId]) -> str:
+def _describe(queues: Sequence[QueueId]) -> str:
     counts: dict[str, int] = {}
     for queue in queues:
         counts[queue.broker] = counts.get(queue.broker, 0) + 1

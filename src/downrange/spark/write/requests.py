@@ -39,7 +39,7 @@ _COMPRESSIONS: Final = {
 }
 
 
-class Shipment(msgspec.Struct, frozen=True, kw_only=True):
+class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What one request carries.
 
     Attributes:
@@ -58,7 +58,7 @@ class Shipment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Run(NamedTuple):
-    """Rows of one request: positions in the order of sending, from `start` up to `end`."""
+    """Rows of one request: positions in the order of writer, from `start` up to `end`."""
 
     code: int
     start: int
@@ -66,13 +66,13 @@ class _Run(NamedTuple):
     is_single: bool
 
 
-def shipments(
+def cut_requests(
     encoded: EncodedRows,
     destinations: Sequence[Destination],
     codes: NDArray[np.int64],
     producer: ProducerCore,
     options: WriteOptions,
-) -> Iterator[Shipment]:
+) -> Iterator[WriteRequest]:
     """Cut rows into requests, in the order in which they are to be sent.
 
     Args:
@@ -82,7 +82,7 @@ def shipments(
         producer: Who sends.
         options: How large requests may be.
     """
-    is_single = _travels_alone(encoded, options)
+    is_single = _is_single(encoded, options)
     order, is_single = _order(codes, is_single, is_ordered=options.is_ordered)
     small = order[~is_single]
     is_whole = len(small) == len(encoded) and bool((small[1:] > small[:-1]).all())
@@ -94,28 +94,28 @@ def shipments(
     # How many small rows come before each one.
     position = np.concatenate(([0], np.cumsum(~is_single)))
     runs = _runs(codes[order], is_single, position, bounds, options)
-    for run in _in_turns(runs) if options.is_ordered else runs:
+    for run in _round_robin(runs) if options.is_ordered else runs:
         first, last = int(order[run.start]), int(order[run.end - 1])
         destination = destinations[run.code]
         if run.is_single:
-            yield _single(encoded, first, destination, producer, options)
+            yield _single_request(encoded, first, destination, producer, options)
             continue
         start, end = bounds[position[run.start]], bounds[position[run.end]]
         body = data.slice(int(start), int(end - start)).to_pybytes()
         count = run.end - run.start
         rows = encoded.rows
-        yield Shipment(
+        yield WriteRequest(
             outgoing=encoded_batch(
                 producer, destination.topic, body, count, encoded.ids[first].as_py().decode()
             ),
             target=destination.queue,
-            rows=f"{count} rows from {rows.name_of(first)} to {rows.name_of(last)}, together "
+            rows=f"{count} rows from {rows.describe(first)} to {rows.describe(last)}, together "
             f"{len(body)} bytes",
             count=count,
         )
 
 
-def _travels_alone(encoded: EncodedRows, options: WriteOptions) -> NDArray[np.bool_]:
+def _is_single(encoded: EncodedRows, options: WriteOptions) -> NDArray[np.bool_]:
     """Return for each row whether it is a request of its own."""
     sizes = item_sizes(encoded)
     body_sizes = np.diff(_offsets(encoded.bodies))
@@ -138,7 +138,7 @@ def _offsets(column: Any) -> NDArray[np.int32]:
 def _order(
     codes: NDArray[np.int64], is_single: NDArray[np.bool_], *, is_ordered: bool
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the rows in the order of sending, and which of them travel alone."""
+    """Return the rows in the order of writer, and which of them travel alone."""
     ranks = codes if is_ordered else codes + is_single * (int(codes.max()) + 1)
     order = np.argsort(ranks, kind="stable")
     return order, is_single[order]
@@ -151,7 +151,7 @@ def _runs(
     bounds: NDArray[np.int32],
     options: WriteOptions,
 ) -> Iterator[_Run]:
-    """Cut rows, in the order of sending, where the queue changes or a request is full."""
+    """Cut rows, in the order of writer, where the queue changes or a request is full."""
     is_cut = np.ones(len(codes) + 1, np.bool_)
     is_cut[1:-1] = (codes[1:] != codes[:-1]) | is_single[1:] | is_single[:-1]
     cuts = np.flatnonzero(is_cut).tolist()
@@ -169,7 +169,7 @@ def _runs(
             start = stop
 
 
-def _in_turns(runs: Iterator[_Run]) -> list[_Run]:
+def _round_robin(runs: Iterator[_Run]) -> list[_Run]:
     """Sort runs so that queues take turns: one request per queue is under way, but of all queues.
 
     The order within a queue stays.
@@ -183,13 +183,13 @@ def _in_turns(runs: Iterator[_Run]) -> list[_Run]:
     return [run for _, run in sorted_runs]
 
 
-def _single(
+def _single_request(
     encoded: EncodedRows,
     index: int,
     destination: Destination,
     producer: ProducerCore,
     options: WriteOptions,
-) -> Shipment:
+) -> WriteRequest:
     """Return the request of a row that travels by itself."""
     body: bytes = encoded.bodies[index].as_py()
     properties: str = encoded.properties[index].as_py().decode()
@@ -199,7 +199,7 @@ def _single(
     sys_flag = 0
     if len(body) >= options.compress_over_bytes:
         body, sys_flag = compress(body, _COMPRESSIONS[options.compression])
-    return Shipment(
+    return WriteRequest(
         outgoing=encoded_message(
             producer,
             destination.topic,
@@ -209,7 +209,7 @@ def _single(
             sys_flag=sys_flag,
         ),
         target=destination.queue,
-        rows=encoded.rows.name_of(index),
+        rows=encoded.rows.describe(index),
         count=1,
         is_delayed=delay_ms > 0,
     )

@@ -131,7 +131,7 @@ def _topics(
         return [options.topic], np.zeros(count, np.int64)
     column = rows.column("topic")
     if column.null_count:
-        rows.refuse_first(column.is_null(), "its topic is null; name one, or set the option topic")
+        rows.reject_first(column.is_null(), "its topic is null; name one, or set the option topic")
     coded = column.dictionary_encode()
     codes: NDArray[np.int64] = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     names: list[bytes] = coded.dictionary.cast(_BINARY).to_pylist()
@@ -140,7 +140,7 @@ def _topics(
         try:
             check_message(Message(topic, b"1"), 1, namespace)
         except OptionError as error:
-            rows.refuse(int(np.argmax(codes == code)), str(error))
+            rows.reject(int(np.argmax(codes == code)), str(error))
     return topics, codes
 
 
@@ -148,11 +148,11 @@ def _bodies(rows: Rows, bytes_max: int) -> Any:
     bodies = rows.column("body").cast(_BINARY)
     if bodies.null_count:
         problem = "its body is null; filter such rows, or coalesce the column"
-        rows.refuse_first(bodies.is_null(), problem)
+        rows.reject_first(bodies.is_null(), problem)
     sizes = pc.binary_length(bodies)
     problem = "its body is empty; brokers take only messages with at least one byte"
-    rows.refuse_first(pc.equal(sizes, 0), problem)
-    rows.refuse_first(
+    rows.reject_first(pc.equal(sizes, 0), problem)
+    rows.reject_first(
         pc.greater(sizes, bytes_max),
         lambda index: (
             f"its body has {sizes[index]} bytes, {bytes_max} are allowed; send less, or raise the "
@@ -165,7 +165,7 @@ def _bodies(rows: Rows, bytes_max: int) -> Any:
 def _own_ids(rows: Rows) -> Any:
     column = rows.column("msg_id")
     is_right = pc.match_substring_regex(column.cast(_BINARY), _ID_PATTERN).fill_null(False)
-    rows.refuse_first(
+    rows.reject_first(
         pc.invert(is_right),
         lambda index: (
             f"msg_id is {column[index].as_py()!r}; an id has 1 to 128 visible ASCII characters, "
@@ -180,7 +180,7 @@ def _delays(rows: Rows) -> NDArray[np.int64] | None:
     if column is None or column.null_count == len(column):
         return None
     filled = column.cast(pa.int64()).fill_null(0)
-    rows.refuse_first(
+    rows.reject_first(
         pc.less(filled, 0),
         lambda index: f"delay_time_ms is {filled[index]}; a delay is at least 0",
     )

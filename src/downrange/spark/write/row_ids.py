@@ -64,7 +64,7 @@ class RowIds:
         return fixed_width(digits)
 
 
-def chance_ids(maker: UniqueIdMaker, born_ms: int, count: int) -> Any:
+def producer_ids(maker: UniqueIdMaker, born_ms: int, count: int) -> Any:
     """Return ids as any producer makes them, as binary; a row that is sent again has another."""
     return pa.array([maker.make(born_ms) for _ in range(count)], pa.string()).cast(pa.binary())
 

@@ -74,7 +74,7 @@ def property_strings(rows: Rows, ids: Any) -> Any:
         *(part for part in parts if part is not None), _WAIT, _VALUE_MARK, null_handling="skip"
     )
     sizes = pc.binary_length(whole)
-    rows.refuse_first(
+    rows.reject_first(
         pc.greater(sizes, PROPERTIES_BYTES_MAX),
         lambda index: (
             f"its keys, tags and properties take {sizes[index]} bytes, {PROPERTIES_BYTES_MAX} are "
@@ -108,8 +108,8 @@ def _check_text(rows: Rows, name: str, column: Any) -> None:
             try:
                 (value or b"").decode()
             except UnicodeDecodeError as error:
-                rows.refuse(index, f"{name} is no UTF-8: {error}")
-    rows.refuse_first(
+                rows.reject(index, f"{name} is no UTF-8: {error}")
+    rows.reject_first(
         _has_mark(column),
         f"{name} holds one of the bytes 1 and 2, which separate properties; take them out",
     )
@@ -134,7 +134,7 @@ def _words(rows: Rows) -> Any:
             for word in words or ():
                 if word is None or not word or word.split() != [word]:
                     problem = f"key {word!r} is null, empty or holds blanks, which separate keys"
-                    rows.refuse(index, problem)
+                    rows.reject(index, problem)
     joined = pc.binary_join(column, " ")
     _check_text(rows, "keys", joined)
     return pc.if_else(pc.equal(pc.binary_length(joined), 0), _NULL, joined.cast(_BINARY))
@@ -193,7 +193,7 @@ def _check_entries(
         )
     if index >= 0:
         name, value = names.cast(_BINARY)[index].as_py(), values.cast(_BINARY)[index].as_py()
-        rows.refuse(
+        rows.reject(
             int(entry_rows[index]),
             f"property {name.decode(errors='replace')!r} = {value.decode(errors='replace')[:80]!r} "
             "cannot be carried: name and value are UTF-8, not blank, and without the bytes 1 and 2",

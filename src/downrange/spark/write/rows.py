@@ -38,11 +38,11 @@ class Rows:
         index = self.batch.schema.get_field_index(name)
         return None if index < 0 else _plain(self.batch.column(index))
 
-    def refuse(self, index: int, problem: str) -> NoReturn:
+    def reject(self, index: int, problem: str) -> NoReturn:
         """Raise the error that is about one row."""
-        raise InvalidMessage(f"{self.name_of(index)}: {problem}")
+        raise InvalidMessage(f"{self.describe(index)}: {problem}")
 
-    def name_of(self, index: int) -> str:
+    def describe(self, index: int) -> str:
         """Return how a row is called in errors: its number, topic, keys and size."""
         facts = [
             f"{name} {str(value)[:100]!r}"
@@ -52,14 +52,14 @@ class Rows:
         body = self.batch.column("body")[index].as_buffer()
         if body is not None:
             facts.append(f"body of {body.size} bytes")
-        told = f" ({', '.join(facts)})" if facts else ""
-        return f"row {self.first_row + index} of partition {self.partition}{told}"
+        details = f" ({', '.join(facts)})" if facts else ""
+        return f"row {self.first_row + index} of partition {self.partition}{details}"
 
-    def refuse_first(self, mask: Any, problem: Callable[[int], str] | str) -> None:
+    def reject_first(self, mask: Any, problem: Callable[[int], str] | str) -> None:
         """Raise the error about the first row of which something is true, if there is one."""
         index = pc.index(mask, pa.scalar(True)).as_py()
         if index >= 0:
-            self.refuse(index, problem if isinstance(problem, str) else problem(index))
+            self.reject(index, problem if isinstance(problem, str) else problem(index))
 
     def _value(self, name: str, index: int) -> Any:
         at = self.batch.schema.get_field_index(name)
@@ -81,7 +81,7 @@ def in_chunks(batch: Any) -> Iterator[Any]:
 
 
 def _plain(column: Any) -> Any:
-    """Return a column in one of few types; Spark can be told to use large ones."""
+    """Return a column in one of few types; Spark can be details to use large ones."""
     kind = column.type
     if pa.types.is_large_string(kind):
         return column.cast(pa.string())

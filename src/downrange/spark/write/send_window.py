@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from downrange.client.client import Client
     from downrange.client.flows.effects import Flow
     from downrange.client.flows.producing.producer_core import ProducerCore
-    from downrange.spark.write.requests import Shipment
+    from downrange.spark.write.requests import WriteRequest
     from downrange.spark.write.write_options import WriteOptions
 
 #: Failed brokers are avoided for some seconds. Slow answers are no failure here: with many large
@@ -109,16 +109,16 @@ class Totals:
     late: int = 0
     queues: dict[QueueId, QueueTotals] = field(default_factory=dict[QueueId, QueueTotals])
 
-    def stored(self, shipment: Shipment, receipt: SendReceipt) -> None:
+    def stored(self, request: WriteRequest, receipt: SendReceipt) -> None:
         """Count what a broker acknowledged."""
-        count = shipment.count
+        count = request.count
         self.rows += count
         self.requests += 1
-        self.wire_bytes += len(shipment.outgoing.body)
+        self.wire_bytes += len(request.outgoing.body)
         self.retried += len(receipt.failures)
         self.unsure += count * receipt.may_be_stored_twice
         self.late += count * (receipt.status is not SendStatus.STORED)
-        if shipment.is_delayed:
+        if request.is_delayed:
             self.delayed += count
             return
         first, last = int(receipt.offset), int(receipt.offset) + count - 1
@@ -129,7 +129,7 @@ class Totals:
             known.add(count, first, last)
 
 
-class Window:
+class SendWindow:
     """The requests of one task that are under way.
 
     Args:
@@ -149,29 +149,29 @@ class Window:
         self._round_robin = RoundRobin()
         self._done: SimpleQueue[tuple[int, SendReceipt | BaseException]] = SimpleQueue()
         self._futures: dict[int, Future[Any]] = {}
-        self._shipments: dict[int, Shipment] = {}
+        self._requests: dict[int, WriteRequest] = {}
         #: With order kept: what waits for the request of its queue that is under way.
-        self._waiting: dict[QueueId, deque[Shipment]] = {}
+        self._waiting: dict[QueueId, deque[WriteRequest]] = {}
         self._waiting_count = 0
         self._next = 0
 
-    def add(self, shipment: Shipment) -> None:
+    def add(self, request: WriteRequest) -> None:
         """Send, as soon as there is room.
 
         Raises:
             RocketMQError: A request failed for good, this one or another; all others are given up.
         """
-        while len(self._shipments) + self._waiting_count >= self._options.in_flight:
+        while len(self._requests) + self._waiting_count >= self._options.in_flight:
             self._take_one()
-        target = shipment.target
+        target = request.target
         if self._options.is_ordered:
             assert target is not None, "with order kept, every row has a queue"
             if target in self._waiting:
-                self._waiting[target].append(shipment)
+                self._waiting[target].append(request)
                 self._waiting_count += 1
                 return
             self._waiting[target] = deque()
-        self._start(shipment)
+        self._start(request)
 
     def finish(self) -> Totals:
         """Wait until everything is stored.
@@ -179,38 +179,38 @@ class Window:
         Raises:
             RocketMQError: A request failed for good; all others are given up.
         """
-        while self._shipments:
+        while self._requests:
             self._take_one()
         return self.totals
 
-    def give_up(self) -> None:
+    def cancel_all(self) -> None:
         """Give up what is under way; it may be stored all the same."""
         self._waiting.clear()
         self._waiting_count = 0
-        self._shipments.clear()
+        self._requests.clear()
         for future in self._futures.values():
             future.cancel()
         self._futures.clear()
 
-    def _start(self, shipment: Shipment) -> None:
+    def _start(self, request: WriteRequest) -> None:
         key = self._next
         self._next += 1
         options = self._options
         deadline = self._producer.deadline(options.timeout)
         flow = send_until(
             self._producer,
-            shipment.outgoing,
+            request.outgoing,
             self._round_robin,
             deadline,
-            target=shipment.target,
+            target=request.target,
             attempt_timeout=options.timeout / _ATTEMPT_SHARE,
         )
-        self._shipments[key] = shipment
+        self._requests[key] = request
         self._futures[key] = self._client.submit(
-            self._told(key, self._producer.run_tracked(flow, deadline))
+            self._report_end(key, self._producer.run_tracked(flow, deadline))
         )
 
-    def _told(self, key: int, flow: Flow[SendReceipt]) -> Flow[None]:
+    def _report_end(self, key: int, flow: Flow[SendReceipt]) -> Flow[None]:
         """Run a flow, and have this task told of its end."""
         try:
             receipt = yield from flow
@@ -228,21 +228,21 @@ class Window:
             key, outcome = self._done.get(timeout=self._options.timeout + _MARGIN)
         except Empty:
             waited = self._options.timeout + _MARGIN
-            self.give_up()
+            self.cancel_all()
             raise CallTimeout("the cluster", waited) from None
-        shipment = self._shipments.pop(key)
+        request = self._requests.pop(key)
         del self._futures[key]
         if isinstance(outcome, BaseException):
-            self.give_up()
+            self.cancel_all()
             outcome.add_note(
-                f"while writing {shipment.rows}; {self.totals.rows} rows of the task are stored"
+                f"while writing {request.rows}; {self.totals.rows} rows of the task are stored"
             )
             raise outcome
-        self.totals.stored(shipment, outcome)
-        if self._options.is_ordered and shipment.target is not None:
-            waiting = self._waiting[shipment.target]
+        self.totals.stored(request, outcome)
+        if self._options.is_ordered and request.target is not None:
+            waiting = self._waiting[request.target]
             if waiting:
                 self._waiting_count -= 1
                 self._start(waiting.popleft())
             else:
-                del self._waiting[shipment.target]
+                del self._waiting[request.target]

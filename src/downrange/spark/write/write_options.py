@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 from downrange.client.flows.validation import check_producer_group, check_topic
 from downrange.errors import OptionError
 from downrange.spark.connection import ConnectionOptions, take_connection
-from downrange.spark.option_reader import Texts
+from downrange.spark.option_reader import OptionReader
 from downrange.wire.limits import BODY_BYTES_MAX, MIB
 from downrange.wire.system_names import CLIENT_FORBIDDEN_TOPICS
 
@@ -74,34 +74,34 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
     Raises:
         OptionError: One is unknown, missing, or makes no sense.
     """
-    texts = Texts(options)
-    connection = take_connection(texts)
-    topic = texts.text("topic")
+    reader = OptionReader(options)
+    connection = take_connection(reader)
+    topic = reader.text("topic")
     if topic is not None:
         check_topic(topic)
         if topic in CLIENT_FORBIDDEN_TOPICS:
             raise OptionError(f"option topic={topic!r}: it belongs to the brokers; take another")
-    group = texts.text("producerGroup", "spark-writer") or "spark-writer"
+    group = reader.text("producerGroup", "spark-writer") or "spark-writer"
     check_producer_group(group)
-    compression = texts.choice("compression", "zlib", ("zlib", "lz4", "zstd"))
+    compression = reader.choice("compression", "zlib", ("zlib", "lz4", "zstd"))
     parsed = WriteOptions(
         connection=connection,
         topic=topic,
-        is_ordered=texts.choice("orderBy", "none", ("none", "queue")) == "queue",
-        dedup=cast("Dedup", texts.choice("dedup", "key", ("key", "column", "none"))),
-        in_flight=texts.number("inFlight", 32),
-        batch_bytes_max=texts.number("maxBatchBytes", MIB, least=1024),
-        message_bytes_max=texts.number("maxMessageBytes", BODY_BYTES_MAX, least=1),
-        compress_over_bytes=texts.number("compressOver", 4096),
+        is_ordered=reader.choice("orderBy", "none", ("none", "queue")) == "queue",
+        dedup=cast("Dedup", reader.choice("dedup", "key", ("key", "column", "none"))),
+        in_flight=reader.number("inFlight", 32),
+        batch_bytes_max=reader.number("maxBatchBytes", MIB, least=1024),
+        message_bytes_max=reader.number("maxMessageBytes", BODY_BYTES_MAX, least=1),
+        compress_over_bytes=reader.number("compressOver", 4096),
         compression=cast("CompressionName", compression),
         group=group,
-        timeout=texts.milliseconds("sendTimeoutMs", 60_000),
-        auto_create=cast("AutoCreate", texts.choice("autoCreate", "off", ("off", "balanced"))),
+        timeout=reader.milliseconds("sendTimeoutMs", 60_000),
+        auto_create=cast("AutoCreate", reader.choice("autoCreate", "off", ("off", "balanced"))),
     )
     # What Spark gives a sink besides what the user says.
-    texts.text("checkpointLocation")
-    texts.text("queryName")
-    texts.finish()
+    reader.text("checkpointLocation")
+    reader.text("queryName")
+    reader.reject_unknown()
     for name, size in (
         ("maxBatchBytes", parsed.batch_bytes_max),
         ("maxMessageBytes", parsed.message_bytes_max),

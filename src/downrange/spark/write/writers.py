@@ -31,11 +31,11 @@ from downrange.client.flows.routing.routes import refresh_route
 from downrange.errors import OptionError
 from downrange.spark.write.column_checks import check_columns
 from downrange.spark.write.queue_choice import QueueChoice
-from downrange.spark.write.requests import shipments
+from downrange.spark.write.requests import cut_requests
 from downrange.spark.write.row_encoder import encode_rows
-from downrange.spark.write.row_ids import RowIds, chance_ids
+from downrange.spark.write.row_ids import RowIds, producer_ids
 from downrange.spark.write.rows import Rows, in_chunks
-from downrange.spark.write.send_window import QueueTotals, Totals, Window, producer_for
+from downrange.spark.write.send_window import QueueTotals, SendWindow, Totals, producer_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -148,14 +148,14 @@ class RocketMQWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log what was stored: it is in place already."""
-        _log.info("write to %s: %s", self._options.topic or "topics", _told(messages))
+        _log.info("write to %s: %s", self._options.topic or "topics", _describe(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log what was stored in vain: it stays in place."""
         _log.warning(
             "write to %s failed; %s stay where they are, besides what failed tasks had sent; a new "
             "write sends all rows again%s",
-            *(self._options.topic or "topics", _told(messages)),
+            *(self._options.topic or "topics", _describe(messages)),
             "" if self._options.dedup == "column" else " under other ids",
         )
 
@@ -201,14 +201,14 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log what was stored: it is in place already."""
         topic = self._options.topic or "topics"
-        _log.info("batch %d to %s: %s", batchId, topic, _told(messages))
+        _log.info("batch %d to %s: %s", batchId, topic, _describe(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log what was stored in vain: it stays in place, and the batch will be sent again."""
         _log.warning(
             "batch %d to %s failed; %s stay where they are, besides what failed tasks had sent; "
             "when the query is started again, the batch is sent again%s",
-            *(batchId, self._options.topic or "topics", _told(messages)),
+            *(batchId, self._options.topic or "topics", _describe(messages)),
             " under other ids" if self._options.dedup == "none" else " under the same ids",
         )
 
@@ -226,21 +226,21 @@ def write_rows(batches: Iterator[Any], options: WriteOptions, task: Task, origin
         InvalidMessage: A row breaks a rule; names it.
         RocketMQError: A broker refused rows, or none took them in time.
     """
-    sending: _Sending | None = None
+    writer: _TaskWriter | None = None
     row_count = 0
     try:
         for batch in batches:
             for chunk in in_chunks(batch):
                 if not chunk.num_rows:
                     continue
-                if sending is None:  # a task without rows needs no connection
-                    sending = _Sending(options, task, origin)
-                sending.add(Rows(chunk, row_count, task.partition))
+                if writer is None:  # a task without rows needs no connection
+                    writer = _TaskWriter(options, task, origin)
+                writer.add(Rows(chunk, row_count, task.partition))
                 row_count += chunk.num_rows
-        totals = Totals() if sending is None else sending.window.finish()
+        totals = Totals() if writer is None else writer.window.finish()
     except BaseException:
-        if sending is not None:
-            sending.window.give_up()
+        if writer is not None:
+            writer.window.cancel_all()
         raise
     assert totals.rows == row_count, f"{totals.rows} of {row_count} rows are acknowledged"
     return Written(
@@ -257,7 +257,7 @@ def write_rows(batches: Iterator[Any], options: WriteOptions, task: Task, origin
     )
 
 
-class _Sending:
+class _TaskWriter:
     """What a task with rows holds."""
 
     def __init__(self, options: WriteOptions, task: Task, origin: str) -> None:
@@ -268,15 +268,15 @@ class _Sending:
         self._routes: dict[str, Sequence[QueueId]] = {}
         self._choice = QueueChoice(self._queues_of, task.partition, options.is_ordered)
         self._make_ids = _id_maker(options, producer, origin)
-        self.window = Window(client, producer, options)
+        self.window = SendWindow(client, producer, options)
 
     def add(self, rows: Rows) -> None:
         """Encode rows and send them."""
         namespace = self._client.options.namespace
         encoded = encode_rows(rows, self._options, namespace, self._make_ids)
         destinations, codes = self._choice.choose(encoded)
-        for shipment in shipments(encoded, destinations, codes, self._producer, self._options):
-            self.window.add(shipment)
+        for request in cut_requests(encoded, destinations, codes, self._producer, self._options):
+            self.window.add(request)
 
     def _queues_of(self, topic: str, brokers: Collection[str]) -> Sequence[QueueId]:
         """Return a topic's queues; wait for brokers that are to have some and are not there."""
@@ -306,12 +306,12 @@ def _id_maker(
     client = producer.client
 
     def by_chance(first_row: int, count: int) -> Any:
-        return chance_ids(client.unique_ids, client.clock.wall_ms(), count)
+        return producer_ids(client.unique_ids, client.clock.wall_ms(), count)
 
     return by_chance
 
 
-def _told(messages: Sequence[WriterCommitMessage | None]) -> str:
+def _describe(messages: Sequence[WriterCommitMessage | None]) -> str:
     """Return what tasks have stored, in words."""
     done = [message for message in messages if isinstance(message, Written)]
     total: Callable[[str], int] = partial(_sum_of, done)

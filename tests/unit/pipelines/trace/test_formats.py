@@ -74,7 +74,7 @@ def test_what_is_not_there_is_a_dash() -> None:
         formats.share,
         formats.duration,
         formats.size,
-        formats.moment,
+        formats.timestamp,
     ):
         assert write(None) == formats.NONE
 
@@ -90,7 +90,7 @@ def test_foreign_text_is_safe() -> None:
 
 
 def test_times_are_utc() -> None:
-    assert "2026-09-21 14:13:20" in formats.moment(1_790_000_000_000)
+    assert "2026-09-21 14:13:20" in formats.timestamp(1_790_000_000_000)
     assert formats.clock(1_790_000_000_000, 1000) == "14:13:20"
     assert formats.clock(1_790_000_000_000, 60_000) == "14:13"
     assert formats.clock(1_790_000_000_000, 86_400_000) == "21 Sep"

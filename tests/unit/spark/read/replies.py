@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from downrange.spark.read.record_decoder import Wanted
+from downrange.spark.read.record_decoder import DecodeSpec
 from downrange.spark.schema import COLUMNS, METADATA_COLUMNS
 from downrange.wire.codes import SysFlag
 from downrange.wire.compression import Compression, compress
@@ -26,9 +26,9 @@ INNER: Final = int(SysFlag.INNER_BATCH | SysFlag.NEEDS_UNWRAP)
 UNIQUE_ID: Final = "7F0000010001000000000000000000010001"
 
 
-def wanted(**changes: Any) -> Wanted:
+def wanted(**changes: Any) -> DecodeSpec:
     """Return a wish for all columns of all rows, with changes."""
-    everything = Wanted(
+    everything = DecodeSpec(
         columns=ALL_COLUMNS, topic="orders", broker="broker-a", begin=0, end=1 << 62
     )
     return replace(everything, **changes)
@@ -161,7 +161,7 @@ def records(draw: st.DrawFn) -> Record:
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> Wanted:
+def wishes(draw: st.DrawFn) -> DecodeSpec:
     """Draw what of the records is wanted."""
     columns = draw(
         st.just(ALL_COLUMNS)
@@ -172,7 +172,7 @@ def wishes(draw: st.DrawFn) -> Wanted:
         | st.tuples(st.integers(0, 10), st.integers(5, 25))
     )
     tags = draw(st.just(()) | st.sets(st.sampled_from(("paid", "sent", "größe", "a\x01b", "none"))))
-    return Wanted(
+    return DecodeSpec(
         columns=columns,
         topic=draw(st.sampled_from(("orders", "bestellungen-größe", ""))),
         broker="broker-a",

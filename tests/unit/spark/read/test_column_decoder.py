@@ -18,7 +18,7 @@ from downrange.spark.read.column_decoder import (
     decode_columns,
 )
 from downrange.spark.read.record_decoder import Decoded, decode_each
-from downrange.spark.read.record_table import hop
+from downrange.spark.read.record_table import find_records
 from downrange.spark.schema import arrow_schema
 from downrange.wire.compression import Compression
 from downrange.wire.records import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, Record
@@ -37,16 +37,18 @@ from tests.unit.spark.read.replies import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from downrange.spark.read.record_decoder import Wanted
+    from downrange.spark.read.record_decoder import DecodeSpec
 
 
-def at_once(chunks: Sequence[bytes], wish: Wanted) -> Decoded:
+def at_once(chunks: Sequence[bytes], wish: DecodeSpec) -> Decoded:
     """Decode by columns, however few the records are and whatever is wrong."""
-    return decode_columns(*hop(chunks), wish)
+    return decode_columns(*find_records(chunks), wish)
 
 
 def outcome(
-    decoder: Callable[[Sequence[bytes], Wanted], Decoded], chunks: Sequence[bytes], wish: Wanted
+    decoder: Callable[[Sequence[bytes], DecodeSpec], Decoded],
+    chunks: Sequence[bytes],
+    wish: DecodeSpec,
 ) -> Decoded | WireError:
     try:
         decoded = decoder(chunks, wish)
@@ -57,7 +59,7 @@ def outcome(
     return decoded
 
 
-def assert_alike(chunks: Sequence[bytes], wish: Wanted) -> None:
+def assert_alike(chunks: Sequence[bytes], wish: DecodeSpec) -> None:
     """Compare the two decoders, and the one that chooses between them."""
     plain = outcome(decode_each, chunks, wish)
     by_columns = outcome(at_once, chunks, wish)
@@ -80,13 +82,13 @@ def assert_alike(chunks: Sequence[bytes], wish: Wanted) -> None:
 
 
 @given(replies(), wishes())
-def test_columns_are_what_the_loop_makes(chunks: list[bytes], wish: Wanted) -> None:
+def test_columns_are_what_the_loop_makes(chunks: list[bytes], wish: DecodeSpec) -> None:
     assert_alike(chunks, wish)
 
 
 @given(replies(), st.data(), wishes())
 def test_damaged_replies_are_read_or_refused_alike(
-    chunks: list[bytes], data: st.DataObject, wish: Wanted
+    chunks: list[bytes], data: st.DataObject, wish: DecodeSpec
 ) -> None:
     whole = b"".join(chunks)
     at = data.draw(st.integers(0, len(whole)))
@@ -178,13 +180,13 @@ def test_lengths_are_signed(lie: Callable[[], bytes]) -> None:
 
 
 @given(st.binary(max_size=300), wishes())
-def test_any_bytes_are_read_or_refused_alike(data: bytes, wish: Wanted) -> None:
+def test_any_bytes_are_read_or_refused_alike(data: bytes, wish: DecodeSpec) -> None:
     assert_alike([data], wish)
 
 
 @given(st.lists(records(), min_size=1, max_size=4), wishes(), st.integers(2, 60))
 def test_many_records_are_what_the_loop_makes(
-    some: list[Record], wish: Wanted, repeats: int
+    some: list[Record], wish: DecodeSpec, repeats: int
 ) -> None:
     assert_alike([encoded(*some), encoded(*some * repeats)], wish)
 
@@ -224,7 +226,7 @@ def test_few_records_go_through_the_loop(
 ) -> None:
     by_loop: list[int] = []
 
-    def counting(chunks: Sequence[bytes], wish: Wanted) -> Decoded:
+    def counting(chunks: Sequence[bytes], wish: DecodeSpec) -> Decoded:
         decoded = decode_each(chunks, wish)
         by_loop.append(decoded.batch.num_rows)
         return decoded
@@ -240,14 +242,14 @@ def test_few_records_go_through_the_loop(
 
 @pytest.mark.parametrize("decoder", [decode_each, at_once])
 def test_what_is_not_wanted_is_not_looked_at(
-    decoder: Callable[[Sequence[bytes], Wanted], Decoded], monkeypatch: pytest.MonkeyPatch
+    decoder: Callable[[Sequence[bytes], DecodeSpec], Decoded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def reject(*_: object) -> None:
         pytest.fail("it was looked at")
 
-    monkeypatch.setattr(record_decoder, "decompress", refuse)
-    monkeypatch.setattr(Record, "properties", refuse)
-    monkeypatch.setattr(column_decoder, "PropertyTable", refuse)
+    monkeypatch.setattr(record_decoder, "decompress", reject)
+    monkeypatch.setattr(Record, "properties", reject)
+    monkeypatch.setattr(column_decoder, "PropertyTable", reject)
     chunks = [encoded(compressed(1, Compression.ZLIB, b"x"), record(2))]
     names = tuple({*ALL_COLUMNS} - {"body", "msg_id", "keys", "tags", "properties"})
     assert decoder(chunks, wanted(columns=names)).batch.num_rows == 2

@@ -33,8 +33,13 @@ def parse(**texts: str) -> ReadOptions:
         ("groupOffsetsFallback", "latest", "group_fallback", "latest"),
         ("newQueueStart", "LATEST", "new_queue_start", "latest"),
         ("failOnDataLoss", "false", "is_loss_fatal", False),
-        ("tags", "new || paid", "wanted", Filter("new || paid", "TAG", frozenset(("new", "paid")))),
-        ("sqlFilter", "amount > 5", "wanted", Filter("amount > 5", "SQL92")),
+        (
+            "tags",
+            "new || paid",
+            "message_filter",
+            Filter("new || paid", "TAG", frozenset(("new", "paid"))),
+        ),
+        ("sqlFilter", "amount > 5", "message_filter", Filter("amount > 5", "SQL92")),
         ("maxOffsetsPerTrigger", "10", "trigger_offsets_max", 10),
         ("minOffsetsPerTrigger", "5", "trigger_offsets_min", 5),
         ("maxTriggerDelay", "2m", "trigger_delay_max", 120.0),
@@ -198,9 +203,9 @@ def test_a_selection_that_makes_no_sense_is_refused(texts: dict[str, str], probl
 def test_a_selection_takes_queues() -> None:
     there = [QueueId("a", broker, number) for broker in ("x", "y") for number in range(3)]
     chosen = Selection(queues=(("a", None, frozenset((0,))), ("a", "y", frozenset((2,)))))
-    assert [queue for queue in there if chosen.takes(queue)] == [there[0], there[3], there[5]]
+    assert [queue for queue in there if chosen.includes(queue)] == [there[0], there[3], there[5]]
     narrowed = Selection(topics=("a",), queue_ids=frozenset((1,)), brokers=frozenset(("y",)))
-    assert [queue for queue in there if narrowed.takes(queue)] == [there[4]]
+    assert [queue for queue in there if narrowed.includes(queue)] == [there[4]]
     assert chosen.named_topics == chosen.names == ("a",)
     assert Selection(pattern="a.*").names == ("topics like a.*",)
 

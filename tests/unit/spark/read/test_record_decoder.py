@@ -11,7 +11,7 @@ import pytest
 from downrange.errors import MalformedBody, MalformedRecord, WireError
 from downrange.spark.read import column_decoder, record_decoder
 from downrange.spark.read.column_decoder import decode
-from downrange.spark.read.record_decoder import Decoded, Wanted, decode_each
+from downrange.spark.read.record_decoder import Decoded, DecodeSpec, decode_each
 from downrange.spark.schema import arrow_schema
 from downrange.wire.codes import SysFlag
 from downrange.wire.compression import Compression
@@ -33,7 +33,7 @@ from tests.unit.spark.read.replies import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Decoder = Callable[[Sequence[bytes], Wanted], Decoded]
+    Decoder = Callable[[Sequence[bytes], DecodeSpec], Decoded]
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -50,7 +50,7 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return decode
 
 
-def _refuse(chunks: Sequence[bytes], wanted: Wanted) -> Decoded:
+def _refuse(chunks: Sequence[bytes], wanted: DecodeSpec) -> Decoded:
     decode_each(chunks, wanted)  # words the error where there is one
     pytest.fail("the columns gave up on records that are sound")
 

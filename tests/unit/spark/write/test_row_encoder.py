@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from downrange.errors import InvalidMessage
 from downrange.spark.write import rows as rows_module
 from downrange.spark.write.row_encoder import batch_items, encode_rows, item_sizes
-from downrange.spark.write.row_ids import RowIds, chance_ids
+from downrange.spark.write.row_ids import RowIds, producer_ids
 from downrange.spark.write.row_properties import DROPPED_PROPERTIES
 from downrange.spark.write.rows import Rows, in_chunks
 from downrange.spark.write.write_options import WriteOptions, parse_write
@@ -204,7 +204,7 @@ def test_a_partition_with_more_rows_than_ids_is_refused() -> None:
 
 def test_ids_by_chance_are_those_of_producers() -> None:
     maker = UniqueIdMaker(b"\x0a\x00\x00\x01", 7, 1, lambda _: (0, 1 << 60))
-    ids = chance_ids(maker, 1000, 3).to_pylist()
+    ids = producer_ids(maker, 1000, 3).to_pylist()
     assert len(set(ids)) == 3
     assert parse_unique_id(ids[0].decode()).host == "10.0.0.1"
 
