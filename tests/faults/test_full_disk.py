@@ -72,7 +72,7 @@ def test_a_real_disk_runs_full_and_gets_space_again(tmp_path: Path) -> None:
         check_kept(server.broker, promised)
         check_found(server.broker, Random(1).sample(promised, 5))
         assert "sends are refused: the disk is full" in server.log()
-        assert "sends are taken again: the disk has space" in server.log()
+        assert "sends are accepted again: the disk has space" in server.log()
 
 
 def _send_until_refused(server: ServerProcess) -> list[Acknowledged]:

@@ -12,7 +12,7 @@ from downrange.server.broker.scheduled.delay_levels import unit_tag_of
 from downrange.server.broker.state import BrokerState, StoreHost
 from downrange.server.net.dispatcher import Dispatcher
 from downrange.server.outputs import BrokerIdentity
-from downrange.server.run.broker_loop import BrokerRun
+from downrange.server.run.broker_loop import BrokerLoop
 from downrange.server.run.registrar import Registrar
 from downrange.store.files import OsFiles, PowerLost
 from downrange.store.message_store import MessageStore, StoreOptions
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from random import Random
 
-    from downrange.server.net.listener import Listener
     from downrange.server.outputs import Output, Peer
     from downrange.wire.command import Command
 
@@ -92,7 +91,7 @@ class Machine:
         self._random = random
         self._flush: FlushMode = flush
         self._threads = Threads(loop, random)
-        self._run: BrokerRun | None = None
+        self._run: BrokerLoop | None = None
         self._ids = 0
         self._was_stopped = False
 
@@ -124,10 +123,10 @@ class Machine:
             logger=logging.getLogger("downrange.broker"),
             on_closed=lambda _peer: None,
         )
-        self._run = BrokerRun(
+        self._run = BrokerLoop(
             state,
             cast("OsFiles", self.disk),
-            cast("Listener", dispatcher),  # of which it needs `perform` only
+            dispatcher.perform,
             Registrar(_IDENTITY, (), state.topics.table),
             cast("ThreadPoolExecutor", self._threads),
             RETENTION,
@@ -169,7 +168,7 @@ class Machine:
             self.retained_from = run.broker.state.store.log.first
             await run.registrar.abandon()
             await run.end()
-            run.drop()
+            run.release()
         for _ in range(3):
             await asyncio.sleep(0)  # the last callbacks of the dead
         self.disk.steps_left = None

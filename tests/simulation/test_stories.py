@@ -42,7 +42,7 @@ def test_what_was_promised_holds(seed: int) -> None:
         "no answer came",
         "the connection was cut",
         "14 no message is stored: the disk is full",
-        "log: sends are taken again: the disk has space",
+        "log: sends are accepted again: the disk has space",
         " 310: 10 ",  # FLUSH_DISK_TIMEOUT
         "is asked about",
         "the log was cut",

@@ -227,11 +227,11 @@ class ForgetfulStage(Stage):
         before = self._first(topic)
 
         async def drop() -> None:
-            run: Any = self._server.brokers[0]._running
+            run: Any = self._server.brokers[0]._broker_loop
             run._retention = RetentionOptions(keep_hours=1e-9)
 
         async def keep() -> None:
-            run: Any = self._server.brokers[0]._running
+            run: Any = self._server.brokers[0]._broker_loop
             run._retention = RetentionOptions()
 
         async def is_done() -> bool:

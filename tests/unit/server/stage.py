@@ -42,8 +42,8 @@ class FakeLoop:
     def time(self) -> float:
         return self.now
 
-    def call_soon(self, run: Callable[[], None]) -> None:
-        self.turns.append(run)
+    def call_soon(self, run: Callable[..., None], *arguments: Any) -> None:
+        self.turns.append(lambda: run(*arguments))
 
     def call_later(self, delay: float, run: Callable[..., None], *arguments: Any) -> FakeTimer:
         self.timers.append(FakeTimer(lambda: run(*arguments)))

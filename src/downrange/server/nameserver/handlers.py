@@ -130,11 +130,11 @@ def handle(
     return outputs
 
 
-def lose_peer(state: NameServerState, peer: Peer) -> list[NameServerOutput]:
+def on_disconnect(state: NameServerState, peer: Peer) -> list[NameServerOutput]:
     """Forget the brokers that registered on a connection which ended."""
     return [
         Note(f"broker {live.name} {key.address} is gone: its connection {peer.address} ended")
-        for key, live in state.registry.lose(peer.number)
+        for key, live in state.registry.on_disconnect(peer.number)
     ]
 
 
@@ -212,7 +212,7 @@ def _query_data_version(
     header = QueryDataVersionRequest.from_fields(request.fields)
     key = BrokerKey(header.cluster_name, header.broker_addr)
     asked = decode_body(DataVersion, request.body)
-    state.registry.hear(key, now_ms)
+    state.registry.on_heartbeat(key, now_ms)
     known = state.registry.data_version(key)
     changed = QueryDataVersionReply(changed=state.registry.is_changed(key, asked))
     return _succeed(b"" if known is None else known.encode(), changed.to_fields())
@@ -222,7 +222,7 @@ def _hear_broker(
     state: NameServerState, request: Command, peer: Peer, now_ms: int
 ) -> list[NameServerOutput]:
     header = BrokerHeartbeatRequest.from_fields(request.fields)
-    state.registry.hear(BrokerKey(header.cluster_name, header.broker_addr), now_ms)
+    state.registry.on_heartbeat(BrokerKey(header.cluster_name, header.broker_addr), now_ms)
     return _succeed()
 
 

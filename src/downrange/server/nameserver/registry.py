@@ -102,7 +102,7 @@ class LiveBroker:
     """A broker process that was heard of lately."""
 
     name: str
-    heard_ms: int
+    seen_ms: int
     timeout_ms: int
     data_version: DataVersion
     connection: int
@@ -157,7 +157,7 @@ class RouteRegistry:
         is_new = key not in self._live
         self._live[key] = LiveBroker(
             name=registration.name,
-            heard_ms=now_ms,
+            seen_ms=now_ms,
             timeout_ms=registration.timeout_ms,
             data_version=version,
             connection=registration.connection,
@@ -268,17 +268,17 @@ class RouteRegistry:
         for table in (self._queues, self._mappings):
             _drop(table, [name])
 
-    def hear(self, key: BrokerKey, now_ms: int) -> None:
+    def on_heartbeat(self, key: BrokerKey, now_ms: int) -> None:
         """Note that a broker lives; nothing is known of one that never registered."""
         live = self._live.get(key)
         if live is not None:
-            live.heard_ms = now_ms
+            live.seen_ms = now_ms
 
     def expire(self, now_ms: int) -> list[tuple[BrokerKey, LiveBroker]]:
         """Forget the brokers that were silent for too long, and return them."""
-        return self._remove(lambda live: live.heard_ms + live.timeout_ms < now_ms)
+        return self._remove(lambda live: live.seen_ms + live.timeout_ms < now_ms)
 
-    def lose(self, connection: int) -> list[tuple[BrokerKey, LiveBroker]]:
+    def on_disconnect(self, connection: int) -> list[tuple[BrokerKey, LiveBroker]]:
         """Forget the brokers that registered on a connection which ended, and return them.
 
         Apache forgets one of them and lets the others time out.

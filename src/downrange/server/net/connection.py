@@ -1,12 +1,15 @@
-"""One connection of a server: bytes to the link, requests to the service, replies back.
+"""One connection of a server: bytes in become events, replies become bytes out.
 
-A peer is held to three limits without ever being told no. When it has too many requests waiting
-for late replies, or leaves too many reply bytes unread, we stop reading from it, and what was read
-waits; so its own TCP window fills up and it slows down. A peer that does not take its replies for
-`unread_timeout` is cut off. Whoever breaks the protocol is cut off at once.
+The connection decodes what it reads and passes the events to a `Dispatcher`, which handles them
+and calls `reply`, `push` or `request`. Written frames are collected until `write_frames`.
 
-Requests that came together are handled together, but large replies one by one: in between the
-event loop sees to the other peers.
+Each peer has three limits, and none of them leads to an error reply:
+
+- With `in_flight_max` requests waiting for late replies, or `unread_bytes_max` reply bytes not
+  yet taken by the peer, the connection stops reading. Requests that were already read wait. The
+  peer's TCP window fills up, so the peer slows down.
+- A peer that does not take its replies within `unread_timeout` is disconnected.
+- A peer that breaks the protocol is disconnected at once.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 from downrange.errors import LinkClosed, LinkError, WireError
 from downrange.server.outputs import Peer, refusal
 from downrange.wire.codes import CommandFlag, ResponseCode
-from downrange.wire.link import Event, Link, LinkBroken, ReplyArrived, RequestArrived
+from downrange.wire.link import Event, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,171 +33,147 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
     from downrange.wire.send_replies import StoredReply
 
-    Then: TypeAlias = Callable[[Command | None, int], Iterable[Output]]
+    OnReply: TypeAlias = Callable[[Command | None, int], Iterable[Output]]
 
 _log: Final = logging.getLogger("downrange.server")
 
-#: Replies that are joined before they are written: enough for one system call to be well used.
+#: Frames are joined up to this size before they are written: enough to make good use of a
+#: system call.
 _WRITE_BYTES: Final = 64 * 1024
-#: After so many bytes of replies a connection lets the others have a turn: a few ms of work.
-_TURN_BYTES: Final = 2 * 1024 * 1024
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
-class ConnectionOwner(Protocol):
-    """What a connection tells the one who has it, and the two lists in which it asks for a turn.
+class PendingCall(NamedTuple):
+    """A request of the server that waits for the peer's reply."""
+
+    on_reply: OnReply
+    timer: asyncio.TimerHandle
+
+
+class ConnectionCallbacks(Protocol):
+    """Called by a connection; implemented by `Dispatcher`.
 
     Attributes:
-        ready: Takes connections whose `work` shall be called.
-        unwritten: Takes connections whose `flush` shall be called.
+        unwritten: A connection adds itself when it gets its first frame to write.
     """
 
-    ready: list[Connection]
     unwritten: list[Connection]
 
-    def clock_ms(self) -> int:
-        """Return the time that handlers are given."""
+    def on_connect(self, connection: Connection, /) -> None:
+        """The connection can be used."""
         ...
 
-    def opened(self, connection: Connection, /) -> None:
-        """Hear that a connection can be used."""
+    def on_events(self, connection: Connection, /) -> None:
+        """`connection.events` has something to handle, or handling may go on."""
         ...
 
-    def arrived(self, connection: Connection, request: Command, now_ms: int, /) -> None:
-        """Hear of a request; answer it, or count it as unanswered."""
+    def on_reply(self, pending: PendingCall, reply: Command | None, /) -> None:
+        """A call got its reply, or None: it will not be answered."""
         ...
 
-    def conclude(self, then: Then, reply: Command | None, now_ms: int, /) -> None:
-        """Hear what came of a question."""
+    def on_disconnect(self, connection: Connection, /) -> None:
+        """The connection ended."""
         ...
-
-    def settle(self) -> None:
-        """Give all who ask for it their turn."""
-        ...
-
-    def closed(self, connection: Connection, /) -> None:
-        """Hear that a connection ended."""
-        ...
-
-
-class _Question(NamedTuple):
-    """A request of ours that waits for its answer."""
-
-    then: Then
-    timer: asyncio.TimerHandle
 
 
 class Connection(asyncio.Protocol):
     """One peer; made by `Listener`.
 
-    Attributes:
+    Args:
+        callbacks: Handles the events of this connection.
         peer: Its number and address.
+        options: Limits.
+        loop: The event loop that it runs in.
+        busy_poll: Notified of every read, where the server polls.
+
+    Attributes:
+        peer: See above.
+        loop: See above.
+        events: Read and not yet handled.
         active_at: When bytes last went either way, in the loop's time.
-        unanswered: Requests that wait for late replies.
-        loop: The event loop it lives in.
+        unanswered: How many requests wait for late replies.
+        in_flight_max: The limit of `unanswered`.
+        turn_bytes: Frame bytes since the dispatcher last set it to 0.
+        is_congested: Whether the peer leaves too many reply bytes unread.
+        is_reading: Whether the limits allow to read from the peer.
     """
 
     def __init__(
         self,
-        owner: ConnectionOwner,
+        callbacks: ConnectionCallbacks,
         peer: Peer,
         options: ListenerOptions,
         loop: asyncio.AbstractEventLoop,
         busy_poll: BusyPoll | None = None,
     ) -> None:
         self.peer = peer
+        self.loop = loop
+        self.events: deque[Event[PendingCall]] = deque()
         self.active_at = loop.time()
         self.unanswered = 0
-        self.loop = loop
-        self._owner = owner
+        self.in_flight_max = options.in_flight_max
+        self.turn_bytes = 0
+        self.is_congested = False
+        self.is_reading = True
+        self._callbacks = callbacks
         self._options = options
         self._busy_poll = busy_poll
-        self._link: Link[_Question] = Link(frame_bytes_max=options.frame_bytes_max)
-        self._events: deque[Event[_Question]] = deque()
+        self._link: Link[PendingCall] = Link(frame_bytes_max=options.frame_bytes_max)
         self._frames: list[bytes] = []
         self._frames_bytes = 0
-        self._turn_bytes = 0  # of replies in this turn
         self._transport: asyncio.Transport | None = None
-        self._is_reading = True
-        self._is_congested = False
-        self._cut_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
 
-    # ---- what the event loop calls ----
+    # ---- called by the event loop ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        """Keep the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         self._transport.set_write_buffer_limits(high=self._options.unread_bytes_max)
-        self._owner.opened(self)
+        self._callbacks.on_connect(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take what was read."""
+        """Decode the bytes and have the events handled."""
         self.active_at = self.loop.time()
         if self._busy_poll is not None:
             self._busy_poll.on_read()
-        self._events.extend(self._link.receive(data))
-        self._owner.ready.append(self)
-        self._owner.settle()
+        self.events.extend(self._link.receive(data))
+        self._callbacks.on_events(self)
 
     def pause_writing(self) -> None:
-        """The peer leaves its replies unread: read no more of it, and wait for a while."""
-        self._is_congested = True
-        self._cut_timer = self.loop.call_later(self._options.unread_timeout, self._cut_reader)
-        self._read_or_wait()
+        """The peer leaves its replies unread: stop reading, and disconnect it after a while."""
+        self.is_congested = True
+        self._unread_timer = self.loop.call_later(self._options.unread_timeout, self._cut_unread)
+        self.pause_or_resume_reading()
 
     def resume_writing(self) -> None:
-        """The peer took half of them: go on."""
-        self._is_congested = False
-        self._stop_cut_timer()
-        self._go_on()
+        """The peer has read enough of its replies: handle more requests."""
+        self.is_congested = False
+        self._stop_unread_timer()
+        self._callbacks.on_events(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget everything; what was read and not yet handled has nobody to be answered to."""
+        """End all calls and report the end."""
         self._transport = None
-        self._stop_cut_timer()
+        self._stop_unread_timer()
         self._end_link()
-        events, self._events = self._events, deque()
-        for event in events:
-            if not isinstance(event, RequestArrived):
-                self._take(event)
-        self._owner.closed(self)
+        self._callbacks.on_disconnect(self)
 
-    # ---- what the owner calls ----
+    # ---- called by the dispatcher ----
 
-    def work(self) -> None:
-        """Handle what was read, as far as the limits allow, and not too much of it in one go."""
-        events, owner = self._events, self._owner
-        in_flight_max = self._options.in_flight_max
-        is_traced = _log.isEnabledFor(logging.DEBUG)
-        now_ms = owner.clock_ms()  # one moment for all that came with one read
-        self._turn_bytes = 0
-        while events and self.unanswered < in_flight_max and not self._is_congested:
-            if self._turn_bytes >= _TURN_BYTES:
-                self.loop.call_soon(self._go_on)
-                break
-            event = events.popleft()
-            if isinstance(event, RequestArrived):
-                request = event.command
-                if is_traced:
-                    _log.debug("< %d %d %s", request.code, request.request_id, self.peer.address)
-                owner.arrived(self, request, now_ms)
-            else:
-                self._take(event)
-        self._read_or_wait()
-
-    def flush(self) -> None:
-        """Write what there is to write, in one piece."""
-        frames = self._frames
-        if not frames:
+    def pause_or_resume_reading(self) -> None:
+        """Pause or resume reading, as the limits say."""
+        is_free = not self.is_congested and self.unanswered < self.in_flight_max
+        if is_free is self.is_reading or self._transport is None or self._transport.is_closing():
             return
-        if self._transport is not None:
-            self.active_at = self.loop.time()
-            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
-        self._frames = []
-        self._frames_bytes = 0
+        self.is_reading = is_free
+        if is_free:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
-    def answer(self, request: Command, reply: Command | StoredReply) -> None:
-        """Write the reply to a request, or the reason why it cannot be written."""
+    def reply(self, request: Command, reply: Command | StoredReply) -> None:
+        """Add the reply to a request; if it cannot be encoded, an error reply says why."""
         if request.flags & _ONEWAY:
             return
         try:
@@ -204,19 +183,17 @@ class Connection(asyncio.Protocol):
         except WireError as error:
             remark = f"the reply cannot be sent: {error}"
             data = self._link.reply(request, refusal(ResponseCode.SYSTEM_ERROR, remark))
-        self._write(data)
+        self._add_frame(data)
 
-    def answer_late(self, request: Command, reply: Command | StoredReply) -> None:
-        """Write the reply to a request that was left unanswered."""
+    def reply_late(self, request: Command, reply: Command | StoredReply) -> None:
+        """Add the reply to a request that was counted as unanswered."""
         if request.flags & _ONEWAY:
             return  # it was never counted
         self.unanswered -= 1
-        if not self._is_reading:
-            self._owner.ready.append(self)
-        self.answer(request, reply)
+        self.reply(request, reply)
 
     def push(self, command: Command) -> None:
-        """Write a request of ours that is not answered."""
+        """Add a one-way request of the server."""
         try:
             data = self._link.oneway(command)
         except LinkClosed:
@@ -224,84 +201,62 @@ class Connection(asyncio.Protocol):
         except WireError as error:
             _log.error("request %d to %s is not sent: %s", command.code, self.peer.address, error)
             return
-        self._write(data)
+        self._add_frame(data)
 
-    def ask(self, command: Command, timeout: float, then: Then) -> bool:
-        """Write a request of ours; the owner concludes it. Say whether that could be done."""
-        timer = self.loop.call_later(timeout, self._give_up, command)
+    def request(self, command: Command, pending: PendingCall) -> bool:
+        """Add a request of the server; return False when it cannot be sent."""
         try:
-            data = self._link.request(command, _Question(then, timer))
+            data = self._link.request(command, pending)
         except (LinkError, WireError) as error:
-            timer.cancel()
             _log.info("request %d to %s is not sent: %s", command.code, self.peer.address, error)
             return False
-        self._write(data)
+        self._add_frame(data)
         return True
 
+    def abandon(self, request_id: int) -> PendingCall | None:
+        """Stop waiting for a reply; return the call, or None if it was answered before."""
+        return self._link.abandon(request_id)
+
+    def write_frames(self) -> None:
+        """Write all frames that were added, with one call of the transport."""
+        frames = self._frames
+        if not frames:
+            return
+        if self._transport is not None:
+            self.active_at = self.loop.time()
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        self._frames = []
+        self._frames_bytes = 0
+
     def close(self) -> None:
-        """Close the connection once what was written has gone."""
-        self.flush()
+        """Close the connection after what was written has been sent."""
+        self.write_frames()
         self._end_link()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Cut the connection; what was written may be lost."""
+        """Close the connection at once; what was written may be lost."""
         self._end_link()
         if self._transport is not None:
             self._transport.abort()
 
-    # ---- inside ----
+    # ---- internals ----
 
-    def _take(self, event: ReplyArrived[_Question] | LinkBroken[_Question]) -> None:
-        if isinstance(event, ReplyArrived):
-            self._conclude(event.waiter, event.command)
-            return
-        _log.warning("connection %s is cut: %s", self.peer.address, event.error)
-        for question in event.waiters:
-            self._conclude(question, None)
-        self.close()
-
-    def _go_on(self) -> None:
-        """Handle more of what was read."""
-        self._owner.ready.append(self)
-        self._owner.settle()
-
-    def _give_up(self, command: Command) -> None:
-        question = self._link.abandon(command.request_id)
-        if question is not None:
-            self._conclude(question, None)
-            self._owner.settle()
-
-    def _end_link(self) -> None:
-        for question in self._link.close():
-            self._conclude(question, None)
-
-    def _conclude(self, question: _Question, reply: Command | None) -> None:
-        question.timer.cancel()
-        self._owner.conclude(question.then, reply, self._owner.clock_ms())
-
-    def _read_or_wait(self) -> None:
-        """Read on, or stop reading, as the limits tell."""
-        is_free = not self._is_congested and self.unanswered < self._options.in_flight_max
-        if is_free is self._is_reading or self._transport is None or self._transport.is_closing():
-            return
-        self._is_reading = is_free
-        if is_free:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
-
-    def _write(self, data: bytes) -> None:
+    def _add_frame(self, data: bytes) -> None:
         if not self._frames:
-            self._owner.unwritten.append(self)
+            self._callbacks.unwritten.append(self)
         self._frames.append(data)
         self._frames_bytes += len(data)
-        self._turn_bytes += len(data)
+        self.turn_bytes += len(data)
         if self._frames_bytes >= _WRITE_BYTES:
-            self.flush()
+            self.write_frames()
 
-    def _cut_reader(self) -> None:
+    def _end_link(self) -> None:
+        for pending in self._link.close():
+            self._callbacks.on_reply(pending, None)
+
+    def _cut_unread(self) -> None:
         size = 0 if self._transport is None else self._transport.get_write_buffer_size()
         _log.warning(
             "connection %s is cut: it left %d reply bytes unread for %g s",
@@ -311,7 +266,7 @@ class Connection(asyncio.Protocol):
         )
         self.abort()
 
-    def _stop_cut_timer(self) -> None:
-        if self._cut_timer is not None:
-            self._cut_timer.cancel()
-            self._cut_timer = None
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None

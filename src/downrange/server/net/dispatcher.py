@@ -1,8 +1,10 @@
-"""Between connections and a service: requests in, outputs carried out.
+"""Between connections and a service: events are handled, outputs are performed.
 
-One rule: whatever the event loop calls us for ends in `settle`, which lets connections go on that
-were held back, and only then writes. So a connection is written once for all the replies that one
-read, or one `perform`, leads to, whichever connection the read came from.
+One rule: every callback of the event loop ends in `_finish_turn`. It first handles the events of
+all connections that may proceed, and then writes. So each connection is written once for all the
+replies that one read, or one `perform`, leads to, whichever connection the read came from.
+
+A connection that gets large replies yields to the other connections after 2 MiB.
 """
 
 from __future__ import annotations
@@ -10,49 +12,52 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from downrange.server.net.connection import PendingCall
 from downrange.server.outputs import Call, Disconnect, LateReply, Note, Output, Push, Reply, refusal
 from downrange.wire.codes import CommandFlag, ResponseCode
 from downrange.wire.command import Command
+from downrange.wire.link import LinkBroken, ReplyArrived, RequestArrived
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from downrange.server.net.connection import Connection
+    from downrange.server.net.connection import Connection, OnReply
     from downrange.server.net.interception import Interception, Rule
     from downrange.server.outputs import Peer
 
 _log: Final = logging.getLogger("downrange.server")
 
+#: After this many bytes of replies a connection yields to the others: a few ms of work.
+_TURN_BYTES: Final = 2 * 1024 * 1024
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
 class Service(Protocol):
-    """What a listener feeds."""
+    """Handles the requests of a listener's peers."""
 
     def handle(self, request: Command, peer: Peer, now_ms: int, /) -> Iterable[Output]:
-        """Answer a request; without a `Reply` the listener waits for a `LateReply`."""
+        """Handle a request; without a `Reply`, a `LateReply` must follow at some time."""
         ...
 
     def on_disconnect(self, peer: Peer, now_ms: int, /) -> Iterable[Output]:
-        """Hear that a connection ended."""
+        """Clean up after a connection that ended."""
         ...
 
 
 class Dispatcher:
-    """Has the requests of all connections of a listener handled.
+    """Passes the requests of all connections of a listener to a service.
 
     Args:
-        service: Answers the requests.
-        clock_ms: The time that handlers are given.
-        logger: Where the handlers' notes go.
-        on_closed: Hears of every connection that ended, before the service does.
+        service: Handles the requests.
+        clock_ms: The time that handlers get.
+        logger: Logs the notes of handlers.
+        on_closed: Called for every connection that ended, before the service is.
 
     Attributes:
-        connections: All open ones, by their numbers.
+        connections: All open ones, by number.
         clock_ms: See above.
-        intercept: Decides what becomes of requests before the service sees them; for tests.
-        ready: Connections that were held back and may go on.
-        unwritten: Connections that have something to write.
+        intercept: Decides about requests before the service gets them; for tests.
+        unwritten: Connections that have frames to write.
     """
 
     def __init__(
@@ -66,151 +71,203 @@ class Dispatcher:
         self.connections: dict[int, Connection] = {}
         self.clock_ms = clock_ms
         self.intercept: Rule | None = None
-        self.ready: list[Connection] = []
         self.unwritten: list[Connection] = []
         self._service = service
         self._logger = logger
         self._on_closed = on_closed
-        self._is_settling = False
+        self._ready: list[Connection] = []  # they may handle events
+        self._is_in_turn = False
 
     def perform(self, outputs: Iterable[Output]) -> None:
-        """Act on outputs that belong to no request that is being handled."""
-        self._act(outputs)
-        self.settle()
+        """Perform outputs that do not answer the request that is being handled."""
+        self._perform(outputs)
+        self._finish_turn()
 
-    def settle(self) -> None:
-        """Let connections go on that were held back, then write each that has something to write.
+    # ---- called by connections ----
 
-        Called while a request is handled it does nothing, as that ends in another one.
-        """
-        if self._is_settling:
-            return
-        self._is_settling = True
-        try:
-            while self.ready:
-                self.ready.pop().work()
-            unwritten, self.unwritten = self.unwritten, []
-            for connection in unwritten:
-                connection.flush()
-        finally:
-            self._is_settling = False
-
-    # ---- what connections tell ----
-
-    def opened(self, connection: Connection) -> None:
-        """Keep a new connection."""
+    def on_connect(self, connection: Connection) -> None:
+        """Add a new connection."""
         self.connections[connection.peer.number] = connection
         _log.debug("connection %s opened", connection.peer.address)
 
-    def closed(self, connection: Connection) -> None:
-        """Forget a connection, and tell the service."""
+    def on_events(self, connection: Connection) -> None:
+        """Handle what was read from a connection, as far as its limits allow."""
+        self._ready.append(connection)
+        self._finish_turn()
+
+    def on_reply(self, pending: PendingCall, reply: Command | None) -> None:
+        """Pass the reply to a call, or None, to the code that made the call."""
+        pending.timer.cancel()
+        self._continue(pending.on_reply, reply)
+
+    def on_disconnect(self, connection: Connection) -> None:
+        """Remove a connection; requests that were read and not handled are dropped."""
+        for event in connection.events:
+            if not isinstance(event, RequestArrived):
+                self._take(connection, event)
+        connection.events.clear()
         _log.debug("connection %s closed", connection.peer.address)
         del self.connections[connection.peer.number]
         self._on_closed(connection.peer)
         self.perform(self._service.on_disconnect(connection.peer, self.clock_ms()))
 
-    def arrived(self, connection: Connection, request: Command, now_ms: int) -> None:
-        """Have a request handled, and act on the outputs."""
-        if self.intercept is not None:
-            interception = self.intercept(request, connection.peer)
-            if interception is not None:
-                self._carry_out(interception, connection, request)
-                return
-        self._handle(connection, request, now_ms)
+    # ---- a turn: events in, outputs performed, frames written ----
 
-    def conclude(
-        self,
-        then: Callable[[Command | None, int], Iterable[Output]],
-        reply: Command | None,
-        now_ms: int,
-    ) -> None:
-        """Tell one who asked what came of it; a fault there harms nobody else."""
+    def _finish_turn(self) -> None:
+        """Handle events of all connections that may proceed, then write.
+
+        Inside a turn this does nothing: the turn itself comes to an end.
+        """
+        if self._is_in_turn:
+            return
+        self._is_in_turn = True
         try:
-            self._act(then(reply, now_ms))
-        except Exception:
-            _log.exception("what follows an answer failed")
+            while self._ready:
+                self._handle_events(self._ready.pop())
+            unwritten, self.unwritten = self.unwritten, []
+            for connection in unwritten:
+                connection.write_frames()
+        finally:
+            self._is_in_turn = False
 
-    # ---- inside ----
+    def _handle_events(self, connection: Connection) -> None:
+        events, in_flight_max = connection.events, connection.in_flight_max
+        is_traced = _log.isEnabledFor(logging.DEBUG)
+        now_ms = self.clock_ms()  # the same time for everything that came with one read
+        connection.turn_bytes = 0
+        while events and connection.unanswered < in_flight_max and not connection.is_congested:
+            if connection.turn_bytes >= _TURN_BYTES:
+                connection.loop.call_soon(self.on_events, connection)
+                break
+            event = events.popleft()
+            if isinstance(event, RequestArrived):
+                request = event.command
+                if is_traced:
+                    address = connection.peer.address
+                    _log.debug("< %d %d %s", request.code, request.request_id, address)
+                if self.intercept is None or not self._is_intercepted(connection, request):
+                    self._handle(connection, request, now_ms)
+            else:
+                self._take(connection, event)
+        connection.pause_or_resume_reading()
 
     def _handle(self, connection: Connection, request: Command, now_ms: int) -> None:
         is_answered = request.flags & _ONEWAY != 0
         try:
             for output in self._service.handle(request, connection.peer, now_ms):
                 if type(output) is Reply:
-                    connection.answer(request, output.command)
+                    connection.reply(request, output.command)
                     is_answered = True
                 else:
-                    self._act((output,))
-        except Exception as error:  # a fault of ours must not take the other clients along
+                    self._perform((output,))
+        except Exception as error:  # a bug in one handler must not disconnect the other clients
             _log.exception("request %d of %s failed", request.code, connection.peer.address)
             if not is_answered:
                 remark = f"{type(error).__name__}: {error}"
-                connection.answer(request, refusal(ResponseCode.SYSTEM_ERROR, remark))
+                connection.reply(request, refusal(ResponseCode.SYSTEM_ERROR, remark))
                 is_answered = True
         if not is_answered:
             connection.unanswered += 1
 
-    def _act(self, outputs: Iterable[Output]) -> None:
+    def _take(
+        self, connection: Connection, event: ReplyArrived[PendingCall] | LinkBroken[PendingCall]
+    ) -> None:
+        if isinstance(event, ReplyArrived):
+            self.on_reply(event.waiter, event.command)
+            return
+        _log.warning("connection %s is cut: %s", connection.peer.address, event.error)
+        for pending in event.waiters:
+            self.on_reply(pending, None)
+        connection.close()
+
+    # ---- outputs ----
+
+    def _perform(self, outputs: Iterable[Output]) -> None:
         for output in outputs:
-            if type(output) is LateReply:  # far more of these than of all others
+            if type(output) is LateReply:  # by far the most frequent one
                 connection = self.connections.get(output.connection)
                 if connection is not None:
-                    connection.answer_late(output.request, output.command)
+                    connection.reply_late(output.request, output.command)
+                    if not connection.is_reading:  # a place may have become free
+                        self._ready.append(connection)
             else:
-                self._act_on(output)
+                self._perform_other(output)
 
-    def _act_on(self, output: Output) -> None:
+    def _perform_other(self, output: Output) -> None:
         match output:
             case Note(text, is_warning):
                 self._logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
             case Push(number, command):
                 if (connection := self.connections.get(number)) is not None:
                     connection.push(command)
-            case Call(number, command, timeout, on_reply):
-                connection = self.connections.get(number)
-                if connection is None or not connection.ask(command, timeout, on_reply):
-                    self.conclude(on_reply, None, self.clock_ms())
+            case Call():
+                self._call(output)
             case Disconnect(number):
                 if (connection := self.connections.get(number)) is not None:
                     connection.close()
             case _:
                 raise AssertionError(f"{output} where no request is being handled")
 
+    def _call(self, call: Call) -> None:
+        connection = self.connections.get(call.connection)
+        if connection is not None:
+            timer = connection.loop.call_later(
+                call.timeout, self._give_up, connection, call.command
+            )
+            if connection.request(call.command, PendingCall(call.on_reply, timer)):
+                return
+            timer.cancel()
+        self._continue(call.on_reply, None)
+
+    def _give_up(self, connection: Connection, command: Command) -> None:
+        pending = connection.abandon(command.request_id)
+        if pending is not None:
+            self.on_reply(pending, None)
+            self._finish_turn()
+
+    def _continue(self, on_reply: OnReply, reply: Command | None) -> None:
+        """Perform the outputs that follow a reply; an error there is only logged."""
+        try:
+            self._perform(on_reply(reply, self.clock_ms()))
+        except Exception:
+            _log.exception("handling the reply of a client failed")
+
     # ---- interception ----
 
-    def _carry_out(
-        self, interception: Interception, connection: Connection, request: Command
-    ) -> None:
+    def _is_intercepted(self, connection: Connection, request: Command) -> bool:
+        assert self.intercept is not None
+        interception = self.intercept(request, connection.peer)
+        if interception is None:
+            return False
         if interception.delay:
             connection.loop.call_later(
-                interception.delay, self._carry_out_late, interception, connection, request
+                interception.delay, self._apply_late, interception, connection, request
             )
         else:
-            self._carry_out_now(interception, connection, request)
+            self._apply(interception, connection, request)
+        return True
 
-    def _carry_out_late(self, *what: Any) -> None:
-        self._carry_out_now(*what)
-        self.settle()
+    def _apply_late(self, *arguments: Any) -> None:
+        self._apply(*arguments)
+        self._finish_turn()
 
-    def _carry_out_now(
-        self, interception: Interception, connection: Connection, request: Command
-    ) -> None:
+    def _apply(self, interception: Interception, connection: Connection, request: Command) -> None:
         if connection.peer.number not in self.connections:
-            return  # it ended while the request was held back
+            return  # it ended while the request was delayed
         if interception.refusal is not None:
             code, remark = interception.refusal
-            connection.answer(request, Command(code, remark=remark))
+            connection.reply(request, Command(code, remark=remark))
         elif interception.is_handled and interception.is_answered:
             self._handle(connection, request, self.clock_ms())
         elif interception.is_handled:
-            self._handle_and_lose_reply(connection, request)
+            self._handle_without_reply(connection, request)
         if interception.is_cut:
             connection.abort()
 
-    def _handle_and_lose_reply(self, connection: Connection, request: Command) -> None:
+    def _handle_without_reply(self, connection: Connection, request: Command) -> None:
         try:
             outputs = list(self._service.handle(request, connection.peer, self.clock_ms()))
-            request.flags |= _ONEWAY  # so that a late reply will not be written either
-            self._act(output for output in outputs if type(output) is not Reply)
+            request.flags |= _ONEWAY  # so that a late reply is not written either
+            self._perform(output for output in outputs if type(output) is not Reply)
         except Exception:
             _log.exception("request %d of %s failed", request.code, connection.peer.address)

@@ -98,7 +98,7 @@ class RemotePeer:
                 channel = await self._connected()
         except TimeoutError as error:
             raise CallTimeout(self.address, self._connect_timeout) from error
-        channel.tell(self._signed(command))
+        channel.notify(self._signed(command))
 
     async def close(self) -> None:
         """Close the connection; calls that wait fail, later ones too. Harmless the second time."""
@@ -173,7 +173,7 @@ class _Channel(asyncio.Protocol):
         finally:
             self._link.abandon(command.request_id)
 
-    def tell(self, command: Command) -> None:
+    def notify(self, command: Command) -> None:
         assert self._transport is not None
         self._transport.write(self._link.oneway(command))
 

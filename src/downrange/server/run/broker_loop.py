@@ -1,6 +1,6 @@
-"""One run of a broker, from start to stop: turns, ticks, saving, announcing, forgetting.
+"""Drives a broker from start to stop: turns, ticks, saved tables, announcements, retention.
 
-Everything here happens in the event loop's thread, except for what `_in_thread` is given.
+Everything here runs in the event loop's thread, except for the functions given to `_in_thread`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from downrange.server.broker.scheduled import timer_handover
 from downrange.server.broker.scheduled.timer_handover import TimerHandover
 from downrange.server.broker.state import DISK_FULL
 from downrange.server.run.flusher import Flusher, finish_in_thread
-from downrange.server.run.saved_tables import progress_tables, promised_tables
+from downrange.server.run.saved_tables import confirmed_tables, progress_tables
 from downrange.store.retention import disk_used, drop_old_segments, is_disk_full
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from downrange.server.access.file import AccessFile
     from downrange.server.broker.state import BrokerState
-    from downrange.server.net.listener import Listener
     from downrange.server.outputs import Output, Peer
     from downrange.server.run.registrar import Registrar
     from downrange.store.files import OsFiles
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("downrange.broker")
 
-#: How often the broker is told the time: delays and waiting pulls are at most so much late.
+#: The interval of ticks; delayed messages and held pulls are late by at most this much.
 _TICK: Final = 0.05
 _SHORT_TICK: Final = 0.001
-#: How long to wait after something failed before it is tried again.
+#: The pause after a failure before the next attempt.
 _RETRY_INTERVAL: Final = 1.0
 
 
@@ -46,17 +45,21 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class BrokerRun:
-    """What there is between start and stop.
+class BrokerLoop:
+    """One run of a broker, between start and stop.
 
     Args:
-        state: The broker, its files not yet loaded.
+        state: The broker's state; the tables are loaded from `files` here.
         files: The folder of the store.
-        listener: Where outputs go.
-        registrar: Tells name servers.
-        executor: Runs what blocks.
+        perform: Performs outputs; see `Listener.perform`.
+        registrar: Registers the broker with name servers.
+        executor: Runs blocking calls.
         retention: How long messages are kept.
-        access: Watched for changes.
+        access: Access rules, reloaded when their file changes.
+
+    Attributes:
+        broker: The broker.
+        registrar: See above.
 
     Raises:
         CorruptStore: A config file cannot be read.
@@ -66,7 +69,7 @@ class BrokerRun:
         self,
         state: BrokerState,
         files: OsFiles,
-        listener: Listener,
+        perform: Callable[[Iterable[Output]], None],
         registrar: Registrar,
         executor: ThreadPoolExecutor,
         retention: RetentionOptions,
@@ -75,16 +78,16 @@ class BrokerRun:
         self.registrar = registrar
         self._state = state
         self._files = files
-        self._listener = listener
+        self._perform = perform
         self._executor = executor
         self._retention = retention
         self._access = access
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
-        self._publishing: asyncio.Task[None] | None = None
-        self._promised = promised_tables(files, state)
+        self._publish_task: asyncio.Task[None] | None = None
+        self._confirmed = confirmed_tables(files, state)
         self._progress = progress_tables(files, state)
-        self._promised.load()
+        self._confirmed.load()
         self._progress.load()
         self.broker = Broker(state)
         self._published = -1
@@ -100,32 +103,32 @@ class BrokerRun:
         )
 
     async def start(self) -> None:
-        """Create what is missing, register, and begin to work.
+        """Create missing system topics, save the tables, register, and start all tasks.
 
         Raises:
             StoreError: The tables cannot be saved.
         """
-        self._listener.perform(self._state.prepare(wall_clock_ms()))
+        self._perform(self._state.prepare(wall_clock_ms()))
         version = self.broker.version
         try:
-            await self._in_thread(self._promised.write, self._promised.changes())
-            await self._in_thread(self._take_over_timers)
+            await self._in_thread(self._confirmed.write, self._confirmed.changes())
+            await self._in_thread(self._retire_apache_timer)
         except OSError as error:
             raise StoreError(f"the broker's tables cannot be saved: {error}") from error
         self._state.topics.changed()  # the first registration names all topics
         self._published = version
-        self._listener.perform(self.broker.published(version))
+        self._perform(self.broker.published(version))
         self._flusher.start()
         self._tasks = [
-            self._loop.create_task(self._tick_again_and_again()),
-            self._loop.create_task(self._clean_again_and_again()),
+            self._loop.create_task(self._tick_loop()),
+            self._loop.create_task(self._retention_loop()),
         ]
         if self._access is not None:
             self._tasks.append(self._loop.create_task(self._access.watch()))
         await self.registrar.start()
 
-    def _take_over_timers(self) -> None:
-        """Make what an Apache broker left of its timer useless, once our own view is saved."""
+    def _retire_apache_timer(self) -> None:
+        """Remove the timer files of an Apache broker, once our own state of them is saved."""
         stale = [path for path in timer_handover.STALE_PATHS if path in self._files.names(".")]
         if stale:
             self._files.replace(timer_handover.PATH, TimerHandover(self._state.timers).dump())
@@ -133,57 +136,57 @@ class BrokerRun:
             self._files.remove(path)
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
-        """Answer a request, or take it in for the end of this turn."""
+        """Handle a request; sends are stored at the end of this turn."""
         outputs = self.broker.handle(request, peer, now_ms)
-        if self.broker.awaits_publication:  # what a send changed is seen at the end of the turn
+        if self.broker.awaits_publication:  # changes by a send are seen at the end of the turn
             self._publish()
         return outputs
 
     async def end(self) -> None:
-        """Stop all work but that of the listener."""
+        """Stop all tasks; the listener goes on."""
         self._is_ended = True
-        tasks = [*self._tasks, *([] if self._publishing is None else [self._publishing])]
+        tasks = [*self._tasks, *([] if self._publish_task is None else [self._publish_task])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._flusher.stop()
 
     async def drain(self) -> None:
-        """Take no more messages, make durable what came, and answer everyone who waits."""
+        """Refuse new messages, make the stored ones durable, and send all replies that wait."""
         self._state.unwritable = "the broker stops"
-        self._listener.perform(self.broker.close(wall_clock_ms()))
+        self._perform(self.broker.close(wall_clock_ms()))
         try:
             flush = self._state.store.begin_log_flush()
             await self._in_thread(flush.run)
             self._state.store.finish_log_flush(flush)
-            self._listener.perform(self.broker.log_flushed(flush.end))
+            self._perform(self.broker.log_flushed(flush.end))
             version = self.broker.version
-            await self._in_thread(self._promised.write, self._promised.changes())
-            self._listener.perform(self.broker.published(version))
+            await self._in_thread(self._confirmed.write, self._confirmed.changes())
+            self._perform(self.broker.published(version))
         except (OSError, StoreError) as error:
-            _log.error("not all is durable at the end: %s", error)
-        self._listener.perform(self.broker.time_out_all())
+            _log.error("not everything is durable at the stop: %s", error)
+        self._perform(self.broker.time_out_all())
 
     async def close(self) -> None:
         """Save everything and close the store.
 
         Raises:
-            StoreError: That cannot be done; the next start recovers what can be.
+            StoreError: The store cannot be closed; the next start recovers it.
         """
         try:
             await self._in_thread(self._save_all)
         except OSError as error:
             raise StoreError(f"the store cannot be closed: {error}") from error
         finally:
-            self.drop()
+            self.release()
 
     def _save_all(self) -> None:
-        self._promised.write(self._promised.everything())
+        self._confirmed.write(self._confirmed.everything())
         self._progress.write(self._progress.changes())
         self._state.store.close()
 
-    def drop(self) -> None:
-        """Let go of the files as they are."""
+    def release(self) -> None:
+        """Close the files as they are, and end the threads."""
         self._executor.shutdown()
         self._files.close()
 
@@ -196,40 +199,40 @@ class BrokerRun:
 
     def _commit(self) -> None:
         self._is_commit_due = False
-        self._perform(self.broker.commit(wall_clock_ms()))
-        self._flusher.appended()
+        self._perform_and_publish(self.broker.commit(wall_clock_ms()))
+        self._flusher.on_append()
 
     def _log_flushed(self, position: int) -> None:
-        self._perform(self.broker.log_flushed(position))
+        self._perform_and_publish(self.broker.log_flushed(position))
 
-    def _perform(self, outputs: Iterable[Output]) -> None:
-        self._listener.perform(outputs)
+    def _perform_and_publish(self, outputs: Iterable[Output]) -> None:
+        self._perform(outputs)
         if self.broker.version != self._published:
             self._publish()
 
     # ---- tables ----------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        if self._publishing is None and not self._is_ended:
-            self._publishing = self._loop.create_task(self._publish_all())
+        if self._publish_task is None and not self._is_ended:
+            self._publish_task = self._loop.create_task(self._publish_all())
 
     async def _publish_all(self) -> None:
-        """Save and announce until nothing is new; one round serves all who changed something."""
+        """Save and announce until nothing is new; one round covers all changes made before it."""
         try:
             while self.broker.version != self._published:
                 await self._publish_once()
         finally:
-            self._publishing = None
+            self._publish_task = None
 
     async def _publish_once(self) -> None:
         topics, version = self._state.topics, self.broker.version
-        contents, data_version = self._promised.changes(), topics.data_version
+        contents, data_version = self._confirmed.changes(), topics.data_version
         changed = topics.changed()
         try:
-            await self._flusher.forget()  # a topic's queues go before the topic does
-            await self._in_thread(self._promised.write, contents)
+            await self._flusher.persist_deletions()  # of a topic's queues, before the topic's own
+            await self._in_thread(self._confirmed.write, contents)
         except (OSError, StoreError) as error:
-            self._promised.forget(contents)
+            self._confirmed.mark_unsaved(contents)
             topics.change_again(changed)
             _log.error("the broker's tables cannot be saved: %s; trying again", error)
             await asyncio.sleep(_RETRY_INTERVAL)
@@ -237,31 +240,32 @@ class BrokerRun:
         if changed:
             await self.registrar.announce(changed, data_version)
         self._published = version
-        self._listener.perform(self.broker.published(version))
+        self._perform(self.broker.published(version))
 
     # ---- time ------------------------------------------------------------------------------
 
-    async def _tick_again_and_again(self) -> None:
+    async def _tick_loop(self) -> None:
         while True:
-            # A tick does only so much, lest it hold up the others; what is left must not wait long.
+            # One tick delivers a limited number of messages, so that requests do not wait for it;
+            # the rest follows shortly after.
             is_behind = self.broker.is_behind(wall_clock_ms())
             await asyncio.sleep(_SHORT_TICK if is_behind else _TICK)
             try:
-                self._perform(self.broker.tick(wall_clock_ms()))
-                self._flusher.appended()
-            except Exception:  # the next one may go well
+                self._perform_and_publish(self.broker.tick(wall_clock_ms()))
+                self._flusher.on_append()
+            except Exception:  # the next tick may succeed
                 _log.exception("a tick failed")
                 await asyncio.sleep(_RETRY_INTERVAL)
 
-    async def _clean_again_and_again(self) -> None:
+    async def _retention_loop(self) -> None:
         while True:
             try:
-                self._clean()
+                self._apply_retention()
             except (OSError, StoreError) as error:
-                _log.error("old messages cannot be looked for: %s", error)
+                _log.error("old messages cannot be removed: %s", error)
             await asyncio.sleep(self._state.options.retention_interval)
 
-    def _clean(self) -> None:
+    def _apply_retention(self) -> None:
         state, files = self._state, self._files
         dropped = drop_old_segments(state.store, files, self._retention, wall_clock_ms())
         if dropped:
@@ -278,7 +282,7 @@ class BrokerRun:
             _log.warning("sends are refused: %s", state.unwritable)
         elif not is_full and (state.unwritable or "").startswith(DISK_FULL):
             state.unwritable = None
-            _log.warning("sends are taken again: the disk has space")
+            _log.warning("sends are accepted again: the disk has space")
 
     async def _in_thread(self, work: Callable[..., None], *arguments: Any) -> None:
         await finish_in_thread(self._executor, work, *arguments)

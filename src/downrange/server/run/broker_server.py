@@ -1,11 +1,11 @@
-"""A broker that listens: the pure broker, a store on a disk, a clock, and name servers to tell.
+"""A broker with a network: listener, pure broker, store on disk, clock, and registration.
 
-All of the broker runs in the event loop's thread. What blocks, which is making things durable and
-opening or closing the store, runs in two threads beside it (`flushing`).
+The broker runs in the event loop's thread. Blocking calls (flushes, opening and closing the
+store) run in two threads beside it; see `flusher`.
 
-A turn: the loop reads from all connections that have something, each request goes to the broker,
-and when the loop comes round again, `commit` stores what arrived together in one write and answers
-it. So the busier the broker, the more messages share a write.
+A turn: the event loop reads from all connections that have data, and each request goes to the
+broker. In the next iteration of the loop, `commit` stores all messages that arrived together with
+one write and replies to them. So the busier the broker, the more messages share a write.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from downrange.server.broker.scheduled.delay_levels import unit_tag_of
 from downrange.server.broker.state import BrokerState, StoreHost
 from downrange.server.net.listener import Listener
 from downrange.server.outputs import BrokerIdentity, Reply
-from downrange.server.run.broker_loop import BrokerRun, wall_clock_ms
+from downrange.server.run.broker_loop import BrokerLoop, wall_clock_ms
 from downrange.server.run.flusher import finish_in_thread
 from downrange.server.run.registrar import Registrar
 from downrange.store.files import OsFiles
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("downrange.broker")
 
-#: How long leaving the name servers and ending the loops may take, of the 2 s a stop may last.
-_LEAVE_TIMEOUT: Final = 0.8
+#: How long unregistering may take, of the 2 s that a stop may take as a whole.
+_UNREGISTER_TIMEOUT: Final = 0.8
 
 
 class BrokerServer:
@@ -62,22 +62,22 @@ class BrokerServer:
         ```
 
     Args:
-        folder: Where its store is; created where it is missing.
-        options: How it decides.
-        listening: Where it listens, and its limits.
+        folder: The store's folder; created if it does not exist.
+        options: Settings of the broker.
+        listener: Address and limits of its connections.
         store: Sizes of the store's files.
         retention: How long messages are kept.
         tls: Certificate and key; see `ListenerOptions.tls_mode`.
-        name_server_tls: How to speak to name servers that want TLS.
-        credentials: Access key and secret to sign registrations with.
-        access: Says what a request's sender may not do; everyone may do everything without.
+        name_server_tls: For name servers that need TLS.
+        credentials: Access key and secret that registrations are signed with.
+        access: Access rules; without them every request is allowed.
     """
 
     def __init__(
         self,
         folder: str | os.PathLike[str],
         options: BrokerOptions | None = None,
-        listening: ListenerOptions | None = None,
+        listener: ListenerOptions | None = None,
         *,
         store: StoreOptions | None = None,
         retention: RetentionOptions | None = None,
@@ -87,11 +87,11 @@ class BrokerServer:
         access: AccessFile | None = None,
     ) -> None:
         self.folder = os.fspath(folder)
-        listening = listening or ListenerOptions()
-        self._options = _fit(options or BrokerOptions(), listening)
+        listener = listener or ListenerOptions()
+        self._options = _limit_bulk_pulls(options or BrokerOptions(), listener)
         if self._options.flush == "sync":
-            # Replies wait for threads that flush; a loop that never sleeps would hold them up.
-            listening = dataclasses.replace(listening, busy_poll=0.0)
+            # Replies wait for the flush threads; polling would take the GIL from them.
+            listener = dataclasses.replace(listener, busy_poll=0.0)
         self._store_options = store or StoreOptions()
         self._retention = retention or RetentionOptions()
         self._name_server_tls = name_server_tls
@@ -99,24 +99,24 @@ class BrokerServer:
         self._access = access
         self._listener = Listener(
             self,
-            listening,
+            listener,
             tls=tls,
             clock_ms=wall_clock_ms,
             logger=_log,
         )
-        self._running: BrokerRun | None = None
-        self._turn = asyncio.Lock()  # starting, stopping and killing exclude each other
+        self._broker_loop: BrokerLoop | None = None
+        self._lifecycle_lock = asyncio.Lock()  # for start, stop and kill
         self._address = ""
 
     @property
     def address(self) -> str:
-        """Where clients reach it, "host:port"; empty before the first start."""
+        """The address for clients, "host:port"; empty before the first start."""
         return self._address
 
     @property
     def is_serving(self) -> bool:
         """Whether it listens."""
-        return self._running is not None
+        return self._broker_loop is not None
 
     @property
     def connection_count(self) -> int:
@@ -125,7 +125,7 @@ class BrokerServer:
 
     @property
     def intercept(self) -> Rule | None:
-        """A rule that sees every request before the broker does; for tests."""
+        """A rule that gets every request before the broker; for tests."""
         return self._listener.intercept
 
     @intercept.setter
@@ -135,46 +135,46 @@ class BrokerServer:
     @property
     def state(self) -> BrokerState:
         """The broker's state, while it serves."""
-        assert self._running is not None, "not started"
-        return self._running.broker.state
+        assert self._broker_loop is not None, "not started"
+        return self._broker_loop.broker.state
 
     async def start(self) -> None:
-        """Open the store, listen, register; nothing happens when it serves already.
+        """Open the store, listen, register; does nothing if it serves already.
 
         Raises:
-            StoreLocked: Another process has the folder.
+            StoreLocked: Another process uses the folder.
             StoreError: The folder cannot be used, or the store is damaged.
-            CannotListen: The address cannot be had.
+            CannotListen: The address cannot be bound.
         """
-        async with self._turn:
-            if self._running is None:
+        async with self._lifecycle_lock:
+            if self._broker_loop is None:
                 await self._start()
 
     async def stop(self) -> None:
-        """Answer what is on its way, flush, leave the name servers; harmless when it is stopped.
+        """Unregister, flush, send all replies and close; does nothing if it is stopped.
 
         Raises:
-            StoreError: The store cannot be closed in order; the next start recovers it.
+            StoreError: The store cannot be closed; the next start recovers it.
         """
-        async with self._turn:
-            if self._running is not None:
-                await self._stop(self._running)
+        async with self._lifecycle_lock:
+            if self._broker_loop is not None:
+                await self._stop(self._broker_loop)
 
     async def kill(self) -> None:
-        """End at once, as a crash would: nothing is flushed, nobody is told."""
-        async with self._turn:
-            if self._running is not None:
-                await self._drop(self._running)
+        """End at once, as in a crash: without a flush, without unregistering."""
+        async with self._lifecycle_lock:
+            if self._broker_loop is not None:
+                await self._kill(self._broker_loop)
 
     async def _start(self) -> None:
         executor = ThreadPoolExecutor(2, thread_name_prefix="downrange-broker")
         files: OsFiles | None = None
         try:
             files = await finish_in_thread(executor, OsFiles, self.folder)
-            store = await finish_in_thread(executor, self._open, files)
+            store = await finish_in_thread(executor, self._open_store, files)
             await self._listener.start()
-            # Nothing is read from any connection before this coroutine waits again.
-            self._running = self._assemble(files, store, executor)
+            # No connection is read from before this coroutine awaits again.
+            self._broker_loop = self._assemble(files, store, executor)
         except BaseException:
             await self._listener.stop()
             if files is not None:
@@ -182,53 +182,54 @@ class BrokerServer:
             executor.shutdown()
             raise
         try:
-            await self._running.start()
+            await self._broker_loop.start()
         except BaseException:
-            await self._drop(self._running)
+            await self._kill(self._broker_loop)
             raise
         _log.info("broker %s listens on %s", self._options.name, self._address)
 
-    async def _stop(self, running: BrokerRun) -> None:
+    async def _stop(self, broker_loop: BrokerLoop) -> None:
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LEAVE_TIMEOUT):
-                    await running.registrar.stop()
-            await running.end()
-            await running.drain()
+                async with asyncio.timeout(_UNREGISTER_TIMEOUT):
+                    await broker_loop.registrar.stop()
+            await broker_loop.end()
+            await broker_loop.drain()
             await self._listener.stop()
         finally:
-            self._running = None
-            await running.close()
+            self._broker_loop = None
+            await broker_loop.close()
         _log.info("broker %s on %s stopped", self._options.name, self._address)
 
-    async def _drop(self, running: BrokerRun) -> None:
-        self._running = None
+    async def _kill(self, broker_loop: BrokerLoop) -> None:
+        self._broker_loop = None
         self._listener.abort()
-        await running.registrar.abandon()
-        await running.end()
+        await broker_loop.registrar.abandon()
+        await broker_loop.end()
         await self._listener.stop()
-        running.drop()
+        broker_loop.release()
 
-    # ---- what the listener calls ----
+    # ---- called by the dispatcher ----
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
-        """Answer a request, or take it in for the end of this turn."""
-        running = self._running
-        if running is None:
+        """Check access and handle a request; sends are stored at the end of this turn."""
+        broker_loop = self._broker_loop
+        if broker_loop is None:
             return ()
         if self._access is not None:
             denial = self._access.check(request, peer)
             if denial is not None:
                 return [Reply(denial.reply())]
-        return running.handle(request, peer, now_ms)
+        return broker_loop.handle(request, peer, now_ms)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
-        """Forget what belongs to a connection that ended."""
-        return () if self._running is None else self._running.broker.on_disconnect(peer, now_ms)
+        """Remove the clients and held pulls of a connection that ended."""
+        broker_loop = self._broker_loop
+        return () if broker_loop is None else broker_loop.broker.on_disconnect(peer, now_ms)
 
-    # ---- inside ----
+    # ---- internals ----
 
-    def _open(self, files: OsFiles) -> MessageStore:
+    def _open_store(self, files: OsFiles) -> MessageStore:
         begun = time.monotonic()
         unit_tag = unit_tag_of(self._options.delay_levels)
         store = MessageStore(files, self._store_options, unit_tag=unit_tag)
@@ -247,7 +248,7 @@ class BrokerServer:
 
     def _assemble(
         self, files: OsFiles, store: MessageStore, executor: ThreadPoolExecutor
-    ) -> BrokerRun:
+    ) -> BrokerLoop:
         now_ms = wall_clock_ms()
         host, port = self._advertised()
         store_host = StoreHost.of(host, port)
@@ -271,27 +272,28 @@ class BrokerServer:
             tls=self._name_server_tls,
             credentials=self._credentials,
         )
-        return BrokerRun(
-            state, files, self._listener, registrar, executor, self._retention, self._access
+        return BrokerLoop(
+            state, files, self._listener.perform, registrar, executor, self._retention, self._access
         )
 
     def _advertised(self) -> tuple[str, int]:
-        """Return the numeric address that clients are told."""
+        """Return the numeric address and the port that clients connect to."""
         host, _, port = self._listener.address.rpartition(":")
         host = host.strip("[]")
-        wanted = self._options.advertised_host
-        if wanted is not None:
+        advertised = self._options.advertised_host
+        if advertised is not None:
             try:
-                host = str(socket.getaddrinfo(wanted, None)[0][4][0])
+                host = str(socket.getaddrinfo(advertised, None)[0][4][0])
             except OSError as error:
-                raise OptionError(f"advertised_host={wanted!r} has no address: {error}") from error
+                problem = f"advertised_host={advertised!r} has no address: {error}"
+                raise OptionError(problem) from error
         elif host in ("0.0.0.0", "::"):
             host = _own_address()
         return host, int(port)
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:
-    """Return when this month began and ends, local time, in ms."""
+    """Return the begin and the end of this month in local time, in ms."""
     now = datetime.fromtimestamp(now_ms / 1000)
     begin = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     year, month = (now.year + 1, 1) if now.month == 12 else (now.year, now.month + 1)
@@ -300,16 +302,16 @@ def _month_around(now_ms: int) -> tuple[int, int]:
 
 
 def _own_address() -> str:
-    """Return the address of this machine that others most likely reach it by."""
+    """Return the address of the interface that the default route uses, or loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # nothing is sent: the system only picks a way there
+            probe.connect(("192.0.2.1", 9))  # sends nothing: the system only picks a route
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
 
 
-def _fit(options: BrokerOptions, listening: ListenerOptions) -> BrokerOptions:
-    """Keep bulk answers well below the largest frame that may be sent."""
-    bytes_max = min(options.bulk_pull_bytes_max, listening.frame_bytes_max // 2)
+def _limit_bulk_pulls(options: BrokerOptions, listener: ListenerOptions) -> BrokerOptions:
+    """Keep the replies to bulk pulls well below the frame limit."""
+    bytes_max = min(options.bulk_pull_bytes_max, listener.frame_bytes_max // 2)
     return dataclasses.replace(options, bulk_pull_bytes_max=bytes_max)

@@ -1,14 +1,16 @@
-"""Makes a store durable, away from the event loop.
+"""Makes a store durable, in threads beside the event loop.
 
-Two loops, each with at most one piece of work under way in a thread. The log is flushed as soon as
-somebody waits for it; while one flush runs, the next ones to wait gather, and a single flush serves
-them all. Otherwise it is flushed every interval, or when enough of it is new. The indexes, the
-checkpoint and the broker's progress are made durable every few seconds: recovery after a crash
-begins there.
+There are two loops, and each has at most one call running in a thread:
 
-A log flush that fails because the disk does (EIO) is not tried again, and no message is taken any
-more: the system has then forgotten what it could not write, and the next flush would succeed
-without it.
+- The log is flushed as soon as a reply waits for it. Replies that start to wait during a flush
+  share the next one. Without waiting replies the log is flushed every interval, or when enough
+  of it is new.
+- The indexes, the checkpoint and the broker's progress tables are made durable every few
+  seconds. Recovery after a crash begins at the checkpoint.
+
+When a log flush fails with EIO, it is not repeated and the broker refuses messages from then on:
+the kernel has dropped the pages that it could not write, so the next flush would succeed without
+them.
 """
 
 from __future__ import annotations
@@ -33,16 +35,19 @@ ResultT = TypeVar("ResultT")
 
 _log: Final = logging.getLogger("downrange.broker")
 
-#: How long to wait after a failed flush before it is tried again.
+#: The pause after a failed flush before the next attempt.
 _RETRY_INTERVAL: Final = 1.0
-#: How often the loop of checkpoints looks whether one is due.
-_LOOK_INTERVAL: Final = 0.1
+#: How often the checkpoint loop checks whether a checkpoint is due.
+_CHECK_INTERVAL: Final = 0.1
 
 
 async def finish_in_thread(
     executor: Executor, work: Callable[..., ResultT], *arguments: object
 ) -> ResultT:
-    """Run what blocks; being cancelled waits for its end, as its files must not be closed."""
+    """Run a blocking call in a thread; when cancelled, wait for its end before raising.
+
+    The call uses files that the caller closes afterwards.
+    """
     future = asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
     try:
         return await asyncio.shield(future)
@@ -53,14 +58,14 @@ async def finish_in_thread(
 
 
 class Flusher:
-    """The flushing of one store.
+    """Flushes the log and writes the checkpoints of one store.
 
     Args:
-        state: The broker; its owner is the event loop's thread.
+        state: The broker's state; owned by the event loop's thread.
         progress: Saved with every checkpoint.
-        executor: Runs what blocks.
-        on_flushed: Told, in the loop, up to which position the log is durable.
-        is_awaited: Says whether somebody waits for a flush of the log.
+        executor: Runs blocking calls.
+        on_flushed: Called in the event loop with the position up to which the log is durable.
+        is_awaited: Returns whether a reply waits for a flush of the log.
 
     Attributes:
         longest_flush: The longest flush of the log so far, in seconds.
@@ -81,50 +86,50 @@ class Flusher:
         self._executor = executor
         self._on_flushed = on_flushed
         self._is_awaited = is_awaited
-        self._wanted = asyncio.Event()
-        self._turn = asyncio.Lock()  # one checkpoint at a time
-        self._is_forgetting = False
+        self._flush_due = asyncio.Event()
+        self._checkpoint_lock = asyncio.Lock()
+        self._is_persisting_deletions = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._covered = state.store.log.flushed  # less than its end after a crash
+        self._covered = state.store.log.flushed  # after a crash, less than the end of the log
         self.longest_flush = 0.0
 
     def start(self) -> None:
-        """Begin."""
+        """Start both loops."""
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._flush_log_again_and_again()),
-            loop.create_task(self._checkpoint_again_and_again()),
+            loop.create_task(self._log_loop()),
+            loop.create_task(self._checkpoint_loop()),
         ]
 
     async def stop(self) -> None:
-        """End both loops, after what is under way."""
+        """Stop both loops; calls that run in threads are finished first."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
-    def appended(self) -> None:
-        """Hear that the log grew: flush it now, if somebody waits or much is new."""
+    def on_append(self) -> None:
+        """Called when the log has grown: flush it now if a reply waits or much of it is new."""
         log = self._store.log
         if self._is_awaited() or log.end - log.flushed >= self._state.options.flush_bytes:
-            self._wanted.set()
+            self._flush_due.set()
 
     # ---- the log ----
 
-    async def _flush_log_again_and_again(self) -> None:
+    async def _log_loop(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._state.options.flush_interval):
-                    await self._wanted.wait()
-            self._wanted.clear()
+                    await self._flush_due.wait()
+            self._flush_due.clear()
             if self._store.log.end > self._store.log.flushed:
                 try:
                     await self._flush_log()
-                except Exception as error:  # whatever it is, the loop must not end with it
-                    if self._is_hopeless(error):
+                except Exception as error:  # no error may end the loop
+                    if self._is_disk_failure(error):
                         return
-                    _complain("the log cannot be made durable", error)
-                    self._wanted.set()
+                    _log_failure("the log cannot be made durable", error)
+                    self._flush_due.set()
                     await asyncio.sleep(_RETRY_INTERVAL)
 
     async def _flush_log(self) -> None:
@@ -134,53 +139,53 @@ class Flusher:
         self.longest_flush = max(self.longest_flush, time.monotonic() - begun)
         self._store.finish_log_flush(flush)
         self._on_flushed(self._store.log.flushed)
-        self.appended()
+        self.on_append()
 
-    def _is_hopeless(self, error: Exception) -> bool:
-        """Whether the disk lost what it was to keep; then no message is taken any more."""
+    def _is_disk_failure(self, error: Exception) -> bool:
+        """Whether the disk lost written data; if so, refuse all further messages."""
         if not isinstance(error, OSError) or error.errno != errno.EIO:
             return False
         self._state.unwritable = f"the disk fails: {error}"
-        _log.critical("sends are refused until the broker is started anew: the disk fails")
+        _log.critical("sends are refused until the broker is restarted: the disk fails")
         return True
 
-    # ---- everything else ----
+    # ---- checkpoints ----
 
-    async def forget(self) -> None:
-        """Return when what was deleted from the store cannot come back with a recovery.
+    async def persist_deletions(self) -> None:
+        """Write a checkpoint if something was deleted, so that no recovery restores it.
 
         Raises:
-            OSError, StoreError: It cannot be made so.
+            OSError, StoreError: The checkpoint cannot be written.
         """
-        if self._state.is_checkpoint_wanted or self._is_forgetting:
-            async with self._turn:
+        if self._state.is_checkpoint_wanted or self._is_persisting_deletions:
+            async with self._checkpoint_lock:
                 if self._state.is_checkpoint_wanted:
                     await self._checkpoint()
 
-    async def _checkpoint_again_and_again(self) -> None:
+    async def _checkpoint_loop(self) -> None:
         due = time.monotonic() + self._state.options.checkpoint_interval
         while True:
-            await asyncio.sleep(min(self._state.options.checkpoint_interval, _LOOK_INTERVAL))
+            await asyncio.sleep(min(self._state.options.checkpoint_interval, _CHECK_INTERVAL))
             if self._state.is_checkpoint_wanted or time.monotonic() >= due:
                 try:
-                    async with self._turn:
+                    async with self._checkpoint_lock:
                         await self._checkpoint()
-                except Exception as error:  # see above
-                    if self._is_hopeless(error):
+                except Exception as error:  # no error may end the loop
+                    if self._is_disk_failure(error):
                         return
-                    _complain("the checkpoint cannot be written", error)
+                    _log_failure("the checkpoint cannot be written", error)
                     await asyncio.sleep(_RETRY_INTERVAL)
                 due = time.monotonic() + self._state.options.checkpoint_interval
 
     async def _checkpoint(self) -> None:
-        """Make everything durable that is new since the last time."""
+        """Make everything durable that changed since the last checkpoint."""
         contents = self._progress.changes()
-        self._is_forgetting, self._state.is_checkpoint_wanted = (
+        self._is_persisting_deletions, self._state.is_checkpoint_wanted = (
             self._state.is_checkpoint_wanted,
             False,
         )
         try:
-            if self._store.log.end > self._covered or self._is_forgetting:
+            if self._store.log.end > self._covered or self._is_persisting_deletions:
                 flush = self._store.begin_flush()
                 await finish_in_thread(self._executor, flush.run)
                 self._store.finish_flush(flush)
@@ -189,14 +194,14 @@ class Flusher:
             if contents:
                 await finish_in_thread(self._executor, self._progress.write, contents)
         except BaseException:
-            self._progress.forget(contents)
-            self._state.is_checkpoint_wanted |= self._is_forgetting
+            self._progress.mark_unsaved(contents)
+            self._state.is_checkpoint_wanted |= self._is_persisting_deletions
             raise
         finally:
-            self._is_forgetting = False
+            self._is_persisting_deletions = False
 
 
-def _complain(problem: str, error: Exception) -> None:
-    """Tell the operator; of a fault of ours, also where it is."""
+def _log_failure(problem: str, error: Exception) -> None:
+    """Log a failed flush; for a bug in our code, with the traceback."""
     is_expected = isinstance(error, OSError | StoreError)
     _log.error("%s: %s; trying again", problem, error, exc_info=None if is_expected else error)

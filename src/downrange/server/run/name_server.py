@@ -1,4 +1,4 @@
-"""A name server that listens: the pure handlers, a clock, and the key-value file."""
+"""A name server with a network: listener, pure handlers, clock, and the key-value file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from downrange.server.nameserver.handlers import (
     SaveKeyValues,
     expire,
     handle,
-    lose_peer,
+    on_disconnect,
 )
 from downrange.server.net.listener import Listener, monotonic_ms
 from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
@@ -36,30 +36,30 @@ KEY_VALUE_FILE: Final = "kvConfig.json"
 
 
 class NameServer:
-    """One name server; several of them know nothing of each other.
+    """One name server; several of them do not communicate with each other.
 
     Example:
         ```python
-        server = NameServer(listening=ListenerOptions(port=9876))
+        server = NameServer(listener=ListenerOptions(port=9876))
         await server.start()
         print(server.address)
         await server.stop()
         ```
 
     Args:
-        options: How it decides.
-        listening: Where it listens, and its limits.
+        options: Settings of the name server.
+        listener: Address and limits of its connections.
         tls: Certificate and key; see `ListenerOptions.tls_mode`.
-        access: Says what a request's sender may not do; everyone may do everything without.
+        access: Access rules; without them every request is allowed.
 
     Raises:
-        OptionError: TLS is demanded and there is no context for it.
+        OptionError: TLS is required and `tls` is missing.
     """
 
     def __init__(
         self,
         options: NameServerOptions | None = None,
-        listening: ListenerOptions | None = None,
+        listener: ListenerOptions | None = None,
         *,
         tls: ssl.SSLContext | None = None,
         access: AccessFile | None = None,
@@ -67,16 +67,16 @@ class NameServer:
         self._options = options or NameServerOptions()
         self._access = access
         self.state = NameServerState(self._options)
-        self._listener = Listener(self, listening or ListenerOptions(), tls=tls, logger=_log)
-        self._scanning: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._saving: asyncio.Task[None] | None = None
+        self._listener = Listener(self, listener or ListenerOptions(), tls=tls, logger=_log)
+        self._scan_task: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
+        self._save_task: asyncio.Task[None] | None = None
         self._unsaved: bytes | None = None
         self._waiting: list[LateReply] = []
 
     @property
     def address(self) -> str:
-        """Where it listens, "host:port"; empty before the first start."""
+        """Its address, "host:port"; empty before the first start."""
         return self._listener.address
 
     @property
@@ -90,11 +90,11 @@ class NameServer:
         return self._listener.connection_count
 
     async def start(self) -> None:
-        """Read the key-value file and listen; nothing happens when it serves already.
+        """Read the key-value file and listen; does nothing if it serves already.
 
         Raises:
             StoreError: The folder cannot be used, or its file cannot be read.
-            CannotListen: The address cannot be had.
+            CannotListen: The address cannot be bound.
         """
         if self.is_serving:
             return
@@ -102,30 +102,30 @@ class NameServer:
         await self._listener.start()
         self.state.settings["listenPort"] = self.address.rpartition(":")[2]
         loop = asyncio.get_running_loop()
-        self._scanning = loop.create_task(self._scan())
+        self._scan_task = loop.create_task(self._scan())
         if self._access is not None:
-            self._watching = loop.create_task(self._access.watch())
+            self._watch_task = loop.create_task(self._access.watch())
         _log.info("name server listens on %s", self.address)
 
     async def stop(self) -> None:
-        """Answer what is on its way, close all connections; harmless when it is stopped."""
-        if self._scanning is None:
+        """Save, send all replies, close all connections; does nothing if it is stopped."""
+        if self._scan_task is None:
             return
-        for task in (self._scanning, self._watching):
+        for task in (self._scan_task, self._watch_task):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        self._scanning = self._watching = None
-        if self._saving is not None:
-            await self._saving
+        self._scan_task = self._watch_task = None
+        if self._save_task is not None:
+            await self._save_task
         await self._listener.stop()
         _log.info("name server on %s stopped", self.address)
 
-    # ---- what the listener calls ----
+    # ---- called by the dispatcher ----
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
-        """Answer a request; one that changes the key-value file is answered when that is saved."""
+        """Check access and handle a request; a key-value change is confirmed once it is saved."""
         if self._access is not None:
             denial = self._access.check(request, peer)
             if denial is not None:
@@ -141,15 +141,15 @@ class NameServer:
                 self._waiting.append(LateReply(peer.number, request, output.command))
             else:
                 now.append(output)
-        if self._saving is None:
-            self._saving = asyncio.get_running_loop().create_task(self._save_all())
+        if self._save_task is None:
+            self._save_task = asyncio.get_running_loop().create_task(self._save_all())
         return now
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
-        """Forget the brokers of a connection that ended."""
-        return _without_saves(lose_peer(self.state, peer))
+        """Remove the brokers of a connection that ended."""
+        return _without_saves(on_disconnect(self.state, peer))
 
-    # ---- inside ----
+    # ---- internals ----
 
     async def _scan(self) -> None:
         while True:
@@ -157,7 +157,7 @@ class NameServer:
             self._listener.perform(_without_saves(expire(self.state, monotonic_ms())))
 
     async def _save_all(self) -> None:
-        """Write the newest state until there is none newer; one write serves all who wait."""
+        """Write the newest state until nothing is new; one write covers all waiting replies."""
         try:
             while self._unsaved is not None:
                 data, self._unsaved = self._unsaved, None
@@ -171,7 +171,7 @@ class NameServer:
                         reply.command = refusal(ResponseCode.SYSTEM_ERROR, remark)
                 self._listener.perform(replies)
         finally:
-            self._saving = None
+            self._save_task = None
 
     @property
     def _file(self) -> Path:
@@ -196,7 +196,7 @@ class NameServer:
                 raise CorruptStore(str(self._file), 0, str(error)) from error
 
     def _save(self, data: bytes) -> None:
-        """Put the new file in the old one's place, so that a crash leaves one of the two."""
+        """Replace the file atomically: after a crash either the old or the new one is there."""
         scratch = self._file.with_suffix(".tmp")
         with scratch.open("wb") as file:
             file.write(data)

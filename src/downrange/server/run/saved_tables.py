@@ -1,8 +1,11 @@
-"""The broker's tables on disk: which file holds which, and when they are written.
+"""The broker's tables on disk: which file holds which table, and when they are written.
 
-Two kinds. Topics and groups are promised to whoever changed them, so the reply waits until they
-are saved, and for topics until the name servers know. Progress (offsets of groups, of delay levels,
-of timed messages) is saved every few seconds; a crash repeats a little of it.
+There are two kinds:
+
+- Confirmed tables: topics and groups. The reply to a change waits until the table is saved, and
+  for topics until the name servers are informed.
+- Progress tables: offsets of groups, of delay levels and of timed messages. They are saved every
+  few seconds; after a crash a little of this progress is repeated.
 """
 
 from __future__ import annotations
@@ -26,28 +29,28 @@ if TYPE_CHECKING:
 
 
 class Table(Protocol):
-    """What can be saved."""
+    """A table that can be saved."""
 
     @property
     def version(self) -> int:
-        """How many changes there were."""
+        """The number of changes so far."""
         ...
 
     def dump(self) -> bytes:
-        """Write it."""
+        """Return the contents of its file."""
         ...
 
     def load(self, data: bytes, /) -> None:
-        """Read it."""
+        """Read the contents of its file."""
         ...
 
 
 class SavedTables:
-    """Some tables of a broker, and what of them is saved.
+    """Some tables of a broker, with the version of each that is saved.
 
     Args:
         files: The store's folder.
-        tables: By their paths.
+        tables: By path.
     """
 
     def __init__(self, files: Files, tables: dict[str, Table]) -> None:
@@ -61,17 +64,17 @@ class SavedTables:
         return any(table.version != self._saved[path] for path, table in self._tables.items())
 
     def load(self) -> None:
-        """Read all files that are there, or else their backups.
+        """Read all files that exist; the backup of a file is used when the file is damaged.
 
         Raises:
-            CorruptStore: A file and its backup cannot be read.
+            CorruptStore: Both a file and its backup are damaged.
         """
         for path, table in self._tables.items():
             _load(self._files, path, table)
             self._saved[path] = table.version
 
     def changes(self) -> dict[str, bytes]:
-        """Return the new contents of the files that must be written; they count as saved."""
+        """Return the contents of all files that changed; from now on they count as saved."""
         contents: dict[str, bytes] = {}
         for path, table in self._tables.items():
             if table.version != self._saved[path]:
@@ -80,35 +83,35 @@ class SavedTables:
         return contents
 
     def everything(self) -> dict[str, bytes]:
-        """Return the contents of all files, changed or not; they count as saved."""
-        self.forget(self._tables)
+        """Return the contents of all files; from now on they count as saved."""
+        self.mark_unsaved(self._tables)
         return self.changes()
 
     def write(self, contents: dict[str, bytes]) -> None:
-        """Write what `changes` returned; any thread may."""
+        """Write what `changes` returned; callable from any thread."""
         for path, data in contents.items():
             self._files.replace(path, data)
 
-    def forget(self, contents: Iterable[str]) -> None:
-        """Count what `changes` returned as not saved: writing it failed."""
+    def mark_unsaved(self, contents: Iterable[str]) -> None:
+        """Count these paths as not saved, because writing them failed."""
         for path in contents:
             self._saved[path] = -1
 
 
-def promised_tables(files: Files, state: BrokerState) -> SavedTables:
-    """Return the tables whose changes are answered when they are saved."""
+def confirmed_tables(files: Files, state: BrokerState) -> SavedTables:
+    """Return the tables whose changes are confirmed only after they are saved."""
     return SavedTables(files, {topic_table.PATH: state.topics, group_table.PATH: state.groups})
 
 
 def progress_tables(files: Files, state: BrokerState) -> SavedTables:
-    """Return the tables that are saved now and then."""
+    """Return the tables that are saved with every checkpoint."""
     return SavedTables(
         files,
         {
             group_offsets.PATH: state.offsets,
             delay_levels.PATH: state.delays,
             timed_messages.PATH: state.timers,
-            timer_handover.PATH: TimerHandover(state.timers),  # after those, whom it is about
+            timer_handover.PATH: TimerHandover(state.timers),  # after the tables it describes
         },
     )
 

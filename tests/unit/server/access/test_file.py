@@ -232,7 +232,7 @@ def test_yaml_without_its_reader_is_answered_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)  # as if it were not installed
-    with pytest.raises(MissingExtra, match="an access file in YAML needs the 'server' extra"):
+    with pytest.raises(MissingExtra, match="an access file in YAML needs the extra 'server'"):
         load_access(written(tmp_path, "a.yml", YAML))
 
 

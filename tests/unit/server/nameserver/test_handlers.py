@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from downrange.server.nameserver.handlers import HANDLERS, SaveKeyValues, expire, handle, lose_peer
+from downrange.server.nameserver.handlers import (
+    HANDLERS,
+    SaveKeyValues,
+    expire,
+    handle,
+    on_disconnect,
+)
 from downrange.server.outputs import Disconnect, Note, Peer, Reply
 from downrange.wire.bodies import (
     BrokerMembersBody,
@@ -223,8 +229,8 @@ def test_a_heartbeat_shows_life() -> None:
 def test_the_end_of_a_connection_is_noted_for_its_brokers_only() -> None:
     state = new_state()
     answer(state, register_request(), register_body())
-    assert lose_peer(state, Peer(2, "10.0.0.8:1")) == []
-    (note,) = lose_peer(state, PEER)
+    assert on_disconnect(state, Peer(2, "10.0.0.8:1")) == []
+    (note,) = on_disconnect(state, PEER)
     assert isinstance(note, Note)
     assert PEER.address in note.text
 

@@ -227,8 +227,8 @@ def test_a_silent_broker_expires_one_moment_after_its_time() -> None:
 def test_a_word_of_a_broker_is_a_sign_of_life() -> None:
     registry = RouteRegistry()
     register(registry, timeout_ms=3_000, now_ms=0)
-    registry.hear(A0, 2_000)
-    registry.hear(A1, 2_000)  # never registered: nothing to keep alive
+    registry.on_heartbeat(A0, 2_000)
+    registry.on_heartbeat(A1, 2_000)  # never registered: nothing to keep alive
     assert registry.expire(5_000) == []
     assert len(registry.expire(5_001)) == 1
 
@@ -238,7 +238,7 @@ def test_the_end_of_a_connection_takes_all_its_brokers_at_once() -> None:
     register(registry, "a", connection=1)
     register(registry, "b", connection=1)
     register(registry, "d", connection=2)
-    assert [live.name for _, live in registry.lose(1)] == ["a", "b"]
+    assert [live.name for _, live in registry.on_disconnect(1)] == ["a", "b"]
     assert _perms(registry) == {"d": 6}
 
 
@@ -246,7 +246,7 @@ def test_the_end_of_an_older_connection_of_the_broker_means_nothing() -> None:
     registry = RouteRegistry()
     register(registry, connection=1)
     register(registry, connection=2)
-    assert registry.lose(1) == []
+    assert registry.on_disconnect(1) == []
     assert _perms(registry) == {"a": 6}
 
 
@@ -254,7 +254,7 @@ def test_the_end_of_a_replaced_address_leaves_its_successor() -> None:
     registry = RouteRegistry()
     register(registry, address="old:1", connection=1)
     register(registry, address="new:1", connection=2)
-    assert len(registry.lose(1)) == 1
+    assert len(registry.on_disconnect(1)) == 1
     assert _addresses(registry) == {0: "new:1"}
 
 

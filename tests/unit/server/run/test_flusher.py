@@ -91,7 +91,7 @@ class World:
         """Store a message; return where the log ends."""
         record = Record(topic_bytes=b"T", body=b"x", store_ip=self.state.host.ip, store_port=1)
         self.store.append([record], NOW_MS)
-        self.flusher.appended()
+        self.flusher.on_append()
         return self.store.log.end
 
     def _hear(self, position: int) -> None:
@@ -158,7 +158,7 @@ def test_the_log_is_flushed_when_much_is_new() -> None:
     async def play() -> None:
         async with a_world(flush_bytes=300) as world:
             world.append()
-            assert not world.flusher._wanted.is_set()
+            assert not world.flusher._flush_due.is_set()
             while world.store.log.end < 300:
                 world.append()
             await world.until(lambda: bool(world.flushed))
@@ -273,7 +273,7 @@ def test_an_error_does_not_end_the_checkpoints(
             end = world.append()
             world.state.is_checkpoint_wanted = True
             with pytest.raises(type(error)):
-                await world.flusher.forget()
+                await world.flusher.persist_deletions()
             await world.until(lambda: "the checkpoint cannot be written" in caplog.text)
             world.disk.error = None
             await world.until(lambda: end in world.flushed)
@@ -288,14 +288,14 @@ def test_what_was_deleted_is_forgotten_when_that_is_said() -> None:
         async with a_world() as world:
             world.append()
             world.state.is_checkpoint_wanted = True
-            await world.flusher.forget()
+            await world.flusher.persist_deletions()
             assert world.disk.names("consumequeue") == ["T"]
             world.store.drop_topic("T")
             world.state.is_checkpoint_wanted = True
-            await world.flusher.forget()
+            await world.flusher.persist_deletions()
             assert world.disk.names("consumequeue") == []
             assert not world.state.is_checkpoint_wanted
-            await world.flusher.forget()
+            await world.flusher.persist_deletions()
 
     run(play)
 

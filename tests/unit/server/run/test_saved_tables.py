@@ -4,7 +4,7 @@ import pytest
 
 from downrange.errors import CorruptStore, DiskFull, MalformedBody
 from downrange.server.broker.tables import topic_table
-from downrange.server.run.saved_tables import SavedTables, progress_tables, promised_tables
+from downrange.server.run.saved_tables import SavedTables, confirmed_tables, progress_tables
 from downrange.store.files import MemoryFiles
 from tests.unit.server.broker.building import NOW_MS, a_state
 
@@ -63,7 +63,7 @@ def test_what_could_not_be_written_is_written_later() -> None:
     contents = tables.changes()
     with pytest.raises(DiskFull):
         tables.write(contents)
-    tables.forget(contents)
+    tables.mark_unsaved(contents)
     assert tables.changes() == {"word": b"kept"}
 
 
@@ -102,11 +102,11 @@ def test_a_brokers_tables_survive() -> None:
     state.topics.ensure("T", 3, 6, NOW_MS)
     state.groups.get_or_create("G", state.options, NOW_MS)
     state.offsets.commit("G", "T", 1, 42)
-    for tables in (promised_tables(files, state), progress_tables(files, state)):
+    for tables in (confirmed_tables(files, state), progress_tables(files, state)):
         tables.write(tables.everything())
     assert topic_table.PATH in files.names("config") or files.read_all(topic_table.PATH)
     again = a_state()
-    for tables in (promised_tables(files, again), progress_tables(files, again)):
+    for tables in (confirmed_tables(files, again), progress_tables(files, again)):
         tables.load()
     assert list(again.topics) == list(state.topics)
     assert again.groups.get("G") == state.groups.get("G")
