@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import CorruptStore, MalformedRecord, StoreError
-from downrange.store.files import SECTOR_BYTES, Write
+from downrange.store.files import Write
 from downrange.store.segments import SegmentChain
 from downrange.wire.batches import RecordBatch, encode_run
+from downrange.wire.limits import INT32_MAX
 from downrange.wire.records import (
     BLANK_BYTES_MIN,
     BLANK_MAGIC,
@@ -193,20 +194,21 @@ class CommitLog:
                 parts += [view[begin - start : end - start] for begin, end in group]
         return parts
 
-    def record_at(self, position: int) -> Record | None:
+    def record_at(self, position: int, bytes_max: int = INT32_MAX) -> Record | None:
         """Return the record at a position, or None where none begins.
 
-        Amid a record, any bytes can stand where a size is looked for, up to gigabytes. A record
-        knows its own position, so that is compared before it is read.
+        Inside a record, any bytes can stand where a size is expected, up to gigabytes. So the size
+        and the position that a record holds are checked before it is read.
 
         Raises:
-            CorruptStore: Something is there, but no whole record.
+            CorruptStore: There is something, but not a whole record.
         """
         if not self.first <= position <= self.end - RECORD_BYTES_MIN:
             return None
         head = self._chain.read(position, LOG_OFFSET_AT + 8)
         size = int.from_bytes(head[:4], "big", signed=True)
-        if int.from_bytes(head[LOG_OFFSET_AT:], "big") != position or size < RECORD_BYTES_MIN:
+        is_here = int.from_bytes(head[LOG_OFFSET_AT:], "big") == position
+        if not is_here or not RECORD_BYTES_MIN <= size <= bytes_max:
             return None
         try:
             return decode_record(self._chain.read(position, size))
@@ -255,21 +257,6 @@ class CommitLog:
                 raise self.corrupt(position, f"says that it lies at {record.log_offset}")
             yield record
             position += record.size
-
-    def is_torn(self, record: Record) -> bool:
-        """Whether a sector that holds the end of a record was never written.
-
-        The CRC covers the body alone. Behind it lie topic and properties, and a disk that lost
-        power may have left whole sectors of them as zeros. No record has zeros there by itself:
-        `append` refuses them.
-        """
-        end = record.log_offset + record.size
-        properties_at = end - len(record.property_bytes)
-        first = -(-properties_at // SECTOR_BYTES) * SECTOR_BYTES
-        return any(
-            not any(record.property_bytes[at - properties_at : at - properties_at + SECTOR_BYTES])
-            for at in range(first, end, SECTOR_BYTES)
-        )
 
     def cut(self, position: int, *, durable_to: int) -> None:
         """End the log at a position; what lies behind it is gone.

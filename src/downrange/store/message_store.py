@@ -20,17 +20,20 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from downrange.errors import CorruptStore
+from downrange.errors import CorruptStore, MalformedRecord
 from downrange.store import log as commit_log
 from downrange.store import queue_index
-from downrange.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from downrange.store.checkpoint import Checkpoint, save_checkpoint
 from downrange.store.key_index import ENTRIES, MEMORY_ENTRIES, SLOTS, KeyIndex
 from downrange.store.log import CommitLog
 from downrange.store.queue_index import QueueIndex, Unit
+from downrange.store.recovery import ABORT, recover
 from downrange.wire.batches import RecordBatch
 from downrange.wire.codes import TransactionFlag
 from downrange.wire.hashing import tag_hash
+from downrange.wire.limits import FRAME_BYTES_MAX
 from downrange.wire.properties import PropertyKey
+from downrange.wire.records import decode_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +44,6 @@ if TYPE_CHECKING:
     from downrange.store.queue_index import Numbers
     from downrange.wire.records import Record
 
-ABORT: Final = "abort"
 # Plain values: an enum's arithmetic and hashing cost more than the rest of a lookup.
 #: Prepared and rolled-back records, which have this bit, too, are in no queue.
 _PREPARED: Final = int(TransactionFlag.PREPARED)
@@ -75,25 +77,6 @@ class StoreOptions:
     queue_memory_units: int = queue_index.MEMORY_UNITS
     key_memory_entries: int = MEMORY_ENTRIES
     index_tags: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What opening the store found.
-
-    Attributes:
-        was_clean: Whether the store had been closed.
-        scanned_from: Where the walk over the log began.
-        scanned_records: How many records it read.
-        cut_at: Where the log was cut, and None where it ended whole.
-        cut_reason: What was wrong there.
-    """
-
-    was_clean: bool
-    scanned_from: int
-    scanned_records: int
-    cut_at: int | None = None
-    cut_reason: str | None = None
 
 
 class Fetched(NamedTuple):
@@ -185,7 +168,8 @@ class MessageStore:
             options.key_memory_entries,
             index_tags=options.index_tags,
         )
-        self.recovery = self._recover()
+        self.recovery = recover(files, self.log, self._cut_indexes, self._index_again)
+        self._last_ms = self.recovery.last_ms
         files.make_folder(queue_index.FOLDER)  # were it missing, all indexes would be built anew
         if self.recovery.was_clean:  # else it is there, and must never be away for a moment
             files.replace(ABORT, b"")
@@ -361,6 +345,29 @@ class MessageStore:
         """Return the bytes of the record that a queue unit names."""
         return self.log.read(unit.log_offset, unit.size)
 
+    def read_record(self, unit: Unit) -> Record:
+        """Return the record that a queue unit names, checked against its CRC.
+
+        Raises:
+            StoreError: It cannot be read.
+            MalformedRecord: It is damaged.
+        """
+        record = decode_record(self.read(unit))
+        if not record.is_intact:
+            raise MalformedRecord(0, "the body does not match its CRC")
+        return record
+
+    def find_record(self, log_offset: int) -> Record | None:
+        """Return the record at a position that a request named, or None where none begins.
+
+        The CRC is not checked. Sizes above one frame are rejected: the position may point into a
+        body, whose bytes may look like a record of gigabytes.
+        """
+        try:
+            return self.log.record_at(log_offset, FRAME_BYTES_MAX)
+        except CorruptStore:
+            return None  # bytes of a body that only begin like a record
+
     def read_range(self, units: Iterable[Numbers], bytes_max: int) -> Fetched:
         """Return the records of units, in as few reads as possible.
 
@@ -448,71 +455,11 @@ class MessageStore:
 
     # ---- opening ----
 
-    def _recover(self) -> Recovery:
-        checkpoint = load_checkpoint(self._files)
-        was_clean = self._files.read_all(ABORT) is None
-        start = self._recovery_start(checkpoint)
-        if not was_clean:
-            # What the indexes hold behind the start is as uncertain as the log itself there.
-            self._keys.cut_from(start)
-            for topic, queue_id in list(self.queue_names()):
-                self._open_queue(topic, queue_id).cut_from(start)
-        position, records = start, 0
-        damage: CorruptStore | None = None
-        try:
-            for record in self.log.walk(start):
-                if not was_clean and self.log.is_torn(record):
-                    raise self.log.corrupt(record.log_offset, "its end was not written")
-                self._index_again(record)
-                self._last_ms = max(self._last_ms, record.store_ms)
-                position = record.log_offset + record.size
-                records += 1
-        except CorruptStore as error:
-            if was_clean or position < checkpoint.covered_offset:
-                raise  # this was durable: cutting it off would lose what was acknowledged
-            damage = error
-        self.log.cut(position, durable_to=start)
-        self._last_ms = max(self._last_ms, checkpoint.log_ms)
-        if damage is None:
-            return Recovery(was_clean, start, records)
-        return Recovery(was_clean, start, records, position, str(damage))
-
-    def _recovery_start(self, checkpoint: Checkpoint) -> int:
-        """Return a position before which log and indexes are durable and whole."""
-        first = self.log.first
-        if not self._files.is_folder(queue_index.FOLDER):
-            return first  # the indexes are gone: everything is read again
-        covered = checkpoint.covered_offset
-        if covered and first <= covered <= first + self._log_bytes():
-            return covered
-        for start in reversed(self.log.segment_starts):
-            record = self.log.first_record_of(start)
-            if record is not None and record.store_ms <= checkpoint.safe_ms:
-                return start
-        return first
-
-    def _log_bytes(self) -> int:
-        return len(self.log.segment_starts) * self.log.segment_bytes
-
-    # ---- details ----
-
-    def _open_queue(self, topic: str, queue_id: int) -> QueueIndex:
-        queue = QueueIndex(
-            self._files,
-            topic,
-            queue_id,
-            self._options.queue_segment_units,
-            self._options.queue_memory_units,
-            is_fresh=self._is_dropped(topic),
-        )
-        self._queues[topic, queue_id] = queue
-        return queue
-
-    def _queue_of(self, record: Record) -> QueueIndex:
-        """Return a record's queue, to be found quickly by the next record."""
-        queue = self.queue(record.topic, record.queue_id)
-        self._current[record.topic_bytes, record.queue_id] = queue
-        return queue
+    def _cut_indexes(self, log_offset: int) -> None:
+        """Remove the units and keys of records from a position of the log on."""
+        self._keys.cut_from(log_offset)
+        for topic, queue_id in list(self.queue_names()):
+            self._open_queue(topic, queue_id).cut_from(log_offset)
 
     def _index_again(self, record: Record) -> None:
         """Index a record that was found in the log, if it is in a queue and not known there."""
@@ -534,3 +481,23 @@ class MessageStore:
     def _remove_unneeded(self) -> None:
         while self._unneeded:
             self._files.remove(self._unneeded.pop(0))
+
+    # ---- details ----
+
+    def _open_queue(self, topic: str, queue_id: int) -> QueueIndex:
+        queue = QueueIndex(
+            self._files,
+            topic,
+            queue_id,
+            self._options.queue_segment_units,
+            self._options.queue_memory_units,
+            is_fresh=self._is_dropped(topic),
+        )
+        self._queues[topic, queue_id] = queue
+        return queue
+
+    def _queue_of(self, record: Record) -> QueueIndex:
+        """Return a record's queue, to be found quickly by the next record."""
+        queue = self.queue(record.topic, record.queue_id)
+        self._current[record.topic_bytes, record.queue_id] = queue
+        return queue

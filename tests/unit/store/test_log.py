@@ -213,18 +213,6 @@ def test_segment_that_begins_with_damage_has_no_first_record(files: Files) -> No
     assert log.first_record_of(0) is None
 
 
-def test_lost_sector_behind_the_body_is_seen(files: Files) -> None:
-    log = CommitLog(files, 8192)
-    long = record(1)
-    long.property_bytes = b"a\x01" + b"v" * 1500 + b"\x02"
-    log.append([long])
-    (whole,) = log.walk(0)
-    assert not log.is_torn(whole)
-    files.open("commitlog/" + "0" * 20).write(512, [bytes(512)])
-    (torn,) = log.walk(0)
-    assert log.is_torn(torn)
-
-
 def test_record_larger_than_one_read_is_walked_over(files: Files) -> None:
     log = CommitLog(files, 4 << 20)
     log.append([record(1), record(2, size=3 << 20), record(3)])

@@ -7,15 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downrange.errors import CorruptStore, DiskFull, OptionError, StoreError, Unencodable
-from downrange.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from downrange.store.files import MemoryFiles, PowerLost
-from downrange.store.message_store import ABORT, MessageStore
+from downrange.errors import DiskFull, MalformedRecord, OptionError, StoreError, Unencodable
+from downrange.store.checkpoint import load_checkpoint
+from downrange.store.files import MemoryFiles
+from downrange.store.message_store import MessageStore
 from downrange.store.retention import RetentionOptions, drop_old_segments, is_disk_full
 from downrange.wire.codes import TransactionFlag
 from downrange.wire.hashing import tag_hash
-from downrange.wire.records import decode_record, decode_records
-from tests.unit.store.making import SMALL, batch_of, record
+from downrange.wire.limits import FRAME_BYTES_MAX
+from downrange.wire.records import decode_records
+from tests.unit.store.making import (
+    SMALL,
+    batch_of,
+    bodies,
+    expected,
+    fill,
+    find,
+    open_store,
+    record,
+    spoil,
+)
 
 if TYPE_CHECKING:
     from downrange.store.files import Files
@@ -24,62 +35,37 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 
 
-def _open(files: Files) -> MessageStore:
-    return MessageStore(files, SMALL)
-
-
-def _fill(store: MessageStore, count: int, first: int = 0) -> list[Record]:
-    records = [record(number) for number in range(first, first + count)]
-    for number, made in enumerate(records):
-        store.append([made], (first + number) * 1000)
-    return records
-
-
-def _bodies(store: MessageStore, topic: str = "T") -> list[bytes]:
-    queue = store.queue(topic, 0)
-    units = queue.units(queue.min_offset, 10_000)
-    return [decode_record(store.read(unit)).body.rstrip(b".") for unit in units]
-
-
-def _expected(*numbers: int) -> list[bytes]:
-    return [f"body {number}".encode() for number in numbers]
-
-
-def _find(store: MessageStore, key: str) -> list[int]:
-    return store.find("T", key, begin_ms=0, end_ms=2**62, found_max=64).log_offsets
-
-
 def test_appended_records_are_found_at_once_in_every_way(files: Files) -> None:
-    store = _open(files)
-    records = _fill(store, 40)
+    store = open_store(files)
+    records = fill(store, 40)
     assert [made.queue_offset for made in records] == list(range(40))
-    assert _bodies(store) == _expected(*range(40))
+    assert bodies(store) == expected(*range(40))
     assert {made.size for made in records} == {unit.size for unit in store.queue("T", 0).walk(0)}
     assert all(made.is_intact for made in records)
-    assert _find(store, "k7") == [records[7].log_offset]
+    assert find(store, "k7") == [records[7].log_offset]
     assert store.offset_at("T", 0, 12_500) == 13
     assert store.offset_at("T", 0, 10**9) == 40
     assert list(store.queue_names()) == [("T", 0)]
 
 
 def test_batch_is_one_range_of_offsets_per_queue(files: Files) -> None:
-    store = _open(files)
+    store = open_store(files)
     batch = [record(number, queue_id=number % 2) for number in range(6)]
     store.append(batch, 1000)
     assert [made.queue_offset for made in batch] == [0, 0, 1, 1, 2, 2]
 
 
 def test_half_messages_are_in_no_queue(files: Files) -> None:
-    store = _open(files)
+    store = open_store(files)
     half = record(1, sys_flag=int(TransactionFlag.PREPARED))
     store.append([half, record(2)], 1000)
     assert half.queue_offset == 0
-    assert _bodies(store) == _expected(2)
+    assert bodies(store) == expected(2)
     assert store.log.record_at(half.log_offset) is not None
 
 
 def test_store_times_never_go_back(files: Files) -> None:
-    store = _open(files)
+    store = open_store(files)
     first, second = record(1), record(2)
     store.append([first], 5000)
     store.append([second], 3000)
@@ -93,139 +79,26 @@ def test_unit_tag_can_be_something_else(files: Files) -> None:
     assert unit.tag_hash == 5000
 
 
-def test_power_lost_while_a_crashed_store_is_opened_leaves_it_crashed() -> None:
-    steps = 0
-    while True:
-        files = MemoryFiles()
-        _fill(_open(files), 3)
-        files.steps_left = steps
-        try:
-            _open(files)
-        except PowerLost:
-            files.steps_left = None
-            assert not _open(files).recovery.was_clean
-            steps += 1
-        else:
-            break
-    assert steps > 0
-
-
-def test_closed_store_is_opened_without_a_scan(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 30)
-    assert files.read_all(ABORT) is not None
-    store.close()
-    assert files.read_all(ABORT) is None
-    again = _open(files)
-    assert again.recovery.was_clean
-    assert (again.recovery.scanned_records, again.recovery.cut_at) == (0, None)
-    assert _bodies(again) == _expected(*range(30))
-    _fill(again, 1, first=30)
-    assert _bodies(again) == _expected(*range(31))
-
-
-def test_open_store_is_scanned_from_the_last_flush_on(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 20)
-    store.flush()
-    _fill(store, 5, first=20)
-    again = _open(files)
-    assert not again.recovery.was_clean
-    assert again.recovery.scanned_records == 5
-    assert _bodies(again) == _expected(*range(25))
-    assert _find(again, "common")[0] == _find(store, "common")[0]
-
-
-def test_torn_tail_is_cut_and_reported(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 5)
-    store.flush()
-    *_, last = _fill(store, 3, first=5)
-    _spoil(files, last.log_offset + 90)
-    again = _open(files)
-    assert again.recovery.cut_at == last.log_offset
-    assert again.recovery.cut_reason is not None
-    assert "does not match its CRC" in again.recovery.cut_reason
-    assert _bodies(again) == _expected(*range(7))
-    _fill(again, 1, first=50)
-    assert _bodies(again) == _expected(*range(7), 50)
-
-
-def test_lost_sector_of_the_tail_is_cut(files: Files) -> None:
-    store = _open(files)
-    long = record(1)
-    long.property_bytes = b"a\x01" + b"v" * 1500 + b"\x02"
-    store.append([record(0), long], 1000)
-    files.open("commitlog/" + "0" * 20).write(512, [bytes(512)])
-    again = _open(files)
-    assert again.recovery.cut_at == long.log_offset
-    assert _bodies(again) == _expected(0)
-
-
-def test_damage_in_what_was_durable_is_an_error(files: Files) -> None:
-    store = _open(files)
-    first, *_ = _fill(store, 5)
-    store.close()
-    _spoil(files, first.log_offset + 90)
-    files.remove("consumequeue")  # so that everything is read again
-    with pytest.raises(CorruptStore, match="does not match its CRC") as raised:
-        _open(files)
-    assert (raised.value.path, raised.value.position) == ("commitlog/" + "0" * 20, 0)
-
-
-def test_lost_indexes_are_built_again(files: Files) -> None:
-    store = _open(files)
-    records = _fill(store, 40)
-    store.close()
-    files.remove("consumequeue")
-    files.remove("index")
-    again = _open(files)
-    assert again.recovery.scanned_records == 40
-    assert _bodies(again) == _expected(*range(40))
-    assert _find(again, "k33") == [records[33].log_offset]
-
-
-def test_checkpoint_of_an_older_release_is_enough(files: Files) -> None:
-    """It knows times, not the offset; the scan begins at a segment that is old enough."""
-    store = _open(files)
-    _fill(store, 60)
-    store.close()
-    checkpoint = load_checkpoint(files)
-    save_checkpoint(files, checkpoint._replace(covered_offset=0))
-    again = _open(files)
-    assert 0 < again.recovery.scanned_records < 60
-    assert again.recovery.scanned_from == again.log.segment_starts[-1]
-    assert _bodies(again) == _expected(*range(60))
-    again.close()
-    save_checkpoint(files, Checkpoint())
-    assert _open(files).recovery.scanned_from == 0
-
-
-def test_missing_checkpoint_says_nothing(files: Files) -> None:
-    assert load_checkpoint(files) == Checkpoint()
-    assert Checkpoint(10_000, 8_000).safe_ms == 5_000
-
-
 def test_full_disk_refuses_and_recovers() -> None:
     files = MemoryFiles()
-    store = _open(files)
-    _fill(store, 3)
+    store = open_store(files)
+    fill(store, 3)
     files.capacity = 50
     with pytest.raises(DiskFull):
         store.append([record(3)], 9000)
-    assert _bodies(store) == _expected(0, 1, 2)
+    assert bodies(store) == expected(0, 1, 2)
     files.capacity = 1 << 20
     store.append([record(4)], 9000)
-    assert _bodies(store) == _expected(0, 1, 2, 4)
+    assert bodies(store) == expected(0, 1, 2, 4)
 
 
 def test_topic_can_be_dropped(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 3)
+    store = open_store(files)
+    fill(store, 3)
     store.append([record(1, topic="U")], 1000)
     store.drop_topic("T")
-    assert _bodies(store) == []
-    assert _bodies(store, "U") == _expected(1)
+    assert bodies(store) == []
+    assert bodies(store, "U") == expected(1)
     store.flush()
     assert list(store.queue_names()) == [("U", 0)]
 
@@ -234,8 +107,8 @@ def test_topic_can_be_dropped(files: Files) -> None:
 
 
 def test_old_segments_go_and_the_indexes_follow(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 60)
+    store = open_store(files)
+    fill(store, 60)
     segments = len(store.log.segment_starts)
     options = RetentionOptions(keep_hours=1, disk_used_max=1, disk_used_full=1)
     newest_old_ms = 30_000
@@ -246,10 +119,10 @@ def test_old_segments_go_and_the_indexes_follow(files: Files) -> None:
     assert 0 < dropped < segments - 1
     queue = store.queue("T", 0)
     assert 0 < queue.min_offset <= 30
-    assert _bodies(store) == _expected(*range(queue.min_offset, 60))
+    assert bodies(store) == expected(*range(queue.min_offset, 60))
     store.close()
     assert files.names("commitlog")[0] == f"{store.log.first:020}"
-    again = _open(files)
+    again = open_store(files)
     assert (again.queue("T", 0).min_offset, again.queue("T", 0).max_offset) == (
         queue.min_offset,
         60,
@@ -262,8 +135,8 @@ def test_segments_go_while_the_disk_is_full() -> None:
     files = MemoryFiles(capacity=100)
     files.space = lambda: (20_000, 100_000)  # type: ignore[method-assign]
     files.capacity = 1 << 20
-    store = _open(files)
-    _fill(store, 60)
+    store = open_store(files)
+    fill(store, 60)
     store.flush()
     options = RetentionOptions(disk_used_max=0.75, disk_used_full=0.79)
     assert is_disk_full(files, options)
@@ -280,8 +153,8 @@ def test_segments_go_while_the_disk_is_full() -> None:
 
 
 def test_segment_that_a_log_flush_may_hold_is_removed_later(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 60)
+    store = open_store(files)
+    fill(store, 60)
     store.flush()
     store.drop_first_segment()
     first = "commitlog/" + "0" * 20
@@ -295,11 +168,11 @@ def test_segment_that_a_log_flush_may_hold_is_removed_later(files: Files) -> Non
 
 
 def test_queues_that_nobody_asks_for_follow_the_log_with_a_flush(files: Files) -> None:
-    store = _open(files)
+    store = open_store(files)
     for number in range(70):
         store.append([record(number), record(number, topic="U")], number * 1000)
     store.close()
-    store = _open(files)
+    store = open_store(files)
     assert len(files.names("consumequeue/U/0")) == 9
     while store.log.can_drop_first:
         store.drop_first_segment()
@@ -308,8 +181,8 @@ def test_queues_that_nobody_asks_for_follow_the_log_with_a_flush(files: Files) -
 
 
 def test_records_of_a_segment_that_is_gone_are_not_read(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 60)
+    store = open_store(files)
+    fill(store, 60)
     store.flush()
     units = store.queue("T", 0).units(0, 60)
     store.drop_first_segment()
@@ -340,7 +213,7 @@ def _snapshot(files: Files) -> dict[str, bytes | None]:
 def test_a_batch_is_stored_like_its_messages_one_by_one(made: list[tuple[int, list[int]]]) -> None:
     """Queue and sizes of each batch; one of a single message is also appended as a record."""
     alone, together = MemoryFiles(), MemoryFiles()
-    apart, batched = _open(alone), _open(together)
+    apart, batched = open_store(alone), open_store(together)
     number = 0
     lists: list[list[Record]] = []
     for queue_id, sizes in made:
@@ -358,8 +231,8 @@ def test_a_batch_is_stored_like_its_messages_one_by_one(made: list[tuple[int, li
 
 
 def test_a_batch_knows_where_it_is(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 3)
+    store = open_store(files)
+    fill(store, 3)
     batch = batch_of([record(number) for number in range(3, 40)])
     store.append([record(1000, queue_id=1), batch, record(40)], 99_000, [{}, {}, {"KEYS": "k40"}])
     assert batch.shared.queue_offset == 3
@@ -367,14 +240,14 @@ def test_a_batch_knows_where_it_is(files: Files) -> None:
     units = store.queue("T", 0).units(3, 37)
     assert [unit.log_offset for unit in units] == batch.log_offsets
     assert [unit.size for unit in units] == batch.sizes
-    assert _bodies(store) == _expected(*range(41))
-    assert _find(store, "k17") == [batch.log_offsets[14]]
-    assert _find(store, "k40") != []
+    assert bodies(store) == expected(*range(41))
+    assert find(store, "k17") == [batch.log_offsets[14]]
+    assert find(store, "k40") != []
 
 
 def test_a_batch_that_cannot_be_stored_leaves_nothing_and_may_be_tried_again(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 3)
+    store = open_store(files)
+    fill(store, 3)
     end = store.log.end
     huge = batch_of([record(3), record(4), record(5, size=SMALL.log_segment_bytes)])
     with pytest.raises(StoreError, match="larger than a segment"):
@@ -388,7 +261,7 @@ def test_a_batch_that_cannot_be_stored_leaves_nothing_and_may_be_tried_again(fil
     with pytest.raises(StoreError, match="NUL"):
         store.append([good, torn], 5000)
     store.append([good], 5000)
-    assert _bodies(store) == _expected(*range(5))
+    assert bodies(store) == expected(*range(5))
 
 
 def test_units_of_a_batch_hold_what_the_broker_wants(files: Files) -> None:
@@ -400,15 +273,44 @@ def test_units_of_a_batch_hold_what_the_broker_wants(files: Files) -> None:
 # ---- reading ranges ------------------------------------------------------------------------------
 
 
+def test_a_record_is_found_only_at_its_first_byte(files: Files) -> None:
+    store = open_store(files)
+    made, _ = fill(store, 2)
+    assert store.find_record(made.log_offset) == made
+    for position in (-1, made.log_offset + 1, store.log.end, 10**12):
+        assert store.find_record(position) is None
+
+
+@pytest.mark.parametrize("size", [FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1])
+def test_bytes_of_a_body_that_look_like_a_record_are_not_found(size: int) -> None:
+    inside = 88  # a body begins here, and the bytes in it say so where a record would
+    made = record(0)
+    made.body = size.to_bytes(4, "big") + bytes(24) + inside.to_bytes(8, "big") + bytes(200)
+    store = open_store(MemoryFiles())
+    store.append([made], 1000)
+    assert store.log.read(inside, 4) == made.body[:4]
+    assert store.find_record(inside) is None
+
+
+def test_a_damaged_record_of_a_queue_is_refused(files: Files) -> None:
+    store = open_store(files)
+    (made,) = fill(store, 1)
+    (unit,) = store.queue("T", 0).units(0, 1)
+    assert store.read_record(unit) == made
+    spoil(files, made.log_offset + 90)
+    with pytest.raises(MalformedRecord, match="does not match its CRC"):
+        store.read_record(unit)
+
+
 def test_neighbours_are_read_together_up_to_a_size(files: Files) -> None:
-    store = _open(files)
+    store = open_store(files)
     store.append([record(number, queue_id=number in {2, 5}) for number in range(8)], 1000)
     units = store.queue("T", 0).units(0, 99)
     sizes = [unit.size for unit in units]
     count, parts = store.read_range(units, sum(sizes))
     assert (count, len(parts)) == (6, 3)
     bodies = [found.body.rstrip(b".") for found in decode_records(b"".join(parts))]
-    assert bodies == _expected(0, 1, 3, 4, 6, 7)
+    assert bodies == expected(0, 1, 3, 4, 6, 7)
     assert store.read_range(units, sum(sizes) - 1).record_count == 5
     assert store.read_range(units, 1).record_count == 1
     assert store.read_range(units[:0], 1) == (0, [])
@@ -417,7 +319,7 @@ def test_neighbours_are_read_together_up_to_a_size(files: Files) -> None:
 def test_others_records_in_between_end_a_range_when_they_are_too_many(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = _open(files)
+    store = open_store(files)
     store.append([record(number, queue_id=number % 2) for number in range(12)], 1000)
     units = store.queue("T", 0).units(0, 99)
     gap = units[1].log_offset - units[0].log_offset - units[0].size
@@ -433,7 +335,7 @@ def test_a_range_is_the_records_one_by_one(
     made: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     """Whatever lies in between, wherever segments and files end, in memory or not."""
-    store = _open(MemoryFiles())
+    store = open_store(MemoryFiles())
     for number, (queue_id, size) in enumerate(made):
         store.append([record(number, queue_id=queue_id, size=size)], 1000)
         if number % 17 == 16:
@@ -455,10 +357,10 @@ def test_a_range_is_the_records_one_by_one(
 
 
 def test_log_can_be_flushed_while_a_full_flush_is_under_way(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 5)
+    store = open_store(files)
+    fill(store, 5)
     full = store.begin_flush()
-    *_, last = _fill(store, 5, first=5)
+    *_, last = fill(store, 5, first=5)
     alone = store.begin_log_flush()
     alone.run()
     store.finish_log_flush(alone)
@@ -467,14 +369,14 @@ def test_log_can_be_flushed_while_a_full_flush_is_under_way(files: Files) -> Non
     store.finish_flush(full)
     assert store.log.flushed == store.log.end
     assert load_checkpoint(files).covered_offset == full.log.end < store.log.end
-    assert _bodies(store) == _expected(*range(10))
-    assert _bodies(_open(files)) == _expected(*range(10))
+    assert bodies(store) == expected(*range(10))
+    assert bodies(open_store(files)) == expected(*range(10))
 
 
 def test_flush_that_failed_is_made_up_for_by_the_next() -> None:
     files = MemoryFiles()
-    store = _open(files)
-    _fill(store, 40)
+    store = open_store(files)
+    fill(store, 40)
     store.flush()
     store.drop_first_segment()
     store.queue("T", 0)
@@ -485,110 +387,89 @@ def test_flush_that_failed_is_made_up_for_by_the_next() -> None:
         store.flush()
     store.drop_topic("V")
     files.capacity = 1 << 20
-    _fill(store, 1, first=40)
+    fill(store, 1, first=40)
     store.flush()
     assert files.names("consumequeue") == ["T"]
     assert files.names("commitlog")[0] == f"{store.log.first:020}"
-    again = _open(files)
+    again = open_store(files)
     assert again.recovery.scanned_records == 0
-    assert _bodies(again) == _bodies(store)
+    assert bodies(again) == bodies(store)
 
 
 def test_next_segment_is_ready_before_it_is_needed(files: Files) -> None:
-    store = _open(files)
+    store = open_store(files)
     store.append([record(1, size=3000)], 1000)
     store.flush()
     assert len(files.names("commitlog")) == 2
     assert store.log.segment_starts == [0]
     store.append([record(2, size=3000)], 1000)
-    assert _bodies(store) == _expected(1, 2)
+    assert bodies(store) == expected(1, 2)
     store.close()
-    assert _bodies(_open(files)) == _expected(1, 2)
-
-
-def test_half_messages_are_in_no_queue_after_a_crash(files: Files) -> None:
-    store = _open(files)
-    store.append([record(1, sys_flag=int(TransactionFlag.PREPARED)), record(2)], 1000)
-    again = _open(files)
-    assert again.recovery.scanned_records == 2
-    assert _bodies(again) == _expected(2)
-
-
-def test_files_of_messages_that_are_gone_go_when_the_store_is_opened(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 60)
-    store.flush()
-    for name in files.names("commitlog")[:2]:
-        files.remove(f"commitlog/{name}")
-    _fill(store, 1, first=60)
-    before = len(files.names("consumequeue/T/0"))
-    again = _open(files)
-    assert len(files.names("consumequeue/T/0")) < before
-    assert _bodies(again) == _expected(*range(again.queue("T", 0).min_offset, 61))
+    assert bodies(open_store(files)) == expected(1, 2)
 
 
 def test_properties_that_are_known_are_not_parsed_again(files: Files) -> None:
-    store = _open(files)
+    store = open_store(files)
     store.append([record(1), record(2)], 1000, [{"KEYS": "x"}, {"KEYS": "y", "TAGS": "a"}])
-    assert [_find(store, key) for key in ("x", "k1")] == [[0], []]
+    assert [find(store, key) for key in ("x", "k1")] == [[0], []]
     assert [unit.tag_hash for unit in store.queue("T", 0).units(0, 2)] == [0, tag_hash("a")]
 
 
 def test_record_that_cannot_be_stored_leaves_nothing_of_its_group(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 2)
+    store = open_store(files)
+    fill(store, 2)
     for bad in (record(9, size=5000), record(9, topic="a/b"), record(9, topic="t" * 200)):
         with pytest.raises((StoreError, Unencodable)):
             store.append([record(8), bad], 9000)
-    assert (_bodies(store), _find(store, "k8")) == (_expected(0, 1), [])
-    _fill(store, 1, first=2)
-    assert _bodies(store) == _expected(0, 1, 2)
+    assert (bodies(store), find(store, "k8")) == (expected(0, 1), [])
+    fill(store, 1, first=2)
+    assert bodies(store) == expected(0, 1, 2)
 
 
 # ---- dropped topics ------------------------------------------------------------------------------
 
 
 def test_dropped_topic_may_come_again(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 20)
+    store = open_store(files)
+    fill(store, 20)
     store.flush()
     store.drop_topic("T")
     assert list(store.queue_names()) == []
-    _fill(store, 15, first=20)
+    fill(store, 15, first=20)
     flush = store.begin_flush()
-    _fill(store, 1, first=35)
+    fill(store, 1, first=35)
     flush.run()
     store.finish_flush(flush)
-    _fill(store, 9, first=36)
-    assert _bodies(store) == _expected(*range(20, 45))
+    fill(store, 9, first=36)
+    assert bodies(store) == expected(*range(20, 45))
     for _ in range(2):
-        again = _open(files)
-        assert _bodies(again) == _expected(*range(20, 45))
+        again = open_store(files)
+        assert bodies(again) == expected(*range(20, 45))
         again.close()
 
 
 def test_topic_that_is_dropped_during_a_flush_goes_with_the_next(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 3)
+    store = open_store(files)
+    fill(store, 3)
     store.drop_topic("T")
     flush = store.begin_flush()
-    _fill(store, 3)
+    fill(store, 3)
     store.drop_topic("T")
-    _fill(store, 3, first=10)
+    fill(store, 3, first=10)
     flush.run()
     store.finish_flush(flush)
-    _fill(store, 10, first=13)
+    fill(store, 10, first=13)
     store.flush()
-    assert _bodies(store) == _bodies(_open(files)) == _expected(*range(10, 23))
+    assert bodies(store) == bodies(open_store(files)) == expected(*range(10, 23))
 
 
 def test_last_topic_that_is_dropped_stays_dropped(files: Files) -> None:
-    store = _open(files)
-    _fill(store, 3)
+    store = open_store(files)
+    fill(store, 3)
     store.flush()
     store.drop_topic("T")
     store.close()
-    assert list(_open(files).queue_names()) == []
+    assert list(open_store(files).queue_names()) == []
 
 
 @pytest.mark.parametrize(
@@ -602,8 +483,3 @@ def test_last_topic_that_is_dropped_stays_dropped(files: Files) -> None:
 def test_retention_that_makes_no_sense_is_refused(options: dict[str, float], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         RetentionOptions(**options)
-
-
-def _spoil(files: Files, position: int) -> None:
-    size = SMALL.log_segment_bytes
-    files.open(f"commitlog/{position - position % size:020}").write(position % size, [b"?"])

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from downrange.errors import WireError
 from downrange.model import QueueId
 from downrange.server.broker.handlers.answers import refuse, succeed
-from downrange.server.broker.handlers.queries import record_at
 from downrange.server.broker.queues import queue_count
 from downrange.server.outputs import Call, LateReply, Note, Output, Peer, Push, refusal
 from downrange.wire.bodies import ConsumerStatusBody, ResetOffsetBody, decode_body
@@ -180,7 +179,7 @@ def _let_consume(state: BrokerState, request: Command, peer: Peer, now_ms: int) 
     body = b""
     if header.msg_id is not None:
         offset = parse_offset_id(header.msg_id).log_offset
-        record = record_at(state, offset)
+        record = state.store.find_record(offset)
         if record is None:
             remark = f"can not find message by the offset, {offset}"
             return refuse(ResponseCode.SYSTEM_ERROR, remark)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from downrange.errors import CorruptStore
 from downrange.server.broker.handlers.answers import refuse, succeed
 from downrange.server.broker.queues import find_queue
 from downrange.server.outputs import Reply
@@ -30,7 +29,6 @@ from downrange.wire.headers import (
     QueueUnitsRequest,
     ViewRequest,
 )
-from downrange.wire.limits import FRAME_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ def _find(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iter
     )
     parts: list[bytes] = []
     for log_offset in sorted(found.log_offsets):
-        record = record_at(state, log_offset)
+        record = state.store.find_record(log_offset)
         if record is not None and _has_key(record, header.topic, header.key, is_tag=is_tag):
             parts.append(state.store.log.read(log_offset, record.size))
     if not parts:
@@ -90,26 +88,12 @@ def _has_key(record: Record, topic: str, key: str, *, is_tag: bool) -> bool:
 def _view(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
     header = ViewRequest.from_fields(request.fields)
     offset = header.offset
-    record = record_at(state, offset)
+    record = state.store.find_record(offset)
     # Access is granted by the topic that the request names, so it must be the message's own.
     if record is None or (header.topic and record.topic != header.topic):
         remark = f"can not find message by the offset, {offset}"
         return refuse(ResponseCode.SYSTEM_ERROR, remark)
     return succeed(body=state.store.log.read(offset, record.size))
-
-
-def record_at(state: BrokerState, log_offset: int) -> Record | None:
-    """Return the record that begins at a position somebody named, or None where none does.
-
-    What does not fit a reply is none: bytes of a body may say that they are a record of gigabytes.
-    """
-    log = state.store.log
-    if log_offset < 0 or int.from_bytes(log.read(log_offset, 4), "big") > FRAME_BYTES_MAX:
-        return None
-    try:
-        return log.record_at(log_offset)
-    except CorruptStore:
-        return None  # bytes of a body that only begin like a record
 
 
 def _show_units(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:

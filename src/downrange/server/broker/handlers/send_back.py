@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from downrange.errors import CorruptStore
 from downrange.server.broker.handlers.answers import refuse, succeed
 from downrange.server.broker.store_message import CLIENT_FLAGS, join_properties, store_message
 from downrange.server.broker.tables.topic_table import READ_WRITE, WRITE
@@ -57,11 +56,13 @@ def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
     if not config.perm & WRITE:
         remark = f"the topic[{topic}] sending message is forbidden"
         return refuse(ResponseCode.NO_PERMISSION, remark)
-    message = _message_at(state, header.offset)
+    message = state.store.find_record(header.offset)
     # Access is granted by the topic that the request names, so it must be the message's own; one
     # that was given back before lies in the group's retry topic.
-    if message is None or (
-        header.origin_topic and message.topic not in (header.origin_topic, topic)
+    if (
+        message is None
+        or not message.is_intact
+        or (header.origin_topic and message.topic not in (header.origin_topic, topic))
     ):
         remark = f"look message by offset failed, {header.offset}"
         return refuse(ResponseCode.SYSTEM_ERROR, remark)
@@ -71,16 +72,6 @@ def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
     # Java does not wait for the flush. But the consumer commits its offset behind the message.
     refused = store_message(state, retry, properties, now_ms, on_stored, is_flush_awaited=True)
     return () if refused is None else (Reply(refused),)
-
-
-def _message_at(state: BrokerState, position: int) -> Record | None:
-    try:
-        record = state.store.log.record_at(position)
-    except CorruptStore:
-        return None  # within a record, for example
-    # A record that says that it lies elsewhere is part of somebody's body.
-    is_whole = record is not None and record.log_offset == position and record.is_intact
-    return record if is_whole else None
 
 
 def _retry(

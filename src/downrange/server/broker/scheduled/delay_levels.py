@@ -24,7 +24,6 @@ from downrange.server.broker.scheduled.redirect import (
     TICK_BYTES_MAX,
     TICK_RECORDS_MAX,
     read_number,
-    read_redirected,
     redirect,
     undo_redirect,
 )
@@ -299,7 +298,7 @@ def _deliver(
         return [Note(text, is_warning=True)]
 
     try:
-        record = read_redirected(state, unit)
+        record = state.store.read_record(unit)
         properties = record.properties()
         undo_redirect(state, record, properties)
     except RocketMQError as error:

@@ -16,11 +16,10 @@ from downrange.errors import MalformedRecord
 from downrange.wire.codes import SysFlag
 from downrange.wire.limits import TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey
-from downrange.wire.records import MAGIC_V1, MAGIC_V2, decode_record
+from downrange.wire.records import MAGIC_V1, MAGIC_V2
 
 if TYPE_CHECKING:
     from downrange.server.broker.state import BrokerState
-    from downrange.store.queue_index import Unit
     from downrange.wire.records import Record
 
 #: How much the deliveries of one tick may store: the event loop must not stall, nor memory fill.
@@ -46,19 +45,6 @@ def redirect(record: Record, properties: dict[str, str], topic: bytes, queue_id:
     properties[_REAL_QUEUE_ID] = str(record.queue_id)
     record.topic_bytes = topic
     record.queue_id = queue_id
-
-
-def read_redirected(state: BrokerState, unit: Unit) -> Record:
-    """Read a record that waits.
-
-    Raises:
-        StoreError: It cannot be read.
-        MalformedRecord: It is damaged.
-    """
-    record = decode_record(state.store.read(unit))
-    if not record.is_intact:
-        raise MalformedRecord(0, "the body does not match its CRC")
-    return record
 
 
 def undo_redirect(state: BrokerState, record: Record, properties: dict[str, str]) -> None:

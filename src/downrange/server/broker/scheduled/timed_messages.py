@@ -29,7 +29,6 @@ from downrange.server.broker.scheduled.redirect import (
     TICK_BYTES_MAX,
     TICK_RECORDS_MAX,
     read_number,
-    read_redirected,
     redirect,
     undo_redirect,
 )
@@ -130,7 +129,7 @@ class TimedMessages:
         begun = self._read
         for unit in queue.units(self._read, TICK_READS_MAX):
             try:
-                record = read_redirected(state, unit)
+                record = state.store.read_record(unit)
                 self._add(self._read, record, record.properties())
             except RocketMQError as error:
                 outputs.append(_lost(self._read, error))
@@ -289,7 +288,7 @@ def _fire(state: BrokerState, taken: tuple[int, int], now_ms: int) -> int:
     if offset < queue.min_offset:
         raise StoreError("retention has removed it")
     (unit,) = queue.units(offset, 1)
-    record = read_redirected(state, unit)
+    record = state.store.read_record(unit)
     properties = record.properties()
     if state.timers.is_recalled(offset, properties):
         state.timers.finish(taken, None, now_ms)

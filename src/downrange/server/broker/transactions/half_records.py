@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from downrange.errors import CorruptStore, MalformedRecord, StoreError
-from downrange.server.broker.scheduled.redirect import read_redirected
+from downrange.errors import MalformedRecord, StoreError
 from downrange.server.broker.store_message import CLIENT_FLAGS, join_properties
 from downrange.wire.codes import SysFlag
 from downrange.wire.properties import PropertyKey
@@ -45,10 +44,7 @@ def queued_record_at(state: BrokerState, position: int, *topics: str) -> Record 
 
     Bytes within a body may look like a record; only the queue says where one lies.
     """
-    try:
-        record = state.store.log.record_at(position)
-    except CorruptStore:
-        return None
+    record = state.store.find_record(position)
     if record is None or not record.is_intact or record.topic not in topics:
         return None
     unit = _unit_of(state, record.topic, record.queue_offset)
@@ -70,7 +66,7 @@ def read_ops(state: BrokerState, offset: int) -> Iterator[list[int]]:
 
 def _record_of(state: BrokerState, unit: Unit) -> Record | None:
     try:
-        return read_redirected(state, unit)
+        return state.store.read_record(unit)
     except (StoreError, MalformedRecord):
         return None
 
