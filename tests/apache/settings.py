@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from downrange.store.message_store import StoreOptions
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -21,6 +23,13 @@ Purpose: TypeAlias = Literal["test", "benchmark"]
 """What a JVM is started for."""
 
 COMMIT_LOG_BYTES = 16 * 1024 * 1024
+#: The same sizes of files, for our own store.
+STORE_SIZES = StoreOptions(
+    log_segment_bytes=COMMIT_LOG_BYTES,
+    queue_segment_units=3000,
+    key_slots=5000,
+    key_entries=20_000,
+)
 
 _TEST_FLAGS = ("-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 

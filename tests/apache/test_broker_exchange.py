@@ -17,7 +17,7 @@ from downrange.wire.headers import CommitOffsetRequest, GroupOffsetRequest, Offs
 from tests.apache.artifacts import VERSIONS, ApacheUnavailable
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import give_up
-from tests.apache.test_store_exchange import SIZES
+from tests.apache.settings import STORE_SIZES
 from tests.conversations.reads import query_by_key
 from tests.conversations.recorder import Facts
 from tests.conversations.scene import (
@@ -54,7 +54,7 @@ def _our_broker(broker: BrokerProcess, name_server: str) -> ServerThread:
         broker.store,
         BrokerOptions(name=broker.name, name_servers=(name_server,)),
         ListenerOptions(host=host, port=int(port)),
-        store=SIZES,
+        store=STORE_SIZES,
     )
     return ServerThread(server)
 

@@ -19,7 +19,7 @@ from downrange.wire.records import decode_record
 from tests.apache.artifacts import VERSIONS, ApacheUnavailable
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import give_up
-from tests.apache.test_store_exchange import SIZES
+from tests.apache.settings import STORE_SIZES
 from tests.conversations.recorder import Facts
 from tests.conversations.scene import Scene, bare_request, live_scene, succeed
 from tests.conversations.sends import pull
@@ -98,7 +98,7 @@ def _our_broker(cluster: ApacheCluster) -> ServerThread:
         transaction_check_interval=1.0,
     )
     listener = ListenerOptions(host=host, port=int(port))
-    return ServerThread(BrokerServer(broker.store, options, listener, store=SIZES))
+    return ServerThread(BrokerServer(broker.store, options, listener, store=STORE_SIZES))
 
 
 def test_halves_of_one_broker_are_asked_about_and_ended_by_the_next(cluster: ApacheCluster) -> None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.store.files import OsFiles
-from downrange.store.message_store import MessageStore, StoreOptions
+from downrange.store.message_store import MessageStore
 from downrange.wire.hashing import tag_hash
 from downrange.wire.records import Record, decode_record
 from tests.apache.artifacts import VERSIONS, ApacheUnavailable
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import give_up
+from tests.apache.settings import STORE_SIZES
 from tests.conversations.reads import query_by_key
 from tests.conversations.recorder import Facts
 from tests.conversations.scene import Scene, live_scene
@@ -22,10 +23,6 @@ from tests.conversations.sends import pull
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-#: What the test bed sets its brokers to.
-SIZES = StoreOptions(
-    log_segment_bytes=16 * 1024 * 1024, queue_segment_units=3000, key_slots=5000, key_entries=20_000
-)
 HOUR_MS = 3_600_000
 
 
@@ -83,7 +80,7 @@ def _read_and_go_on(
     """Open the stopped broker's folder, read what it wrote, write, and close."""
     (broker,) = cluster.brokers
     files = OsFiles(broker.store)
-    store = MessageStore(files, SIZES)
+    store = MessageStore(files, STORE_SIZES)
     queue = store.queue(topic, 0)
     units = queue.units(0, 100)
     records = [decode_record(store.read(unit)) for unit in units]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, TypeVar
+import json
+from typing import TYPE_CHECKING
 
 from downrange.client.client import Client
 from downrange.client.flows.admin.messages import read_queues
@@ -14,15 +14,16 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import PullRequest
 from downrange.wire.records import Record, decode_records
 from tests.apache import probe
+from tests.apache.ports import draw_name_server_port
 from tests.contract.blocking import PATIENCE
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from downrange.model import QueueId, ReceivedMessage
+    from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
-
-ResultT = TypeVar("ResultT")
 
 
 class Server:
@@ -115,21 +116,25 @@ class Server:
 
         What is acknowledged may be readable a moment later only.
         """
+        found: list[ReceivedMessage] = []
 
-        def read() -> list[ReceivedMessage] | None:
-            found = [message for queue in self._queues(topic) for message in self._read(queue)]
-            return found if len(found) >= count else None
+        def is_complete() -> bool:
+            found[:] = [message for queue in self._queues(topic) for message in self._read(queue)]
+            return len(found) >= count
 
-        return wait_until(read)
+        wait_until(is_complete)
+        return found
 
     def records(self, topic: str, count: int) -> list[Record]:
         """Return the first messages of each queue of a topic as they are stored."""
+        found: list[Record] = []
 
-        def read() -> list[Record] | None:
-            found = [record for queue in self._queues(topic) for record in self._raw(queue)]
-            return found if len(found) >= count else None
+        def is_complete() -> bool:
+            found[:] = [record for queue in self._queues(topic) for record in self._raw(queue)]
+            return len(found) >= count
 
-        return wait_until(read)
+        wait_until(is_complete)
+        return found
 
     def _queues(self, topic: str) -> tuple[QueueId, ...]:
         core = self.reader.core
@@ -174,12 +179,27 @@ class Server:
         return decode_records(reply.body) if reply.body else []
 
 
-def wait_until(look: Callable[[], ResultT | None], timeout: float = PATIENCE) -> ResultT:
-    """Look again and again until it is neither None nor False, and return it."""
-    deadline = time.monotonic() + timeout
-    while True:
-        seen = look()
-        if seen is not None and seen is not False:
-            return seen
-        assert time.monotonic() < deadline, f"not seen within {timeout} s; last: {seen!r}"
-        time.sleep(0.01)
+def dead_address() -> str:
+    """Return an address on which no server listens."""
+    return f"127.0.0.1:{draw_name_server_port()}"
+
+
+def members_of(server: Server, group: str) -> list[str]:
+    """Return the client ids of a producer group, as a broker lists them."""
+    answer = probe.call(
+        server.brokers[0], RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group}
+    )
+    if answer.code != 0:
+        return []
+    return [member["clientId"] for member in json.loads(answer.body)["connectionSet"]]
+
+
+def replace_send_codes(*codes: int) -> Callable[[str, Command, Command | None], None]:
+    """Return a hook that sets the codes of the next replies to sends."""
+    left = list(codes)
+
+    def change(address: str, request: Command, reply: Command | None) -> None:
+        if left and reply is not None and "queueOffset" in reply.fields:
+            reply.code = left.pop(0)
+
+    return change

@@ -23,7 +23,7 @@ from downrange.errors import (
 from downrange.model import Message, QueueId
 from downrange.options import ClientOptions, ProducerOptions
 from tests.contract.blocking import PATIENCE
-from tests.contract.servers import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

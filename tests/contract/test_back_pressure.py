@@ -13,7 +13,7 @@ from downrange.model import Message
 from downrange.options import ProducerOptions
 from downrange.wire.codes import RequestCode
 from tests.contract.blocking import PATIENCE
-from tests.contract.servers import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from downrange.client.client import ProducerStats

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import threading
 import time
 import warnings
@@ -27,10 +26,10 @@ from downrange.errors import (
 from downrange.model import Message
 from downrange.options import ClientOptions, Credentials, ProducerOptions
 from downrange.wire.codes import RequestCode
-from tests.apache import probe
 from tests.apache.ports import draw_name_server_port
 from tests.contract.blocking import PATIENCE
-from tests.contract.servers import wait_until
+from tests.contract.servers import dead_address, members_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.apache.fixtures import UniqueName
@@ -39,21 +38,6 @@ if TYPE_CHECKING:
     from tests.contract.servers import Server
 
 SEND = RequestCode.SEND_MESSAGE_V2
-
-
-def dead_address() -> str:
-    """Return an address where nobody listens."""
-    return f"127.0.0.1:{draw_name_server_port()}"
-
-
-def members_of(server: Server, group: str) -> list[str]:
-    """Return the client ids that a broker knows in a producer group."""
-    answer = probe.call(
-        server.brokers[0], RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group}
-    )
-    if answer.code != 0:
-        return []
-    return [member["clientId"] for member in json.loads(answer.body)["connectionSet"]]
 
 
 # ---- states --------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from downrange.model import Message, QueueId
 from downrange.options import ClientOptions, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
 from tests.contract.conftest import only_apache
-from tests.contract.servers import wait_until
-from tests.contract.test_lifecycle import members_of
+from tests.contract.servers import members_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from downrange.embedded import Interception

@@ -29,7 +29,7 @@ from downrange.wire.records import decode_records
 from tests.apache import probe
 from tests.contract.blocking import PATIENCE
 from tests.contract.conftest import only_sync
-from tests.contract.servers import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -390,7 +390,7 @@ def test_a_reader_is_told_why_nothing_can_be_read(
     reading.assign(topic)
     embedded.topic(1, perm=2, name=topic)
     with pytest.raises(RocketMQError, match=r"code 16|no route"):
-        wait_until(lambda: reading.poll(0.2) or None)
+        wait_until(lambda: reading.poll(0.2))
 
 
 def test_lost_replies_lose_no_message(

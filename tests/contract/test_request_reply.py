@@ -16,7 +16,7 @@ from downrange.options import ClientOptions
 from downrange.wire.codes import RequestCode, ResponseCode
 from tests.contract.conftest import OPTIONS
 from tests.contract.conftest import Embedded as EmbeddedServer
-from tests.contract.servers import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from tests.apache import probe
 from tests.apache.cluster import ApacheCluster
 from tests.contract.blocking import PATIENCE
 from tests.contract.conftest import SERVERS, given_apache, given_cluster
-from tests.contract.servers import Server, wait_until
-from tests.contract.test_lifecycle import dead_address
-from tests.embedded.test_address_server import answering
+from tests.contract.servers import dead_address
+from tests.embedded.address_server import serving_addresses
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
     from tests.contract.conftest import Embedded, MakeProducer
+    from tests.contract.servers import Server
 
 #: Routes are looked at again soon.
 EAGER = ClientOptions(route_refresh_interval=0.05)
@@ -95,7 +96,7 @@ def test_waiters_for_a_route_share_one_question(server: Server, producer: MakePr
 def test_name_servers_can_come_from_an_address_server(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
-    with Cluster() as other, answering(f"{embedded.name_server}\n".encode()) as addresses:
+    with Cluster() as other, serving_addresses(f"{embedded.name_server}\n".encode()) as addresses:
         options = ClientOptions(discovery_url=addresses.url, discovery_interval=0.05)
         sender = producer(None, client_options=options)
         assert sender.client.stats().name_servers == (embedded.name_server,)

@@ -13,24 +13,13 @@ from downrange.options import ProducerOptions
 from tests.apache.cluster import ApacheCluster
 from tests.contract.blocking import PATIENCE
 from tests.contract.conftest import given_apache
+from tests.contract.servers import replace_send_codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from downrange.wire.command import Command
     from tests.contract.conftest import Embedded, MakeProducer
     from tests.contract.servers import Server
-
-
-def answering(*codes: int) -> Callable[[str, Command, Command | None], None]:
-    """Return a hook that makes a broker's answers to sends be of these codes, one after another."""
-    left = list(codes)
-
-    def change(address: str, request: Command, reply: Command | None) -> None:
-        if left and reply is not None and "queueOffset" in reply.fields:
-            reply.code = left.pop(0)
-
-    return change
 
 
 @pytest.mark.parametrize(
@@ -45,7 +34,7 @@ def test_a_status_other_than_stored_is_visible_in_the_receipt(
     embedded: Embedded, producer: MakeProducer, code: int, status: SendStatus
 ) -> None:
     topic = embedded.topic()
-    sender = producer(embedded, hooks=Hooks(after_call=(answering(code),)))
+    sender = producer(embedded, hooks=Hooks(after_call=(replace_send_codes(code),)))
     receipt = sender.send(Message(topic, b"1"))
     assert receipt.status is status
     (stored,) = embedded.read_all(topic, 1)
@@ -82,7 +71,7 @@ def test_another_broker_is_tried_when_asked_for(embedded: Embedded, producer: Ma
     sender = producer(
         embedded,
         options=ProducerOptions(retry_when_not_stored=True),
-        hooks=Hooks(after_call=(answering(12, 10),)),
+        hooks=Hooks(after_call=(replace_send_codes(12, 10),)),
     )
     receipt = sender.send(Message(topic, b"1"))
     assert receipt.status is SendStatus.STORED
@@ -97,7 +86,7 @@ def test_the_last_status_is_returned_when_no_other_broker_does_better(
     sender = producer(
         embedded,
         options=ProducerOptions(retry_when_not_stored=True, retries=1),
-        hooks=Hooks(after_call=(answering(12, 10),)),
+        hooks=Hooks(after_call=(replace_send_codes(12, 10),)),
     )
     receipt = sender.send(Message(topic, b"1"))
     assert receipt.status is SendStatus.FLUSH_DISK_TIMEOUT
@@ -105,6 +94,6 @@ def test_the_last_status_is_returned_when_no_other_broker_does_better(
 
 def test_an_unknown_code_is_a_refusal(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic()
-    sender = producer(embedded, hooks=Hooks(after_call=(answering(4711),)))
+    sender = producer(embedded, hooks=Hooks(after_call=(replace_send_codes(4711),)))
     with pytest.raises(SendFailed, match="4711"):
         sender.send(Message(topic, b"1"))

@@ -14,7 +14,7 @@ from downrange.model import Message
 from downrange.options import ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
 from downrange.wire.headers import SendRequestV2
-from tests.contract.servers import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from downrange.client.client import ProducerStats
@@ -30,17 +30,19 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 def traces_of(server: Server, topic: str, count: int) -> list[PubTrace]:
     """Return the records in a trace topic as soon as there are so many."""
+    found: list[PubTrace] = []
 
-    def read() -> list[PubTrace] | None:
-        found = [
+    def is_complete() -> bool:
+        found[:] = [
             record
             for message in server.read_all(topic, 0)
             for record in decode_trace(message.body)
             if isinstance(record, PubTrace)
         ]
-        return found if len(found) >= count else None
+        return len(found) >= count
 
-    return wait_until(read)
+    wait_until(is_complete)
+    return found
 
 
 def stats_of(producer: Producer) -> ProducerStats:

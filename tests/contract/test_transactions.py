@@ -26,8 +26,8 @@ from downrange.model import Message, Outcome, ReceivedMessage, SendReceipt, Send
 from downrange.options import ClientOptions, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode, TransactionFlag
 from tests.apache import probe
-from tests.contract.servers import wait_until
-from tests.contract.test_statuses import answering
+from tests.contract.servers import replace_send_codes
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,7 +203,8 @@ def test_nothing_runs_when_the_half_message_is_not_stored_safely(
     topic = embedded.topic()
     ends: list[EndTransactionContext] = []
     producer = transacting(
-        embedded, hooks=Hooks(after_call=(answering(10, 12),), end_transaction=(ends.append,))
+        embedded,
+        hooks=Hooks(after_call=(replace_send_codes(10, 12),), end_transaction=(ends.append,)),
     )
     done = producer.send_in_transaction(
         Message(topic, b"1"), lambda message, receipt: pytest.fail("it ran")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from tests.conversations.peers import Peer, SocketChannel
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
 DEADLINE = 10.0
 
@@ -74,14 +73,6 @@ def route_code(server: NameServer, topic: str) -> int:
     """Return what a new client hears about a topic."""
     with connected(server) as peer:
         return peer.ask(request_command(RouteRequest(topic=topic))).code
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = DEADLINE) -> None:
-    """Wait for something that happens by itself."""
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, f"not so after {seconds} s"
-        time.sleep(0.01)
 
 
 def is_closed(opened: socket.socket) -> bool:

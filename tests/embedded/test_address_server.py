@@ -2,57 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
-
 import pytest
 
 from downrange.client.drivers.address_server import fetch_name_servers
 from downrange.errors import NoNameServer
+from tests.embedded.address_server import PATH, serving_addresses
 from tests.embedded.peers import ThreadedServer, closed_port, hang_up, keep_silent
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
 PATIENT, SHORT = 10.0, 0.2
-PATH = "/rocketmq/nsaddr"
-
-
-class AddressServer(ThreadingHTTPServer):
-    """Answers every question with the same page, and notes what was asked for."""
-
-    def __init__(self, body: bytes, status: int) -> None:
-        super().__init__(("127.0.0.1", 0), Page)
-        self.body = body
-        self.status = status
-        self.asked: list[str] = []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}{PATH}"
-
-
-class Page(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        server = self.server
-        assert isinstance(server, AddressServer)
-        server.asked.append(self.path)
-        self.send_response(server.status)
-        self.send_header("Content-Length", str(len(server.body)))
-        self.end_headers()
-        self.wfile.write(server.body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet."""
-
-
-@contextmanager
-def answering(body: bytes, status: int = 200) -> Generator[AddressServer]:
-    with AddressServer(body, status) as server:
-        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
-        serving.start()
-        yield server
-        server.shutdown()
-        serving.join()
 
 
 @pytest.mark.parametrize(
@@ -64,20 +21,20 @@ def answering(body: bytes, status: int = 200) -> Generator[AddressServer]:
     ],
 )
 def test_the_first_line_names_name_servers(body: bytes, addresses: list[str]) -> None:
-    with answering(body) as server:
+    with serving_addresses(body) as server:
         assert fetch_name_servers(server.url, None, PATIENT) == addresses
         assert server.asked == [PATH]
 
 
 def test_a_unit_has_a_page_of_its_own() -> None:
-    with answering(b"ns1:9876") as server:
+    with serving_addresses(b"ns1:9876") as server:
         fetch_name_servers(server.url, "east", PATIENT)
         assert server.asked == [f"{PATH}-east?nofix=1"]
 
 
 def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed_port()}")
-    with answering(b"ns1:9876") as server:
+    with serving_addresses(b"ns1:9876") as server:
         assert fetch_name_servers(server.url, None, PATIENT) == ["ns1:9876"]
 
 
@@ -92,7 +49,7 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_an_answer_without_addresses_is_told(body: bytes, status: int, problem: str) -> None:
-    with answering(body, status) as server:
+    with serving_addresses(body, status) as server:
         with pytest.raises(NoNameServer) as caught:
             fetch_name_servers(server.url, None, PATIENT)
         assert problem in str(caught.value)

@@ -37,7 +37,7 @@ from tests.embedded.brokers import (
     send,
     send_request,
 )
-from tests.embedded.servers import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Generator

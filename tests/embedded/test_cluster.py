@@ -25,7 +25,7 @@ from downrange.options import BrokerOptions, ListenerOptions
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.signing import sign
 from tests.embedded.brokers import bodies, connection, route, send, send_request
-from tests.embedded.servers import wait_until
+from tests.support.waiting import wait_until
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PULL = RequestCode.PULL_MESSAGE

@@ -402,7 +402,7 @@ def test_a_proxy_that_does_not_answer_is_given_up_in_time(
 
 def test_a_proxy_needs_its_extra(reach: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "python_socks", None)
-    with pytest.raises(MissingExtra, match=r"downrange\[proxy\]"):
+    with pytest.raises(MissingExtra, match="needs the extra 'proxy'"):
         reach("broker:10911", proxy=Proxy("127.0.0.1:1080"))
 
 

@@ -15,15 +15,8 @@ from downrange.options import NameServerOptions
 from downrange.wire.bodies import TopicConfig
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command, encode
-from tests.embedded.servers import (
-    connected,
-    is_closed,
-    plain_socket,
-    register,
-    route_code,
-    serving,
-    wait_until,
-)
+from tests.embedded.servers import connected, is_closed, plain_socket, register, route_code, serving
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from downrange.server import NameServer

@@ -23,7 +23,8 @@ from downrange.server.run.runner import ServerThread, run_until_signal
 from downrange.wire.codes import HeaderCodec, ResponseCode
 from downrange.wire.command import Command
 from tests.conversations.peers import Peer, SocketChannel
-from tests.embedded.servers import DEADLINE, wait_until
+from tests.embedded.servers import DEADLINE
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     import socket

@@ -26,15 +26,8 @@ from downrange.wire.headers import (
     RouteRequest,
 )
 from tests.apache.security import make_tls_files
-from tests.embedded.servers import (
-    connected,
-    is_closed,
-    plain_socket,
-    register,
-    route_code,
-    serving,
-    wait_until,
-)
+from tests.embedded.servers import connected, is_closed, plain_socket, register, route_code, serving
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -30,9 +30,10 @@ from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import PutKeyValueRequest, RegisterBrokerRequest, RouteRequest
 from downrange.wire.registration import registration_crc
+from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Iterable
 
 WAIT = 5.0
 REGISTER = int(RequestCode.REGISTER_BROKER)
@@ -106,12 +107,6 @@ async def _stage(
         await listener.stop()
 
 
-async def _until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT):
-        while not is_so():  # noqa: ASYNC110 - nothing tells us
-            await asyncio.sleep(0.005)
-
-
 async def _route(server: NameServer, topic: str) -> RouteBody | None:
     remote = RemotePeer(server.address)
     reply = await remote.ask(request_command(RouteRequest(topic=topic)), WAIT)
@@ -169,7 +164,7 @@ def test_the_whole_table_goes_first_then_only_what_changed() -> None:
 def test_a_broker_registers_again_and_again() -> None:
     async def play() -> None:
         async with _stage(Topics("one"), interval=0.01) as (service, _, _):
-            await _until(lambda: len(service.tables) >= 4)
+            await wait_until_async(lambda: len(service.tables) >= 4)
             assert set(map(tuple, service.seen)) == {("one",)}
 
     asyncio.run(play())
@@ -179,7 +174,7 @@ def test_a_lost_connection_is_followed_by_a_whole_registration() -> None:
     async def play() -> None:
         async with _stage(Topics("one", "two"), retry_interval=0.01) as (service, listener, _):
             listener._dispatcher.connections.popitem()[1].abort()
-            await _until(lambda: len(service.tables) == 2)
+            await wait_until_async(lambda: len(service.tables) == 2)
         assert service.seen == [["one", "two"]] * 2
 
     asyncio.run(play())
@@ -195,7 +190,7 @@ def test_a_change_after_a_lost_connection_is_told_with_the_whole_table() -> None
         ):
             (connection,) = listener._dispatcher.connections.values()
             connection.abort()
-            await _until(lambda: not registrar._registrations[0].peer.is_connected)
+            await wait_until_async(lambda: not registrar._registrations[0].peer.is_connected)
             await registrar.announce(topics.add("three"), topics.version)
         assert service.seen == [["one", "two"], ["one", "three", "two"]]
 
@@ -222,7 +217,7 @@ def test_a_name_server_that_is_away_is_logged_once_and_found_when_it_is_back(
         service = RecordingNameServer()
         listener = Listener(service, ListenerOptions(port=port, stop_timeout=0.1))
         await listener.start()
-        await _until(lambda: f"127.0.0.1:{port} is back" in caplog.text)
+        await wait_until_async(lambda: f"127.0.0.1:{port} is back" in caplog.text)
         assert service.seen[0] == ["one", "three", "two"]
         await registrar.stop()
         await listener.stop()
@@ -238,7 +233,7 @@ def test_a_refusal_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -
             listener.intercept = lambda request, peer: interception.refuse(1, "crc32 not match")
             await registrar.announce()
             listener.intercept = None
-            await _until(lambda: len(service.tables) == 2)
+            await wait_until_async(lambda: len(service.tables) == 2)
 
     asyncio.run(play())
     assert "refuses with code 1, crc32 not match; trying again" in caplog.text
@@ -253,7 +248,7 @@ def test_an_announcement_waits_no_longer_than_it_may_and_goes_on_by_itself() -> 
             async with asyncio.timeout(0.09):
                 await registrar.announce(topics.add("three"), topics.version)
             assert len(service.tables) == 1
-            await _until(lambda: len(service.tables) == 2)
+            await wait_until_async(lambda: len(service.tables) == 2)
             assert service.seen[1] == ["three"]
             listener.intercept = None
 
@@ -291,7 +286,7 @@ def test_a_fault_in_what_hears_of_order_topics_does_not_end_registering(
         topics = Topics("one")
         async with _stage(topics, interval=0.01, on_order_topics=fail) as (service, _, _):
             service.reply_body = b'{"table":{}}'
-            await _until(lambda: len(service.tables) >= 4)
+            await wait_until_async(lambda: len(service.tables) >= 4)
 
     asyncio.run(play())
     assert "RuntimeError: odd" in caplog.text
@@ -301,7 +296,7 @@ def test_a_broker_that_is_abandoned_says_nothing() -> None:
     async def play() -> None:
         async with _stage(Topics("one")) as (service, listener, registrar):
             await registrar.abandon()
-            await _until(lambda: listener.connection_count == 0)
+            await wait_until_async(lambda: listener.connection_count == 0)
         assert service.codes == [REGISTER]
 
     asyncio.run(play())

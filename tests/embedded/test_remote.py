@@ -27,9 +27,10 @@ from downrange.wire.codes import ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.signing import SIGNATURE, signature
 from tests.apache.security import make_tls_files
+from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Iterable
     from pathlib import Path
 
 ECHO, KEEP, RELEASE, ASK_BACK = range(1, 5)
@@ -84,12 +85,6 @@ async def _stage(
     finally:
         await remote.close()
         await listener.stop()
-
-
-async def _until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT):
-        while not is_so():  # noqa: ASYNC110 - nothing tells us
-            await asyncio.sleep(0.01)
 
 
 def test_calls_share_one_connection_and_do_not_wait_for_each_other() -> None:
@@ -292,7 +287,7 @@ def test_closing_while_a_call_connects_leaves_no_connection() -> None:
             await remote.close()
             with pytest.raises(LinkClosed):
                 await call
-            await _until(lambda: listener.connection_count == 0)
+            await wait_until_async(lambda: listener.connection_count == 0)
 
     asyncio.run(play())
 
@@ -307,7 +302,7 @@ def test_a_peer_that_does_not_close_its_side_is_cut(monkeypatch: pytest.MonkeyPa
             assert channel is not None
             monkeypatch.setattr(channel._ended, "set", lambda: None)
             await remote.close()
-            await _until(lambda: listener.connection_count == 0)
+            await wait_until_async(lambda: listener.connection_count == 0)
 
     asyncio.run(play())
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from downrange.wire.codes import ResponseCode
 from tests.embedded.brokers import connection, create_request, route
 from tests.embedded.peers import closed_port
-from tests.embedded.servers import wait_until
 from tests.faults.processes import DEADLINE
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Generator

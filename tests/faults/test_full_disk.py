@@ -18,9 +18,9 @@ from downrange.server.run.runner import ServerThread
 from downrange.store.retention import RetentionOptions
 from downrange.wire.codes import ResponseCode
 from tests.embedded.brokers import bodies, send
-from tests.embedded.servers import wait_until
 from tests.faults.load import Acknowledged, Sender, check_found, check_kept
 from tests.faults.processes import DEADLINE, ServerProcess, served
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from downrange.options import AutoBatch, ClientOptions, ProducerOptions
 from downrange.server.net.interception import deliver
 from downrange.wire.codes import RequestCode
 from tests.contract.servers import Server
-from tests.embedded.servers import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

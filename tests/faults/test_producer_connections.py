@@ -17,9 +17,9 @@ from downrange.model import Message
 from downrange.options import BrokerOptions, ProducerOptions
 from tests.contract.blocking import Blocking
 from tests.embedded.brokers import bodies, connection, create_request
-from tests.embedded.servers import wait_until
 from tests.faults.producers import KINDS, Kind, producing
 from tests.faults.proxy import OUTSIDE, FaultyProxy, proxy_before
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

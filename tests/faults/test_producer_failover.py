@@ -8,10 +8,10 @@ import pytest
 
 from downrange.model import Message
 from downrange.options import ClientOptions, FaultTolerance, ProducerOptions
-from tests.embedded.servers import wait_until
 from tests.faults.fleet import Fleet, sailing
 from tests.faults.load import read_queue
 from tests.faults.producers import KINDS, Kind, Load, producing
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

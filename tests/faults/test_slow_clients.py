@@ -16,9 +16,9 @@ from downrange.wire.command import encode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import MaxOffsetRequest
 from tests.embedded.brokers import connection, create_request, pull_request, send_request
-from tests.embedded.servers import wait_until
 from tests.faults.load import Sender
 from tests.faults.processes import DEADLINE, ServerProcess, served
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

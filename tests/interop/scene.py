@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
     from tests.apache.fixtures import UniqueName
     from tests.apache.java_client import JavaClient, Json
     from tests.apache.security import Account
 
-ResultT = TypeVar("ResultT")
 
 #: For what normally takes milliseconds, on a machine that does other things as well.
 PATIENCE = 60.0
@@ -181,12 +180,3 @@ class Scene:
     def _keep(self, name: str) -> str:
         self.started.append(name)
         return name
-
-
-def wait_until(find: Callable[[], ResultT | Literal[False] | None]) -> ResultT:
-    """Return the first result that counts as true."""
-    deadline = time.monotonic() + PATIENCE
-    while not (result := find()):
-        assert time.monotonic() < deadline, "it never became so"
-        time.sleep(0.05)
-    return result

@@ -10,7 +10,8 @@ import pytest
 from downrange.embedded import Cluster, handle_then_cut, refuse
 from downrange.wire.codes import RequestCode, ResponseCode
 from tests.apache.java_client import body_of, message
-from tests.interop.scene import PATIENCE, Scene, wait_until
+from tests.interop.scene import PATIENCE, Scene
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -9,7 +9,7 @@ import pytest
 
 from tests.apache import probe
 from tests.apache.java_client import JavaError, body_of, message
-from tests.interop.scene import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

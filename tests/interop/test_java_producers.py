@@ -12,7 +12,8 @@ import pytest
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.apache.java_client import JavaClient, JavaError, Json, body_of, message
-from tests.interop.scene import Scene, wait_until
+from tests.interop.scene import Scene
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

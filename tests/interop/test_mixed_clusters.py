@@ -12,7 +12,8 @@ from downrange.server.run.runner import ServerThread
 from tests.apache import probe
 from tests.apache.cluster import ApacheCluster
 from tests.apache.java_client import body_of, message
-from tests.interop.scene import Scene, wait_until
+from tests.interop.scene import Scene
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

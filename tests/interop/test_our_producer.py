@@ -13,7 +13,8 @@ import pytest
 
 import downrange as mq
 from tests.apache.java_client import JavaError, body_of, message
-from tests.interop.scene import PATIENCE, Scene, Servers, wait_until
+from tests.interop.scene import PATIENCE, Scene, Servers
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.apache.java_client import JavaError, body_of, message
-from tests.interop.scene import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.apache.java_client import Json

@@ -18,7 +18,8 @@ from tests.apache import probe
 from tests.apache.fixtures import ACCOUNTS
 from tests.apache.java_client import JavaClient, JavaError, body_of, message
 from tests.apache.security import make_tls_files
-from tests.interop.scene import Scene, wait_until
+from tests.interop.scene import Scene
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,8 @@ from downrange.embedded import Cluster
 from tests.apache import probe
 from tests.apache.java_client import body_of, message
 from tests.interop.conftest import OPTIONS
-from tests.interop.scene import PATIENCE, Scene, wait_until
+from tests.interop.scene import PATIENCE, Scene
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -10,19 +10,14 @@ import os
 import re
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 import pyspark
 
 from tests.apache.processes import ChildProcess
+from tests.support.waiting import wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-ResultT = TypeVar("ResultT")
 SOURCE = Path(__file__).parents[2] / "src"
 _SPARK_HOME = Path(pyspark.__file__).parent
 _PATIENCE = 60.0
@@ -183,14 +178,3 @@ class Job:
         assert has_ended, f"{self.process.name} has not ended after {timeout} s:\n{text[-4000:]}"
         assert self.process.exit_code == 0, text[-6000:]
         return text
-
-
-def wait_until(look: Callable[[], ResultT | None], timeout: float) -> ResultT:
-    """Look again and again until there is something, and return it."""
-    deadline = time.monotonic() + timeout
-    while True:
-        seen = look()
-        if seen:
-            return seen
-        assert time.monotonic() < deadline, f"not seen within {timeout} s"
-        time.sleep(0.05)

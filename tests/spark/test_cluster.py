@@ -12,7 +12,8 @@ from downrange.client.flows.admin.topics import topic_stats
 from downrange.client.producer import Producer
 from downrange.model import Message
 from downrange.spark import drop_duplicates
-from tests.spark.standalone import Job, StandaloneCluster, wait_until
+from tests.spark.standalone import Job, StandaloneCluster
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

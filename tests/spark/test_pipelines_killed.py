@@ -23,8 +23,9 @@ from downrange.embedded import Cluster, drop
 from downrange.pipelines.manifest import ManifestError, lake_files
 from downrange.wire.codes import RequestCode
 from tests.apache.processes import ChildProcess
-from tests.contract.servers import Server, wait_until
+from tests.contract.servers import Server
 from tests.spark.java import skip_without_java
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,10 @@ import pytest
 from downrange.model import QueueId
 from downrange.spark.read.losses import DataLost
 from tests.apache.artifacts import VERSIONS
-from tests.contract.servers import wait_until
 from tests.embedded.spark.stage import Query, Stage
 from tests.embedded.spark.test_read import numbers
 from tests.embedded.spark.test_stories import tell
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def test_topics_that_are_deleted_and_made_anew_are_losses(stage: Stage) -> None:
     assert brave.step() == []
     stage.topic(1, name=topic)
     stage.send(topic, numbers(10, 13), broker=queue.broker)
-    assert wait_until(lambda: brave.step() or None) == numbers(10, 13)
+    assert wait_until(lambda: brave.step()) == numbers(10, 13)
     assert brave.position[queue] == 3
 
 

@@ -13,8 +13,9 @@ from downrange.embedded import Cluster, deliver
 from downrange.model import Message, QueueId
 from downrange.wire.codes import RequestCode
 from tests.apache.processes import ChildProcess
-from tests.contract.servers import Server, wait_until
+from tests.contract.servers import Server
 from tests.spark import read_job
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

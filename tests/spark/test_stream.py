@@ -18,7 +18,8 @@ from downrange.model import Message, QueueId
 from downrange.spark import LagListener
 from downrange.spark.read.offsets import Positions
 from downrange.wire.codes import RequestCode
-from tests.contract.servers import Server, wait_until
+from tests.contract.servers import Server
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +121,7 @@ def test_a_stream_runs_in_bounded_batches_and_is_gone_on_with(
     last = query.lastProgress
     assert last is not None
     assert Positions.from_json(json.loads(last.sources[0].endOffset))[queue] == 100
-    wait_until(lambda: [lag.queues[queue] for lag in lags if lag.rows] == [60, 20, 0] or None)
+    wait_until(lambda: [lag.queues[queue] for lag in lags if lag.rows] == [60, 20, 0])
 
     send(server, topic, 100, 130)
     again = land(stream(spark, server, topic), tmp_path, once=True)
@@ -163,7 +164,7 @@ def test_an_idle_stream_asks_seldom_and_wakes_up(
         fetchOffset__retryIntervalMs=100,
     )
     query = land(rows, tmp_path)
-    wait_until(lambda: query.lastProgress is not None or None, _PATIENCE)
+    wait_until(lambda: query.lastProgress is not None, _PATIENCE)
     cluster.intercept(RequestCode.GET_MAX_OFFSET, count)
     began = time.monotonic()
     wait_until(lambda: asked[RequestCode.GET_MAX_OFFSET] >= 6, _PATIENCE)
@@ -173,10 +174,10 @@ def test_an_idle_stream_asks_seldom_and_wakes_up(
     assert query.lastProgress.batchId == 0
     cluster.intercept(RequestCode.GET_MAX_OFFSET, None)
     send(face, topic, 0, 10)
-    wait_until(lambda: sum(lag.rows for lag in lags) == 10 or None, _PATIENCE)
+    wait_until(lambda: sum(lag.rows for lag in lags) == 10, _PATIENCE)
     cluster.restart_broker()
     send(face, topic, 10, 20)
-    wait_until(lambda: sum(lag.rows for lag in lags) == 20 or None, _PATIENCE)
+    wait_until(lambda: sum(lag.rows for lag in lags) == 20, _PATIENCE)
     assert query.isActive
     query.stop()
     assert landed(spark, tmp_path) == [*range(20)]
@@ -188,11 +189,11 @@ def test_a_stream_waits_for_enough_messages_from_its_first_batch_on(
 ) -> None:
     topic = face.topic(1)
     query = land(stream(spark, face, topic, minOffsetsPerTrigger=5), tmp_path)
-    wait_until(lambda: query.lastProgress is not None or None, _PATIENCE)
+    wait_until(lambda: query.lastProgress is not None, _PATIENCE)
     send(face, topic, 0, 3)
     time.sleep(0.5)
     send(face, topic, 3, 6)
-    wait_until(lambda: sum(lag.rows for lag in lags) == 6 or None, _PATIENCE)
+    wait_until(lambda: sum(lag.rows for lag in lags) == 6, _PATIENCE)
     query.stop()
     assert [lag.rows for lag in lags if lag.rows] == [6]
     assert landed(spark, tmp_path) == [*range(6)]

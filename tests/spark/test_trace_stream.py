@@ -22,7 +22,7 @@ from downrange.pipelines.trace.tables import sends_of, trace_tables
 from downrange.pipelines.trace.trace_stream import stream_tables
 from downrange.wire.codes import RequestCode
 from tests.apache.processes import ChildProcess
-from tests.contract.servers import Server, wait_until
+from tests.contract.servers import Server
 from tests.spark.traces import (
     CONSUMPTIONS,
     TRACE_SCHEMA,
@@ -34,6 +34,7 @@ from tests.spark.traces import (
     trace_rows,
     traces,
 )
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

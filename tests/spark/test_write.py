@@ -21,8 +21,9 @@ from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.records import decode_batch
 from tests.apache import probe
 from tests.apache.processes import ChildProcess
-from tests.contract.servers import Server, wait_until
+from tests.contract.servers import Server
 from tests.spark import write_job
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

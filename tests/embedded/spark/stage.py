@@ -34,7 +34,8 @@ from downrange.spark.read.offsets import Positions
 from downrange.spark.source import RocketMQDataSource
 from downrange.store.message_store import StoreOptions
 from downrange.store.retention import RetentionOptions
-from tests.contract.servers import Server, wait_until
+from tests.contract.servers import Server
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence

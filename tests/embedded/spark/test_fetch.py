@@ -20,8 +20,8 @@ from downrange.tls import client_context, server_context
 from downrange.wire.codes import RequestCode
 from tests.apache.fixtures import ACCOUNTS
 from tests.apache.security import make_tls_files
-from tests.contract.servers import wait_until
 from tests.embedded.spark.stage import Counting, Query, forgetful, read, staged
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from downrange.model import Message, QueueId
 from downrange.spark.read.losses import DataLost
 from downrange.spark.read.plan import ReadPartition
 from downrange.spark.schema import spark_schema
-from tests.contract.servers import wait_until
 from tests.embedded.spark.stage import read
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.embedded.spark.stage import Stage
@@ -309,5 +309,5 @@ def test_what_is_sent_in_many_ways_is_read_alike(stage: Stage) -> None:
     stage.producer.send(Message(topic, large), queue=queue)
     stage.producer.send_batch([Message(topic, b"%d" % number) for number in range(3)], queue=queue)
     stage.producer.send(Message(topic, b"last"), queue=queue)
-    wait_until(lambda: len(stage.bodies(subscribe=topic)) == 5 or None)
+    wait_until(lambda: len(stage.bodies(subscribe=topic)) == 5)
     assert stage.bodies(subscribe=topic) == [large, b"0", b"1", b"2", b"last"]

@@ -18,8 +18,8 @@ from downrange.spark.read.losses import DataLost
 from downrange.spark.read.offsets import Positions
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
-from tests.contract.servers import wait_until
 from tests.embedded.spark.stage import ALL, QUICK, Counting, Query, read, staged, unique_name
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from downrange.embedded import Cluster
@@ -499,7 +499,7 @@ def test_a_broker_that_comes_back_goes_on_where_it_was(pair: tuple[Stage, Cluste
     wait_until(lambda: stage.server.route_brokers(topic) == ["broker-a", "broker-b"])
     assert strict.step() == numbers(5, 7)
     stage.send(topic, numbers(7, 9), broker="broker-b")
-    assert wait_until(lambda: query.step() or None) == numbers(7, 9)
+    assert wait_until(lambda: query.step()) == numbers(7, 9)
     assert strict.step() == numbers(7, 9)
     assert query.position[away] == 7
 

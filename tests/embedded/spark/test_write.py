@@ -45,7 +45,7 @@ from downrange.spark.write.writers import RocketMQStreamWriter, RocketMQWriter, 
 from downrange.wire.codes import RequestCode, ResponseCode, SysFlag
 from downrange.wire.records import decode_batch
 from tests.contract.conftest import Embedded
-from tests.contract.servers import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -528,7 +528,7 @@ def test_a_write_ends_when_the_last_acknowledgement_is_there(
     gate = Gate(cluster, lambda request: b"00000007" in request.body)
     batch = batch_of(body=bodies(90))
     with gate.held(lambda: write(server, batch, topic=topic, maxBatchBytes="1024")):
-        missing = len(decode_batch(wait_until(lambda: gate.seen or None)[0].body))
+        missing = len(decode_batch(wait_until(lambda: gate.seen)[0].body))
         assert 1 < missing < 90
         assert len(server.read_all(topic, 90 - missing)) == 90 - missing
         wait_until(lambda: len(gate.seen) >= 3)

@@ -27,6 +27,7 @@ from downrange.errors import (
 from downrange.options import ClientOptions
 from downrange.wire.codes import HeaderCodec
 from downrange.wire.command import Command
+from tests.support.waiting import wait_until_async
 from tests.unit.client.drivers.peers import (
     PATIENCE,
     FakeDialer,
@@ -70,13 +71,6 @@ def with_driver(
     return asyncio.run(enter())
 
 
-async def until(is_so: Callable[[], Any]) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110  # of a thread, or of the system
-            await asyncio.sleep(0.001)
-
-
 # ---- requests and replies ------------------------------------------------------------------------
 
 
@@ -98,7 +92,7 @@ def test_replies_close_to_each_other_keep_the_loop_awake(monkeypatch: pytest.Mon
         async with asyncio.timeout(PATIENCE):
             while not driver.busy_poll.is_active:
                 await driver.run(asking(driver))
-        await until(lambda: not driver.busy_poll or not driver.busy_poll.is_active)
+        await wait_until_async(lambda: not driver.busy_poll or not driver.busy_poll.is_active)
 
     with_driver(main, options=ClientOptions(busy_poll=0.2))
 
@@ -238,13 +232,13 @@ def test_a_reply_that_comes_too_late_is_counted() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         with pytest.raises(CallTimeout):
             await driver.run(asking(driver, b"late", timeout=0.01))
-        await until(lambda: asked)
+        await wait_until_async(lambda: asked)
         peer, command = asked[0]
         peer.reply(command, Command(0))
         await driver.run(asking(driver))
         assert driver.late_count() == 1
         peer.cut()
-        await until(lambda: not driver.addresses())
+        await wait_until_async(lambda: not driver.addresses())
         assert driver.late_count() == 1
 
     with_driver(main, FakeDialer(keep))
@@ -253,7 +247,7 @@ def test_a_reply_that_comes_too_late_is_counted() -> None:
 def test_a_request_whose_caller_was_cancelled_waits_no_more() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         task = asyncio.ensure_future(driver.run(asking(driver)))
-        await until(lambda: driver.addresses() == {"a:1": 1})
+        await wait_until_async(lambda: driver.addresses() == {"a:1": 1})
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -321,7 +315,7 @@ def test_a_server_that_breaks_the_protocol_is_left() -> None:
         with pytest.raises(ConnectionLost, match="frame"):
             await driver.run(asking(driver))
         assert driver.addresses() == {}
-        await until(dialer.peers[0].is_ended.is_set)
+        await wait_until_async(dialer.peers[0].is_ended.is_set)
 
     with_driver(main, FakeDialer(nonsense))
 
@@ -333,7 +327,7 @@ def test_a_one_way_request_is_over_when_it_is_on_its_way() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         for _ in range(2):  # while connecting, and when connected
             await driver.run(asking(driver, b"x", is_oneway=True))
-        await until(lambda: len(dialer.peers[0].requests) == 2)
+        await wait_until_async(lambda: len(dialer.peers[0].requests) == 2)
         assert all(request.is_oneway for request in dialer.peers[0].requests)
 
     with_driver(main, FakeDialer(silence))
@@ -349,7 +343,7 @@ def test_a_one_way_request_waits_while_the_peer_does_not_read() -> None:
         assert not waiting.done()
         connection.resume_writing()
         await waiting
-        await until(lambda: len(dialer.peers[0].requests) == 2)
+        await wait_until_async(lambda: len(dialer.peers[0].requests) == 2)
 
     with_driver(main, FakeDialer(silence))
 
@@ -388,13 +382,13 @@ def test_much_is_sent_to_a_peer_that_reads_slowly() -> None:
         await asyncio.sleep(0)
         await driver.run(asking(driver, b"x" * 2_000_000, is_oneway=True))
         connection = driver.connection("a:1")
-        await until(lambda: connection._is_paused)
+        await wait_until_async(lambda: connection._is_paused)
         last = asyncio.ensure_future(driver.run(asking(driver, b"last", is_oneway=True)))
         await asyncio.sleep(0.005)
         assert not last.done()
         dialer.peers[0].start()
         await last
-        await until(lambda: len(dialer.peers[0].requests) == 3)
+        await wait_until_async(lambda: len(dialer.peers[0].requests) == 3)
 
     with_driver(main, dialer)
 
@@ -406,7 +400,7 @@ def test_a_request_of_the_servers_is_answered() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         await driver.run(asking(driver))
         dialer.peers[0].ask(Command(999))
-        await until(lambda: dialer.peers[0].replies)
+        await wait_until_async(lambda: dialer.peers[0].replies)
         assert dialer.peers[0].replies[0].code == 3
 
     with_driver(main)
@@ -432,7 +426,7 @@ def test_a_request_of_the_servers_may_have_no_answer(
         if how == "oneway":
             request.flags |= 2
         dialer.peers[0].ask(request)
-        await until(lambda: handled)
+        await wait_until_async(lambda: handled)
         await driver.run(asking(driver))
         assert dialer.peers[0].replies == []
 
@@ -447,7 +441,7 @@ def test_a_broker_is_greeted_when_a_connection_to_it_stands() -> None:
         driver.core.routes.replace(route("a"))
         driver.core.add_producer("shop", object())
         await driver.run(asking(driver, address="a:10911"))
-        await until(lambda: driver.core.registered)
+        await wait_until_async(lambda: driver.core.registered)
         assert [request.code for request in dialer.peers[0].requests] == [11, 34]
 
     with_driver(main)
@@ -507,8 +501,8 @@ def test_a_connection_that_was_not_used_for_long_is_closed() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         await driver.run(asking(driver))
         assert driver.addresses()
-        await until(lambda: not driver.addresses())
-        await until(dialer.peers[0].is_ended.is_set)
+        await wait_until_async(lambda: not driver.addresses())
+        await wait_until_async(dialer.peers[0].is_ended.is_set)
         await driver.run(asking(driver))
 
     with_driver(main, options=ClientOptions(idle_timeout=0.04))
@@ -525,7 +519,7 @@ def test_a_connection_that_a_request_waits_on_is_not_closed() -> None:
 def test_closing_fails_those_who_wait_and_takes_no_more() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         waiting = asyncio.ensure_future(driver.run(asking(driver)))
-        await until(lambda: driver.addresses() == {"a:1": 1})
+        await wait_until_async(lambda: driver.addresses() == {"a:1": 1})
         await driver.close()
         with pytest.raises(ConnectionLost, match="the client was closed"):
             await waiting
@@ -599,7 +593,7 @@ def test_a_connection_that_stands_after_it_was_given_up_is_ended() -> None:
         ours, theirs = socket.socketpair()
         await driver.loop.create_connection(lambda: connection, sock=ours)
         assert not connection.is_open
-        await until(lambda: connection.is_gone)
+        await wait_until_async(lambda: connection.is_gone)
         theirs.close()
 
     with_driver(main)
@@ -635,7 +629,7 @@ def test_a_driver_that_nobody_holds_closes_itself() -> None:
         driver = AioDriver(real_core(), dialer)
         await driver.run(asking(driver))
         driver.abandon()
-        await until(dialer.peers[0].is_ended.is_set)
+        await wait_until_async(dialer.peers[0].is_ended.is_set)
         return driver, dialer
 
     driver, dialer = asyncio.run(main())
