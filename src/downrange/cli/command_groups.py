@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from downrange.cli.parameters import Command
+from downrange.options.hints import similar_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,9 +40,7 @@ class Group(click.Group):
         name = args[0]
         is_known = name in self.list_commands(ctx) or name.startswith("-")
         if not is_known and not ctx.resilient_parsing:
-            from difflib import get_close_matches  # seldom needed
-
-            likely = ", ".join(map(repr, get_close_matches(name, self.list_commands(ctx))))
+            likely = ", ".join(map(repr, similar_names(name, self.list_commands(ctx), count=3)))
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {likely}?" if likely else ""))
         return super().resolve_command(ctx, args)
 

@@ -7,7 +7,7 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from downrange.busy_poll import has_core_to_spare
-from downrange.cli.config_file import AccessSettings, Settings, TlsSettings, load_settings
+from downrange.cli.config_file import AccessSettings, TlsSettings, load_settings, no_settings
 from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
 from downrange.server import BrokerServer, ClusterOptions, ClusterServer, NameServer
 from downrange.server.access.file import AccessFile
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from downrange.cli.server_flags import CommonFlags
+    from downrange.options.toml import TomlTables
 
 #: Longer than a client on this machine takes from a reply to its next request.
 _BUSY_POLL: Final = 0.0005
@@ -35,8 +36,7 @@ class Assembly:
     """
 
     def __init__(self, flags: CommonFlags) -> None:
-        no_file = Settings({}, "the command line")
-        self.settings = no_file if flags.config is None else load_settings(flags.config)
+        self.settings = no_settings() if flags.config is None else load_settings(flags.config)
         self.listener = _listener_options(self.settings, flags)
         access = self.settings.make(AccessSettings, "access", file=_text(flags.acl))
         self.access = None if access.file is None else AccessFile(access.file)
@@ -47,7 +47,7 @@ class Assembly:
         #: How to speak to name servers, and to the one of this very process.
         self.client_tls: ssl.SSLContext | None = None
         self.inner_tls: ssl.SSLContext | None = None
-        if flags.tls_certificate or flags.tls_key or flags.tls_ca or self.settings.has("tls"):
+        if flags.tls_certificate or flags.tls_key or flags.tls_ca or self.settings.has_table("tls"):
             self._load_tls(flags)
 
     def _load_tls(self, flags: CommonFlags) -> None:
@@ -178,13 +178,13 @@ def make_cluster(
 
 
 def _listener_options(
-    settings: Settings, flags: CommonFlags, port: int | None = None
+    settings: TomlTables, flags: CommonFlags, port: int | None = None
 ) -> ListenerOptions:
     """Return how a server listens that has a process to itself."""
     options = settings.make(
         ListenerOptions, "listener", host=flags.host, tls_mode=flags.tls_mode, port=port
     )
-    if settings.says("listener", "busy_poll") or not has_core_to_spare():
+    if settings.has_key("listener", "busy_poll") or not has_core_to_spare():
         return options
     return dataclasses.replace(options, busy_poll=_BUSY_POLL)
 

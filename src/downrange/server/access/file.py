@@ -25,6 +25,7 @@ import asyncio
 import logging
 import time
 import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -32,6 +33,7 @@ import msgspec
 
 from downrange.errors import OptionError
 from downrange.extras import require
+from downrange.options.toml import missing_field, read_values
 from downrange.server.access.addresses import AddressSet
 from downrange.server.access.rules import AccessRules, Account, parse_permission
 
@@ -157,25 +159,27 @@ def _read(path: Path) -> tuple[AccessRules, tuple[object, ...]]:
 # ---- our form ------------------------------------------------------------------------------------
 
 
-class _TomlAccount(msgspec.Struct, forbid_unknown_fields=True):
-    secret_key: str
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TomlAccount:
+    secret_key: str = field(repr=False)
     admin: bool = False
     default_topic: str = "DENY"
     default_group: str = "DENY"
-    topics: dict[str, str] = {}
-    groups: dict[str, str] = {}
-    trusted_addresses: list[str] = []
+    topics: dict[str, str] = field(default_factory=dict[str, str])
+    groups: dict[str, str] = field(default_factory=dict[str, str])
+    trusted_addresses: list[str] = field(default_factory=list[str])
 
 
-class _TomlFile(msgspec.Struct, forbid_unknown_fields=True):
-    trusted_addresses: list[str] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TomlFile:
+    trusted_addresses: list[str] = field(default_factory=list[str])
     nameserver_open: bool = True
-    accounts: dict[str, dict[str, Any]] = {}
+    accounts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
 
 def _rules_of_toml(text: str) -> AccessRules:
     try:
-        file = _convert(tomllib.loads(text), _TomlFile, "")
+        file = _TomlFile(**read_values(_TomlFile, tomllib.loads(text)))
     except tomllib.TOMLDecodeError as error:
         raise OptionError(str(error)) from None
     return AccessRules(
@@ -187,7 +191,10 @@ def _rules_of_toml(text: str) -> AccessRules:
 
 def _account_of_toml(access_key: str, value: dict[str, Any]) -> Account:
     place = f"accounts.{access_key}"
-    given = _convert(value, _TomlAccount, place)
+    values = read_values(_TomlAccount, value, f"{place}: ")
+    if (missing := missing_field(_TomlAccount, values)) is not None:
+        raise OptionError(f"{place}: {missing} is missing")
+    given = _TomlAccount(**values)
     return Account(
         access_key=access_key,
         secret_key=given.secret_key,
