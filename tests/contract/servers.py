@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 from downrange.client.client import Client
-from downrange.client.flows.admin.messages import read_queues
 from downrange.client.flows.consuming.pull import PullBatch, PullStatus, pull
-from downrange.client.flows.routing.routes import Route, ask_route, route_of
+from downrange.client.flows.routing.lookup import ask_route, read_queues
+from downrange.client.flows.routing.routes import Route, route_of
 from downrange.wire.codes import RequestCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import PullRequest

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange.client.flows.effects import Flow, Gather
 from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.routing.lookup import find_readable, find_route, find_writable
 from downrange.embedded import Cluster
 from downrange.errors import ConnectFailed, RouteNotFound
 from downrange.model import Message
@@ -90,6 +92,33 @@ def test_waiters_for_a_route_share_one_question(server: Server, producer: MakePr
     wait_until(lambda: any(timer.runs for timer in sender.client.stats().timers.values()))
     for future in [sender.submit(Message(topic, b"1")) for _ in range(40)]:
         future.result(PATIENCE)
+    assert asked.count(topic) == 1
+
+
+def test_lookups_for_different_reasons_share_one_question(
+    server: Server, producer: MakeProducer
+) -> None:
+    topic = server.topic()
+    asked: list[str] = []
+
+    def note(address: str, request: Command) -> None:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            asked.append(request.fields["topic"])
+
+    sender = producer(server, hooks=Hooks(before_call=(note,)))
+    core = sender.client.core
+    deadline = core.clock.now() + PATIENCE
+
+    def look_up() -> Flow[list[object]]:
+        sending = find_writable(core, topic, deadline, default_topic=None, queue_count=1)
+        reading = find_readable(core, topic, deadline)
+        outcomes: list[object] = yield Gather(
+            [sending, reading, find_route(core, topic, deadline)], 3
+        )
+        return outcomes
+
+    one, *others = sender.client.run(look_up())
+    assert others == [one, one]
     assert asked.count(topic) == 1
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from downrange.client.consumer import PullConsumer
-    from downrange.client.flows.consuming.pull import PullBatch, Start
+    from downrange.client.flows.consuming.offsets import Start
+    from downrange.client.flows.consuming.pull import PullBatch
     from downrange.model import QueueId, QueueOffset, ReceivedMessage
 
 #: Apache's group for tools, which every broker has: nobody needs to create one to look at a topic.
@@ -163,9 +164,9 @@ def pull(
 
     On standard error it says where to go on, and what the queue holds.
     """
-    from downrange.client.flows.admin.messages import read_queues
     from downrange.client.flows.consuming.pull import by_tags
     from downrange.client.flows.consuming.pull import pull as pull_once
+    from downrange.client.flows.routing.lookup import read_queues
 
     show = printer(view_of(as_json, body_only))
     wanted = by_tags(tags)

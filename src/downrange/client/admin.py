@@ -12,7 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from downrange.client.client import CLOSE_TIMEOUT
-from downrange.client.flows.admin import changes, clusters, messages, topics
+from downrange.client.flows.admin import changes, clusters, topics
+from downrange.client.flows.consuming import offsets
+from downrange.client.flows.routing import lookup
 from downrange.client.topic_calls import AsyncTopicCalls, TopicCalls
 from downrange.errors import ClientClosed
 
@@ -278,7 +280,7 @@ class Admin(TopicCalls):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(messages.group_offset(core, group, queue, deadline=deadline))
+        return self._client.run(offsets.group_offset(core, group, queue, deadline=deadline))
 
     def set_group_offset(
         self, group: str, queue: QueueId, offset: int, *, timeout: float | None = None
@@ -296,7 +298,7 @@ class Admin(TopicCalls):
             RocketMQError: The broker did not answer, or refused.
         """
         core, deadline = self._deadline(timeout)
-        flow = messages.set_group_offset(core, group, queue, offset, deadline=deadline)
+        flow = offsets.set_group_offset(core, group, queue, offset, deadline=deadline)
         self._client.run(flow)
 
     # ---- queues ------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ class Admin(TopicCalls):
             RocketMQError: No name server answered.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(messages.read_queues(core, topic, deadline=deadline))
+        return self._client.run(lookup.read_queues(core, topic, deadline=deadline))
 
 
 class AsyncAdmin(AsyncTopicCalls):
@@ -564,7 +566,7 @@ class AsyncAdmin(AsyncTopicCalls):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(messages.group_offset(core, group, queue, deadline=deadline))
+        return await self._client.run(offsets.group_offset(core, group, queue, deadline=deadline))
 
     async def set_group_offset(
         self, group: str, queue: QueueId, offset: int, *, timeout: float | None = None
@@ -582,7 +584,7 @@ class AsyncAdmin(AsyncTopicCalls):
             RocketMQError: The broker did not answer, or refused.
         """
         core, deadline = self._deadline(timeout)
-        flow = messages.set_group_offset(core, group, queue, offset, deadline=deadline)
+        flow = offsets.set_group_offset(core, group, queue, offset, deadline=deadline)
         await self._client.run(flow)
 
     # ---- queues ------------------------------------------------------------------------------
@@ -595,4 +597,4 @@ class AsyncAdmin(AsyncTopicCalls):
             RocketMQError: No name server answered.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(messages.read_queues(core, topic, deadline=deadline))
+        return await self._client.run(lookup.read_queues(core, topic, deadline=deadline))

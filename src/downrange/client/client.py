@@ -36,7 +36,6 @@ from downrange.client.flows.effects import Flow, UserCall
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.names import namespace_of_endpoint
 from downrange.client.flows.routing.health import HealthSnapshot
-from downrange.client.flows.routing.name_servers import ask_name_server
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ClientClosed, ForkedClient, NoNameServer, NotStarted, RocketMQError
 from downrange.options import TLS, ClientOptions, Credentials, Proxy
@@ -271,7 +270,7 @@ class _ClientBase:
             # A name server answers for every topic, if only that it has no route.
             command = request_command(RouteRequest(DEFAULT_TOPIC, accept_standard_json_only=True))
             deadline = core.clock.now() + self._options.call_timeout
-            yield from ask_name_server(core, command, deadline)
+            yield from core.call_name_server(command, deadline)
 
     def _stats(self, connections: dict[str, int], late_replies: int) -> ClientStats:
         core = self.core

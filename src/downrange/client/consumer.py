@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from downrange.client.client import CLOSE_TIMEOUT, AsyncClient, Client, Servers
-from downrange.client.flows.admin.messages import group_offset
 from downrange.client.flows.consuming.consumer_core import ConsumerCore, at_once
+from downrange.client.flows.consuming.offsets import group_offset
 from downrange.client.flows.consuming.pull import Filter, by_sql, by_tags
 from downrange.client.flows.validation import check_group
 from downrange.client.sharing import ClientT, ClientUser
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
     from types import TracebackType
 
-    from downrange.client.flows.consuming.pull import Start
+    from downrange.client.flows.consuming.offsets import Start
     from downrange.model import QueueOffset, ReceivedMessage
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 

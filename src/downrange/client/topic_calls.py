@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from downrange.client.client import AsyncClient, Client
 from downrange.client.flows.admin import changes, messages
+from downrange.client.flows.consuming import offsets
+from downrange.client.flows.routing import lookup
 from downrange.client.sharing import ClientUser
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: No name server answered.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(messages.publish_queues(core, topic, deadline=deadline))
+        return self._client.run(lookup.publish_queues(core, topic, deadline=deadline))
 
     def min_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
         """Return the offset of the first message that a queue still holds.
@@ -96,7 +98,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(messages.min_offset(core, queue, deadline=deadline))
+        return self._client.run(offsets.min_offset(core, queue, deadline=deadline))
 
     def max_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
         """Return the offset that the next message of a queue will get.
@@ -106,7 +108,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(messages.max_offset(core, queue, deadline=deadline))
+        return self._client.run(offsets.max_offset(core, queue, deadline=deadline))
 
     def search_offset(
         self, queue: QueueId, at: datetime, *, timeout: float | None = None
@@ -126,7 +128,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(messages.search_offset(core, queue, at, deadline=deadline))
+        return self._client.run(offsets.search_offset(core, queue, at, deadline=deadline))
 
     def earliest_store_time(
         self, queue: QueueId, *, timeout: float | None = None
@@ -138,7 +140,7 @@ class TopicCalls(ClientUser[Client]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return self._client.run(messages.earliest_store_time(core, queue, deadline=deadline))
+        return self._client.run(offsets.earliest_store_time(core, queue, deadline=deadline))
 
     def view_message(
         self,
@@ -266,7 +268,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: No name server answered.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(messages.publish_queues(core, topic, deadline=deadline))
+        return await self._client.run(lookup.publish_queues(core, topic, deadline=deadline))
 
     async def min_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
         """Return the offset of the first message that a queue still holds.
@@ -276,7 +278,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(messages.min_offset(core, queue, deadline=deadline))
+        return await self._client.run(offsets.min_offset(core, queue, deadline=deadline))
 
     async def max_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
         """Return the offset that the next message of a queue will get.
@@ -286,7 +288,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(messages.max_offset(core, queue, deadline=deadline))
+        return await self._client.run(offsets.max_offset(core, queue, deadline=deadline))
 
     async def search_offset(
         self, queue: QueueId, at: datetime, *, timeout: float | None = None
@@ -306,7 +308,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(messages.search_offset(core, queue, at, deadline=deadline))
+        return await self._client.run(offsets.search_offset(core, queue, at, deadline=deadline))
 
     async def earliest_store_time(
         self, queue: QueueId, *, timeout: float | None = None
@@ -318,7 +320,7 @@ class AsyncTopicCalls(ClientUser[AsyncClient]):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(messages.earliest_store_time(core, queue, deadline=deadline))
+        return await self._client.run(offsets.earliest_store_time(core, queue, deadline=deadline))
 
     async def view_message(
         self,

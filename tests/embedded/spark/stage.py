@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from downrange.client.admin import Admin
-from downrange.client.flows.admin.messages import max_offset
+from downrange.client.flows.consuming.offsets import max_offset
 from downrange.client.producer import Producer
 from downrange.embedded import Cluster
 from downrange.errors import RocketMQError

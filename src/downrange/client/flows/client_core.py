@@ -13,14 +13,23 @@ import msgspec
 from downrange.client.flows.effects import Call, Clock, Flow, Pause, Randomness
 from downrange.client.flows.hooks import run_observers
 from downrange.client.flows.routing.health import BrokerHealth, HealthSnapshot, tolerance_of
+from downrange.client.flows.routing.lookup import refresh_all
 from downrange.client.flows.routing.membership import (
     heartbeat_targets,
     send_heartbeat,
     send_heartbeats,
 )
 from downrange.client.flows.routing.name_servers import NameServers
-from downrange.client.flows.routing.routes import RouteTable, refresh_all
-from downrange.errors import GroupTaken, RocketMQError, ServerError, server_error
+from downrange.client.flows.routing.routes import RouteTable
+from downrange.errors import (
+    GroupTaken,
+    NoNameServer,
+    RocketMQError,
+    ServerError,
+    TransportError,
+    no_name_server_answered,
+    server_error,
+)
 from downrange.wire.codes import ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.signing import sign
@@ -209,6 +218,44 @@ class ClientCore:
         reply = yield from self.call(address, command, deadline)
         if reply.code != ResponseCode.SUCCESS:
             raise server_error(reply.code, reply.remark, address, topic)
+        return reply
+
+    def call_name_server(self, command: Command, deadline: float) -> Flow[Command]:
+        """Send a request to one name server after the other; return the first reply.
+
+        Raises:
+            NoNameServer: No address is known.
+            TransportError: None of them answered; names all.
+        """
+        addresses = self.name_servers.addresses
+        if not addresses:
+            raise NoNameServer(
+                "no name server address is known; give one such as '127.0.0.1:9876', or a "
+                "discovery_url in the client's options"
+            )
+        failures: list[TransportError] = []
+        for index, address in enumerate(addresses):
+            now = self.clock.now()
+            # An equal share of the time left for each, so that the last one has time, too.
+            share = (deadline - now) / (len(addresses) - index)
+            attempt = min(deadline, now + max(share, 0.0))
+            try:
+                return (yield from self.call(address, command, attempt))
+            except TransportError as error:
+                failures.append(error)
+                self.name_servers.pass_over(address)
+        raise no_name_server_answered(failures) from failures[-1]
+
+    def ask_name_server(self, command: Command, deadline: float) -> Flow[Command]:
+        """Send a request to one name server after the other; return the first reply, a success.
+
+        Raises:
+            ServerError: The name server refused.
+            RocketMQError: No reply came.
+        """
+        reply = yield from self.call_name_server(command, deadline)
+        if reply.code != ResponseCode.SUCCESS:
+            raise self.refused(reply, self.name_servers.addresses[0])
         return reply
 
     def refused(self, reply: Command, address: str, topic: str | None = None) -> ServerError:

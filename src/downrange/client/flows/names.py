@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from downrange.model import QueueId
 from downrange.wire.system_names import (
     GROUP_TOPIC_PREFIXES,
     SYSTEM_GROUP_PREFIX,
@@ -52,6 +53,20 @@ def without_namespace(name: str, namespace: str | None) -> str:
         return name
     prefix, rest = _split_prefix(name)
     return prefix + rest.removeprefix(namespace + _SEPARATOR)
+
+
+def named_queue(queue: QueueId, namespace: str | None) -> QueueId:
+    """Return a queue with the namespace in its topic, for servers."""
+    if namespace is None:
+        return queue
+    return QueueId(with_namespace(queue.topic, namespace), queue.broker, queue.number)
+
+
+def shown_queue(queue: QueueId, namespace: str | None) -> QueueId:
+    """Return a queue without the namespace in its topic, for users."""
+    if namespace is None:
+        return queue
+    return QueueId(without_namespace(queue.topic, namespace), queue.broker, queue.number)
 
 
 def namespace_of_endpoint(address: str) -> str | None:

@@ -13,18 +13,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from downrange.client.flows.admin import topics
-from downrange.client.flows.admin.messages import (
+from downrange.client.flows.consuming.offsets import (
     group_offset,
     max_offset,
     min_offset,
     search_offset,
     set_group_offset,
-    shown_queue,
 )
 from downrange.client.flows.consuming.pull import check_filter
 from downrange.client.flows.effects import Flow, Gather
-from downrange.client.flows.names import with_namespace
-from downrange.client.flows.routing.routes import refresh_route
+from downrange.client.flows.names import shown_queue, with_namespace
+from downrange.client.flows.routing.lookup import refresh_route
 from downrange.errors import OptionError, RocketMQError, RouteNotFound
 from downrange.spark.read.offsets import EARLIEST, LATEST
 
@@ -116,7 +115,7 @@ class Catalog:
         else:
             routes = self._routes(self._matching_topics(selection.pattern))
         found = {
-            shown_queue(self._client.core, queue)
+            shown_queue(queue, self._client.options.namespace)
             for route in routes.values()
             if route is not None
             for queue in route.readable

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from downrange.client.flows.admin.clusters import cluster_facts
 from downrange.client.flows.consuming.pull import PullStatus, RawPull, pull_raw
 from downrange.client.flows.names import with_namespace
-from downrange.client.flows.routing.routes import refresh_route
+from downrange.client.flows.routing.lookup import refresh_route
 from downrange.errors import RocketMQError, RouteNotFound, TopicNotFound
 from downrange.spark.read.column_decoder import decode
 from downrange.spark.read.losses import DataLost, report_loss

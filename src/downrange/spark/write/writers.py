@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.retry_loop import find_route
-from downrange.client.flows.routing.routes import refresh_route
+from downrange.client.flows.routing.lookup import refresh_route
 from downrange.errors import OptionError
 from downrange.spark.write.column_checks import check_columns
 from downrange.spark.write.queue_choice import QueueChoice

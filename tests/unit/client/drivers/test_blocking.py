@@ -24,6 +24,7 @@ from downrange.errors import CallTimeout, ClientClosed, ConnectFailed, Connectio
 from downrange.options import ClientOptions
 from downrange.wire.codes import HeaderCodec
 from downrange.wire.command import Command
+from tests.support.clock import FakeClock
 from tests.unit.client.drivers.peers import (
     PATIENCE,
     FakeDialer,
@@ -33,7 +34,6 @@ from tests.unit.client.drivers.peers import (
     refused,
     silence,
 )
-from tests.unit.client.flows.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from downrange.client.drivers.deadlines import Deadlines
-from tests.unit.client.flows.clock import FakeClock
+from tests.support.clock import FakeClock
 
 
 @dataclass(eq=False)

@@ -60,18 +60,8 @@ class Asking:
         self.servers.answer("a:1", RequestCode.SEND_REPLY_MESSAGE_V2, *answers)
 
     def run(self, flow: Flow[ResultT]) -> ResultT:
-        """Run a flow to its end; what a function of the user's raises is thrown into it."""
-        try:
-            effect = next(flow)
-            while True:
-                try:
-                    answer = self.servers.perform(effect)
-                except Exception as error:
-                    effect = flow.throw(error)
-                else:
-                    effect = flow.send(answer)
-        except StopIteration as finished:
-            return finished.value  # type: ignore[no-any-return]
+        """Run a flow to its end."""
+        return self.servers.run(flow)
 
     def codes(self) -> list[int]:
         """Return what was asked of anyone, in order."""

@@ -1,4 +1,4 @@
-"""Servers that a flow can call in a test: a table of answers, and a clock that waits for nobody."""
+"""Servers that a flow can call in a test: a table of answers, and a clock that pauses move."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from downrange.client.flows.client_core import ClientCore
-from downrange.client.flows.effects import Call, Effect, Flow, Gather, Once, Pause, UserCall, Wait
 from downrange.client.flows.hooks import Hooks
 from downrange.errors import ConnectFailed, RocketMQError
 from downrange.options import ClientOptions
@@ -16,9 +15,12 @@ from downrange.wire.command import Command
 from downrange.wire.ids import UniqueIdMaker
 from downrange.wire.records import Record, encode_record
 from downrange.wire.send_commands import SendCommand
+from tests.support.clock import FakeClock
+from tests.unit.client.flows.interpreter import Interpreter
 from tests.unit.client.flows.randomness import FakeRandomness
 
 if TYPE_CHECKING:
+    from downrange.client.flows.effects import Call, Effect, Flow
     from downrange.wire.fields import Header
 
 ResultT = TypeVar("ResultT")
@@ -27,30 +29,17 @@ Answer: TypeAlias = Command | RocketMQError | Callable[[Command], Command]
 NAME_SERVER = "ns:9876"
 
 
-class FakeClock:
-    """A clock that goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def now(self) -> float:
-        return self.seconds
-
-    def wall_ms(self) -> int:
-        return int(self.seconds * 1000)
-
-
 class FakeServers:
     """Runs flows; their calls are answered from a table, their pauses cost no time.
 
     Attributes:
         calls: What was called, in order: the address and the command.
-        pauses: How long flows have paused.
-        on_wait: Called when a flow waits; without an effect on the signal the deadline passes.
+        interpreter: Runs flows.
     """
 
     def __init__(self, *, namespace: str | None = None) -> None:
         self.clock = FakeClock()
+        self.interpreter = Interpreter(self._call, self.clock)
         self.core = ClientCore(
             ClientOptions(namespace=namespace),
             client_id="10.0.0.1@7",
@@ -62,8 +51,6 @@ class FakeServers:
             unique_ids=UniqueIdMaker(b"\x0a\x00\x00\x01", 7, 1, lambda _: (0, 1 << 60)),
         )
         self.calls: list[tuple[str, Command]] = []
-        self.pauses: list[float] = []
-        self.on_wait: list[Callable[[], object]] = []
         self._answers: dict[tuple[str, int], list[Answer]] = {}
         self._routes: dict[str, RouteBody | None] = {}
 
@@ -82,56 +69,20 @@ class FakeServers:
 
     def run(self, flow: Flow[ResultT]) -> ResultT:
         """Run a flow to its end."""
-        try:
-            effect = next(flow)
-            while True:
-                try:
-                    answer = self.perform(effect)
-                except RocketMQError as error:
-                    effect = flow.throw(error)
-                else:
-                    effect = flow.send(answer)
-        except StopIteration as finished:
-            return finished.value  # type: ignore[no-any-return]
+        return self.interpreter.run(flow)
 
     def perform(self, effect: Effect) -> Any:
-        """Answer one effect."""
-        match effect:
-            case Call():
-                return self._call(effect)
-            case Pause():
-                self.pauses.append(effect.seconds)
-                self.clock.seconds += effect.seconds
-                return None
-            case Once():
-                return self.run(effect.flow())
-            case Gather():
-                return [self._outcome(flow) for flow in effect.flows]
-            case UserCall():
-                return effect.function(*effect.args)
-            case Wait():
-                if self.on_wait:
-                    self.on_wait.pop(0)()
-                if not effect.signal.is_fired:
-                    self.clock.seconds = max(self.clock.seconds, effect.deadline)
-                return effect.signal.is_fired
+        """Perform one effect of a flow that a test steps by hand."""
+        return self.interpreter.perform(effect)
 
-    def _outcome(self, flow: Flow[Any]) -> Any:
-        try:
-            return self.run(flow)
-        except RocketMQError as error:
-            return error
-
-    def _call(self, call: Call) -> Command:
+    def _call(self, call: Call) -> Command | RocketMQError:
         command = call.command.plain() if isinstance(call.command, SendCommand) else call.command
         self.calls.append((call.address, command))
         answers = self._answers.get((call.address, command.code))
         if answers is None:
-            raise ConnectFailed(call.address, f"nobody answers code {command.code}")
+            return ConnectFailed(call.address, f"no answer is set for code {command.code}")
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        if isinstance(answer, RocketMQError):
-            raise answer
-        return answer if isinstance(answer, Command) else answer(command)
+        return answer(command) if callable(answer) else answer
 
     def asked(self, code: RequestCode) -> list[str]:
         """Return who was asked this, in order."""

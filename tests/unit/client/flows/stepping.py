@@ -12,22 +12,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from downrange.client.flows.client_core import ClientCore
-from downrange.client.flows.effects import Call, Effect, Flow, Gather, Once, UserCall
+from downrange.client.flows.effects import Call, Effect, Flow, UserCall
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.producing.producer_core import ProducerCore
 from downrange.client.flows.routing.routes import Route, route_of
-from downrange.errors import RocketMQError
 from downrange.options import ClientOptions, Credentials, ProducerOptions
 from downrange.wire.bodies import BrokerQueues, BrokerReplicas, RouteBody
 from downrange.wire.codes import ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.headers import SendReply
 from downrange.wire.ids import UniqueIdMaker
-from tests.unit.client.flows.clock import FakeClock
+from tests.support.clock import FakeClock
+from tests.unit.client.flows.interpreter import Interpreter
 from tests.unit.client.flows.randomness import FakeRandomness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from tests.unit.client.flows.interpreter import Serve
 
 ResultT = TypeVar("ResultT")
 EffectT = TypeVar("EffectT", bound=Effect)
@@ -92,7 +94,7 @@ def core_with(
         name_servers=name_servers,
         credentials=credentials,
         hooks=hooks or Hooks(),
-        clock=clock or FakeClock(100.0),
+        clock=clock or FakeClock(),
         randomness=randomness or FakeRandomness(),
         unique_ids=UniqueIdMaker(b"\x0a\x00\x00\x01", 7, 1, lambda _: (0, 1 << 60)),
     )
@@ -144,7 +146,7 @@ def expect_call(effect: Effect) -> Call:
     return expect(Call, effect)
 
 
-def answer_ask(effect: Effect) -> Any:
+def answer_user_call(effect: Effect) -> Any:
     """Do what the flow asks for of the user's or its own functions; return the answer."""
     asked = expect(UserCall, effect)
     return asked.function(*asked.args)
@@ -159,44 +161,14 @@ def finish(flow: Flow[ResultT], answer: object = None) -> ResultT:
     raise AssertionError(f"the flow goes on with {effect}")
 
 
-def play(flow: Flow[ResultT], serve: Callable[[Call], Command | RocketMQError | None]) -> ResultT:
-    """Run a flow whose calls a function answers; flows in it run one after the other."""
-    answer: Any = None
-    error: RocketMQError | None = None
-    try:
-        while True:
-            effect = flow.send(answer) if error is None else flow.throw(error)
-            answer, error = None, None
-            try:
-                answer = _perform(effect, serve)
-            except RocketMQError as failure:
-                error = failure
-    except StopIteration as finished:
-        return finished.value  # type: ignore[no-any-return]
+def play(flow: Flow[ResultT], serve: Serve) -> ResultT:
+    """Run a flow whose calls a function answers."""
+    return Interpreter(serve, FakeClock()).run(flow)
 
 
-def _perform(effect: Effect, serve: Callable[[Call], Command | RocketMQError | None]) -> Any:
-    match effect:
-        case Call():
-            answer = serve(effect)
-            if isinstance(answer, RocketMQError):
-                raise answer
-            return answer
-        case Once():
-            return play(effect.flow(), serve)
-        case Gather():
-            return [_outcome(flow, serve) for flow in effect.flows]
-        case UserCall():
-            return effect.function(*effect.args)
-        case _:
-            raise AssertionError(f"nobody answers {effect}")
-
-
-def _outcome(flow: Flow[Any], serve: Callable[[Call], Command | RocketMQError | None]) -> Any:
-    try:
-        return play(flow, serve)
-    except RocketMQError as error:
-        return error
+def play_together(flows: Iterable[Flow[Any]], serve: Serve) -> list[Any]:
+    """Run flows at the same time; return the result or the error of each."""
+    return Interpreter(serve, FakeClock()).run_together(flows)
 
 
 # ---- what servers answer -------------------------------------------------------------------------

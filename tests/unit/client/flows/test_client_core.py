@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange.client.flows.client_core import TimerFacts
-from downrange.client.flows.effects import Flow, Pause, UserCall
+from downrange.client.flows.effects import Flow, Once, Pause, UserCall
 from downrange.client.flows.hooks import Hooks
 from downrange.errors import ConnectFailed, ConnectionLost, GroupTaken, NoPermission
 from downrange.options import ClientOptions, Credentials, FaultTolerance
@@ -207,14 +207,18 @@ def test_a_brokers_request_that_nobody_handles_is_not_supported() -> None:
     assert (answer.code, answer.remark) == (3, " request type 999 not supported")
 
 
-def test_a_broker_that_is_used_is_greeted_when_a_connection_to_it_stands() -> None:
+def test_a_broker_gets_a_heartbeat_on_every_new_connection() -> None:
     core = core_with(route("a"))
-    assert core.on_connect("a:10911") is None  # nobody is here yet
+    assert core.on_connect("a:10911") is None  # no group yet
     core.add_producer("shop", object())
     assert core.on_connect("ns:9876") is None
     flow = core.on_connect("a:10911")
     assert flow is not None
     assert heartbeat_of(expect_call(next(flow)))["producerDataSet"] == [{"groupName": "shop"}]
+    finish(flow, Command(0))
+    assert core.registered == {"a:10911"}
+    core.on_disconnect("a:10911")
+    assert core.registered == set()
 
 
 # ---- timers --------------------------------------------------------------------------------------
@@ -230,7 +234,7 @@ def test_routes_and_heartbeats_are_seen_to_in_the_background() -> None:
     assert next(heartbeats) == Pause(1.0)
     assert core.timers == {"routes": TimerFacts(7.0), "heartbeats": TimerFacts(9.0)}
     (refresh,) = next(routes).flows  # type: ignore[union-attr]
-    assert expect_call(next(refresh)).command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+    assert expect(Once, next(refresh)).key == ("route", "orders")
     (heartbeat,) = next(heartbeats).flows  # type: ignore[union-attr]
     assert expect_call(next(heartbeat)).command.code == RequestCode.HEART_BEAT
     assert routes.send([None]) == Pause(7.0)

@@ -15,6 +15,7 @@ from downrange.server.access.file import AccessFile, load_access
 from downrange.server.outputs import Peer
 from downrange.wire.command import Command
 from downrange.wire.signing import sign
+from tests.support.clock import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -243,14 +244,6 @@ def test_yaml_without_its_reader_is_answered_with_what_to_install(
 # ---- changes -------------------------------------------------------------------------------------
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def replaced(path: Path, text: str) -> None:
     """Put a new file in the old one's place, as careful editors do."""
     scratch = path.with_suffix(".new")
@@ -259,36 +252,36 @@ def replaced(path: Path, text: str) -> None:
 
 
 def test_changed_file_is_read_again_at_the_next_look(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeClock()
     path = written(tmp_path, "a.toml", TOML)
     file = AccessFile(path, clock=clock)
     before = file.rules
     replaced(path, "")
-    clock.now += 0.9
+    clock.seconds += 0.9
     assert not file.poll()
     assert file.rules is before
-    clock.now += 0.1
+    clock.seconds += 0.1
     assert file.poll()
     assert file.rules.account_count == 0
     assert file.check(signed(17, {}, "root-account", "root-secret"), PEER) is not None
 
 
 def test_file_that_did_not_change_is_not_read_again(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeClock()
     file = AccessFile(written(tmp_path, "a.toml", TOML), clock=clock)
     before = file.rules
-    clock.now += 5
+    clock.seconds += 5
     assert not file.poll()
     assert file.rules is before
 
 
 def test_change_that_keeps_size_and_inode_is_noticed_by_its_time(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeClock()
     path = written(tmp_path, "a.toml", ACCOUNT)
     file = AccessFile(path, clock=clock)
     path.write_text(ACCOUNT.replace("0123456", "6543210"), encoding="utf-8")
     os.utime(path, ns=(1, 1))
-    clock.now += 1
+    clock.seconds += 1
     assert file.poll()
     assert file.check(signed(28, {}, "app-account", "6543210"), PEER) is None
 
@@ -297,7 +290,7 @@ def test_change_that_keeps_size_and_inode_is_noticed_by_its_time(tmp_path: Path)
 def test_bad_change_keeps_the_old_rules_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    clock = Clock()
+    clock = FakeClock()
     path = written(tmp_path, "a.toml", TOML)
     file = AccessFile(path, clock=clock)
     if damage == "bad":
@@ -305,7 +298,7 @@ def test_bad_change_keeps_the_old_rules_with_one_warning(
     else:
         path.unlink()
     for _ in range(3):
-        clock.now += 1
+        clock.seconds += 1
         assert not file.poll()
     assert file.check(signed(17, {}, "root-account", "root-secret"), PEER) is None
     (warning,) = caplog.records
@@ -313,7 +306,7 @@ def test_bad_change_keeps_the_old_rules_with_one_warning(
     assert str(path) in warning.message
     assert warning.message.endswith("; the rules from before stay in force")
     replaced(path, ACCOUNT)
-    clock.now += 1
+    clock.seconds += 1
     assert file.poll()
     assert file.rules.account_count == 1
 

@@ -15,7 +15,8 @@ from downrange.client.flows.admin.clusters import ask_each, find_masters
 from downrange.client.flows.admin.topics import TopicSettings, topic_route, topic_settings
 from downrange.client.flows.effects import Flow, Once, Pause
 from downrange.client.flows.names import with_namespace
-from downrange.client.flows.routing.routes import ask_route, refresh_route, route_of
+from downrange.client.flows.routing.lookup import ask_route, refresh_route
+from downrange.client.flows.routing.routes import route_of
 from downrange.client.flows.validation import check_group, check_topic
 from downrange.errors import OptionError, RouteNotFound
 from downrange.wire.bodies import GroupConfig

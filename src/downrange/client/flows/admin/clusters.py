@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from downrange.client.flows.effects import Flow, Gather
-from downrange.client.flows.routing.name_servers import ask_name_server
 from downrange.client.flows.routing.routes import MASTER
 from downrange.errors import OptionError, RocketMQError, RouteNotFound
 from downrange.wire.bodies import ClusterBody, KeyValueBody, decode_body
-from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 
 if TYPE_CHECKING:
@@ -85,20 +84,8 @@ def cluster_facts(
 
 def _ask_cluster(core: ClientCore, deadline: float) -> Flow[ClusterBody]:
     command = Command(int(RequestCode.GET_BROKER_CLUSTER_INFO))
-    return decode_body(ClusterBody, (yield from ask_any_name_server(core, command, deadline)).body)
-
-
-def ask_any_name_server(core: ClientCore, command: Command, deadline: float) -> Flow[Command]:
-    """Ask one name server after the other until one answers; return the reply if it agreed.
-
-    Raises:
-        ServerError: It refused.
-        RocketMQError: Nobody answered.
-    """
-    reply = yield from ask_name_server(core, command, deadline)
-    if reply.code != ResponseCode.SUCCESS:
-        raise core.refused(reply, core.name_servers.addresses[0])
-    return reply
+    reply = yield from core.ask_name_server(command, deadline)
+    return decode_body(ClusterBody, reply.body)
 
 
 def _ask_version(

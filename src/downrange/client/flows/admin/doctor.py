@@ -17,8 +17,9 @@ import msgspec
 from downrange.client.flows.admin.clusters import AT_ONCE
 from downrange.client.flows.effects import Flow, Gather
 from downrange.client.flows.names import with_namespace
+from downrange.client.flows.routing.lookup import ask_route
 from downrange.client.flows.routing.membership import send_heartbeat
-from downrange.client.flows.routing.routes import MASTER, ask_route, route_of
+from downrange.client.flows.routing.routes import MASTER, route_of
 from downrange.errors import (
     CheckFailed,
     ConnectFailed,

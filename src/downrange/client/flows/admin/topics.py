@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from downrange.client.flows.admin.clusters import AT_ONCE, ask_any_name_server, ask_each
+from downrange.client.flows.admin.clusters import AT_ONCE, ask_each
 from downrange.client.flows.effects import Flow, Gather
 from downrange.client.flows.names import (
     with_namespace,
     without_namespace,
 )
-from downrange.client.flows.routing.routes import Route, ask_route, route_of
+from downrange.client.flows.routing.lookup import ask_route
+from downrange.client.flows.routing.routes import Route, route_of
 from downrange.errors import NotSupported, RocketMQError, RouteNotFound, TopicNotFound
 from downrange.model import QueueId
 from downrange.wire.bodies import (
@@ -116,7 +117,7 @@ def list_topics(core: ClientCore, *, deadline: float) -> Flow[list[TopicName]]:
 
 
 def _ask_names(core: ClientCore, code: RequestCode, deadline: float) -> Flow[list[str]]:
-    reply = yield from ask_any_name_server(core, Command(int(code)), deadline)
+    reply = yield from core.ask_name_server(Command(int(code)), deadline)
     return decode_body(TopicNamesBody, reply.body).topic_list
 
 

@@ -12,22 +12,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from downrange.client.flows.admin.messages import (
-    max_offset,
-    read_queues,
-    set_group_offset,
-    shown_queue,
-)
-from downrange.client.flows.consuming.pull import (
-    EVERYTHING,
-    PullStatus,
-    check_filter,
-    find_start,
-    pull,
-)
-from downrange.client.flows.effects import Flow, Gather, Once, Pause, Signal, UserCall, Wait
-from downrange.client.flows.names import with_namespace
-from downrange.client.flows.routing.routes import MASTER, refresh_route
+from downrange.client.flows.consuming.offsets import find_start, max_offset, set_group_offset
+from downrange.client.flows.consuming.pull import EVERYTHING, PullStatus, check_filter, pull
+from downrange.client.flows.effects import Flow, Gather, Pause, Signal, UserCall, Wait
+from downrange.client.flows.names import shown_queue, with_namespace
+from downrange.client.flows.routing.lookup import read_queues, refresh_route
+from downrange.client.flows.routing.routes import MASTER
 from downrange.client.flows.validation import check_group
 from downrange.errors import ClientClosed, OptionError, RocketMQError
 
@@ -35,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from downrange.client.flows.client_core import ClientCore
-    from downrange.client.flows.consuming.pull import Filter, Start
+    from downrange.client.flows.consuming.offsets import Start
+    from downrange.client.flows.consuming.pull import Filter
     from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId, QueueOffset, ReceivedMessage
     from downrange.options import PullOptions
@@ -237,7 +228,7 @@ class ConsumerCore:
             if route is seen or route is None:
                 continue
             self._topics[topic] = (message_filter, route)
-            queues = [shown_queue(self.core, queue) for queue in route.readable]
+            queues = [shown_queue(queue, self.core.options.namespace) for queue in route.readable]
             yield from self._add(
                 [
                     PullCursor(queue, "earliest", message_filter)
@@ -345,7 +336,7 @@ class ConsumerCore:
         topic = with_namespace(queue.topic, core.options.namespace)
         deadline = core.clock.now() + core.options.call_timeout
         try:
-            yield Once(("refresh", topic), lambda: refresh_route(core, topic, deadline))
+            yield from refresh_route(core, topic, deadline)
         except RocketMQError:
             return  # it is told by the pull that fails next
 

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import dataclasses
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from downrange.client.flows.admin.messages import (
-    group_offset,
-    max_offset,
-    min_offset,
-    named_queue,
-    read_messages,
-    search_offset,
-)
-from downrange.client.flows.names import with_namespace
-from downrange.client.flows.routing.routes import MASTER, find_readable
-from downrange.errors import OptionError, RouteNotFound
+from downrange.client.flows.names import named_queue, shown_queue, with_namespace
+from downrange.client.flows.routing.lookup import find_readable, find_replica
+from downrange.client.flows.routing.routes import MASTER
+from downrange.errors import OptionError
 from downrange.model import QueueId, QueueOffset, ReceivedMessage
 from downrange.wire.bodies import CheckClientBody, Subscription
 from downrange.wire.codes import PullFlag, RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import PullReply, PullRequest
+from downrange.wire.messages import received
+from downrange.wire.records import decode_records
 
 if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.effects import Flow
-
-#: Where to begin: where the group is (or at the first message when it has not begun), at the first
-#: message there is, at the next one to come, at what was stored from a time on, or at an offset.
-Start: TypeAlias = Literal["committed", "earliest", "latest"] | datetime | int
 
 _SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
 _SUSPEND: Final = int(PullFlag.SUSPEND)
@@ -202,8 +193,8 @@ def pull_raw(
         ServerError: The broker refused.
         RocketMQError: The broker did not answer.
     """
-    named = named_queue(core, queue)
-    address = yield from _find_replica(core, named, replica, deadline)
+    named = named_queue(queue, core.options.namespace)
+    address = yield from find_replica(core, named, replica, deadline)
     header = PullRequest(
         consumer_group=with_namespace(group, core.options.namespace),
         topic=named.topic,
@@ -231,14 +222,18 @@ def pull_raw(
     )
 
 
-def _find_replica(core: ClientCore, queue: QueueId, replica: int, deadline: float) -> Flow[str]:
-    """Return the address of the wanted replica, of the master, or of whichever there is."""
-    route = yield from find_readable(core, queue.topic, deadline)
-    replicas = route.brokers.get(queue.broker)
-    if not replicas:
-        problem = f" to broker {queue.broker!r}; there are {sorted(route.brokers)}"
-        raise RouteNotFound(queue.topic, core.name_servers.addresses, problem)
-    return replicas[replica if replica in replicas else min(replicas)]
+def read_messages(core: ClientCore, body: bytes, broker: str) -> list[ReceivedMessage]:
+    """Return the messages in a reply's body, with their topics as users know them."""
+    limit, namespace = core.options.body_bytes_max, core.options.namespace
+    messages: list[ReceivedMessage] = []
+    for record in decode_records(body):
+        messages += received(record, broker, body_bytes_max=limit)
+    if namespace is None:
+        return messages
+    return [
+        dataclasses.replace(message, queue=shown_queue(message.queue, namespace))
+        for message in messages
+    ]
 
 
 def check_filter(
@@ -262,32 +257,5 @@ def check_filter(
         subscription_data=subscription,
     )
     command = Command(int(RequestCode.CHECK_CLIENT_CONFIG), body=body.encode())
-    address = yield from _find_replica(core, route.readable[0], MASTER, deadline)
+    address = yield from find_replica(core, route.readable[0], MASTER, deadline)
     yield from core.ask(address, command, deadline, topic)
-
-
-def find_start(
-    core: ClientCore, queue: QueueId, group: str, start: Start, *, deadline: float
-) -> Flow[QueueOffset]:
-    """Return the offset that a start means now.
-
-    Raises:
-        OptionError: It means nothing.
-        RouteNotFound: Nobody knows the queue's broker.
-        RocketMQError: The broker did not answer.
-    """
-    if isinstance(start, int) and start >= 0:
-        return QueueOffset(start)
-    if isinstance(start, datetime):
-        return (yield from search_offset(core, queue, start, deadline=deadline))
-    if start == "latest":
-        return (yield from max_offset(core, queue, deadline=deadline))
-    if start == "committed":
-        committed = yield from group_offset(core, group, queue, deadline=deadline)
-        if committed is not None:
-            return committed
-    elif start != "earliest":
-        raise OptionError(
-            f"start={start!r} is no offset, no datetime, and none of committed, earliest, latest"
-        )
-    return (yield from min_offset(core, queue, deadline=deadline))

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Final, overload
 
 import msgspec
 
-from downrange.client.flows.effects import Flow, Once, Pause
+from downrange.client.flows.effects import Flow, Pause
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.prepare import Outgoing
 from downrange.client.flows.producing.retry_loop import SendRules, failure_of, send_with_retries
-from downrange.client.flows.routing.routes import refresh_route
+from downrange.client.flows.routing.lookup import refresh_route
 from downrange.errors import RocketMQError, RouteNotFound, SendFailed
 from downrange.model import Attempt, Message
 from downrange.wire.codes import RequestCode
@@ -201,10 +201,6 @@ def send_until(
 
 
 def _refresh(producer: ProducerCore, topic: str, *, until: float) -> Flow[None]:
-    """Ask for the route once for all who wait for it; without an answer the old one stays."""
-
-    def ask() -> Flow[Any]:
-        return refresh_route(producer.client, topic, until)
-
+    """Refresh the route; without an answer the old one stays."""
     with contextlib.suppress(RocketMQError):
-        yield Once(("route for another attempt", topic), ask)
+        yield from refresh_route(producer.client, topic, until)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.client.flows.names import without_namespace
 from downrange.client.flows.producing.trace_buffer import trace_of_recall
-from downrange.client.flows.routing.routes import refresh_route
-from downrange.errors import MalformedId, OptionError, RouteNotFound, server_error
+from downrange.client.flows.routing.lookup import find_master_or_proxy
+from downrange.errors import MalformedId, OptionError, server_error
 from downrange.wire.codes import ResponseCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import RecallReply, RecallRequest
@@ -16,7 +16,6 @@ from downrange.wire.recall_handles import RecallHandle, parse_recall_handle
 from downrange.wire.system_names import GROUP_TOPIC_PREFIXES
 
 if TYPE_CHECKING:
-    from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.effects import Flow
     from downrange.client.flows.producing.producer_core import ProducerCore
 
@@ -48,8 +47,9 @@ def _recall(
     producer: ProducerCore, handle: str, parsed: RecallHandle, deadline: float
 ) -> Flow[str]:
     client = producer.client
-    address = yield from _find_broker(client, parsed, deadline)
-    header = RecallRequest(parsed.topic, handle, producer.group, parsed.broker_name)
+    broker = parsed.broker_name
+    address = yield from find_master_or_proxy(client, parsed.topic, broker, deadline)
+    header = RecallRequest(parsed.topic, handle, producer.group, broker)
     reply = yield from client.call(address, request_command(header), deadline)
     topic = without_namespace(parsed.topic, client.options.namespace)
     is_success = reply.code == ResponseCode.SUCCESS
@@ -70,20 +70,3 @@ def _recall(
     if reply.code == _NOT_SUPPORTED:
         remark = "it cannot take messages back; brokers from 5.3.2 on can"
     raise server_error(reply.code, remark, address, topic)
-
-
-def _find_broker(client: ClientCore, parsed: RecallHandle, deadline: float) -> Flow[str]:
-    """Return the master that has the message, or else any of its topic: a proxy passes it on.
-
-    Raises:
-        RouteNotFound: There is none.
-    """
-    address = client.routes.master_of(parsed.broker_name)
-    if address is not None:
-        return address
-    route = yield from refresh_route(client, parsed.topic, deadline)
-    masters = {} if route is None else route.masters
-    if not masters:
-        problem = f": no broker can be asked for a message of broker {parsed.broker_name!r}."
-        raise RouteNotFound(parsed.topic, client.name_servers.addresses, problem)
-    return masters.get(parsed.broker_name) or next(iter(masters.values()))

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from downrange.client.flows.effects import Flow, Once, Signal, UserCall, Wait
+from downrange.client.flows.effects import Flow, Signal, UserCall, Wait
 from downrange.client.flows.names import without_namespace
 from downrange.client.flows.producing.prepare import Outgoing, prepare
 from downrange.client.flows.producing.retry_loop import find_route, send_with_retries
+from downrange.client.flows.routing.lookup import refresh_route
 from downrange.client.flows.routing.membership import ensure_registered
-from downrange.client.flows.routing.routes import Route, refresh_route
 from downrange.errors import InvalidMessage, RequestTimedOut, RocketMQError
 from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage, SendReceipt
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.producing.producer_core import ProducerCore
     from downrange.client.flows.producing.retry_loop import SendRules
     from downrange.client.flows.routing.queue_picker import RoundRobin
+    from downrange.client.flows.routing.routes import Route
     from downrange.client.flows.routing.selectors import Selector
 
 _REPLY_TYPE: Final = "reply"
@@ -169,7 +170,7 @@ def _find_replies(client: ClientCore, topic: str, deadline: float) -> Flow[Route
     route = client.routes.get(topic)
     if route is None:
         try:
-            route = yield Once(("route", topic), lambda: refresh_route(client, topic, deadline))
+            route = yield from refresh_route(client, topic, deadline)
         except RocketMQError:
             return None  # the brokers of the request's own topic may do
     return route

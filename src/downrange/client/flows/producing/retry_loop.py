@@ -32,7 +32,7 @@ from downrange.client.flows.hooks import (
 )
 from downrange.client.flows.producing.attempt import plain_command, receipt_of, send_command
 from downrange.client.flows.producing.trace_buffer import trace_of_send
-from downrange.client.flows.routing.routes import Route, find_writable, refresh_route
+from downrange.client.flows.routing.lookup import find_send_address, find_writable
 from downrange.client.flows.routing.selectors import (
     ByHash,
     ByRandom,
@@ -49,7 +49,6 @@ from downrange.errors import (
     InvalidMessage,
     NoPermission,
     RocketMQError,
-    RouteNotFound,
     SendFailed,
     SendForbidden,
     SendNotPermitted,
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.producing.prepare import Outgoing
     from downrange.client.flows.producing.producer_core import ProducerCore
     from downrange.client.flows.routing.queue_picker import RoundRobin
+    from downrange.client.flows.routing.routes import Route
     from downrange.client.flows.routing.selectors import Selector
     from downrange.wire.command import Command
 
@@ -137,7 +137,7 @@ def send_with_retries(
         )
         address = route.masters.get(queue.broker)
         if address is None:
-            address = yield from find_target(producer, queue, deadline)
+            address = yield from find_send_address(client, queue, deadline)
         if client.options.vip_channel:
             address = vip_address(address)
         until, limit = deadline, producer.options.attempt_timeout
@@ -212,7 +212,7 @@ def attempt_oneway(
         )
     address = route.masters.get(queue.broker)
     if address is None:
-        address = yield from find_target(producer, queue, deadline)
+        address = yield from find_send_address(client, queue, deadline)
     if client.options.vip_channel:
         address = vip_address(address)
     if producer.is_plain:
@@ -276,26 +276,6 @@ def _choose(
     except Exception as error:  # the user's code may raise anything
         raise selector_failed(target, error) from error
     return check_selected(target, chosen, route.writable)
-
-
-def find_target(producer: ProducerCore, queue: QueueId, deadline: float) -> Flow[str]:
-    """Return the master's address of a broker that the route in use does not name.
-
-    Raises:
-        RouteNotFound: The name server does not know it either.
-    """
-    client = producer.client
-    address = client.routes.master_of(queue.broker)
-    if address is not None:
-        return address
-    route = yield from refresh_route(client, queue.topic, deadline)
-    if route is None or queue.broker not in route.masters:
-        raise RouteNotFound(
-            queue.topic,
-            client.name_servers.addresses,
-            f": broker {queue.broker!r} is not known there, or has no master now.",
-        )
-    return route.masters[queue.broker]
 
 
 def vip_address(address: str) -> str:

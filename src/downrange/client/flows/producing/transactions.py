@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from downrange.client.flows.admin.messages import read_messages
+from downrange.client.flows.consuming.pull import read_messages
 from downrange.client.flows.effects import Flow, UserCall
 from downrange.client.flows.hooks import EndTransactionContext, run_observers
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.permits import Permits
 from downrange.client.flows.producing.prepare import Outgoing, prepare
-from downrange.client.flows.producing.retry_loop import find_route, find_target
+from downrange.client.flows.producing.retry_loop import find_route
 from downrange.client.flows.producing.trace_buffer import trace_of_end_transaction
+from downrange.client.flows.routing.lookup import find_send_address
 from downrange.client.flows.routing.membership import ensure_registered
 from downrange.errors import (
     InvalidMessage,
@@ -153,7 +154,7 @@ def end(
     remark = None if error is None else f"the local work failed: {error!r}"
     deadline = producer.deadline(None)
     try:
-        address = yield from find_target(producer, half.queue, deadline)
+        address = yield from find_send_address(producer.client, half.queue, deadline)
         yield from _send_end(producer, half, address, outcome, remark)
     except RocketMQError as problem:
         producer.report(f"telling {half.queue.broker} {outcome.name} of {half.message_id}", problem)

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from downrange.client.flows.effects import Call, Flow
-from downrange.errors import NoNameServer, TransportError, no_name_server_answered
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.effects import Randomness
-    from downrange.wire.command import Command
 
 
 class NameServers:
@@ -56,35 +51,3 @@ class NameServers:
         """Go on to the next one when this one is in use: it did not answer."""
         if self._addresses and self._addresses[self._current] == address:
             self._current = (self._current + 1) % len(self._addresses)
-
-
-def ask_name_server(core: ClientCore, command: Command, deadline: float) -> Flow[Command]:
-    """Ask one name server after the other until one answers; return the reply, whatever its code.
-
-    Raises:
-        NoNameServer: No address is known.
-        TransportError: Nobody answered; names all who were asked.
-    """
-    addresses = core.name_servers.addresses
-    if not addresses:
-        raise NoNameServer(
-            "no name server address is known; give one such as '127.0.0.1:9876', or a "
-            "discovery_url in the client's options"
-        )
-    failures: list[TransportError] = []
-    for index, address in enumerate(addresses):
-        now = core.clock.now()
-        # Nobody may use up the time of those who come after it.
-        share = (deadline - now) / (len(addresses) - index)
-        attempt = min(deadline, now + max(share, 0.0))
-        try:
-            if core.is_plain:
-                reply: Command = yield Call(address, command, attempt)
-            else:
-                reply = yield from core.call(address, command, attempt)
-        except TransportError as error:
-            failures.append(error)
-            core.name_servers.pass_over(address)
-        else:
-            return reply
-    raise no_name_server_answered(failures) from failures[-1]

@@ -11,27 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from downrange.client.flows.effects import Flow, Gather, Once
-from downrange.client.flows.routing.name_servers import ask_name_server
-from downrange.errors import RocketMQError, RouteNotFound, server_error
 from downrange.model import QueueId
-from downrange.wire.bodies import RouteBody, decode_body
-from downrange.wire.codes import Permission, ResponseCode
-from downrange.wire.fields import request_command
-from downrange.wire.headers import RouteRequest
+from downrange.wire.bodies import RouteBody
+from downrange.wire.codes import Permission
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from downrange.client.flows.client_core import ClientCore
     from downrange.wire.bodies import BrokerQueues
 
 MASTER: Final = 0
 _READ: Final = int(Permission.READ)
 _WRITE: Final = int(Permission.WRITE)
-_NOT_FOUND: Final = int(ResponseCode.TOPIC_NOT_EXIST)
-#: How many routes are asked for at the same time in the background.
-_REFRESHED_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,108 +180,3 @@ def _same(one: RouteBody, other: RouteBody) -> bool:
         and one.order_topic_conf == other.order_topic_conf
         and one.topic_queue_mapping_by_broker == other.topic_queue_mapping_by_broker
     )
-
-
-# ---- finding -------------------------------------------------------------------------------------
-
-
-def ask_route(core: ClientCore, topic: str, deadline: float) -> Flow[RouteBody | None]:
-    """Ask a name server for a topic's route; None when it knows none.
-
-    Raises:
-        RocketMQError: No name server answered, or it refused.
-    """
-    header = RouteRequest(topic, accept_standard_json_only=True)
-    reply = yield from ask_name_server(core, request_command(header), deadline)
-    if reply.code == _NOT_FOUND:
-        return None
-    if reply.code != ResponseCode.SUCCESS:
-        raise server_error(reply.code, reply.remark, core.name_servers.addresses[0], topic)
-    return decode_body(RouteBody, reply.body)
-
-
-def refresh_route(core: ClientCore, topic: str, deadline: float) -> Flow[Route | None]:
-    """Ask for a topic's route and keep it; None when the name server knows none."""
-    body = yield from ask_route(core, topic, deadline)
-    return None if body is None else core.routes.replace(route_of(topic, body))
-
-
-def find_readable(core: ClientCore, topic: str, deadline: float) -> Flow[Route]:
-    """Return a route that can be read from, out of the cache or from a name server.
-
-    Raises:
-        RouteNotFound: There is none.
-    """
-    route = core.routes.get(topic)
-    if route is None or not route.readable or route.is_borrowed:
-        route = yield Once(("route", topic), lambda: refresh_route(core, topic, deadline))
-    if route is None or not route.readable:
-        raise _not_found(core, topic, ".")
-    return route
-
-
-def find_writable(
-    core: ClientCore, topic: str, deadline: float, *, default_topic: str | None, queue_count: int
-) -> Flow[Route]:
-    """Return a route that can be sent to, out of the cache or from a name server.
-
-    Args:
-        core: The client.
-        topic: The topic, as servers know it.
-        deadline: When to give up.
-        default_topic: Whose route a missing topic borrows; None borrows none.
-        queue_count: How many queues per broker it then has at most.
-
-    Raises:
-        RouteNotFound: There is none.
-        RocketMQError: No name server answered.
-    """
-    route = core.routes.get(topic)
-    if route is None or not route.writable:
-        # Not shared with those who read, whom a borrowed route would mislead.
-        route = yield Once(
-            ("writable", topic),
-            lambda: _look_up(core, topic, deadline, default_topic, queue_count),
-        )
-    assert route is None or isinstance(route, Route)
-    if route is not None and route.writable:
-        return route
-    if route is not None:
-        raise _not_found(
-            core, topic, ": no broker with a master lets it be written to. Check its permission."
-        )
-    why = (
-        f", and the cluster does not create topics automatically (no {default_topic} route)."
-        if default_topic is not None
-        else "."
-    )
-    raise _not_found(core, topic, f"{why}\n  Create it with `downrange topic create {topic}`.")
-
-
-def _look_up(
-    core: ClientCore, topic: str, deadline: float, default_topic: str | None, queue_count: int
-) -> Flow[Route | None]:
-    route = yield from refresh_route(core, topic, deadline)
-    if route is not None or default_topic is None:
-        return route
-    body = yield from ask_route(core, default_topic, deadline)
-    if body is None:
-        return None
-    return core.routes.replace(route_of(topic, body, queue_count_max=queue_count))
-
-
-def _not_found(core: ClientCore, topic: str, problem: str) -> RouteNotFound:
-    return RouteNotFound(topic, core.name_servers.addresses, problem)
-
-
-def refresh_all(core: ClientCore, topics: Iterable[str] | None = None) -> Flow[int]:
-    """Ask for the routes of all used topics; return how many could not be had.
-
-    A topic that the name server does not know, any more or yet, keeps what it has.
-    """
-    names = core.routes.topics() if topics is None else list(topics)
-    deadline = core.clock.now() + core.options.call_timeout
-    outcomes: list[object] = yield Gather(
-        [refresh_route(core, topic, deadline) for topic in names], _REFRESHED_AT_ONCE
-    )
-    return sum(isinstance(outcome, RocketMQError) for outcome in outcomes)

@@ -103,7 +103,7 @@ def test_creation_waits_until_the_name_server_shows_all_brokers() -> None:
     answers += [reply(body=route(brokers, queues=8)) for brokers in ("a", "ab")]
     servers.answer(NAME_SERVER, RequestCode.GET_ROUTEINFO_BY_TOPIC, *answers)
     servers.run(create_topic(servers.core, "orders", deadline=DEADLINE))
-    assert len(servers.pauses) == 2
+    assert len(servers.interpreter.pauses) == 2
 
 
 def test_creation_says_so_when_the_name_server_never_shows_it() -> None:

@@ -1,34 +1,23 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pytest
 
 from downrange.client.flows.admin.messages import (
-    earliest_store_time,
-    group_offset,
-    max_offset,
-    min_offset,
-    publish_queues,
     query_messages,
-    read_queues,
-    search_offset,
-    set_group_offset,
     view_message,
 )
-from downrange.client.flows.routing.routes import route_of
 from downrange.errors import (
     ConnectFailed,
     NoPermission,
     NotFound,
-    OptionError,
     RouteNotFound,
     ServerFailure,
 )
 from downrange.model import QueueId
 from downrange.wire.codes import RequestCode, ResponseCode
-from downrange.wire.headers import EarliestTimeReply, OffsetReply, QueryReply
+from downrange.wire.headers import QueryReply
 from downrange.wire.ids import OffsetId
 from tests.unit.client.flows.fake_servers import (
     NAME_SERVER,
@@ -38,11 +27,6 @@ from tests.unit.client.flows.fake_servers import (
     reply,
     route,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from downrange.client.flows.effects import Flow
 
 DEADLINE = 103.0
 QUEUE = QueueId("orders", "a", 1)
@@ -55,122 +39,6 @@ def servers_with(brokers: str = "a", *, namespace: str | None = None) -> FakeSer
     servers = FakeServers(namespace=namespace)
     servers.answer_route("orders" if namespace is None else f"{namespace}%orders", route(brokers))
     return servers
-
-
-# ---- queues and offsets --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("find", [publish_queues, read_queues])
-def test_queues_carry_the_name_that_users_know(
-    find: Callable[..., Flow[list[QueueId]]],
-) -> None:
-    for namespace in (None, "prod"):
-        servers = servers_with(namespace=namespace)
-        queues = servers.run(find(servers.core, "orders", deadline=DEADLINE))
-        assert queues == [QueueId("orders", "a", 0), QueueId("orders", "a", 1)]
-
-
-def test_queues_to_send_to_are_never_borrowed() -> None:
-    servers = servers_with()
-    servers.answer_route("TBW102", route())
-    with pytest.raises(RouteNotFound, match="'ordres'"):
-        servers.run(publish_queues(servers.core, "ordres", deadline=DEADLINE))
-
-
-def test_offsets_of_a_queue_are_asked_of_its_master() -> None:
-    servers = servers_with("ab", namespace="prod")
-    servers.answer("a:1", RequestCode.GET_MAX_OFFSET, reply(OffsetReply(9)))
-    servers.answer("a:1", RequestCode.GET_MIN_OFFSET, reply(OffsetReply(4)))
-    assert servers.run(max_offset(servers.core, QUEUE, deadline=DEADLINE)) == 9
-    assert servers.run(min_offset(servers.core, QUEUE, deadline=DEADLINE)) == 4
-    fields = servers.fields(RequestCode.GET_MIN_OFFSET)
-    assert fields == {"topic": "prod%orders", "queueId": "1"}
-
-
-def test_offset_of_a_broker_without_a_master_is_an_error_that_names_it() -> None:
-    servers = FakeServers()
-    servers.answer_route("orders", route("ab", without_master="a"))
-    with pytest.raises(RouteNotFound, match=r"broker 'a': it has no master; these have: \['b'\]"):
-        servers.run(max_offset(servers.core, QUEUE, deadline=DEADLINE))
-
-
-def test_offset_of_a_broker_that_has_gone_with_its_topic_is_an_error() -> None:
-    servers = servers_with("b")
-    servers.run(read_queues(servers.core, "orders", deadline=DEADLINE))
-    servers.answer_route("orders", None)
-    with pytest.raises(RouteNotFound, match=r"broker 'a': it has no master; these have: \[\]"):
-        servers.run(max_offset(servers.core, QUEUE, deadline=DEADLINE))
-
-
-def test_master_that_was_unknown_is_asked_for_again() -> None:
-    servers = FakeServers()
-    servers.answer_route("orders", route("ab", without_master="a"))
-    servers.run(read_queues(servers.core, "orders", deadline=DEADLINE))
-    servers.answer_route("orders", route("ab"))
-    servers.answer("a:1", RequestCode.GET_MAX_OFFSET, reply(OffsetReply(9)))
-    assert servers.run(max_offset(servers.core, QUEUE, deadline=DEADLINE)) == 9
-
-
-def test_offset_of_a_topic_that_may_not_be_read_is_told_all_the_same() -> None:
-    servers = FakeServers()
-    servers.answer_route("orders", route("a", perm=2))
-    servers.answer("a:1", RequestCode.GET_MAX_OFFSET, reply(OffsetReply(9)))
-    assert servers.run(max_offset(servers.core, QUEUE, deadline=DEADLINE)) == 9
-
-
-def test_borrowed_route_does_not_make_a_topic_exist() -> None:
-    servers = FakeServers()
-    servers.answer_route("orders", None)
-    servers.core.routes.replace(route_of("orders", route("a"), queue_count_max=4))
-    with pytest.raises(RouteNotFound, match="downrange topic create orders"):
-        servers.run(max_offset(servers.core, QUEUE, deadline=DEADLINE))
-
-
-def test_search_by_time_asks_in_milliseconds() -> None:
-    servers = servers_with()
-    servers.answer("a:1", RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, reply(OffsetReply(5)))
-    assert servers.run(search_offset(servers.core, QUEUE, AT, deadline=DEADLINE)) == 5
-    fields = servers.fields(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
-    assert fields["timestamp"] == "1700000000123"
-
-
-def test_search_by_time_wants_a_time_zone() -> None:
-    servers = servers_with()
-    with pytest.raises(OptionError, match="does not say its time zone"):
-        servers.run(search_offset(servers.core, QUEUE, AT.replace(tzinfo=None), deadline=DEADLINE))
-
-
-def test_earliest_store_time_is_none_for_an_empty_queue() -> None:
-    servers = servers_with()
-    code = RequestCode.GET_EARLIEST_MSG_STORETIME
-    servers.answer("a:1", code, reply(EarliestTimeReply(5_000)), reply(EarliestTimeReply(-1)))
-    found = servers.run(earliest_store_time(servers.core, QUEUE, deadline=DEADLINE))
-    assert found == datetime.fromtimestamp(5, UTC)
-    assert servers.run(earliest_store_time(servers.core, QUEUE, deadline=DEADLINE)) is None
-
-
-def test_progress_of_a_group_is_none_when_it_has_not_begun() -> None:
-    servers = servers_with(namespace="prod")
-    code = RequestCode.QUERY_CONSUMER_OFFSET
-    servers.answer("a:1", code, reply(OffsetReply(7)), refusal(ResponseCode.QUERY_NOT_FOUND))
-    assert servers.run(group_offset(servers.core, "audit", QUEUE, deadline=DEADLINE)) == 7
-    assert servers.run(group_offset(servers.core, "audit", QUEUE, deadline=DEADLINE)) is None
-    assert servers.fields(code) == {
-        "consumerGroup": "prod%audit",
-        "topic": "prod%orders",
-        "queueId": "1",
-        "setZeroIfNotFound": "false",
-    }
-
-
-def test_progress_of_a_group_is_recorded_and_a_refusal_told() -> None:
-    servers = servers_with()
-    code = RequestCode.UPDATE_CONSUMER_OFFSET
-    servers.answer("a:1", code, reply(), refusal(ResponseCode.NO_PERMISSION))
-    servers.run(set_group_offset(servers.core, "audit", QUEUE, 3, deadline=DEADLINE))
-    assert servers.fields(code)["commitOffset"] == "3"
-    with pytest.raises(NoPermission, match="a:1"):
-        servers.run(set_group_offset(servers.core, "audit", QUEUE, 3, deadline=DEADLINE))
 
 
 # ---- messages by id ------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.client.flows.consuming.consumer_core import ConsumerCore, at_once
-from downrange.client.flows.consuming.pull import EVERYTHING, Filter, Start, by_sql
+from downrange.client.flows.consuming.pull import EVERYTHING, Filter, by_sql
 from downrange.client.flows.effects import Call, Flow, Gather, Wait
-from downrange.client.flows.routing.routes import refresh_all
+from downrange.client.flows.routing.lookup import refresh_all
 from downrange.errors import (
     ClientClosed,
     ConnectFailed,
@@ -28,6 +28,8 @@ from tests.unit.client.flows.fake_servers import FakeServers, record, refusal, r
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from downrange.client.flows.consuming.offsets import Start
 
 A0 = QueueId("orders", "a", 0)
 A1 = QueueId("orders", "a", 1)
@@ -208,7 +210,7 @@ def test_reader_wakes_up_when_a_message_arrives() -> None:
         world.ends[A1] = 1
         world.fetch()
 
-    world.servers.on_wait = [lambda: None, arrive]
+    world.servers.interpreter.on_wait = [lambda: None, arrive]
     assert world.poll() == []
     assert world.poll() == [(A1, 0)]
 
@@ -223,7 +225,7 @@ def test_reader_goes_on_waiting_when_another_one_was_faster() -> None:
         world.fetch()
         assert world.state.take(1)
 
-    world.servers.on_wait = [steal]
+    world.servers.interpreter.on_wait = [steal]
     assert world.poll() == []
 
 
@@ -238,7 +240,7 @@ def test_reader_does_not_overrun_a_broker_that_holds_nothing_back() -> None:
     world = World(queues=1)
     world.assign()
     world.fetch(pulls=3)
-    assert world.servers.pauses == [0.05, 0.05, 0.05]
+    assert world.servers.interpreter.pauses == [0.05, 0.05, 0.05]
 
 
 def test_reader_asks_again_at_once_when_the_broker_held_its_pull_back() -> None:
@@ -251,7 +253,7 @@ def test_reader_asks_again_at_once_when_the_broker_held_its_pull_back() -> None:
 
     world.servers.answer("a:1", PULL, hold_back)
     world.fetch(pulls=3)
-    assert world.servers.pauses == []
+    assert world.servers.interpreter.pauses == []
 
 
 def test_reader_fetches_no_more_than_may_be_buffered() -> None:
@@ -275,7 +277,7 @@ def test_reader_that_waits_is_told_when_it_is_closed() -> None:
     world = World()
     world.assign()
     world.fetch()
-    world.servers.on_wait = [world.state.close]
+    world.servers.interpreter.on_wait = [world.state.close]
     with pytest.raises(ClientClosed, match="group 'audit'"):
         world.poll()
 
@@ -302,7 +304,7 @@ def _from(flow: Flow[None], answer: object) -> Flow[None]:
 def test_reader_that_waits_goes_on_when_everything_is_taken_from_it() -> None:
     world = World()
     world.assign()
-    world.servers.on_wait = [world.state.drop_all]
+    world.servers.interpreter.on_wait = [world.state.drop_all]
     assert world.poll() == []
 
 
@@ -472,7 +474,7 @@ def test_pauses_between_failed_pulls_grow_to_a_limit() -> None:
     world.assign()
     world.close("a")
     world.fetch(pulls=8)
-    assert world.servers.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0, 3.0]
+    assert world.servers.interpreter.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0, 3.0]
 
 
 def test_failed_pull_asks_where_the_broker_is_now() -> None:

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from downrange.client.flows.consuming.pull import (
     EVERYTHING,
     PullStatus,
-    Start,
     by_sql,
     by_tags,
     check_filter,
-    find_start,
     pull,
 )
 from downrange.errors import NoPermission, OptionError, RouteNotFound, ServerFailure
@@ -19,7 +15,7 @@ from downrange.model import QueueId
 from downrange.wire.bodies import CheckClientBody, decode_body
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
-from downrange.wire.headers import OffsetReply, PullReply
+from downrange.wire.headers import PullReply
 from tests.unit.client.flows.fake_servers import FakeServers, record, refusal, reply, route
 
 DEADLINE = 130.0
@@ -193,42 +189,3 @@ def test_expression_is_shown_to_a_broker_before_it_is_used() -> None:
     assert body.subscription_data.expression_type == "SQL92"
     with pytest.raises(ServerFailure, match="no SQL92 here"):
         servers.run(check_filter(servers.core, "orders", "audit", message_filter, DEADLINE))
-
-
-# ---- beginning -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("start", "offset"),
-    [
-        ("earliest", 1),
-        ("latest", 9),
-        ("committed", 5),
-        (datetime.fromtimestamp(1, UTC), 3),
-        (0, 0),
-        (6, 6),
-    ],
-)
-def test_start_means_an_offset(start: Start, offset: int) -> None:
-    servers = servers_with()
-    servers.answer("a:1", RequestCode.GET_MIN_OFFSET, reply(OffsetReply(1)))
-    servers.answer("a:1", RequestCode.GET_MAX_OFFSET, reply(OffsetReply(9)))
-    servers.answer("a:1", RequestCode.QUERY_CONSUMER_OFFSET, reply(OffsetReply(5)))
-    servers.answer("a:1", RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, reply(OffsetReply(3)))
-    assert servers.run(find_start(servers.core, QUEUE, "audit", start, deadline=DEADLINE)) == offset
-
-
-def test_start_of_a_group_that_has_not_begun_is_the_first_message() -> None:
-    servers = servers_with()
-    servers.answer("a:1", RequestCode.GET_MIN_OFFSET, reply(OffsetReply(1)))
-    code = RequestCode.QUERY_CONSUMER_OFFSET
-    servers.answer("a:1", code, refusal(ResponseCode.QUERY_NOT_FOUND))
-    flow = find_start(servers.core, QUEUE, "audit", "committed", deadline=DEADLINE)
-    assert servers.run(flow) == 1
-
-
-@pytest.mark.parametrize("start", [-1, "first"])
-def test_start_that_means_nothing_is_refused(start: Start) -> None:
-    servers = servers_with()
-    with pytest.raises(OptionError, match=f"start={start!r}"):
-        servers.run(find_start(servers.core, QUEUE, "audit", start, deadline=DEADLINE))

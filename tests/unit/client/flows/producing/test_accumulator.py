@@ -21,7 +21,7 @@ from downrange.errors import (
 )
 from downrange.model import Attempt, Message, QueueId, QueueOffset, SendReceipt
 from downrange.options import AutoBatch
-from tests.unit.client.flows.clock import FakeClock
+from tests.support.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

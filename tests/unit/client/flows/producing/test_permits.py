@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from downrange.client.flows.effects import Wait
 from downrange.client.flows.producing.permits import Permits
 from downrange.errors import OptionError, TooManySends
-from tests.unit.client.flows.clock import FakeClock
+from tests.support.clock import FakeClock
 
 if TYPE_CHECKING:
     from downrange.client.flows.effects import Flow

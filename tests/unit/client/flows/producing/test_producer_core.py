@@ -25,7 +25,7 @@ from downrange.options import AutoBatch, ClientOptions, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from tests.unit.client.flows.stepping import (
-    answer_ask,
+    answer_user_call,
     body,
     clock_of,
     core_with,
@@ -167,7 +167,7 @@ def test_messages_that_wait_to_be_gathered_are_sent_when_closing() -> None:
     closing = producer.exit(105.0)
     expect(Wait, next(closing))
     assert holding.signal.is_fired
-    outgoing = answer_ask(flow.send(True))
+    outgoing = answer_user_call(flow.send(True))
     finish(flow, stored(expect_call(flow.send(outgoing))))
     finish(closing, True)
 
@@ -392,7 +392,7 @@ def batch(producer: ProducerCore) -> Flow[Any]:
 
 def until_sent(flow: Flow[Any]) -> Any:
     """Step a list's flow until it has taken its messages and made a request of them."""
-    return flow.send(answer_ask(flow.send(answer_ask(next(flow)))))
+    return flow.send(answer_user_call(flow.send(answer_user_call(next(flow)))))
 
 
 def test_back_pressure_counts_each_request_of_a_list() -> None:
@@ -403,7 +403,7 @@ def test_back_pressure_counts_each_request_of_a_list() -> None:
     assert wait.signal.is_fired
     call = expect_call(flow.send(True))
     assert producer.permits.in_flight == 10
-    no_more = answer_ask(flow.send(stored(call)))
+    no_more = answer_user_call(flow.send(stored(call)))
     assert producer.permits.in_flight == 9
     assert finish(flow, no_more).request_count == 1
 
@@ -429,7 +429,7 @@ def test_small_messages_travel_together() -> None:
     leader, second = sent(producer), submitted(producer, Message("orders", b"2"))
     assert expect(Wait, next(leader)).deadline == pytest.approx(100.01)
     joined = expect(Wait, next(second))
-    call = expect_call(leader.send(answer_ask(leader.send(False))))
+    call = expect_call(leader.send(answer_user_call(leader.send(False))))
     assert call.command.code == RequestCode.SEND_BATCH_MESSAGE
     first = finish(leader, stored(call, offset=7))
     assert joined.signal.is_fired
@@ -442,7 +442,7 @@ def test_small_messages_travel_together() -> None:
 def test_a_lone_message_goes_by_itself() -> None:
     flow = sent(gathering())
     next(flow)
-    call = expect_call(flow.send(answer_ask(flow.send(False))))
+    call = expect_call(flow.send(answer_user_call(flow.send(False))))
     assert call.command.code == RequestCode.SEND_MESSAGE_V2
 
 
@@ -450,7 +450,7 @@ def test_a_message_for_a_chosen_queue_is_gathered_for_that_queue() -> None:
     chosen = QueueId("orders", "b", 3)
     flow = sent(gathering(), target=chosen)
     next(flow)
-    call = expect_call(flow.send(answer_ask(flow.send(False))))
+    call = expect_call(flow.send(answer_user_call(flow.send(False))))
     assert (call.address, call.command.fields["e"]) == ("b:10911", "3")
 
 
@@ -494,7 +494,7 @@ def test_traces_are_sent_in_the_background_by_a_producer_of_their_own() -> None:
     expect(Wait, next(loop))
     clock_of(producer).seconds += 5.0
     (flow,) = expect(Gather, loop.send(False)).flows
-    call = expect_call(flow.send(answer_ask(next(flow))))
+    call = expect_call(flow.send(answer_user_call(next(flow))))
     fields = call.command.fields
     assert (fields["b"], fields["a"]) == ("traces", "_INNER_TRACE_PRODUCER-shop-PRODUCE-1")
     assert call.deadline == 110.0
@@ -513,7 +513,7 @@ def test_traces_are_sent_when_closing_as_far_as_there_is_time() -> None:
     play(sent(producer), stored)
     closing = producer.exit(101.0)
     (flow,) = expect(Gather, next(closing)).flows
-    assert expect_call(flow.send(answer_ask(next(flow)))).deadline == 101.0
+    assert expect_call(flow.send(answer_user_call(next(flow)))).deadline == 101.0
 
 
 def test_a_trace_that_cannot_be_sent_fails_nothing() -> None:

@@ -70,7 +70,7 @@ def push(
 
 def answered_with(here: Asking, command: Command) -> None:
     """Let a reply come while the request waits."""
-    here.servers.on_wait.append(lambda: here.run(here.client.answer("a:1", command)))
+    here.servers.interpreter.on_wait.append(lambda: here.run(here.client.answer("a:1", command)))
 
 
 # ---- asking --------------------------------------------------------------------------------------

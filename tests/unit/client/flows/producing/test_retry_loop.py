@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.client.flows.effects import Flow, Once, UserCall
+from downrange.client.flows.effects import Call, Flow, Once, UserCall
 from downrange.client.flows.hooks import Hooks, SendContext
 from downrange.client.flows.producing.attempt import FORMS_MAX, send_command
 from downrange.client.flows.producing.prepare import prepare, prepare_batch
@@ -678,19 +678,24 @@ def test_a_broker_that_no_route_names_is_asked_for_again(sent: Any) -> None:
     producer = producer_with(route("a"))
     rules = (producer.waiting_rules,) if sent is send_with_retries else ()
     flow = sent(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0, *rules, CHOSEN)
-    call = expect_call(next(flow))
-    assert call.command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
-    assert expect_call(flow.send(routed(body("a", "b")))).address == "b:10911"
+    calls: list[Call] = []
+
+    def serve(call: Call) -> Command:
+        calls.append(call)
+        return routed(body("a", "b")) if len(calls) == 1 else stored(call)
+
+    play(flow, serve)
+    assert calls[0].command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+    assert calls[1].address == "b:10911"
 
 
 @pytest.mark.parametrize(
     "said", [None, body("a"), body("a", "b", masterless=["b"])], ids=["none", "other", "masterless"]
 )
-def test_a_broker_that_nobody_knows_is_an_error(said: Any) -> None:
+def test_a_broker_without_a_known_master_is_an_error(said: Any) -> None:
     flow = sending(producer_with(route("a")), target=CHOSEN)
-    next(flow)
     with pytest.raises(RouteNotFound, match="broker 'b' is not known there"):
-        flow.send(routed(said))
+        play(flow, lambda _: routed(said))
 
 
 # ---- health --------------------------------------------------------------------------------------

@@ -29,17 +29,7 @@ from downrange.errors import RocketMQError
 from downrange.model import Message, QueueId, QueueOffset, SendReceipt, SendStatus
 from downrange.options.clients import Trace
 from downrange.wire.codes import TransactionFlag
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.time = 100.0
-
-    def now(self) -> float:
-        return self.time
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000
+from tests.support.clock import FakeClock
 
 
 def buffer(**options: Any) -> TraceBuffer:
@@ -108,7 +98,7 @@ def test_buffer_gives_what_has_waited_long_enough() -> None:
 def test_waiting_is_counted_from_the_oldest_record() -> None:
     traces = TraceBuffer(Trace(flush_interval=5.0), clock := FakeClock())
     traces.add(pub(1))
-    clock.time = 103.0
+    clock.seconds = 103.0
     traces.add(pub(2))
     assert traces.due_in(103.0) == 2.0
     assert traces.due_in(109.0) == 0.0
@@ -279,11 +269,11 @@ def test_loop_sends_what_has_waited_long_enough() -> None:
     traces = TraceBuffer(Trace(flush_interval=5.0), clock := FakeClock())
     loop = trace_loop(traces, send)
     next(loop)
-    clock.time = 102.0
+    clock.seconds = 102.0
     traces.add(pub(1))
-    clock.time = 105.0
+    clock.seconds = 105.0
     assert loop.send(False) == Wait(traces.ready, 107.0)
-    clock.time = 107.0
+    clock.seconds = 107.0
     assert isinstance(loop.send(False), Gather)
 
 

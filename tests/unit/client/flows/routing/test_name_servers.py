@@ -6,7 +6,7 @@ import pytest
 
 from downrange.client.flows.effects import UserCall
 from downrange.client.flows.hooks import Hooks
-from downrange.client.flows.routing.name_servers import NameServers, ask_name_server
+from downrange.client.flows.routing.name_servers import NameServers
 from downrange.errors import (
     CallTimeout,
     ConnectFailed,
@@ -80,7 +80,7 @@ def test_nobody_is_passed_over_where_there_is_nobody() -> None:
 def test_the_one_that_answered_is_asked_again() -> None:
     core = core_with(name_servers=["a:1", "b:1"], randomness=FakeRandomness(1))
     for _ in range(3):
-        flow = ask_name_server(core, REQUEST, 103.0)
+        flow = core.call_name_server(REQUEST, 103.0)
         assert expect_call(next(flow)).address == "a:1"
         assert finish(flow, Command(17)).code == 17  # whatever its code
 
@@ -92,7 +92,7 @@ def test_the_next_one_is_asked_in_the_same_call_when_one_does_not_answer(
     error: ConnectFailed | ConnectionLost | CallTimeout,
 ) -> None:
     core = core_with(name_servers=["a:1", "b:1"], randomness=FakeRandomness(1))
-    flow = ask_name_server(core, REQUEST, 103.0)
+    flow = core.call_name_server(REQUEST, 103.0)
     next(flow)
     assert expect_call(flow.throw(error)).address == "b:1"
     finish(flow, Command(0))
@@ -101,7 +101,7 @@ def test_the_next_one_is_asked_in_the_same_call_when_one_does_not_answer(
 
 def test_nobody_uses_up_the_time_of_those_who_come_after_it() -> None:
     core = core_with(name_servers=["a:1", "b:1", "c:1"])
-    flow = ask_name_server(core, REQUEST, 103.0)
+    flow = core.call_name_server(REQUEST, 103.0)
     assert expect_call(next(flow)).deadline == 101.0
     clock_of(core).seconds = 100.1
     assert expect_call(flow.throw(ConnectFailed("a:1", "x"))).deadline == pytest.approx(101.55)
@@ -111,7 +111,7 @@ def test_nobody_uses_up_the_time_of_those_who_come_after_it() -> None:
 
 def test_when_nobody_answers_all_are_named() -> None:
     core = core_with(name_servers=["a:1", "b:1"], randomness=FakeRandomness(1))
-    flow = ask_name_server(core, REQUEST, 103.0)
+    flow = core.call_name_server(REQUEST, 103.0)
     next(flow)
     flow.throw(ConnectFailed("a:1", "refused"))
     with pytest.raises(ConnectFailed, match=r"a:1 \(refused\), b:1 \(no answer within 1 s\)"):
@@ -122,7 +122,7 @@ def test_when_nobody_answers_all_are_named() -> None:
 def test_when_all_fail_in_the_same_way_the_error_is_of_that_kind(
     kind: type[HostNotFound | ConnectionLost],
 ) -> None:
-    flow = ask_name_server(core_with(), REQUEST, 103.0)
+    flow = core_with().call_name_server(REQUEST, 103.0)
     next(flow)
     with pytest.raises(kind, match="no name server answered"):
         flow.throw(kind("ns:9876", "gone"))
@@ -130,7 +130,7 @@ def test_when_all_fail_in_the_same_way_the_error_is_of_that_kind(
 
 def test_a_fault_of_our_own_is_not_blamed_on_the_name_server() -> None:
     core = core_with(name_servers=["a:1", "b:1"], randomness=FakeRandomness(1))
-    flow = ask_name_server(core, REQUEST, 103.0)
+    flow = core.call_name_server(REQUEST, 103.0)
     next(flow)
     with pytest.raises(TooManyInFlight):
         flow.throw(TooManyInFlight(1))
@@ -138,7 +138,7 @@ def test_a_fault_of_our_own_is_not_blamed_on_the_name_server() -> None:
 
 
 def test_without_an_address_nobody_is_asked() -> None:
-    flow = ask_name_server(core_with(name_servers=[]), REQUEST, 103.0)
+    flow = core_with(name_servers=[]).call_name_server(REQUEST, 103.0)
     with pytest.raises(NoNameServer, match="discovery_url") as caught:
         next(flow)
     assert caught.value.code == 10004
@@ -146,7 +146,7 @@ def test_without_an_address_nobody_is_asked() -> None:
 
 def test_hooks_see_requests_to_name_servers_too() -> None:
     core = core_with(hooks=Hooks(before_call=(lambda *_: None,)))
-    flow = ask_name_server(core, REQUEST, 103.0)
+    flow = core.call_name_server(REQUEST, 103.0)
     assert expect(UserCall, next(flow)).args == ("ns:9876", REQUEST)
     assert expect_call(flow.send(None)).address == "ns:9876"
     assert finish(flow, Command(0)).code == 0

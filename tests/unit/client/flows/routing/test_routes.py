@@ -1,35 +1,15 @@
-"""Routes: read, kept, compared, looked for once for everybody, and borrowed."""
+"""Routes: read, cached, compared."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from downrange.client.flows.effects import Gather, Once
-from downrange.client.flows.routing.routes import (
-    Route,
-    RouteTable,
-    find_readable,
-    find_writable,
-    refresh_all,
-    refresh_route,
-    route_of,
-)
-from downrange.errors import CallTimeout, ConnectFailed, RouteNotFound, ServerError
+from downrange.client.flows.routing.routes import Route, RouteTable, route_of
 from downrange.model import QueueId
 from downrange.wire.bodies import BrokerQueues, BrokerReplicas, RouteBody
-from downrange.wire.codes import RequestCode
 from tests.unit.client.flows.stepping import (
     body,
-    core_with,
-    expect,
-    expect_call,
-    finish,
-    play,
-    refused,
     route,
-    routed,
 )
 
 
@@ -191,178 +171,6 @@ def test_the_table_knows_the_brokers_of_all_routes() -> None:
     assert table.master_of("b") is None
     assert table.broker_at("b:10921") == "b"
     assert table.broker_at("c:10911") is None
-
-
-# ---- finding -------------------------------------------------------------------------------------
-
-
-def look_for(core: Any, *, default_topic: str | None = "TBW102", queue_count: int = 4) -> Any:
-    return find_writable(
-        core, "orders", 103.0, default_topic=default_topic, queue_count=queue_count
-    )
-
-
-def test_a_route_that_is_known_costs_no_request() -> None:
-    core = core_with(route("a"))
-    assert finish(look_for(core)) is core.routes.get("orders")
-
-
-def test_all_who_miss_a_route_share_one_lookup() -> None:
-    core = core_with()
-    one, other = expect(Once, next(look_for(core))), expect(Once, next(look_for(core)))
-    assert one.key == other.key
-
-
-def test_who_reads_does_not_share_the_lookup_of_who_writes() -> None:
-    """A writer may borrow a route; a reader must not get that, nor may a writer go without."""
-    core = core_with()
-    writing = expect(Once, next(look_for(core)))
-    reading = expect(Once, next(find_readable(core, "orders", 103.0)))
-    assert writing.key != reading.key
-
-
-def test_a_missing_route_is_asked_for_and_kept() -> None:
-    core = core_with()
-    lookup = expect(Once, next(look_for(core))).flow()
-    call = expect_call(next(lookup))
-    assert (call.address, call.deadline) == ("ns:9876", 103.0)
-    assert call.command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
-    assert call.command.fields == {"topic": "orders", "acceptStandardJsonOnly": "true"}
-    found: Any = finish(lookup, routed(body("a")))
-    assert not found.is_borrowed
-    assert core.routes.get("orders") is found
-
-
-def test_a_route_that_cannot_be_written_to_is_asked_for_again() -> None:
-    core = core_with(route_of("orders", body("a", perm=4)))
-    found = play(look_for(core), lambda _: routed(body("a")))
-    assert found.writable
-
-
-def test_an_unknown_topic_borrows_the_route_of_the_default_topic() -> None:
-    core = core_with()
-    asked: list[str] = []
-
-    def serve(call: Any) -> Any:
-        asked.append(call.command.fields["topic"])
-        return routed(body("a", queues=8) if asked[-1] == "MINE" else None)
-
-    found = play(look_for(core, default_topic="MINE", queue_count=3), serve)
-    assert asked == ["orders", "MINE"]
-    assert found.is_borrowed
-    assert len(found.writable) == 3
-    assert core.routes.get("orders") is found
-    assert core.routes.get("MINE") is None
-
-
-def test_without_a_default_topic_an_unknown_topic_has_no_route() -> None:
-    asked: list[Any] = []
-
-    def serve(call: Any) -> Any:
-        asked.append(call)
-        return routed(None)
-
-    with pytest.raises(RouteNotFound, match="downrange topic create orders") as caught:
-        play(look_for(core_with(), default_topic=None), serve)
-    assert len(asked) == 1
-    assert "automatically" not in str(caught.value)
-    assert (caught.value.topic, caught.value.addresses) == ("orders", ("ns:9876",))
-
-
-def test_a_cluster_that_creates_no_topics_is_named_as_the_reason() -> None:
-    with pytest.raises(RouteNotFound, match=r"automatically \(no TBW102 route\)") as caught:
-        play(look_for(core_with()), lambda _: routed(None))
-    assert caught.value.code == 10005
-
-
-def test_a_topic_that_exists_but_cannot_be_written_to_borrows_nothing() -> None:
-    asked: list[Any] = []
-
-    def serve(call: Any) -> Any:
-        asked.append(call)
-        return routed(body("a", perm=4))
-
-    with pytest.raises(RouteNotFound, match="Check its permission"):
-        play(look_for(core_with()), serve)
-    assert len(asked) == 1
-
-
-def test_a_name_server_that_refuses_says_why() -> None:
-    with pytest.raises(ServerError, match=r"ns:9876 answered with code 1: no") as caught:
-        play(look_for(core_with()), lambda _: refused(1))
-    assert caught.value.topic == "orders"
-
-
-def test_name_servers_that_are_away_are_no_missing_route() -> None:
-    with pytest.raises(ConnectFailed, match="no name server answered"):
-        play(look_for(core_with()), lambda call: ConnectFailed(call.address, "refused"))
-
-
-# ---- finding what can be read --------------------------------------------------------------------
-
-
-def test_a_readable_route_that_is_known_costs_no_request() -> None:
-    core = core_with(route("a"))
-    assert finish(find_readable(core, "orders", 103.0)) is core.routes.get("orders")
-
-
-@pytest.mark.parametrize(
-    "known",
-    [
-        [],
-        [route_of("orders", body("a"), queue_count_max=4)],
-        [route_of("orders", body("a", perm=2))],
-    ],
-    ids=["none", "borrowed", "unreadable"],
-)
-def test_a_route_that_cannot_be_read_from_is_asked_for(known: list[Route]) -> None:
-    found = play(find_readable(core_with(*known), "orders", 103.0), lambda _: routed(body("b")))
-    assert [queue.broker for queue in found.readable] == ["b"] * 4
-
-
-@pytest.mark.parametrize("said", [None, body("a", perm=2)], ids=["unknown", "unreadable"])
-def test_a_topic_that_cannot_be_read_from_has_no_route(said: RouteBody | None) -> None:
-    with pytest.raises(RouteNotFound, match="'orders' has no route at ns:9876"):
-        play(find_readable(core_with(), "orders", 103.0), lambda _: routed(said))
-
-
-# ---- refreshing ----------------------------------------------------------------------------------
-
-
-def test_a_refresh_replaces_a_route_that_has_changed() -> None:
-    core = core_with(route("a"))
-    found = play(refresh_route(core, "orders", 103.0), lambda _: routed(body("a", "b")))
-    assert core.routes.get("orders") is found
-    assert found is not None
-    assert found.masters.keys() == {"a", "b"}
-
-
-def test_a_topic_that_the_name_server_does_not_know_keeps_what_it_has() -> None:
-    core = core_with(route("a"))
-    assert play(refresh_route(core, "orders", 103.0), lambda _: routed(None)) is None
-    assert core.routes.get("orders") is not None
-
-
-def test_all_used_topics_are_refreshed_side_by_side() -> None:
-    core = core_with(route("a", topic="one"), route("a", topic="two"))
-    gather = expect(Gather, next(refresh_all(core)))
-    calls = [expect_call(next(flow)) for flow in gather.flows]
-    assert [call.command.fields["topic"] for call in calls] == ["one", "two"]
-    assert {call.deadline for call in calls} == {103.0}  # now and call_timeout
-    assert gather.limit == 8
-
-
-def test_routes_are_served_from_the_cache_when_all_name_servers_are_away() -> None:
-    core = core_with(route("a", topic="one"), route("a", topic="two"))
-    assert play(refresh_all(core), lambda call: CallTimeout(call.address, 3.0)) == 2
-    assert core.routes.topics() == ["one", "two"]
-    assert finish(find_readable(core, "one", 103.0)).readable
-
-
-def test_chosen_topics_can_be_refreshed() -> None:
-    core = core_with(route("a", topic="one"))
-    assert play(refresh_all(core, ["two"]), lambda _: routed(body("b"))) == 0
-    assert core.routes.topics() == ["one", "two"]
 
 
 def test_a_replica_without_a_master_among_brokers_is_known_by_its_address() -> None:

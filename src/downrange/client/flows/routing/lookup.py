@@ -1,0 +1,284 @@
+"""Lookup: where a topic's queues and a queue's broker are, from the cache or a name server.
+
+All questions for a route go through `refresh_route`, which shares one request among all flows that
+ask for the same topic at the same time. One rule: only `find_writable` may answer with a borrowed
+route, the default topic's for a topic that does not exist yet (see `routes`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from downrange.client.flows.effects import Flow, Gather, Once
+from downrange.client.flows.names import shown_queue, with_namespace
+from downrange.client.flows.routing.routes import Route, route_of
+from downrange.errors import CallTimeout, RocketMQError, RouteNotFound, server_error
+from downrange.wire.bodies import RouteBody, decode_body
+from downrange.wire.codes import ResponseCode
+from downrange.wire.fields import request_command
+from downrange.wire.headers import RouteRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.model import QueueId
+
+_NOT_FOUND: Final = int(ResponseCode.TOPIC_NOT_EXIST)
+#: How many routes are asked for at the same time in the background.
+_REFRESHED_AT_ONCE: Final = 8
+
+
+# ---- asking --------------------------------------------------------------------------------------
+
+
+def ask_route(core: ClientCore, topic: str, deadline: float) -> Flow[RouteBody | None]:
+    """Ask a name server for a topic's route; None when it has none. Nothing is cached.
+
+    Raises:
+        RocketMQError: No name server answered, or it refused.
+    """
+    header = RouteRequest(topic, accept_standard_json_only=True)
+    reply = yield from core.call_name_server(request_command(header), deadline)
+    if reply.code == _NOT_FOUND:
+        return None
+    if reply.code != ResponseCode.SUCCESS:
+        raise server_error(reply.code, reply.remark, core.name_servers.addresses[0], topic)
+    return decode_body(RouteBody, reply.body)
+
+
+def refresh_route(core: ClientCore, topic: str, deadline: float) -> Flow[Route | None]:
+    """Ask for a topic's route and cache it; None when the name server has none.
+
+    Flows that ask for the same topic at the same time share one request. Its deadline is that of
+    the flow that asked first; a flow that joined and has time left repeats it once.
+
+    Raises:
+        RocketMQError: No name server answered, or it refused.
+    """
+    is_own = False
+
+    def ask() -> Flow[Route | None]:
+        nonlocal is_own
+        is_own = True
+        return _ask_and_keep(core, topic, deadline)
+
+    key = ("route", topic)
+    try:
+        route: Route | None = yield Once(key, ask)
+    except CallTimeout:
+        if is_own or core.clock.now() >= deadline:
+            raise
+        route = yield Once(key, ask)
+    return route
+
+
+def _ask_and_keep(core: ClientCore, topic: str, deadline: float) -> Flow[Route | None]:
+    body = yield from ask_route(core, topic, deadline)
+    return None if body is None else core.routes.replace(route_of(topic, body))
+
+
+def refresh_all(core: ClientCore, topics: Iterable[str] | None = None) -> Flow[int]:
+    """Refresh the routes of all used topics; return how many requests failed.
+
+    A topic that the name server does not have, yet or any more, keeps its cached route.
+    """
+    names = core.routes.topics() if topics is None else list(topics)
+    deadline = core.clock.now() + core.options.call_timeout
+    outcomes: list[object] = yield Gather(
+        [refresh_route(core, topic, deadline) for topic in names], _REFRESHED_AT_ONCE
+    )
+    return sum(isinstance(outcome, RocketMQError) for outcome in outcomes)
+
+
+# ---- routes of topics ----------------------------------------------------------------------------
+
+
+def find_route(core: ClientCore, topic: str, deadline: float) -> Flow[Route]:
+    """Return the route of a topic that exists, whether or not it can be written to or read from.
+
+    Raises:
+        RouteNotFound: The topic does not exist.
+        RocketMQError: No name server answered.
+    """
+    route = core.routes.get(topic)
+    if route is None or route.is_borrowed:
+        route = yield from refresh_route(core, topic, deadline)
+    if route is None:
+        raise _not_found(core, topic, f".\n  Create it with `downrange topic create {topic}`.")
+    return route
+
+
+def find_readable(core: ClientCore, topic: str, deadline: float) -> Flow[Route]:
+    """Return a route with queues that can be read from.
+
+    Raises:
+        RouteNotFound: There is none.
+        RocketMQError: No name server answered.
+    """
+    route = core.routes.get(topic)
+    if route is None or not route.readable or route.is_borrowed:
+        route = yield from refresh_route(core, topic, deadline)
+    if route is None or not route.readable:
+        raise _not_found(core, topic, ".")
+    return route
+
+
+def find_writable(
+    core: ClientCore, topic: str, deadline: float, *, default_topic: str | None, queue_count: int
+) -> Flow[Route]:
+    """Return a route with queues that can be sent to.
+
+    Args:
+        core: The client.
+        topic: The topic, namespace included.
+        deadline: When to give up.
+        default_topic: The topic whose route a missing topic borrows; None borrows none.
+        queue_count: The most queues per broker of a borrowed route.
+
+    Raises:
+        RouteNotFound: There is none.
+        RocketMQError: No name server answered.
+    """
+    route = core.routes.get(topic)
+    if route is None or not route.writable:
+        route = yield from refresh_route(core, topic, deadline)
+        if route is None and default_topic is not None:
+            # A key of its own: flows that read the topic must not get a borrowed route.
+            route = yield Once(
+                ("borrow", topic),
+                lambda: _borrow(core, topic, deadline, default_topic, queue_count),
+            )
+    assert route is None or isinstance(route, Route)
+    if route is not None and route.writable:
+        return route
+    if route is not None:
+        problem = ": no broker with a master lets it be written to. Check its permission."
+        raise _not_found(core, topic, problem)
+    why = (
+        f", and the cluster does not create topics automatically (no {default_topic} route)."
+        if default_topic is not None
+        else "."
+    )
+    raise _not_found(core, topic, f"{why}\n  Create it with `downrange topic create {topic}`.")
+
+
+def _borrow(
+    core: ClientCore, topic: str, deadline: float, default_topic: str, queue_count: int
+) -> Flow[Route | None]:
+    body = yield from ask_route(core, default_topic, deadline)
+    if body is None:
+        return None
+    return core.routes.replace(route_of(topic, body, queue_count_max=queue_count))
+
+
+def _not_found(core: ClientCore, topic: str, problem: str) -> RouteNotFound:
+    return RouteNotFound(topic, core.name_servers.addresses, problem)
+
+
+# ---- queues of topics ----------------------------------------------------------------------------
+
+
+def publish_queues(core: ClientCore, topic: str, *, deadline: float) -> Flow[list[QueueId]]:
+    """Return the queues that messages of a topic can be sent to, without the namespace.
+
+    Raises:
+        RouteNotFound: There are none.
+    """
+    namespace = core.options.namespace
+    name = with_namespace(topic, namespace)
+    route = yield from find_writable(core, name, deadline, default_topic=None, queue_count=1)
+    return [shown_queue(queue, namespace) for queue in route.writable]
+
+
+def read_queues(core: ClientCore, topic: str, *, deadline: float) -> Flow[list[QueueId]]:
+    """Return the queues that messages of a topic can be read from, without the namespace.
+
+    Raises:
+        RouteNotFound: There are none.
+    """
+    namespace = core.options.namespace
+    route = yield from find_readable(core, with_namespace(topic, namespace), deadline)
+    return [shown_queue(queue, namespace) for queue in route.readable]
+
+
+# ---- brokers of queues ---------------------------------------------------------------------------
+
+
+def find_master(core: ClientCore, queue: QueueId, deadline: float) -> Flow[str]:
+    """Return the address of the master that holds a queue of a topic that exists.
+
+    Raises:
+        RouteNotFound: The topic, the broker or its master is missing.
+        RocketMQError: No name server answered.
+    """
+    known = yield from find_route(core, queue.topic, deadline)
+    if queue.broker in known.masters:
+        return known.masters[queue.broker]
+    fresh = yield from refresh_route(core, queue.topic, deadline)
+    masters = {} if fresh is None else fresh.masters
+    if queue.broker not in masters:
+        problem = f" to broker {queue.broker!r}: it has no master; these have: {sorted(masters)}"
+        raise _not_found(core, queue.topic, problem)
+    return masters[queue.broker]
+
+
+def find_send_address(core: ClientCore, queue: QueueId, deadline: float) -> Flow[str]:
+    """Return the master's address for a queue to send to; the topic need not exist there yet.
+
+    Unlike `find_master`, any cached route that names the broker will do.
+
+    Raises:
+        RouteNotFound: The name server does not have the broker, or it has no master.
+        RocketMQError: No name server answered.
+    """
+    address = core.routes.master_of(queue.broker)
+    if address is not None:
+        return address
+    route = yield from refresh_route(core, queue.topic, deadline)
+    if route is None or queue.broker not in route.masters:
+        problem = f": broker {queue.broker!r} is not known there, or has no master now."
+        raise _not_found(core, queue.topic, problem)
+    return route.masters[queue.broker]
+
+
+def find_master_or_proxy(core: ClientCore, topic: str, broker: str, deadline: float) -> Flow[str]:
+    """Return the address of a broker's master, or of any master of the topic.
+
+    Behind a proxy the name server lists other names than the brokers'; a proxy forwards.
+
+    Raises:
+        RouteNotFound: The topic has no master.
+        RocketMQError: No name server answered.
+    """
+    address = core.routes.master_of(broker)
+    if address is not None:
+        return address
+    route = yield from refresh_route(core, topic, deadline)
+    masters = {} if route is None else route.masters
+    if not masters:
+        problem = f": no broker can be asked for a message of broker {broker!r}."
+        raise _not_found(core, topic, problem)
+    return masters.get(broker) or next(iter(masters.values()))
+
+
+def find_replica(core: ClientCore, queue: QueueId, replica: int, deadline: float) -> Flow[str]:
+    """Return the address to read a queue from: of this replica, or else of the lowest id.
+
+    Raises:
+        RouteNotFound: The topic or the broker is missing.
+        RocketMQError: No name server answered.
+    """
+    route = yield from find_readable(core, queue.topic, deadline)
+    replicas = route.brokers.get(queue.broker)
+    if not replicas:
+        problem = f" to broker {queue.broker!r}; there are {sorted(route.brokers)}"
+        raise _not_found(core, queue.topic, problem)
+    return replicas[replica if replica in replicas else min(replicas)]
+
+
+def find_any_replicas(route: Route) -> dict[str, str]:
+    """Return one address per broker of a route: the master's, or else of the lowest id."""
+    return {
+        broker: replicas[min(replicas)] for broker, replicas in route.brokers.items() if replicas
+    }
