@@ -119,7 +119,7 @@ def _account(secret: str = USER.secret_key) -> dict[str, str]:
 
 def test_an_account_comes_from_the_environment(guarded: str) -> None:
     shown = _run(guarded, "doctor", env=_account())
-    assert shown.endswith("\nall is well\n")
+    assert shown.endswith("\nno problems found\n")
     _run(guarded, "send", "OpenTopic", "x", env=_account())
     refused = _run(guarded, "send", "ForeignTopic", "x", code=4, env=_account())
     assert "SendNotPermitted" in refused or "not stored" in refused

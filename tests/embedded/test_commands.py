@@ -144,7 +144,7 @@ def test_lines_that_fail_are_named_and_skipped(shell: Shell) -> None:
     topic = shell.topic("skipped")
     lines = '{"body": "1"}\nnope\n{"body": "3"}\n'
     result = shell("send", topic, "--json-lines", "--on-error", "skip", stdin=lines, code=1)
-    assert "downrange: line 2: no message in JSON" in result.stderr
+    assert "downrange: line 2: invalid JSON line" in result.stderr
     assert sorted(_bodies(shell, topic)) == ["1", "3"]
     shell("send", topic, "--json-lines", stdin="nope\n" + lines, code=1)
     assert len(_bodies(shell, topic)) == 2
@@ -173,7 +173,7 @@ def test_pull_says_where_to_go_on(shell: Shell) -> None:
     shell("send", topic, "--lines", stdin="1\n2\n3\n")
     result = shell("pull", topic, "broker-a:0", "1", "--count", "1", "--body-only")
     assert result.stdout == "2\n"
-    assert result.stderr == "found: 1 messages; go on at 2; the queue holds 0 to 3\n"
+    assert result.stderr == "found: 1 messages; next offset 2; the queue holds 0 to 3\n"
     assert [each["body"] for each in shell.json("pull", topic, "0", "1")] == ["2", "3"]
     shell("pull", topic, "7", "0", code=2)
 
@@ -335,7 +335,7 @@ def test_tls_is_spoken_with_the_authority_that_is_named(tmp_path: Path) -> None:
         shell = Shell(guarded.name_server)
         ours = ("--ca", str(files.authority))
         shell("send", "orders", "x", *ours)
-        assert "all is well" in shell("doctor", *ours).stdout
+        assert "no problems found" in shell("doctor", *ours).stdout
         result = shell("send", "orders", "x", "--tls", code=3)
         assert "file with --ca" in result.stderr
         shown = shell("doctor", "--tls", code=3).stdout
@@ -349,7 +349,7 @@ def test_tls_is_spoken_with_the_authority_that_is_named(tmp_path: Path) -> None:
 
 def test_the_doctor_finds_nothing_wrong_with_a_healthy_cluster(shell: Shell) -> None:
     topic = shell.topic("healthy")
-    assert shell("doctor", "--topic", topic).stdout.endswith("\nall is well\n")
+    assert shell("doctor", "--topic", topic).stdout.endswith("\nno problems found\n")
     findings = shell.json("doctor", "--topic", topic)
     assert all(finding["is_ok"] for finding in findings)
     assert [each["name"] for each in findings].count("answer") == 3

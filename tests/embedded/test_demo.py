@@ -1,4 +1,4 @@
-"""The services and readers of the demo, on real brokers."""
+"""The services and consumers of the demo, on real brokers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from downrange.client.flows.producing.trace_records import (
 )
 from downrange.demo import workload
 from downrange.demo.audit import StoreReader, check_topic
-from downrange.demo.consumers import Reader, Reading, read
-from downrange.demo.ledger import Account
-from downrange.demo.orders import Shop
-from downrange.demo.pace import Pace
+from downrange.demo.consumers import ConsumerPlan, ConsumerProgress, run_consumer
+from downrange.demo.schedule import SendSchedule
+from downrange.demo.send_log import SendLog
 from downrange.demo.servers import BROKERS, ServerFailed, ServerProcess, Servers
-from downrange.demo.shop_day import Trading
-from downrange.demo.workload import AUTO_CREATED, SERVICES, Service, Shift
+from downrange.demo.shop_day import ShopDay
+from downrange.demo.shop_events import Shop
+from downrange.demo.workload import AUTO_CREATED, SERVICES, Service, ServiceContext
 from downrange.embedded import Cluster
 from downrange.options import BrokerOptions
 from downrange.wire.system_names import TRACE_TOPIC
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from downrange.client.flows.producing.trace_records import TraceRecord
-    from downrange.demo.audit import Found, TopicCheck
+    from downrange.demo.audit import FoundMessages, TopicCheck
     from downrange.demo.progress import Stage
 
 DEADLINE = 60.0
@@ -54,40 +54,42 @@ BROKER = BrokerOptions(
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=2, broker=BROKER) as running:
-        yield running
+    with Cluster(brokers=2, broker=BROKER) as cluster:
+        yield cluster
 
 
 @contextmanager
-def at_work(cluster: Cluster, service: Service, *, seconds: float = SECONDS) -> Generator[Account]:
-    """Let a service send what it has; it stays until the block is left."""
-    account, settled = Account(service.topic, service.mode), threading.Event()
+def running(cluster: Cluster, service: Service, *, seconds: float = SECONDS) -> Generator[SendLog]:
+    """Run a service until it has sent everything; it ends with the block."""
+    send_log, settled = SendLog(service.topic, service.mode), threading.Event()
     if service.topic == AUTO_CREATED:
-        workload.open_shop(cluster.name_server, account, Shop(5, "trial"))
+        workload.create_topics(cluster.name_server, send_log, Shop(5, "trial"))
     else:
         with Admin(cluster.name_server) as admin:
             admin.create_topic(service.topic, queues=2)
-    pace = Pace(seconds, service.per_second, threading.Event(), overtime=DEADLINE)
-    shift = Shift(cluster.name_server, pace, Shop(5, service.name), account, settled)
-    thread = threading.Thread(target=service.run, args=(shift,))
+    schedule = SendSchedule(seconds, service.per_second, threading.Event(), overrun_factor=DEADLINE)
+    context = ServiceContext(
+        cluster.name_server, schedule, Shop(5, service.name), send_log, settled
+    )
+    thread = threading.Thread(target=service.run, args=(context,))
     thread.start()
     try:
         deadline = time.monotonic() + DEADLINE
-        while thread.is_alive() and not shift.has_sent.is_set():
+        while thread.is_alive() and not context.has_sent.is_set():
             assert time.monotonic() < deadline
             thread.join(0.05)
-        yield account
+        yield send_log
     finally:
         settled.set()
         thread.join(DEADLINE)
         assert not thread.is_alive()
 
 
-def look(cluster: Cluster, account: Account) -> TopicCheck:
-    with StoreReader(cluster.name_server, [account.topic]) as reader:
-        assert reader.wait_for([account], time.monotonic() + DEADLINE)
-        found = reader.found[account.topic]
-    return check_topic(account, found, None, found)
+def check(cluster: Cluster, send_log: SendLog) -> TopicCheck:
+    with StoreReader(cluster.name_server, [send_log.topic]) as reader:
+        assert reader.wait_for([send_log], time.monotonic() + DEADLINE)
+        found = reader.found[send_log.topic]
+    return check_topic(send_log, found, None, found)
 
 
 def traces(cluster: Cluster) -> list[TraceRecord]:
@@ -98,55 +100,55 @@ def traces(cluster: Cluster) -> list[TraceRecord]:
 
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
-def test_service_sends_what_it_planned_and_keeps_its_books(
+def test_service_sends_what_it_planned_and_records_the_outcomes(
     cluster: Cluster, service: Service
 ) -> None:
-    with at_work(cluster, service) as account:
-        outcome = look(cluster, account)
+    with running(cluster, service) as send_log:
+        outcome = check(cluster, send_log)
     assert outcome.problems == ()
     trial = service.topic == AUTO_CREATED
-    assert outcome.sent.handed_over == round(SECONDS * service.per_second) + trial
+    assert outcome.sent.attempted == round(SECONDS * service.per_second) + trial
     assert outcome.sent.failed == 0
     if service.mode == "one-way":
         assert outcome.sent.acknowledged == 0
     else:
         traced = [record for record in traces(cluster) if isinstance(record, PubTrace)]
         ids = {one for record in traced for one in (record.message_id or "").split(",")}
-        assert account.acknowledged <= ids
+        assert send_log.acknowledged <= ids
         assert {record.group for record in traced} >= {service.name}
 
 
-def test_declined_payments_are_never_seen_and_open_ones_are_asked_for(cluster: Cluster) -> None:
-    with at_work(cluster, _service("bank"), seconds=2.0) as account:
-        outcome = look(cluster, account)
+def test_declined_payments_are_never_delivered_and_open_ones_are_checked(cluster: Cluster) -> None:
+    with running(cluster, _service("bank"), seconds=2.0) as send_log:
+        outcome = check(cluster, send_log)
     assert outcome.problems == ()
     assert outcome.sent.withdrawn > 0
     assert outcome.stored == outcome.sent.acknowledged
 
 
 def test_reminders_come_later_and_recalled_ones_not_at_all(cluster: Cluster) -> None:
-    with at_work(cluster, _service("mailer"), seconds=1.0) as account:
-        outcome = look(cluster, account)
+    with running(cluster, _service("mailer"), seconds=1.0) as send_log:
+        outcome = check(cluster, send_log)
     assert outcome.problems == ()
     assert outcome.sent.withdrawn > 0
 
 
-def test_topic_that_nobody_made_lands_on_one_broker_and_the_others_on_both(
+def test_auto_created_topic_is_on_one_broker_and_the_others_on_both(
     cluster: Cluster,
 ) -> None:
-    with at_work(cluster, _service("marketing")) as coupons:
-        assert len(look(cluster, coupons).brokers) == 1
-    with at_work(cluster, _service("web")) as clicks:
-        assert len(look(cluster, clicks).brokers) == 2
+    with running(cluster, _service("marketing")) as coupons:
+        assert len(check(cluster, coupons).brokers) == 1
+    with running(cluster, _service("web")) as clicks:
+        assert len(check(cluster, clicks).brokers) == 2
 
 
-def test_retries_bring_messages_past_a_broker_that_dies(cluster: Cluster) -> None:
+def test_retries_bring_messages_past_a_broker_that_crashes(cluster: Cluster) -> None:
     killer = threading.Timer(0.5, cluster.kill_broker, (0,))
     killer.start()
-    with at_work(cluster, _service("checkout"), seconds=1.5) as account:
+    with running(cluster, _service("checkout"), seconds=1.5) as send_log:
         killer.join()
         cluster.restart_broker(0)
-        outcome = look(cluster, account)
+        outcome = check(cluster, send_log)
     assert outcome.problems == ()
     assert outcome.sent.failed == 0
     assert outcome.sent.retried > 0
@@ -156,54 +158,54 @@ def _service(name: str) -> Service:
     return next(service for service in SERVICES if service.name == name)
 
 
-# ---- readers -------------------------------------------------------------------------------------
+# ---- consumers -----------------------------------------------------------------------------------
 
 
-def _read(cluster: Cluster, reader: Reader) -> Reading:
-    reading, settled = Reading(reader), threading.Event()
+def _read(cluster: Cluster, plan: ConsumerPlan) -> ConsumerProgress:
+    progress, settled = ConsumerProgress(plan), threading.Event()
     settled.set()
-    read(cluster.name_server, reading, seconds=SECONDS, settled=settled)
-    assert reading.problem is None
-    return reading
+    run_consumer(cluster.name_server, progress, seconds=SECONDS, settled=settled)
+    assert progress.problem is None
+    return progress
 
 
-def test_reader_handles_its_tags_and_leaves_a_pair_of_traces_for_each(cluster: Cluster) -> None:
-    with at_work(cluster, _service("checkout"), seconds=1.5) as account:
-        look(cluster, account)
-    reading = _read(cluster, Reader("packing", "orders", tags="standard || express"))
-    assert 0 < reading.handled < len(account.acknowledged)
-    assert reading.tried_again > 0
-    assert reading.traces > 0
-    assert reading.traces_lost == 0
+def test_consumer_handles_its_tags_and_leaves_a_pair_of_traces_for_each(cluster: Cluster) -> None:
+    with running(cluster, _service("checkout"), seconds=1.5) as send_log:
+        check(cluster, send_log)
+    progress = _read(cluster, ConsumerPlan("packing", "orders", tags="standard || express"))
+    assert 0 < progress.handled < len(send_log.acknowledged)
+    assert progress.tried_again > 0
+    assert progress.traces > 0
+    assert progress.traces_lost == 0
     records = traces(cluster)
     before = {one.request_id: one for one in records if isinstance(one, SubBeforeTrace)}
     after = {one.request_id: one for one in records if isinstance(one, SubAfterTrace)}
     assert before.keys() == after.keys()
-    assert len(after) == reading.handled + reading.tried_again
-    assert sum(one.is_success for one in after.values()) == reading.handled
+    assert len(after) == progress.handled + progress.tried_again
+    assert sum(one.is_success for one in after.values()) == progress.handled
     assert {one.retry_count for one in before.values()} == {0, 1}
     done = {one.message_id for one in after.values() if one.is_success}
-    assert len(done) == reading.handled
-    assert done < account.acknowledged
+    assert len(done) == progress.handled
+    assert done < send_log.acknowledged
     assert {one.group for one in after.values()} == {"packing"}
 
 
-def test_reader_goes_on_where_its_group_was(cluster: Cluster) -> None:
-    with at_work(cluster, _service("web")) as account:
-        look(cluster, account)
-    analysts = Reader("analysts", "clicks")
-    assert _read(cluster, analysts).handled == len(account.acknowledged)
+def test_consumer_goes_on_where_its_group_was(cluster: Cluster) -> None:
+    with running(cluster, _service("web")) as send_log:
+        check(cluster, send_log)
+    analysts = ConsumerPlan("analysts", "clicks")
+    assert _read(cluster, analysts).handled == len(send_log.acknowledged)
     with PullConsumer(cluster.name_server, group="analysts") as consumer:
         consumer.assign("clicks", start="committed")
         assert consumer.poll(0.5) == []
 
 
-def test_reader_that_goes_home_early_leaves_the_rest(cluster: Cluster) -> None:
-    with at_work(cluster, _service("web")) as account:
-        look(cluster, account)
-    reading = Reading(Reader("analysts", "clicks", share=0.0))
-    read(cluster.name_server, reading, seconds=SECONDS, settled=threading.Event())
-    assert reading.handled == 0
+def test_consumer_that_stops_early_leaves_the_rest(cluster: Cluster) -> None:
+    with running(cluster, _service("web")) as send_log:
+        check(cluster, send_log)
+    progress = ConsumerProgress(ConsumerPlan("analysts", "clicks", share=0.0))
+    run_consumer(cluster.name_server, progress, seconds=SECONDS, settled=threading.Event())
+    assert progress.handled == 0
 
 
 # ---- servers -------------------------------------------------------------------------------------
@@ -235,8 +237,8 @@ def test_server_that_cannot_start_says_why_and_where_its_log_is(tmp_path: Path) 
 
 
 def _demo(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
-    # As users call it. With `python -m`, Python may kill itself by SIGINT in place of the exit code
-    # 130: when Ctrl-C hit a piece of code made at run time, such as that of a dataclass.
+    # Run the script that users run. With `python -m`, the interpreter may end by SIGINT instead of
+    # exit code 130, if Ctrl-C interrupts code that was generated at run time, as by a dataclass.
     command = Path(sys.executable).with_name("downrange")
     return subprocess.Popen(
         [command, "demo", "--no-spark", *arguments],
@@ -264,7 +266,7 @@ def test_demo_without_spark_agrees_and_says_what_it_left_out(tmp_path: Path) -> 
         shown, _ = process.communicate(timeout=DEADLINE * 2)
     assert process.returncode == 0, shown
     assert "Left out" in shown
-    assert "It agrees" in shown
+    assert "The numbers agree" in shown
     assert "kill -9" in shown
     assert (tmp_path / "downrange-demo" / "summary.json").exists()
     assert _servers_of(tmp_path) == []
@@ -274,20 +276,20 @@ def test_demo_without_spark_agrees_and_says_what_it_left_out(tmp_path: Path) -> 
 def test_demo_that_does_not_agree_says_what_is_wrong_and_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A broker that loses messages is found out."""
-    settle = Trading.settle
+    """A message that a broker lost is reported."""
+    read_back = ShopDay.read_back
 
-    def lose_one(trading: Trading, stage: Stage) -> dict[str, Found]:
-        found = settle(trading, stage)
+    def lose_one(day: ShopDay, stage: Stage) -> dict[str, FoundMessages]:
+        found = read_back(day, stage)
         found["orders"].ids.popitem()
         return found
 
-    monkeypatch.setattr(Trading, "settle", lose_one)
+    monkeypatch.setattr(ShopDay, "read_back", lose_one)
     arguments = ["demo", "--no-spark", "--seconds", "2", "--output", str(tmp_path / "demo")]
     ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == 1, ended.output
     assert "orders: 1 acknowledged, but not stored" in ended.output
-    assert "does NOT agree" in ended.output
+    assert "do NOT agree" in ended.output
     assert json.loads((tmp_path / "demo" / "summary.json").read_text())["agrees"] is False
 
 
@@ -296,7 +298,7 @@ def test_signal_ends_the_demo_and_its_servers(tmp_path: Path, number: int, code:
     with _demo(tmp_path, "--seconds", "60") as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith("Trade"):
+            if line.startswith("Send for"):
                 break
         assert len(_servers_of(tmp_path)) == 2
         process.send_signal(number)

@@ -1,4 +1,4 @@
-"""The demo from begin to end, as `make demo` runs it, but shorter."""
+"""The whole demo, as `make demo` runs it, but shorter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from downrange.demo.spark_jobs import landed_in
+from downrange.demo.spark_jobs import read_lake
 from downrange.demo.workload import AUTO_CREATED, SERVICES
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ def test_demo_sends_lands_reports_and_agrees(java: None, tmp_path: Path) -> None
         command, capture_output=True, text=True, timeout=DEADLINE, check=False, cwd=tmp_path
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "It agrees" in ended.stdout
+    assert "The numbers agree" in ended.stdout
     assert (output / "report.html").as_uri() in ended.stdout
-    assert ended.stderr == "", "Java and its workers write to a log"
+    assert ended.stderr == "", "Java and its workers must write to a log"
 
     summary: dict[str, Any] = json.loads((output / "summary.json").read_text())
     assert summary["agrees"] is True
@@ -35,7 +35,7 @@ def test_demo_sends_lands_reports_and_agrees(java: None, tmp_path: Path) -> None
     for topic in topics.values():
         assert topic["landed"] == topic["stored"] > 0
         assert topic["problems"] == []
-    landed = landed_in(output / "lake", topics)
+    landed = read_lake(output / "lake", topics)
     assert {topic: len(found.ids) for topic, found in landed.items()} == {
         topic: about["landed"] for topic, about in topics.items()
     }
@@ -49,7 +49,7 @@ def _check_report(output: Path, summary: dict[str, Any], topics: dict[str, dict[
     sent = sum(
         topic["sent"]["acknowledged"] + topic["sent"]["withdrawn"] for topic in topics.values()
     )
-    assert 0.9 * sent <= summary["traces"]["sends"] <= sent  # a trace may be lost, and nobody minds
+    assert 0.9 * sent <= summary["traces"]["sends"] <= sent  # a few traces may be lost
     assert summary["traces"]["deliveries"] >= sum(one["handled"] for one in summary["groups"])
     assert summary["traces"]["unconsumed"] > 0
     page = (output / "report.html").read_text()

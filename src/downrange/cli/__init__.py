@@ -1,4 +1,4 @@
-"""The `downrange` command. Every command has tables for people and `--json` for programs."""
+"""The `downrange` command. Commands print tables for people, or JSON for programs (`--json`)."""
 
 from downrange.cli.app import app
 

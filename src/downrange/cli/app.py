@@ -1,4 +1,4 @@
-"""The `downrange` command: which commands there are, and where each of them is."""
+"""The `downrange` command: the list of all commands and their modules."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import click
 from downrange.cli.command_groups import LazyGroup
 from downrange.cli.exit_codes import INTERRUPTED
 
-#: Heading -> name -> where the command is, and the first line of its help. Nothing of it is
-#: imported before it is asked for.
+#: Heading -> name -> "module:variable" of the command, and the first line of its help. A command
+#: is imported only when it is used.
 COMMANDS: Final = {
     "Commands": {
         "decode": (
             "downrange.cli.decode:decode",
-            "Show what captured bytes say: remoting frames, or stored messages.",
+            "Decode captured bytes: remoting frames, or stored messages.",
         ),
     },
     "Use a cluster": {
@@ -25,16 +25,15 @@ COMMANDS: Final = {
         ),
         "tail": (
             "downrange.cli.read:tail",
-            "Print messages of a topic as they come, until Ctrl-C.",
+            "Print the messages of a topic as they arrive, until Ctrl-C.",
         ),
         "pull": (
             "downrange.cli.read:pull",
-            "Print messages of one queue from an offset on, in one request.",
+            "Print messages of one queue, starting at an offset, with one request.",
         ),
         "doctor": (
             "downrange.cli.doctor:doctor",
-            "Look for what keeps messages from arriving: names, ports, TLS, access, brokers, "
-            "routes.",
+            "Check the way to name servers and brokers: DNS, ports, TLS, access, brokers, routes.",
         ),
         "topic": (
             "downrange.cli.topic:topic",
@@ -46,13 +45,13 @@ COMMANDS: Final = {
         ),
         "pipeline": (
             "downrange.cli.pipeline:pipeline",
-            "Ready jobs on Spark: topics to files and back, topic to topic.",
+            "Ready-made Spark jobs: topics to files and back, topic to topic.",
         ),
     },
     "Run servers": {
         "demo": (
             "downrange.cli.demo:demo",
-            "See all of it at work: two brokers, every way to send, a crash, Spark, a report.",
+            "Run a demo: two brokers, every way to send, a broker crash, Spark, and a report.",
         ),
         "serve": (
             "downrange.cli.serve:serve",
@@ -69,12 +68,12 @@ COMMANDS: Final = {
         ),
     },
 }
-#: Wider lines are hard to read, whatever the terminal has.
+#: Longer lines are hard to read, also on a wide terminal.
 _WIDTH_MAX: Final = 120
 
 
 class _Downrange(LazyGroup):
-    """The group of all commands, which Ctrl-C ends without a word."""
+    """The group of all commands; Ctrl-C ends it without a message."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -83,8 +82,8 @@ class _Downrange(LazyGroup):
             raise click.exceptions.Exit(INTERRUPTED) from None
 
 
-def _print_version(ctx: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
-    if is_wanted and not ctx.resilient_parsing:
+def _print_version(ctx: click.Context, parameter: click.Parameter, is_given: bool) -> None:
+    if is_given and not ctx.resilient_parsing:
         from importlib.metadata import version as installed_version  # slow, and seldom needed
 
         click.echo(f"downrange {installed_version('downrange')}")

@@ -1,7 +1,7 @@
-"""Groups of commands: in the order in which they are written, with a hint for one misspelt.
+"""Groups of commands: listed in the order of definition, with a hint for a misspelt name.
 
-A lazy group imports a command when somebody asks for it. Else every command would pay for the
-modules of all others, `serve` among them, which should be up soon and stay small.
+A lazy group imports a command only when it is used. Otherwise every command would import the
+modules of all others, also `serve`, which should start fast and use little memory.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from downrange.options.hints import similar_names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: More than any sentence has: a short help is wrapped, not cut.
+#: Longer than any short help, so that it is wrapped and not cut.
 _SHORT_HELP_MAX = 1000
 
 
 class Group(click.Group):
-    """A group of commands; without one it shows its help."""
+    """A group of commands; without a command it shows its help."""
 
     command_class = Command
 
@@ -36,12 +36,13 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is meant; say which ones are alike where there is none."""
+        """Find the command; an unknown name ends with a hint at similar ones."""
         name = args[0]
         is_known = name in self.list_commands(ctx) or name.startswith("-")
         if not is_known and not ctx.resilient_parsing:
-            likely = ", ".join(map(repr, similar_names(name, self.list_commands(ctx), count=3)))
-            ctx.fail(f"No such command {name!r}." + (f" Did you mean {likely}?" if likely else ""))
+            similar = ", ".join(map(repr, similar_names(name, self.list_commands(ctx), count=3)))
+            hint = f" Did you mean {similar}?" if similar else ""
+            ctx.fail(f"No such command {name!r}.{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -56,12 +57,12 @@ class Group(click.Group):
 
 
 class LazyGroup(Group):
-    """A group that imports a command when it is asked for.
+    """A group that imports a command only when it is used.
 
     Args:
-        panels: Heading -> name of the command -> where it is, as "module:variable", and its short
-            help, so that the list of all commands needs none of them.
-        attributes: What click's group takes.
+        panels: Heading -> name of the command -> its location as "module:variable", and its short
+            help, so that the list of commands imports none of them.
+        attributes: Arguments of `click.Group`.
     """
 
     def __init__(
@@ -69,25 +70,27 @@ class LazyGroup(Group):
     ) -> None:
         super().__init__(**attributes)
         self._panels = panels
-        self._places = {
-            name: place for commands in panels.values() for name, (place, _) in commands.items()
+        self._locations = {
+            name: location
+            for commands in panels.values()
+            for name, (location, _) in commands.items()
         }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, by heading."""
-        return list(self._places)
+        return list(self._locations)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None where there is none of that name."""
-        if cmd_name not in self._places:
+        """Import a command; return None for an unknown name."""
+        if cmd_name not in self._locations:
             return None
-        module, _, variable = self._places[cmd_name].partition(":")
+        module, _, variable = self._locations[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), variable)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the names with their short help under their headings, in columns that agree."""
-        width = max(map(len, self._places))
+        """Write the names with their short help under their headings, in aligned columns."""
+        width = max(map(len, self._locations))
         for panel, commands in self._panels.items():
             with formatter.section(panel):
                 formatter.write_dl(

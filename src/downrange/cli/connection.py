@@ -1,7 +1,6 @@
-"""How commands reach a cluster: options that all of them have, and the client made of those.
+"""The connection options of all client commands, and the client that they configure.
 
-The fields of `Connection` are the options, so a new one is written once; `with_connection` gives
-them to a command.
+Each field of `Connection` defines an option; `with_connection` adds them to a command.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
-from downrange.cli.exit_codes import telling_errors
-from downrange.cli.parameters import PATH, collecting, shared
+from downrange.cli.exit_codes import exit_on_error
+from downrange.cli.parameters import PATH, shared_option, with_options_of
 from downrange.errors import OptionError
 
 if TYPE_CHECKING:
@@ -33,11 +32,11 @@ _CONNECT_TIMEOUT_MAX: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """What all commands that talk to servers take."""
+    """The options of all commands that connect to servers."""
 
     name_server: str = field(
         default=DEFAULT_NAME_SERVER,
-        metadata=shared(
+        metadata=shared_option(
             "--name-server",
             "--nameserver",
             "-n",
@@ -49,78 +48,80 @@ class Connection:
     )
     access_key: str | None = field(
         default=None,
-        metadata=shared(
+        metadata=shared_option(
             "--access-key",
             envvar="DOWNRANGE_ACCESS_KEY",
             show_envvar=True,
             metavar="NAME",
-            help="Account, where access is checked.",
+            help="Access key of the account, if servers check access.",
         ),
     )
     secret_key: str | None = field(
         default=None,
         repr=False,
-        metadata=shared(
+        metadata=shared_option(
             "--secret-key",
             envvar="DOWNRANGE_SECRET_KEY",
             show_envvar=True,
             metavar="SECRET",
-            help="Its secret; the variable is safer, as others see options.",
+            help="Secret of the account; the variable is safer, as others can see options.",
         ),
     )
-    tls: bool = field(default=False, metadata=shared("--tls", is_flag=True, help="Speak TLS."))
+    tls: bool = field(default=False, metadata=shared_option("--tls", is_flag=True, help="Use TLS."))
     ca: Path | None = field(
         default=None,
-        metadata=shared(
+        metadata=shared_option(
             "--ca",
             type=PATH,
             metavar="PEM",
-            help="Authorities to trust instead of the system's; turns TLS on.",
+            help="Certificate authorities to trust instead of the system's; enables TLS.",
         ),
     )
     certificate: Path | None = field(
         default=None,
-        metadata=shared(
+        metadata=shared_option(
             "--certificate",
             type=PATH,
             metavar="PEM",
-            help="Our own certificate, where servers want one; turns TLS on.",
+            help="Client certificate, if servers require one; enables TLS.",
         ),
     )
     certificate_key: Path | None = field(
         default=None,
-        metadata=shared(
+        metadata=shared_option(
             "--certificate-key",
             type=PATH,
             metavar="PEM",
-            help="Its private key, unless it is in the same file.",
+            help="Private key of the client certificate, if it is in another file.",
         ),
     )
     no_check_host: bool = field(
         default=False,
-        metadata=shared(
-            "--no-check-host", is_flag=True, help="Take a certificate that names another host."
+        metadata=shared_option(
+            "--no-check-host", is_flag=True, help="Accept a certificate for another host name."
         ),
     )
     namespace: str | None = field(
         default=None,
-        metadata=shared("--namespace", metavar="NAME", help="Put before topics and groups."),
+        metadata=shared_option(
+            "--namespace", metavar="NAME", help="Namespace of topics and groups."
+        ),
     )
     timeout: float = field(
         default=5.0,
-        metadata=shared("--timeout", metavar="SECONDS", help="How long one request may take."),
+        metadata=shared_option("--timeout", metavar="SECONDS", help="Timeout of one request."),
     )
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Check the options.
 
         Raises:
-            OptionError: Names the option.
+            OptionError: An option is invalid; names it.
         """
         if (self.access_key is None) != (self.secret_key is None):
-            raise OptionError("--access-key and --secret-key belong together; give both or neither")
+            raise OptionError("--access-key and --secret-key need each other; give both or neither")
         if self.timeout <= 0:
-            raise OptionError(f"--timeout {self.timeout:g} leaves no time")
+            raise OptionError(f"--timeout {self.timeout:g} is not above 0")
 
     @property
     def credentials(self) -> Credentials | None:
@@ -132,18 +133,18 @@ class Connection:
         return Credentials(self.access_key, self.secret_key)
 
     def client(self, *, connect_on_start: bool = True) -> Client:
-        """Make a client, which is not started yet.
+        """Return a client that is not started yet.
 
         Args:
-            connect_on_start: Whether it fails at once when no name server can be reached.
+            connect_on_start: Whether its start fails when no name server can be reached.
 
         Raises:
-            OptionError: An option makes no sense.
+            OptionError: An option is invalid.
         """
         from downrange.client.client import Client  # slow, and not needed for help
         from downrange.options import TLS, ClientOptions
 
-        wants_tls = self.tls or self.no_check_host or self.ca or self.certificate
+        uses_tls = self.tls or self.no_check_host or self.ca or self.certificate
         options = ClientOptions(
             connect_on_start=connect_on_start,
             connect_timeout=min(self.timeout, _CONNECT_TIMEOUT_MAX),
@@ -160,12 +161,12 @@ class Connection:
             self.name_server,
             options=options,
             credentials=self.credentials,
-            tls=tls if wants_tls else None,
+            tls=tls if uses_tls else None,
         )
 
     @contextmanager
     def admin(self) -> Generator[Admin]:
-        """Give what looks after topics and messages.
+        """Yield an `Admin` on a started client.
 
         Raises:
             RocketMQError: No name server can be reached.
@@ -177,16 +178,16 @@ class Connection:
 
 
 def with_connection(command: Callable[Concatenate[Connection, P], None]) -> Callable[..., None]:
-    """Give a command the options of a connection, and an end with an exit code.
+    """Add the connection options to a command, and turn its errors into exit codes.
 
-    The command takes a `Connection` first; the options of its own come before the shared ones.
+    The command takes a `Connection` as its first argument; its own options come first in the help.
     """
-    collected = collecting(Connection, "Connection")(command)
+    collected = with_options_of(Connection, "Connection")(command)
 
     @functools.wraps(collected)
     def run(**given: Any) -> None:
         logging.basicConfig(stream=sys.stderr, level="WARNING", format="downrange: %(message)s")
-        with telling_errors():
+        with exit_on_error():
             collected(**given)
 
     return run

@@ -1,4 +1,4 @@
-"""`downrange decode`: captured bytes, made readable."""
+"""`downrange decode`: shows captured bytes in readable form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: How much of a body is shown to people.
+#: How many characters or bytes of a body are shown.
 _BODY_BYTES_SHOWN: Final = 200
 
 
@@ -35,17 +35,17 @@ _BODY_BYTES_SHOWN: Final = 200
     help="Frames in hexadecimal; standard input if not given.",
 )
 @click.option("--file", type=READABLE_FILE, help="Read raw bytes from this file instead.")
-@click.option("--records", is_flag=True, help="The bytes are stored messages or a log segment.")
+@click.option("--records", is_flag=True, help="Decode stored messages or a log segment.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def decode(text: str | None, file: Path | None, records: bool, as_json: bool) -> None:
-    """Show what captured bytes say: remoting frames, or stored messages.
+    """Decode captured bytes: remoting frames, or stored messages.
 
-    Exit code 1 means that the bytes break the protocol; what came before the damage is shown.
+    Exit code 1 means that the bytes are invalid; everything before the damage is shown.
     """
     if text is not None and file is not None:
         raise click.BadParameter("give either HEX or --file, not both")
     try:
-        data = file.read_bytes() if file else bytes_of_hex(text or sys.stdin.read())
+        data = file.read_bytes() if file else parse_hex(text or sys.stdin.read())
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     show = show_records if records else show_frames
@@ -56,11 +56,11 @@ def decode(text: str | None, file: Path | None, records: bool, as_json: bool) ->
         raise click.exceptions.Exit(FAILED) from error
 
 
-def bytes_of_hex(text: str) -> bytes:
-    """Read hexadecimal with any white space in it; raise `ValueError` naming what is wrong."""
+def parse_hex(text: str) -> bytes:
+    """Parse hexadecimal text, ignoring white space; raise `ValueError` if it is invalid."""
     digits = "".join(text.split())
     if not digits:
-        raise ValueError("there is nothing to decode")
+        raise ValueError("nothing to decode: the input is empty")
     try:
         return bytes.fromhex(digits)
     except ValueError as error:
@@ -68,9 +68,9 @@ def bytes_of_hex(text: str) -> bytes:
 
 
 def show_frames(data: bytes, *, as_json: bool) -> None:
-    """Print every frame; raise `WireError` at the first that cannot be read."""
-    for each in _commands_in(data):
-        facts = _facts_of(each)
+    """Print every frame; raise `WireError` at the first one that cannot be decoded."""
+    for each in _decode_frames(data):
+        facts = _command_facts(each)
         if as_json:
             print(json.dumps(facts, default=repr))
         else:
@@ -78,7 +78,7 @@ def show_frames(data: bytes, *, as_json: bool) -> None:
 
 
 def show_records(data: bytes, *, as_json: bool) -> None:
-    """Print every stored message; raise `WireError` at the first that is damaged."""
+    """Print every stored message; raise `WireError` at the first one that is damaged."""
     from rich.console import Console
     from rich.table import Table
 
@@ -103,16 +103,16 @@ def show_records(data: bytes, *, as_json: bool) -> None:
             Console().print(table)
 
 
-def _commands_in(data: bytes) -> Iterator[Command]:
+def _decode_frames(data: bytes) -> Iterator[Command]:
     frames = FrameSplitter()
     frames.receive(data)
     while (frame := frames.next_frame()) is not None:
         yield decode_frame(frame)
     if not frames.is_idle:
-        raise MalformedFrame("end of the bytes", "the last frame is not whole")
+        raise MalformedFrame("end of the bytes", "the last frame is incomplete")
 
 
-def _facts_of(command: Command) -> dict[str, Any]:
+def _command_facts(command: Command) -> dict[str, Any]:
     kind = "reply" if command.is_reply else "one-way request" if command.is_oneway else "request"
     code = named(ResponseCode if command.is_reply else RequestCode, command.code)
     facts: dict[str, Any] = {
@@ -129,7 +129,7 @@ def _facts_of(command: Command) -> dict[str, Any]:
 
 
 def _typed_fields(command: Command) -> dict[str, Any]:
-    """Name the fields of a request in full, where its header is known and can be read."""
+    """Return the fields with their full names, if the header class is known and accepts them."""
     header = None if command.is_reply else REQUEST_HEADERS.get(command.code)
     if header is None:
         return dict(command.fields)
@@ -142,7 +142,7 @@ def _typed_fields(command: Command) -> dict[str, Any]:
 
 
 def _body_facts(body: bytes) -> Any:
-    """Return records, JSON, or text: whatever the body can be read as."""
+    """Return the body as records, JSON, text or hexadecimal, whatever fits first."""
     if int.from_bytes(body[4:8], "big", signed=True) in (MAGIC_V1, MAGIC_V2):
         return [_record_facts(record) for record in decode_records(body)]
     if body[:1] in (b"{", b"["):

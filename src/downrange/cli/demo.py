@@ -1,4 +1,4 @@
-"""`demo`: a shop on a cluster of two brokers, one of which dies, seen through Spark."""
+"""`demo`: a small shop on a cluster of two brokers, a broker crash, and Spark jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from downrange.cli.exit_codes import FAILED, complain, telling_errors
+from downrange.cli.exit_codes import FAILED, exit_on_error, print_error
 from downrange.cli.parameters import PATH, command
 
 if TYPE_CHECKING:
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
     from downrange.demo.run import DemoOutcome
 
-#: Where it leaves its files, below the working directory.
+#: Default output folder, in the working directory.
 OUTPUT: Final = Path("downrange-demo")
 _TERMINATED: Final = 143
 _AUTO_CREATED_NOTE: Final = (
-    "coupons was created the Apache way, by its first message: on one broker alone."
+    "coupons was auto-created by its first message, so it exists on one broker only."
 )
 _COPIES_NOTE: Final = (
-    "copies: a retry after a lost answer, and a broker that was killed, may store a message twice, "
-    "with\nthe same id; nothing is lost, and consumers can tell."
+    "copies: a retry after a lost reply may store a message twice, with the same id.\nNothing is "
+    "lost, and consumers can recognise the copy by its id."
 )
-_LEFT_BEHIND: Final = {
-    "report.html": "what the traces tell",
+_OUTPUT_FILES: Final = {
+    "report.html": "report of the traces",
     "lake": "all topics as Parquet",
     "trace": "the tables behind the report, as Parquet",
     "summary.json": "these numbers, for programs",
-    "logs": "what the servers logged",
+    "logs": "logs of the servers",
 }
-#: Columns of words; all others hold numbers.
-_WORDS: Final = ("topic", "sent by", "group", "ok")
+#: Columns with text; all others hold numbers.
+_TEXT_COLUMNS: Final = ("topic", "sent by", "group", "ok")
 
 
 @command()
@@ -46,37 +46,38 @@ _WORDS: Final = ("topic", "sent by", "group", "ok")
     "--output",
     type=PATH,
     metavar="DIR",
-    show_default=f"./{OUTPUT}, or a temporary folder where that cannot be written",
-    help="Folder for report, Parquet files and logs; one of an earlier demo is replaced.",
+    show_default=f"./{OUTPUT}, or a temporary folder if that is not writable",
+    help="Folder for report, Parquet files and logs; the output of an earlier demo is replaced.",
 )
 @click.option("--seconds", default=12.0, help="How long messages are sent.")
-@click.option("--no-spark", is_flag=True, help="Leave out the part that needs Spark and Java.")
-@click.option("--keep", is_flag=True, help="Leave the cluster running at the end, until Ctrl-C.")
+@click.option("--no-spark", is_flag=True, help="Skip the part that needs Spark and Java.")
+@click.option("--keep", is_flag=True, help="Keep the cluster running at the end, until Ctrl-C.")
 def demo(output: Path | None, seconds: float, no_spark: bool, keep: bool) -> None:
-    """See all of it at work: two brokers, every way to send, a crash, Spark, a report.
+    """Run a demo: two brokers, every way to send, a broker crash, Spark, and a report.
 
-    A small shop sends orders, payments, clicks and more to a cluster of its own, while one broker
-    is killed and comes back. Spark then lands all topics in Parquet and makes a report of the
-    traces. What was acknowledged, stored and landed must be the same: exit code 1 when it is not.
+    The services of a small shop send orders, payments, clicks and more to a cluster of their own,
+    while one broker is killed and restarted. Spark then writes all topics to Parquet and makes a
+    report of the traces. The acknowledged messages, the stored messages and the rows in Parquet
+    must agree; otherwise the exit code is 1.
     """
-    with telling_errors(), _ended_by_sigterm():
+    with exit_on_error(), _exit_on_sigterm():
         from downrange.cli.output import console
-        from downrange.demo.progress import Show
+        from downrange.demo.progress import ProgressDisplay
         from downrange.demo.run import DemoOptions, run_demo
 
         out = console()
         options = DemoOptions(
             output=(output or _default_output()).resolve(),
             seconds=seconds,
-            is_spark_wanted=not no_spark,
+            is_spark_enabled=not no_spark,
         )
 
         def finish(outcome: DemoOutcome, name_server: str) -> None:
             show_outcome(outcome)
             if keep:
-                _stay(name_server)
+                _keep_running(name_server)
 
-        outcome = run_demo(options, Show(out), before_stop=finish)
+        outcome = run_demo(options, ProgressDisplay(out), before_stop=finish)
     if not outcome.agrees:
         raise click.exceptions.Exit(FAILED)
 
@@ -90,8 +91,8 @@ def _default_output() -> Path:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Generator[None]:
-    """Clean up after SIGTERM as after Ctrl-C."""
+def _exit_on_sigterm() -> Generator[None]:
+    """Exit on SIGTERM with the same cleanup as on Ctrl-C."""
 
     def end(number: int, frame: FrameType | None) -> None:
         sys.exit(_TERMINATED)
@@ -103,9 +104,9 @@ def _ended_by_sigterm() -> Generator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _stay(name_server: str) -> None:
-    """Leave the cluster to the person in front of it."""
-    click.echo(f"\nThe cluster goes on until Ctrl-C. Name server: {name_server}")
+def _keep_running(name_server: str) -> None:
+    """Print how to use the cluster, then wait for Ctrl-C."""
+    click.echo(f"\nThe cluster runs until Ctrl-C. Name server: {name_server}")
     click.echo(f"  downrange topic list -n {name_server}")
     click.echo(f"  downrange tail orders --from earliest --max 5 -n {name_server}")
     try:
@@ -114,11 +115,11 @@ def _stay(name_server: str) -> None:
         click.echo()
 
 
-# ---- the outcome ---------------------------------------------------------------------------------
+# ---- results -------------------------------------------------------------------------------------
 
 
 def show_outcome(outcome: DemoOutcome) -> None:
-    """Print what was found: tables, what was left out, where things are, and the verdict."""
+    """Print the tables, what was left out, the problems, the verdict and the files."""
     _show_sending(outcome)
     _show_groups(outcome)
     _show_agreement(outcome)
@@ -126,15 +127,15 @@ def show_outcome(outcome: DemoOutcome) -> None:
         click.echo(f"Left out: the Parquet files and the report, made by Spark. {outcome.left_out}")
     for check in outcome.checks:
         for problem in check.problems:
-            complain(f"{check.topic}: {problem}")
-    _show_places(outcome)
+            print_error(f"{check.topic}: {problem}")
+    _show_result(outcome)
 
 
 def _show_sending(outcome: DemoOutcome) -> None:
     brokers = sorted({broker for check in outcome.checks for broker in check.brokers})
     numbers = ("retried", "failed", "undone", *brokers)
     _print_table(
-        "How it went: retries while a broker was away, and where messages lie",
+        "Sends: retries while a broker was down, and messages per broker",
         ("topic", "sent by", *numbers),
         [
             (
@@ -158,9 +159,9 @@ def _show_agreement(outcome: DemoOutcome) -> None:
         for check in checks
     ]
     columns = ["topic", "acknowledged", "one-way", "stored", "copies"]
-    title = "What was sent and stored"
+    title = "Messages sent and stored"
     if outcome.left_out is None:
-        title = "What was sent, stored, and landed in Parquet"
+        title = "Messages sent, stored, and landed in Parquet"
         columns.append("landed")
         for row, check in zip(rows, checks, strict=True):
             row.append(check.landed or 0)
@@ -173,7 +174,7 @@ def _show_agreement(outcome: DemoOutcome) -> None:
 
 
 def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | int]]) -> None:
-    """Print a table; counts of nothing are left empty, and numbers stand to the right."""
+    """Print a table; zeros are left empty, and numbers are aligned to the right."""
     from rich.text import Text
 
     from downrange.cli.output import console, print_table
@@ -183,28 +184,28 @@ def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
         for row in rows
     ]
     console().print(Text(f"\n{title}", "bold"))
-    print_table(columns, shown, numbers=[name for name in columns if name not in _WORDS])
+    print_table(columns, shown, numbers=[name for name in columns if name not in _TEXT_COLUMNS])
 
 
 def _show_groups(outcome: DemoOutcome) -> None:
     stored = {check.topic: check.stored for check in outcome.checks}
     _print_table(
-        "Who read what; the rest was left on purpose",
-        ("group", "topic", "handled", "at the second try", "left"),
+        "Messages per consumer group; the rest was left unread on purpose",
+        ("group", "topic", "handled", "at second attempt", "left"),
         [
             (
-                reading.reader.group,
-                reading.reader.topic,
-                reading.handled,
-                reading.tried_again,
-                max(0, stored[reading.reader.topic] - reading.handled),
+                consumer.plan.group,
+                consumer.plan.topic,
+                consumer.handled,
+                consumer.tried_again,
+                max(0, stored[consumer.plan.topic] - consumer.handled),
             )
-            for reading in outcome.readings
+            for consumer in outcome.consumers
         ],
     )
 
 
-def _show_places(outcome: DemoOutcome) -> None:
+def _show_result(outcome: DemoOutcome) -> None:
     from rich.text import Text
 
     from downrange.cli.output import console
@@ -214,14 +215,16 @@ def _show_places(outcome: DemoOutcome) -> None:
         count = sum(check.sent.acknowledged for check in outcome.checks)
         where = "stored and landed in Parquet" if outcome.left_out is None else "stored"
         out.print(
-            Text(f"It agrees: all {count:,} acknowledged messages are {where}.", "bold green")
+            Text(
+                f"The numbers agree: all {count:,} acknowledged messages are {where}.", "bold green"
+            )
         )
     else:
-        out.print(Text("It does NOT agree; what is wrong is said above.", "bold red"))
-    out.print(f"{outcome.elapsed:.0f} s in all. In {outcome.output}:", soft_wrap=True)
-    for name, what in _LEFT_BEHIND.items():
+        out.print(Text("The numbers do NOT agree; see the problems above.", "bold red"))
+    out.print(f"{outcome.elapsed:.0f} s in total. Files in {outcome.output}:", soft_wrap=True)
+    for name, what in _OUTPUT_FILES.items():
         if (outcome.output / name).exists():
             out.print(f"  {name:13} {what}")
     if outcome.traces is not None:
-        out.print("\nThe report, for any browser:")
+        out.print("\nOpen the report in a browser:")
         out.print(f"  {outcome.traces.page.as_uri()}", soft_wrap=True)

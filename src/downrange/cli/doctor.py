@@ -1,4 +1,4 @@
-"""`doctor`: looks at every step of the way to name servers and brokers, and says what to do."""
+"""`doctor`: checks each step of the way to name servers and brokers, and suggests a next step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from downrange.cli.exit_codes import (
     NOT_FOUND,
     NOT_PERMITTED,
     UNREACHABLE,
-    in_options,
+    use_option_names,
 )
 from downrange.cli.parameters import argument, command
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     "address",
     metavar="[HOST:PORT]",
     required=False,
-    help="Name server; the one of -n if not given.",
+    help="Name server; that of -n if not given.",
 )
-@click.option("--topic", help="A topic that should have a route.")
+@click.option("--topic", help="Topic whose route is checked, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per finding.")
 @with_connection
 def doctor(connection: Connection, address: str | None, topic: str | None, as_json: bool) -> None:
-    """Look for what keeps messages from arriving: names, ports, TLS, access, brokers, routes.
+    """Check the way to name servers and brokers: DNS, ports, TLS, access, brokers, routes.
 
-    Every server is asked once. The exit code is that of the first thing that is wrong.
+    Every server gets one request. The exit code is that of the first finding that failed.
     """
     from downrange.cli.output import print_json
     from downrange.client.flows.admin.doctor import check_network
@@ -55,7 +55,7 @@ def doctor(connection: Connection, address: str | None, topic: str | None, as_js
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """Return the exit code for the first finding that failed; 0 when none did."""
+    """Return the exit code for the first finding that failed; 0 if none failed."""
     codes = {"access": NOT_PERMITTED, "route": NOT_FOUND, "brokers": FAILED, "master": FAILED}
     for finding in findings:
         if not finding.is_ok:
@@ -64,7 +64,7 @@ def exit_code(findings: Iterable[Finding]) -> int:
 
 
 def _show(findings: tuple[Finding, ...]) -> None:
-    """Print the findings by what they are about, and what to do below those that failed."""
+    """Print the findings by target, with the next step below each that failed."""
     from rich.text import Text
 
     from downrange.cli.output import console, readable
@@ -79,8 +79,8 @@ def _show(findings: tuple[Finding, ...]) -> None:
         out.print(mark.append(f"{finding.name:9}", "default").append(readable(finding.text)))
         if finding.next_step:
             out.print(
-                Text(f"        → {readable(in_options(finding.next_step))}", "yellow"),
+                Text(f"        → {readable(use_option_names(finding.next_step))}", "yellow"),
                 soft_wrap=True,
             )
     failed = sum(not finding.is_ok for finding in findings)
-    out.print(f"\n{failed} of {len(findings)} findings failed" if failed else "\nall is well")
+    out.print(f"\n{failed} of {len(findings)} findings failed" if failed else "\nno problems found")

@@ -1,9 +1,9 @@
-"""How a command ends: the exit code of each kind of error, and its text on standard error.
+"""Exit codes of the commands, and errors on standard error.
 
-  0  all went well
-  1  a server refused or failed, or a part of the messages could not be sent
-  2  a wrong option or argument; nothing was asked of any server
-  3  no server could be reached, or none answered in time
+  0  success
+  1  a server refused a request or failed, or some messages could not be sent
+  2  wrong option or argument; no request was sent
+  3  no server could be reached, or none replied in time
   4  not permitted: access key, its rights, or the topic's permission
   5  no such topic, message or route
 130  ended by Ctrl-C
@@ -35,15 +35,15 @@ NOT_PERMITTED: Final = 4
 NOT_FOUND: Final = 5
 INTERRUPTED: Final = 130
 
-#: What every command that talks to servers says at the end of its help.
+#: The end of the help of every command that connects to servers.
 EPILOG: Final = (
-    "Exit codes: 0 fine, 1 refused or failed, 2 wrong use, 3 no server reached or none answered in "
+    "Exit codes: 0 success, 1 refused or failed, 2 wrong use, 3 no server reached or no reply in "
     "time, 4 not permitted, 5 not found, 130 ended by Ctrl-C."
 )
 
 
 def exit_code_of(error: RocketMQError) -> int:
-    """Return the exit code that says what kind of error it is."""
+    """Return the exit code of a kind of error."""
     if isinstance(error, OptionError):
         return WRONG_USE
     if isinstance(error, PermissionError):
@@ -55,8 +55,8 @@ def exit_code_of(error: RocketMQError) -> int:
     return FAILED
 
 
-#: What errors tell a programmer to write, and what one types here instead.
-_TYPED: Final = {
+#: Names in the API that error texts mention -> the options of the command line.
+_OPTION_NAMES: Final = {
     "TLS(ca=…)": "--ca",
     "TLS(certificate=…)": "--certificate",
     "TLS(check_host=False)": "--no-check-host",
@@ -65,27 +65,27 @@ _TYPED: Final = {
 }
 
 
-def in_options(text: str) -> str:
-    """Return an error's text with the options of the command line in it."""
-    for written, typed in _TYPED.items():
-        text = text.replace(written, typed)
+def use_option_names(text: str) -> str:
+    """Replace the API names in an error text with the options of the command line."""
+    for api_name, option in _OPTION_NAMES.items():
+        text = text.replace(api_name, option)
     return text
 
 
-def complain(text: object) -> None:
-    """Say on standard error what is wrong."""
-    click.echo(f"downrange: {in_options(str(text))}", err=True)
+def print_error(text: object) -> None:
+    """Print an error to standard error."""
+    click.echo(f"downrange: {use_option_names(str(text))}", err=True)
 
 
 @contextmanager
-def telling_errors() -> Generator[None]:
-    """Say on standard error what is wrong, without a traceback, and exit with the code for it."""
+def exit_on_error() -> Generator[None]:
+    """Print an error without a traceback, and exit with its code."""
     try:
         yield
     except OptionError as error:
-        raise click.BadParameter(in_options(str(error))) from error
+        raise click.BadParameter(use_option_names(str(error))) from error
     except RocketMQError as error:
-        complain(error)
+        print_error(error)
         raise click.exceptions.Exit(exit_code_of(error)) from error
     except KeyboardInterrupt:
         raise click.exceptions.Exit(INTERRUPTED) from None

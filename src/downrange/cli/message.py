@@ -1,4 +1,4 @@
-"""`message show|query`: messages by their ids and keys."""
+"""`message show|query`: find messages by id or key."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import click
 
 from downrange.cli.command_groups import Group
 from downrange.cli.connection import Connection, with_connection
-from downrange.cli.exit_codes import EPILOG, NOT_FOUND, complain
+from downrange.cli.exit_codes import EPILOG, NOT_FOUND, print_error
 from downrange.cli.parameters import argument
-from downrange.cli.read import as_json, body_only, parse_time, printer, view_of
+from downrange.cli.read import BODY_ONLY, JSON_LINES, choose_view, message_printer, parse_time
 
 if TYPE_CHECKING:
     from downrange.model import ReceivedMessage
 
-_TOPIC: Final = argument("topic", help="Where it was sent to.")
+_TOPIC: Final = argument("topic", help="Topic of the message.")
 
 
 @click.group(cls=Group)
@@ -27,15 +27,15 @@ def message() -> None:
 
 @message.command(epilog=EPILOG)
 @_TOPIC
-@argument("message_id", metavar="ID", help="Its unique id, or its offset id.")
+@argument("message_id", metavar="ID", help="Message id, or offset id.")
 @click.option(
     "--since",
     metavar="TIME",
     show_default="3d",
-    help="How far back to look for a unique id: a time, or how long ago, such as 12h.",
+    help="How far back to search for a message id: a time, or an age such as 12h.",
 )
-@as_json
-@body_only
+@JSON_LINES
+@BODY_ONLY
 @with_connection
 def show(
     connection: Connection,
@@ -45,10 +45,10 @@ def show(
     as_json: bool,
     body_only: bool,
 ) -> None:
-    """Show one message with everything that is known of it."""
+    """Show one message with all of its fields."""
     from downrange.cli.output import message_facts, print_json
 
-    view_of(as_json, body_only)
+    choose_view(as_json, body_only)
     begin = None if since is None else parse_time("--since", since, datetime.now(UTC))
     with connection.admin() as admin:
         found = admin.view_message(topic, message_id, since=begin)
@@ -84,19 +84,21 @@ def _show(found: ReceivedMessage) -> None:
 
 @message.command(epilog=EPILOG)
 @_TOPIC
-@click.option("--key", "-k", required=True, help="One of its keys.")
+@click.option("--key", "-k", required=True, help="A key of the message.")
 @click.option(
     "--max",
     "-m",
     "max_count",
     type=click.IntRange(min=1),
     default=32,
-    help="The newest of them, so many at most.",
+    help="Maximum number of messages; the newest are shown.",
 )
-@click.option("--begin", metavar="TIME", help="Stored then or later; or how long ago, such as 12h.")
-@click.option("--end", metavar="TIME", help="Stored then or earlier.")
-@as_json
-@body_only
+@click.option(
+    "--begin", metavar="TIME", help="Stored at this time or later; a time, or an age such as 12h."
+)
+@click.option("--end", metavar="TIME", help="Stored at this time or earlier.")
+@JSON_LINES
+@BODY_ONLY
 @with_connection
 def query(
     connection: Connection,
@@ -108,8 +110,8 @@ def query(
     as_json: bool,
     body_only: bool,
 ) -> None:
-    """Find messages by a key, in the order in which they were stored."""
-    show_all = printer(view_of(as_json, body_only))
+    """Find messages by key, in the order in which they were stored."""
+    show_all = message_printer(choose_view(as_json, body_only))
     now = datetime.now(UTC)
     with connection.admin() as admin:
         found = admin.query_messages(
@@ -121,5 +123,5 @@ def query(
         )
     show_all(found)
     if not found:
-        complain(f"no message of {topic!r} has the key {key!r}")
+        print_error(f"no message of {topic!r} has the key {key!r}")
         raise click.exceptions.Exit(NOT_FOUND)

@@ -1,6 +1,6 @@
-"""What `send` sends: from an argument, a file, lines or lines of JSON to messages.
+"""Parses the input of `send`: text or JSON lines become messages.
 
-One rule: a line that makes no message is an error of that line, and the next one is read.
+One rule: an invalid line is an error of that line only; parsing continues with the next line.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from downrange.model import Message
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: What `tail --json` says of a message and a new one cannot have; taken and passed over.
-_OF_THE_PAST: Final = frozenset(
+#: Fields that `tail --json` prints and a new message cannot have; they are ignored.
+_RECEIVED_ONLY: Final = frozenset(
     {
         *("topic", "broker", "queue", "offset", "message_id", "offset_id", "system_properties"),
         *("born_at", "born_host", "stored_at", "delivery_attempts"),
@@ -30,8 +30,8 @@ _OF_THE_PAST: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the input: its number, its bytes, and its message or why it makes none."""
+class InputLine:
+    """One line of the input: its number, its size, and its message or the error."""
 
     number: int
     byte_count: int
@@ -39,8 +39,8 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
-    """What all messages of a command have in common; a line of JSON may say otherwise."""
+class MessageDefaults:
+    """Settings for all messages of a command; a JSON line can override them."""
 
     topic: str
     tags: str | None = None
@@ -51,10 +51,10 @@ class Pattern:
     deliver_in: float | None = None
 
     def message(self, body: bytes | str, **own: Any) -> Message:
-        """Make a message.
+        """Return a message with these settings; `own` overrides them.
 
         Raises:
-            OptionError: It breaks a rule.
+            OptionError: The message is invalid.
         """
         settings: dict[str, Any] = {
             "tags": self.tags,
@@ -68,18 +68,18 @@ class Pattern:
 
 
 class JsonLine(msgspec.Struct, forbid_unknown_fields=True):
-    """A message as a line of JSON; one that `tail --json` printed is such a line.
+    """A message as a line of JSON; `tail --json` prints such lines.
 
     Attributes:
-        body: A text; anything else is sent as JSON.
-        body_base64: Any bytes, instead.
-        tags: One word to filter by.
-        keys: Words to look it up by.
-        properties: Names and values.
-        sharding_key: Messages with the same one keep their order.
-        delay_level: The broker's level of delay.
-        deliver_in: Seconds to wait.
-        deliver_at: When to deliver, with a time zone.
+        body: A string is sent as text, anything else as JSON.
+        body_base64: The body as base64, instead of `body`.
+        tags: Tag to filter by.
+        keys: Keys to find the message by.
+        properties: User properties.
+        sharding_key: Messages with the same key keep their order.
+        delay_level: Delay level of the broker.
+        deliver_in: Delay in seconds.
+        deliver_at: Time of delivery, with a time zone.
     """
 
     body: Any = msgspec.UNSET
@@ -93,46 +93,46 @@ class JsonLine(msgspec.Struct, forbid_unknown_fields=True):
     deliver_at: datetime | None = None
 
 
-def messages_of(
-    lines: Iterable[bytes], pattern: Pattern, form: Literal["text", "json"]
-) -> Iterator[Line]:
-    """Make a message of each line; empty lines are passed over, but counted."""
+def parse_lines(
+    lines: Iterable[bytes], defaults: MessageDefaults, form: Literal["text", "json"]
+) -> Iterator[InputLine]:
+    """Parse each line; empty lines are skipped, but counted."""
     for number, line in enumerate(lines, 1):
         text = line.removesuffix(b"\n").removesuffix(b"\r")
         outcome: Message | RocketMQError
         if not text.strip() if form == "json" else not text:
             continue
         try:
-            outcome = pattern.message(text) if form == "text" else _of_json(text, pattern)
+            outcome = defaults.message(text) if form == "text" else _parse_json(text, defaults)
         except RocketMQError as error:
             outcome = error
-        yield Line(number, len(line), outcome)
+        yield InputLine(number, len(line), outcome)
 
 
-def _of_json(text: bytes, pattern: Pattern) -> Message:
+def _parse_json(text: bytes, defaults: MessageDefaults) -> Message:
     try:
         value = msgspec.json.decode(text)
         if isinstance(value, dict):
-            value = {name: each for name, each in value.items() if name not in _OF_THE_PAST}
+            value = {name: each for name, each in value.items() if name not in _RECEIVED_ONLY}
         line = msgspec.convert(value, JsonLine)
     except msgspec.MsgspecError as error:
-        raise OptionError(f"no message in JSON: {error}") from error
+        raise OptionError(f"invalid JSON line: {error}") from error
     names = (*("tags", "keys", "properties", "sharding_key"), *_DELAYS)
     own = {name: each for name in names if (each := getattr(line, name)) is not None}
-    return pattern.message(_body_of(line), **own)
+    return defaults.message(_json_body(line), **own)
 
 
 _DELAYS: Final = ("delay_level", "deliver_in", "deliver_at")
 
 
-def _body_of(line: JsonLine) -> bytes | str:
+def _json_body(line: JsonLine) -> bytes | str:
     if (line.body is msgspec.UNSET) == (line.body_base64 is None):
-        raise OptionError("no message in JSON: it needs either 'body' or 'body_base64'")
+        raise OptionError("invalid JSON line: it needs either 'body' or 'body_base64'")
     if line.body_base64 is not None:
         try:
             return base64.b64decode(line.body_base64, validate=True)
         except binascii.Error as error:
-            raise OptionError(f"no message in JSON: body_base64 is not base64: {error}") from error
+            raise OptionError(f"invalid JSON line: body_base64 is not base64: {error}") from error
     if isinstance(line.body, str):
         return line.body
     return json.dumps(line.body, ensure_ascii=False, separators=(",", ":"))

@@ -1,7 +1,7 @@
-"""Tables for people, JSON for programs.
+"""Output of the commands: tables for people, JSON for programs.
 
-One rule: what comes from a server is shown with its control characters escaped, so that a message
-cannot play tricks with a terminal.
+One rule: control characters in texts from a server are escaped, so that a message cannot send
+commands to the terminal.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 from downrange.client.flows.validation import RESERVED_PROPERTIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console
 
-    from downrange.model import ReceivedMessage
+    from downrange.model import ReceivedMessage, SendReceipt
 
-#: How wide a table may be where nobody looks at it.
+#: Width of a table that is not printed to a terminal.
 _PIPE_WIDTH: Final = 10_000
-#: How much of a body is shown in a line.
+#: How many bytes of a body are shown in a line.
 _LINE_BYTES: Final = 200
 
 
@@ -34,7 +34,7 @@ def print_json(value: Any) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that shows text as it is, as wide as the terminal, or as it likes."""
+    """Return a console that prints text unchanged; outside a terminal, lines are not wrapped."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -52,9 +52,9 @@ def print_table(
     """Print a table.
 
     Args:
-        columns: Their names.
-        rows: One value per column each; None is shown as nothing.
-        title: What it is about.
+        columns: Names of the columns.
+        rows: One value per column; None is printed as an empty cell.
+        title: Title of the table.
         numbers: Columns that are aligned to the right.
     """
     from rich.box import SIMPLE_HEAD
@@ -70,7 +70,7 @@ def print_table(
 
 
 def print_facts(facts: dict[str, Any], *, title: str | None = None) -> None:
-    """Print names and values below each other; values that are None are left out."""
+    """Print one name and value per line; values that are None are left out."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
@@ -80,11 +80,11 @@ def print_facts(facts: dict[str, Any], *, title: str | None = None) -> None:
     console().print(table)
 
 
-# ---- messages ------------------------------------------------------------------------------------
+# ---- messages and receipts -----------------------------------------------------------------------
 
 
 def message_facts(message: ReceivedMessage) -> dict[str, Any]:
-    """Return what is known of a message, for JSON; `send --json-lines` takes it back."""
+    """Return the fields of a message for JSON; `send --json-lines` accepts them."""
     properties = message.properties
     return {
         "topic": message.topic,
@@ -131,17 +131,45 @@ def message_line(message: ReceivedMessage) -> str:
     )
 
 
+def receipt_facts(receipt: SendReceipt) -> dict[str, Any]:
+    """Return the fields of a receipt for printing, without those that are None."""
+    facts = {
+        "message_id": receipt.message_id,
+        "topic": receipt.queue.topic,
+        "broker": receipt.queue.broker,
+        "queue": receipt.queue.number,
+        "offset": receipt.offset,
+        "offset_id": receipt.offset_id,
+        "status": receipt.status.name.lower(),
+        "attempts": receipt.attempts,
+        "recall_handle": receipt.recall_handle,
+    }
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def batch_facts(receipt: SendReceipt) -> Iterator[dict[str, Any]]:
+    """Yield the fields for each message of a request, in order."""
+    facts = receipt_facts(receipt)
+    ids = receipt.message_id.split(",")
+    offset_ids = receipt.offset_id.split(",")
+    for index, message_id in enumerate(ids):
+        own = {"message_id": message_id, "offset": receipt.offset + index}
+        if len(offset_ids) == len(ids):
+            own["offset_id"] = offset_ids[index]
+        yield {**facts, **own}
+
+
 def body_text(body: bytes, limit: int | None = None) -> str:
     """Return a body for people: its text in one line, or its bytes in hexadecimal.
 
     Args:
         body: The body.
-        limit: Show so many bytes of it at most, and then how many there are.
+        limit: Maximum number of bytes to show; a longer body is cut and its size added.
     """
     part = body[:limit]
     is_cut = len(part) < len(body)
     try:
-        # The cut may go through a character, which is then left out.
+        # A character that was cut in the middle is left out.
         text = readable(codecs.getincrementaldecoder("utf-8")().decode(part, final=not is_cut))
     except UnicodeDecodeError:
         text = part.hex(" ", 4)
@@ -149,7 +177,7 @@ def body_text(body: bytes, limit: int | None = None) -> str:
 
 
 def readable(text: str, *, keep: str = "") -> str:
-    """Return a text with its control characters escaped, but for those to keep."""
+    """Return a text with its control characters escaped, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -159,7 +187,7 @@ def readable(text: str, *, keep: str = "") -> str:
 
 
 def time_of(at_ms: int, zone: Any = None) -> str:
-    """Return a time in milliseconds since 1970 as text; in local time unless told otherwise."""
+    """Return a time in milliseconds since 1970 as text; in local time unless a zone is given."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone)
     text = at.isoformat(sep=" " if zone is None else "T", timespec="milliseconds")
     return text.replace("+00:00", "Z") if zone is UTC else text

@@ -1,8 +1,7 @@
-"""Arguments and options with more to tell than click's own, and commands that show it.
+"""Arguments with a help text, options with a heading, and the commands that show both.
 
-An argument has a help text; an option may stand under a heading of its own. Options that several
-commands share are the fields of a dataclass, so each is written once; `collecting` gives them to a
-command as one object.
+Options that several commands share are the fields of a dataclass, so each is defined once;
+`with_options_of` adds them to a command and passes them as one object.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    KindT = TypeVar("KindT", bound=DataclassInstance)
+    OptionsT = TypeVar("OptionsT", bound=DataclassInstance)
     P = ParamSpec("P")
 
 _ARGUMENTS: Final = "Arguments"
 _OPTIONS: Final = "Options"
-#: A file or folder, which need not be there yet.
+#: A file or folder, which need not exist.
 PATH: Final = click.Path(path_type=Path)
-#: A file that can be read.
+#: A file that exists.
 READABLE_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -34,9 +33,9 @@ class Argument(click.Argument):
     """An argument with a help text.
 
     Args:
-        names: As click takes them.
-        help: What it is.
-        attributes: What else click takes.
+        names: As for `click.Argument`.
+        help: Help text.
+        attributes: Other arguments of `click.Argument`.
     """
 
     def __init__(self, names: list[str], *, help: str, **attributes: Any) -> None:
@@ -45,12 +44,12 @@ class Argument(click.Argument):
 
 
 class Option(click.Option):
-    """An option under a heading.
+    """An option that the help shows under a heading.
 
     Args:
-        names: As click takes them.
+        names: As for `click.Option`.
         panel: The heading.
-        attributes: What else click takes.
+        attributes: Other arguments of `click.Option`.
     """
 
     def __init__(self, names: list[str], *, panel: str = _OPTIONS, **attributes: Any) -> None:
@@ -59,10 +58,10 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help has a list for each heading."""
+    """A command whose help lists its parameters by heading."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the arguments, and the options by their headings."""
+        """Write the arguments, and the options by heading."""
         panels: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OPTIONS: []}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, Argument):
@@ -79,49 +78,49 @@ class Command(click.Command):
 def command(
     name: str | None = None, *, epilog: str | None = None
 ) -> Callable[[Callable[..., None]], Command]:
-    """Make a function a command; its first line is the short help."""
+    """Make a function a command; the first line of its docstring is the short help."""
     return click.command(name, cls=Command, epilog=epilog)
 
 
 def argument(name: str, **attributes: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an argument; it takes a `help`, and what click takes."""
+    """Add an argument to a command; takes `help` and the arguments of `click.argument`."""
     return click.argument(name, cls=Argument, **attributes)
 
 
 # ---- options that commands share -----------------------------------------------------------------
 
 
-def shared(*names: str, **attributes: Any) -> dict[str, Any]:
+def shared_option(*names: str, **attributes: Any) -> dict[str, Any]:
     """Return the metadata of a dataclass field that is an option.
 
     Args:
-        names: Those of the option.
-        attributes: What click takes besides; the default is that of the field.
+        names: Names of the option.
+        attributes: Arguments of `click.Option`; the default is that of the field.
     """
     return {"names": names, "attributes": attributes}
 
 
-def collecting(
-    kind: type[KindT], panel: str = _OPTIONS
-) -> Callable[[Callable[Concatenate[KindT, P], None]], Callable[..., None]]:
-    """Give a command the options that are the fields of a class, as one object of it.
+def with_options_of(
+    kind: type[OptionsT], panel: str = _OPTIONS
+) -> Callable[[Callable[Concatenate[OptionsT, P], None]], Callable[..., None]]:
+    """Add an option for each field of a dataclass to a command, and pass them as one object.
 
-    The command takes the object first. Stands right above the function, so that the options of its
-    own come before the shared ones.
+    The command takes the object as its first argument. Use it as the innermost decorator, so that
+    the command's own options come before the shared ones.
 
     Args:
-        kind: A dataclass with fields that are `shared` options.
+        kind: A dataclass whose fields have the metadata of `shared_option`.
         panel: The heading of these options.
     """
 
-    def decorate(function: Callable[Concatenate[KindT, P], None]) -> Callable[..., None]:
+    def decorate(function: Callable[Concatenate[OptionsT, P], None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(**given: Any) -> None:
-            collected = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
-            function(collected, **given)  # type: ignore[call-arg]
+            values = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+            function(values, **given)  # type: ignore[call-arg]
 
         added: Callable[..., None] = run
-        for each in reversed(fields(kind)):  # click takes the last one first
+        for each in reversed(fields(kind)):  # click adds options in reverse order
             names, attributes = each.metadata["names"], each.metadata["attributes"]
             add = click.option(
                 *names, each.name, cls=Option, panel=panel, default=each.default, **attributes

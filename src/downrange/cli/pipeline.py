@@ -1,8 +1,7 @@
-"""`pipeline lake|compact|load|mirror|replay|trace`: ready jobs on Spark.
+"""`pipeline lake|compact|load|mirror|replay|trace`: ready-made Spark jobs.
 
-The flags of a command are the fields of its options, so each is written once, beside what it does.
-Flags are stronger than the TOML file of `--config`. Progress goes to standard error; standard
-output is for the summary.
+The flags of a command are generated from the fields of its options class. A flag overrides the TOML
+file of `--config`. Progress goes to standard error, the summary to standard output.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import click
 import msgspec
 
 from downrange.cli.command_groups import Group
-from downrange.cli.exit_codes import EPILOG, telling_errors
+from downrange.cli.exit_codes import EPILOG, exit_on_error
 from downrange.cli.parameters import PATH, Argument, Command, Option
 from downrange.errors import OptionError
 from downrange.extras import require
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from downrange.pipelines.summary import Progress, Summary
 
-#: Table -> what its flags begin with, and the heading that they stand under.
+#: Table -> prefix of its flags, and their heading in the help.
 _TABLES: Final = {
     "cluster": ("", "Connection"),
     "target": ("target-", "Connection of the target"),
@@ -41,7 +40,7 @@ _TABLES: Final = {
     "spark": ("", "Spark"),
 }
 _MORE_NAMES: Final = {"--name-server": ("--nameserver", "-n"), "--output": ("-o",)}
-#: Secrets and addresses may come from the environment; a target has variables of its own.
+#: Options that an environment variable can set; the target cluster has its own variables.
 _VARIABLES: Final = {
     "name_server": "NAMESRV_ADDR",
     "access_key": "DOWNRANGE_ACCESS_KEY",
@@ -52,7 +51,7 @@ _VARIABLES: Final = {
 
 @click.group(cls=Group)
 def pipeline() -> None:
-    """Ready jobs on Spark: topics to files and back, topic to topic."""
+    """Ready-made Spark jobs: topics to files and back, topic to topic."""
 
 
 def _variable(table: str, name: str) -> str | None:
@@ -66,11 +65,11 @@ def _variable(table: str, name: str) -> str | None:
 
 
 class Flags:
-    """The flags of one pipeline, made of its options.
+    """The flags of one pipeline, generated from its options class.
 
     Args:
-        kind: The class of its options.
-        pipeline: Its name.
+        kind: The options class.
+        pipeline: Name of the pipeline.
         arguments: Fields that are arguments instead of flags.
     """
 
@@ -78,11 +77,11 @@ class Flags:
         self.kind = kind
         self.pipeline = pipeline
         self._arguments = arguments
-        #: Name of the parameter -> table, field, and how its value is read.
-        self._homes: dict[str, tuple[str, str, Callable[[Any], Any]]] = {}
+        #: Name of the parameter -> table, field, and the function that parses its value.
+        self._fields: dict[str, tuple[str, str, Callable[[Any], Any]]] = {}
 
     def parameters(self) -> Iterator[click.Parameter]:
-        """Make the parameters of a command."""
+        """Yield the parameters of the command."""
         yield from self._parameters(self.kind, self.pipeline)
         for table, inner in tables_of(self.kind).items():
             yield from self._parameters(inner, table)
@@ -95,27 +94,27 @@ class Flags:
             prefix, panel = _TABLES.get(table, ("", "Options"))
             word = (one.metadata.get("name") or one.name).replace("_", "-")
             flag, name = f"--{prefix}{word}", f"{table}__{one.name}"
-            taken = _taken(hints[one.name], flag)
-            self._homes[name] = (table, one.name, taken.read)
+            flag_type = _flag_type(hints[one.name], flag)
+            self._fields[name] = (table, one.name, flag_type.read)
             variable = _variable(table, one.name)
             help_text = one.metadata["help"] + (f" [env var: {variable}]" if variable else "")
             metavar = one.metadata.get("metavar")
             if one.name in self._arguments:
                 yield Argument(
                     [name],
-                    type=taken.type,
-                    nargs=-1 if taken.is_repeatable else 1,
-                    required=False,  # the file may have it
-                    metavar=_optional(metavar or word.upper(), taken.is_repeatable),
+                    type=flag_type.type,
+                    nargs=-1 if flag_type.is_repeatable else 1,
+                    required=False,  # the config file may set it
+                    metavar=_optional(metavar or word.upper(), flag_type.is_repeatable),
                     help=help_text,
                 )
                 continue
-            names = f"{flag}/--{prefix}no-{word}" if taken.type is bool else flag
+            names = f"{flag}/--{prefix}no-{word}" if flag_type.type is bool else flag
             yield Option(
                 [names, *_MORE_NAMES.get(flag, ()), name],
                 panel=panel,
-                type=taken.type,
-                multiple=taken.is_repeatable,
+                type=flag_type.type,
+                multiple=flag_type.is_repeatable,
                 default=None,
                 show_default=_default_text(one),
                 metavar=metavar,
@@ -123,15 +122,15 @@ class Flags:
             )
 
     def options(self, given: Mapping[str, Any], file: Path | None) -> Any:
-        """Build the options of what was given.
+        """Build the options from flags, config file and environment.
 
         Raises:
-            OptionError: Something is wrong.
+            OptionError: A value is invalid or missing.
         """
         values: dict[str, dict[str, Any]] = {}
         for name, value in given.items():
-            table, key, read = self._homes[name]
-            # A flag that can be repeated and was not given is an empty tuple.
+            table, key, read = self._fields[name]
+            # A repeatable flag that was not given is an empty tuple.
             if value is not None and value != ():
                 values.setdefault(table, {})[key] = read(value)
         return make_options(
@@ -139,9 +138,9 @@ class Flags:
         )
 
     def _environment(self) -> dict[str, dict[str, str]]:
-        """Return what the environment says; a file and flags are stronger."""
+        """Return the values from the environment, which the file and flags override."""
         found: dict[str, dict[str, str]] = {}
-        for table, name, _ in self._homes.values():
+        for table, name, _ in self._fields.values():
             variable = _variable(table, name)
             if variable and (value := os.environ.get(variable)):
                 found.setdefault(table, {})[name] = value
@@ -149,34 +148,34 @@ class Flags:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Taken:
-    """How click takes the values of a field, and how one becomes what the field holds."""
+class _FlagType:
+    """The click type of a flag, and the function that converts its value for the field."""
 
     type: Any
     read: Callable[[Any], Any] = lambda value: value
     is_repeatable: bool = False
 
 
-def _taken(hint: Any, flag: str) -> _Taken:
+def _flag_type(hint: Any, flag: str) -> _FlagType:
     if get_origin(hint) in (Union, types.UnionType):
         hint = next(part for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is Literal:
-        return _Taken(click.Choice(get_args(hint)))
+        return _FlagType(click.Choice(get_args(hint)))
     if get_origin(hint) is tuple:
-        return _Taken(str, is_repeatable=True)
+        return _FlagType(str, is_repeatable=True)
     if get_origin(hint) is dict:
-        return _Taken(str, lambda texts: read_pairs(flag, texts), is_repeatable=True)
+        return _FlagType(str, lambda texts: read_pairs(flag, texts), is_repeatable=True)
     if hint in (str, int, float, bool):
-        return _Taken(hint)
+        return _FlagType(hint)
 
-    # Dates and the like are texts, which are read as those of a file are.
+    # Dates and similar types are texts, converted as in the config file.
     def read(text: str) -> Any:
         try:
             return msgspec.convert(text, hint)
         except msgspec.ValidationError as error:
             raise OptionError(f"{flag} {text!r}: {error}") from None
 
-    return _Taken(str, read)
+    return _FlagType(str, read)
 
 
 def _optional(metavar: str, is_repeatable: bool) -> str:
@@ -184,7 +183,7 @@ def _optional(metavar: str, is_repeatable: bool) -> str:
 
 
 def _default_text(one: dataclasses.Field[Any]) -> str | bool:
-    """Return the default that help shows; the flag itself has none, so that a file can count."""
+    """Return the default that the help shows; the flag has none, so that the file can set it."""
     default = one.default
     if not isinstance(default, str | int | float) or isinstance(default, bool) or default == "":
         return False
@@ -198,64 +197,68 @@ def _add(name: str, module: str, names: tuple[str, str], arguments: tuple[str, .
     """Add the command of a pipeline.
 
     Args:
-        name: That of the pipeline.
-        module: Where it is.
-        names: What its options and its function are called there.
+        name: Name of the pipeline.
+        module: Its module.
+        names: Names of its options class and of its function.
         arguments: Fields that are arguments instead of flags.
     """
     options_name, function_name = names
-    home = import_module(module)  # light: Spark is imported when it is used
-    flags = Flags(getattr(home, options_name), name, arguments)
+    pipeline_module = import_module(module)  # fast: it imports Spark only when it runs
+    flags = Flags(getattr(pipeline_module, options_name), name, arguments)
 
     def run(config: Path | None, as_json: bool, **given: Any) -> None:
         require("a pipeline", "spark")
-        with telling_errors():
+        with exit_on_error():
             options = flags.options(given, config)
-            with showing_progress(name) as show:
-                summary = getattr(home, function_name)(options, show=show)
+            with show_progress(name) as show:
+                summary = getattr(pipeline_module, function_name)(options, show=show)
             print_summary(summary, as_json=as_json)
 
     config = Option(
         ["--config"],
         type=PATH,
         metavar="FILE",
-        help="TOML file with options; flags are stronger.",
+        help="TOML file with options; flags override it.",
     )
     as_json = Option(
         ["--json", "as_json"], is_flag=True, help="Print the summary as one JSON object."
     )
     parameters = [*flags.parameters(), config, as_json]
     command = Command(
-        name, callback=run, params=parameters, help=inspect.cleandoc(_SAYS[name]), epilog=EPILOG
+        name,
+        callback=run,
+        params=parameters,
+        help=inspect.cleandoc(_HELP_TEXTS[name]),
+        epilog=EPILOG,
     )
     pipeline.add_command(command)
 
 
-_SAYS: Final = {
+_HELP_TEXTS: Final = {
     "lake": """Write topics to Parquet files by topic and day, exactly once.
 
-    Can be killed and started again at any time. Runs until a signal comes, or with --once until
-    all is written that is there.
+    It can be killed and restarted at any time. Runs until a signal ends it, or with --once until
+    all stored messages are written.
     """,
-    "compact": """Write the small files of a lake into large ones, for days that are over.
+    "compact": """Merge the small files of a lake into large ones, for past days.
 
-    Readers see the same rows at every moment. The lake must not run meanwhile.
+    Readers see the same rows at any time. The lake pipeline must not run at the same time.
     """,
     "load": """Send the rows of Parquet, CSV or JSON lines files to a topic.
 
-    Files that were sent are remembered, so it can be killed and started again. A row that is sent
-    twice for that has the same message id.
+    It records the files that were sent, so it can be killed and restarted. A row that is sent again
+    after a restart has the same message id.
     """,
     "mirror": """Copy topics to another cluster, or to other topics of the same one.
 
-    Keys, tags, properties and the order within a queue are kept. A message that is sent twice,
-    because the job was killed, has the same message id.
+    Keys, tags, properties and the order within a queue are kept. A message that is sent again
+    after a restart has the same message id.
     """,
-    "replay": """Send messages of a topic again, to another one: those of a time, or with some keys.
+    "replay": """Send messages of a topic to another one: those of a time range, or with some keys.
 
-    Where a message was is kept in its properties.
+    The original position of a message is kept in its properties.
     """,
-    "trace": """Make tables and a report of message traces: rates, latency, failures, balance.
+    "trace": """Write tables and a report of message traces: rates, latency, failures, balance.
 
     Reads a time range in one batch, or follows the trace topic with --stream.
     """,
@@ -269,12 +272,12 @@ _add("replay", "downrange.pipelines.replay", ("ReplayOptions", "run_replay"), ("
 _add("trace", "downrange.pipelines.trace.pipeline", ("TraceOptions", "run_trace"))
 
 
-# ---- what is shown -------------------------------------------------------------------------------
+# ---- output --------------------------------------------------------------------------------------
 
 
 @contextmanager
-def showing_progress(pipeline: str) -> Generator[Callable[[Progress], None]]:
-    """Show progress on standard error: in one line that changes, or in a line every few seconds."""
+def show_progress(pipeline: str) -> Generator[Callable[[Progress], None]]:
+    """Show progress on standard error: one updated line, or without a terminal a line per 5 s."""
     from downrange.cli.output import console
 
     out = console(stderr=True)
@@ -286,10 +289,10 @@ def showing_progress(pipeline: str) -> Generator[Callable[[Progress], None]]:
 
 
 class PlainProgress:
-    """Prints a line when there is something new, and not more often than every few seconds.
+    """Prints a line when the progress has changed, at most every few seconds.
 
     Args:
-        pipeline: What the lines begin with.
+        pipeline: Name at the start of each line.
     """
 
     _SECONDS: Final = 5.0
@@ -300,7 +303,7 @@ class PlainProgress:
         self._last = ""
 
     def __call__(self, progress: Progress) -> None:
-        """Take note of how far it is."""
+        """Print the progress, if it is time for a line."""
         text = str(progress)
         if text != self._last and time.monotonic() >= self._next:
             self._last, self._next = text, time.monotonic() + self._SECONDS
@@ -308,7 +311,7 @@ class PlainProgress:
 
 
 def print_summary(summary: Summary, *, as_json: bool) -> None:
-    """Print what was done."""
+    """Print the summary of a pipeline."""
     from downrange.cli.output import print_facts, print_json
 
     if as_json:

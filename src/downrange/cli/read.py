@@ -1,4 +1,4 @@
-"""`tail` and `pull`: what lies in a topic, and what comes."""
+"""`tail` and `pull`: print the messages of a topic."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     from downrange.client.flows.consuming.pull import PullBatch
     from downrange.model import QueueId, QueueOffset, ReceivedMessage
 
-#: Apache's group for tools, which every broker has: nobody needs to create one to look at a topic.
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_WORDS: Final[dict[str, Literal["earliest", "latest", "committed"]]] = {
+_START_WORDS: Final[dict[str, Literal["earliest", "latest", "committed"]]] = {
     "earliest": "earliest",
     "latest": "latest",
     "committed": "committed",
 }
-#: How long a tail waits at a time, before it looks whether it is at the end.
+#: Seconds that `tail` waits for messages before it checks whether it has reached the end.
 _POLL: Final = 0.2
 _POLL_COUNT: Final = 500
 
@@ -45,15 +44,19 @@ class View(StrEnum):
     BODY = "body"
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per message.")
-body_only = click.option(
-    "--body-only", "-b", is_flag=True, help="Bodies as they are, each with a line feed."
+JSON_LINES: Final = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object per message."
 )
-_TOPIC: Final = argument("topic", help="What to read.")
+BODY_ONLY: Final = click.option(
+    "--body-only", "-b", is_flag=True, help="Bodies only, each followed by a line feed."
+)
+_TOPIC: Final = argument("topic", help="Topic to read.")
 _TAGS: Final = click.option(
-    "--tags", "-t", default="*", help="Only messages with these, such as 'new || paid'."
+    "--tags", "-t", default="*", help="Only messages with these tags, such as 'new || paid'."
 )
-_GROUP: Final = click.option("--group", "-g", default=TOOLS_GROUP, help="In whose name to read.")
+_GROUP: Final = click.option(
+    "--group", "-g", default=TOOLS_GROUP, help="Consumer group; the default exists on every broker."
+)
 
 
 @command(epilog=EPILOG)
@@ -63,19 +66,21 @@ _GROUP: Final = click.option("--group", "-g", default=TOOLS_GROUP, help="In whos
     "start",
     metavar="WHERE",
     default="latest",
-    help="earliest, latest, committed, an offset, a time such as 2026-01-31T12:00, or how long "
-    "ago, such as 15m.",
+    help="earliest, latest, committed, an offset, a time such as 2026-01-31T12:00, or an age such "
+    "as 15m.",
 )
 @_TAGS
-@click.option("--sql", metavar="EXPRESSION", help="Only messages whose properties are like this.")
+@click.option("--sql", metavar="EXPRESSION", help="Only messages whose properties match.")
 @_GROUP
 @click.option(
-    "--max", "-m", "max_count", type=click.IntRange(min=1), help="End after so many messages."
+    "--max", "-m", "max_count", type=click.IntRange(min=1), help="End after this many messages."
 )
-@click.option("--no-follow", is_flag=True, help="End when everything that is there now was read.")
-@click.option("--commit", is_flag=True, help="Record the group's progress; needs a --group.")
-@as_json
-@body_only
+@click.option(
+    "--no-follow", is_flag=True, help="End when all messages that are stored now were printed."
+)
+@click.option("--commit", is_flag=True, help="Commit the group's offsets; needs a --group.")
+@JSON_LINES
+@BODY_ONLY
 @with_connection
 def tail(
     connection: Connection,
@@ -90,43 +95,43 @@ def tail(
     as_json: bool,
     body_only: bool,
 ) -> None:
-    """Print messages of a topic as they come, until Ctrl-C.
+    """Print the messages of a topic as they arrive, until Ctrl-C.
 
-    Messages of one queue are in order; those of different queues are as they arrive.
+    Messages of one queue are printed in order, different queues in order of arrival.
     """
     from downrange.client.consumer import PullConsumer
 
-    where = parse_start(start, datetime.now(UTC))
+    begin = parse_start(start, datetime.now(UTC))
     if commit and group == TOOLS_GROUP:
-        raise OptionError(f"--commit needs a --group of its own; everyone uses {TOOLS_GROUP}")
-    show = printer(view_of(as_json, body_only))
+        raise OptionError(f"--commit needs a --group of its own; {TOOLS_GROUP} is shared")
+    show = message_printer(choose_view(as_json, body_only))
     with connection.client() as client, PullConsumer(client, group=group) as consumer:
-        consumer.assign(topic, start=where, tags=tags, sql=sql)
-        ends = _ends_of(consumer) if no_follow else None
+        consumer.assign(topic, start=begin, tags=tags, sql=sql)
+        ends = _queue_ends(consumer) if no_follow else None
         left = sys.maxsize if max_count is None else max_count
-        while left > 0 and not (ends is not None and is_past(consumer, ends)):
+        while left > 0 and not (ends is not None and has_reached(consumer, ends)):
             try:
                 messages = consumer.poll(_POLL, max_count=min(left, _POLL_COUNT))
             except RocketMQError as error:
                 if no_follow or not error.retryable:
                     raise
-                continue  # the consumer has logged it, and goes on trying
+                continue  # the consumer has logged the error and retries
             show(messages)
             left -= len(messages)
             if commit and messages:
                 consumer.commit()
 
 
-def _ends_of(consumer: PullConsumer) -> dict[QueueId, QueueOffset]:
-    """Return where each queue ends now."""
+def _queue_ends(consumer: PullConsumer) -> dict[QueueId, QueueOffset]:
+    """Return the current end of each queue."""
     from downrange.client.admin import Admin
 
     with Admin(consumer.client) as admin:
         return {queue: admin.max_offset(queue) for queue in consumer.queues()}
 
 
-def is_past(consumer: PullConsumer, ends: Mapping[QueueId, int]) -> bool:
-    """Whether everything before these ends was handed out."""
+def has_reached(consumer: PullConsumer, ends: Mapping[QueueId, int]) -> bool:
+    """Whether the consumer has returned all messages before these ends."""
     positions = {queue: consumer.position(queue) for queue in ends}
     return all(
         position is not None and position >= ends[queue] for queue, position in positions.items()
@@ -135,19 +140,19 @@ def is_past(consumer: PullConsumer, ends: Mapping[QueueId, int]) -> bool:
 
 @command(epilog=EPILOG)
 @_TOPIC
-@argument("queue", help="BROKER:NUMBER, or the number when there is one broker.")
-@argument("offset", type=click.IntRange(min=0), help="The first message.")
+@argument("queue", help="BROKER:NUMBER, or the number if only one broker has it.")
+@argument("offset", type=click.IntRange(min=0), help="Offset of the first message.")
 @click.option(
     "--count",
     "-c",
     type=click.IntRange(min=1),
     default=32,
-    help="How many; brokers give 32 at most.",
+    help="Number of messages; brokers return at most 32.",
 )
 @_TAGS
 @_GROUP
-@as_json
-@body_only
+@JSON_LINES
+@BODY_ONLY
 @with_connection
 def pull(
     connection: Connection,
@@ -160,16 +165,16 @@ def pull(
     as_json: bool,
     body_only: bool,
 ) -> None:
-    """Print messages of one queue from an offset on, in one request.
+    """Print messages of one queue, starting at an offset, with one request.
 
-    On standard error it says where to go on, and what the queue holds.
+    Standard error gets the next offset, and the range of offsets that the queue holds.
     """
     from downrange.client.flows.consuming.pull import by_tags
     from downrange.client.flows.consuming.pull import pull as pull_once
     from downrange.client.flows.routing.lookup import read_queues
 
-    show = printer(view_of(as_json, body_only))
-    wanted = by_tags(tags)
+    show = message_printer(choose_view(as_json, body_only))
+    tag_filter = by_tags(tags)
     with connection.client() as client:
         deadline = client.core.clock.now() + connection.timeout
         queues = client.run(read_queues(client.core, topic, deadline=deadline))
@@ -181,19 +186,19 @@ def pull(
                 offset,
                 group=group,
                 max_count=count,
-                message_filter=wanted,
+                message_filter=tag_filter,
                 deadline=deadline,
             )
         )
     show(batch.messages)
-    click.echo(_where_it_ended(batch), err=True)
+    click.echo(_status_line(batch), err=True)
 
 
-def _where_it_ended(batch: PullBatch) -> str:
+def _status_line(batch: PullBatch) -> str:
     status = batch.status.name.lower().replace("_", " ")
     return (
-        f"{status}: {len(batch.messages)} messages; go on at {batch.next_offset}; the queue holds "
-        f"{batch.min_offset} to {batch.max_offset}"
+        f"{status}: {len(batch.messages)} messages; next offset {batch.next_offset}; the queue "
+        f"holds {batch.min_offset} to {batch.max_offset}"
     )
 
 
@@ -201,24 +206,24 @@ def _where_it_ended(batch: PullBatch) -> str:
 
 
 def parse_start(text: str, now: datetime) -> Start:
-    """Read where to begin.
+    """Parse the value of --from.
 
     Raises:
-        OptionError: It cannot be read.
+        OptionError: It is invalid.
     """
     word = text.strip().lower()
-    if word in _WORDS:
-        return _WORDS[word]
+    if word in _START_WORDS:
+        return _START_WORDS[word]
     if word.isdecimal():
         return int(word)
     return parse_time("--from", text, now, "earliest, latest, committed, an offset, ")
 
 
 def parse_time(option: str, text: str, now: datetime, others: str = "") -> datetime:
-    """Read a time, or how long ago it is; one without a zone is local.
+    """Parse a time or an age; a time without a zone is local.
 
     Raises:
-        OptionError: It is none of them; names the option, and what else it could have been.
+        OptionError: It is neither; names the option and the valid forms, `others` first.
     """
     word = text.strip()
     if (ago := _AGO.fullmatch(word.lower())) is not None:
@@ -227,16 +232,16 @@ def parse_time(option: str, text: str, now: datetime, others: str = "") -> datet
         return datetime.fromisoformat(word).astimezone(UTC)
     except ValueError:
         raise OptionError(
-            f"{option} {text!r} is none of {others}a time such as 2026-01-31T12:00, or how long "
-            "ago, such as 15m"
+            f"{option} {text!r} is not one of: {others}a time such as 2026-01-31T12:00, or an age "
+            "such as 15m"
         ) from None
 
 
 def find_queue(text: str, queues: list[QueueId]) -> QueueId:
-    """Find the queue that is meant by BROKER:NUMBER, or by a number alone.
+    """Find a queue by BROKER:NUMBER, or by its number only.
 
     Raises:
-        OptionError: There is none, or more than one.
+        OptionError: No queue matches, or several do.
     """
     broker, _, number = text.rpartition(":")
     if not number.isdecimal():
@@ -247,26 +252,26 @@ def find_queue(text: str, queues: list[QueueId]) -> QueueId:
     if len(found) == 1:
         return found[0]
     known = ", ".join(f"{queue.broker}:{queue.number}" for queue in found or queues)
-    problem = "is on several brokers, name one" if found else "does not exist; there are"
+    problem = "is on several brokers; name one of" if found else "does not exist; existing queues"
     raise OptionError(f"QUEUE {text!r} {problem}: {known}")
 
 
 # ---- printing ------------------------------------------------------------------------------------
 
 
-def view_of(as_json: bool, body_only: bool) -> View:
-    """Return how to print, as the flags say.
+def choose_view(as_json: bool, body_only: bool) -> View:
+    """Return the form of the output.
 
     Raises:
-        OptionError: They contradict each other.
+        OptionError: The flags exclude each other.
     """
     if as_json and body_only:
         raise OptionError("--json and --body-only exclude each other")
     return View.JSON if as_json else View.BODY if body_only else View.LINE
 
 
-def printer(view: View) -> Callable[[Iterable[ReceivedMessage]], None]:
-    """Return what prints messages."""
+def message_printer(view: View) -> Callable[[Iterable[ReceivedMessage]], None]:
+    """Return a function that prints messages."""
     from downrange.cli.output import message_facts, message_line, print_json
 
     def show(messages: Iterable[ReceivedMessage]) -> None:

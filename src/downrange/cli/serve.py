@@ -1,7 +1,7 @@
-"""`serve`, `nameserver` and `broker`: servers in the foreground, until a signal ends them.
+"""`serve`, `nameserver` and `broker`: run servers in the foreground, until a signal ends them.
 
-When a server serves, it prints exactly one line that begins with `ready`. The servers themselves
-are imported when the options are known to be right.
+A server that is ready prints exactly one line, which begins with `ready`. The modules of the
+servers are imported only after the options were parsed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _STORE: Final = click.option(
     type=PATH,
     metavar="DIR",
     default="downrange-store",
-    help="Folder of the store; created where it is missing.",
+    help="Folder of the store; created if it does not exist.",
 )
 _FLUSH: Final = click.option(
     "--flush",
     type=click.Choice(("sync", "async")),
     show_default="async",
-    help="Acknowledge a message when it is durable, or before.",
+    help="Acknowledge a message after it was flushed to disk, or before.",
 )
 
 
@@ -37,7 +37,7 @@ _FLUSH: Final = click.option(
     "--nameserver-port", default=9876, help="Port of the name server; 0 picks a free one."
 )
 @click.option("--broker-port", default=10911, help="Port of the first broker; 0 picks free ones.")
-@click.option("--brokers", default=1, help="How many brokers.")
+@click.option("--brokers", default=1, help="Number of brokers.")
 @_FLUSH
 @with_common_flags
 def serve(
@@ -50,9 +50,9 @@ def serve(
 ) -> None:
     """Run a whole cluster in the foreground: a name server and brokers with a durable store.
 
-    When it serves, one line on standard output says so: ready nameserver=HOST:PORT
-    broker=HOST:PORT store=DIR. Logs go to standard error. SIGTERM or SIGINT stops it, a second one
-    at once. Exit code 1 means that it cannot serve, 2 a wrong option.
+    When it is ready, it prints one line to standard output: ready nameserver=HOST:PORT
+    broker=HOST:PORT store=DIR. Logs go to standard error. SIGTERM or SIGINT stops it; a second
+    signal stops it at once. Exit code 1 means that it could not start, 2 a wrong option.
     """
     from downrange.cli.server_factory import make_cluster
     from downrange.server.run.runner import run_until_signal
@@ -66,11 +66,11 @@ def serve(
         flush=flush,
     )
 
-    def tell() -> None:
+    def print_ready() -> None:
         addresses = ",".join(broker.address for broker in server.brokers)
-        _say(f"nameserver={server.name_server.address} broker={addresses} store={store}")
+        _print_ready(f"nameserver={server.name_server.address} broker={addresses} store={store}")
 
-    run_until_signal(server, tell)
+    run_until_signal(server, print_ready)
 
 
 @command()
@@ -79,20 +79,20 @@ def serve(
     "--store",
     type=PATH,
     metavar="DIR",
-    help="Folder for key-value config; memory only if not given.",
+    help="Folder for key-value config; kept in memory if not given.",
 )
 @with_common_flags
 def nameserver(flags: CommonFlags, port: int, store: Path | None) -> None:
     """Run a name server in the foreground.
 
-    When it serves, one line on standard output says so: ready nameserver=HOST:PORT. Logs, signals
-    and exit codes are those of `serve`.
+    When it is ready, it prints one line to standard output: ready nameserver=HOST:PORT. Logs,
+    signals and exit codes are those of `serve`.
     """
     from downrange.cli.server_factory import make_name_server
     from downrange.server.run.runner import run_until_signal
 
     server = make_name_server(flags, port, store)
-    run_until_signal(server, lambda: _say(f"nameserver={server.address}"))
+    run_until_signal(server, lambda: _print_ready(f"nameserver={server.address}"))
 
 
 @command()
@@ -101,12 +101,12 @@ def nameserver(flags: CommonFlags, port: int, store: Path | None) -> None:
     multiple=True,
     required=True,
     metavar="HOST:PORT",
-    help="Name server to register at; may be repeated.",
+    help="Name server to register at; repeatable.",
 )
 @_STORE
 @click.option("--port", default=10911, help="Port to listen on; 0 picks a free one.")
-@click.option("--name", show_default="broker-a", help="The broker's name.")
-@click.option("--cluster", show_default="DefaultCluster", help="The cluster's name.")
+@click.option("--name", show_default="broker-a", help="Name of the broker.")
+@click.option("--cluster", show_default="DefaultCluster", help="Name of the cluster.")
 @_FLUSH
 @with_common_flags
 def broker(
@@ -120,8 +120,8 @@ def broker(
 ) -> None:
     """Run one broker in the foreground and register it at name servers, ours or Apache's.
 
-    When it serves, one line on standard output says so: ready broker=HOST:PORT store=DIR. Logs,
-    signals and exit codes are those of `serve`.
+    When it is ready, it prints one line to standard output: ready broker=HOST:PORT store=DIR.
+    Logs, signals and exit codes are those of `serve`.
     """
     from downrange.cli.server_factory import make_broker
     from downrange.server.run.runner import run_until_signal
@@ -135,8 +135,8 @@ def broker(
         name_servers=list(nameserver),
         flush=flush,
     )
-    run_until_signal(server, lambda: _say(f"broker={server.address} store={server.folder}"))
+    run_until_signal(server, lambda: _print_ready(f"broker={server.address} store={server.folder}"))
 
 
-def _say(what: str) -> None:
-    print(f"ready {what}", flush=True)
+def _print_ready(facts: str) -> None:
+    print(f"ready {facts}", flush=True)

@@ -1,4 +1,4 @@
-"""From flags and a config file to servers; a flag is stronger than the file."""
+"""Builds servers from flags and a config file; a flag overrides the file."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from downrange.cli.server_flags import CommonFlags
     from downrange.options.toml import TomlTables
 
-#: Longer than a client on this machine takes from a reply to its next request.
+#: Longer than the time between a reply and the next request of a client on this machine.
 _BUSY_POLL: Final = 0.0005
 
 
-class Assembly:
+class ServerParts:
     """The parts that all servers have in common.
 
     Args:
-        flags: Of the command line.
+        flags: Flags of the command line.
 
     Raises:
-        OptionError: A setting is wrong, or a file that it names.
+        OptionError: A setting is invalid, or a file that it names.
     """
 
     def __init__(self, flags: CommonFlags) -> None:
@@ -44,9 +44,9 @@ class Assembly:
         if access.access_key is not None and access.secret_key is not None:
             self.credentials = (access.access_key, access.secret_key)
         self.tls: ssl.SSLContext | None = None
-        #: How to speak to name servers, and to the one of this very process.
+        #: TLS to name servers, and to the name server in the same process.
         self.client_tls: ssl.SSLContext | None = None
-        self.inner_tls: ssl.SSLContext | None = None
+        self.local_tls: ssl.SSLContext | None = None
         if flags.tls_certificate or flags.tls_key or flags.tls_ca or self.settings.has_table("tls"):
             self._load_tls(flags)
 
@@ -71,11 +71,11 @@ class Assembly:
                 key=files.key,
                 key_password=files.key_password,
             )
-        self.inner_tls = self.client_tls or _trusting_itself(files)
+        self.local_tls = self.client_tls or _own_certificate_context(files)
 
 
-def _trusting_itself(files: TlsSettings) -> ssl.SSLContext:
-    """Return a context that takes the own certificate for good, whoever signed it."""
+def _own_certificate_context(files: TlsSettings) -> ssl.SSLContext:
+    """Return a context that trusts the server's own certificate, whatever its issuer."""
     context = client_context(
         ca=files.certificate,
         certificate=files.certificate,
@@ -88,12 +88,12 @@ def _trusting_itself(files: TlsSettings) -> ssl.SSLContext:
 
 
 def make_name_server(flags: CommonFlags, port: int | None, store: Path | None) -> NameServer:
-    """Make a name server.
+    """Build a name server.
 
     Raises:
-        OptionError: A setting is wrong, or a file that it names.
+        OptionError: A setting is invalid, or a file that it names.
     """
-    parts = Assembly(flags)
+    parts = ServerParts(flags)
     return NameServer(
         parts.settings.make(NameServerOptions, "nameserver", store=_text(store)),
         _listener_options(parts.settings, flags, port),
@@ -112,12 +112,12 @@ def make_broker(
     name_servers: list[str],
     flush: str | None,
 ) -> BrokerServer:
-    """Make a broker.
+    """Build a broker.
 
     Raises:
-        OptionError: A setting is wrong, or a file that it names.
+        OptionError: A setting is invalid, or a file that it names.
     """
-    parts = Assembly(flags)
+    parts = ServerParts(flags)
     settings = parts.settings
     return BrokerServer(
         str(store),
@@ -148,12 +148,12 @@ def make_cluster(
     brokers: int,
     flush: str | None,
 ) -> ClusterServer:
-    """Make a cluster.
+    """Build a cluster.
 
     Raises:
-        OptionError: A setting is wrong, or a file that it names.
+        OptionError: A setting is invalid, or a file that it names.
     """
-    parts = Assembly(flags)
+    parts = ServerParts(flags)
     settings = parts.settings
     options = ClusterOptions(
         store=str(store),
@@ -167,7 +167,7 @@ def make_cluster(
         retention=settings.make(RetentionOptions, "retention"),
     )
     is_enforced = parts.listener.tls_mode == "enforcing"
-    client_tls = parts.inner_tls if is_enforced else parts.client_tls
+    client_tls = parts.local_tls if is_enforced else parts.client_tls
     return ClusterServer(
         options,
         tls=parts.tls,
@@ -180,7 +180,7 @@ def make_cluster(
 def _listener_options(
     settings: TomlTables, flags: CommonFlags, port: int | None = None
 ) -> ListenerOptions:
-    """Return how a server listens that has a process to itself."""
+    """Return the listener options of a server that has its own process."""
     options = settings.make(
         ListenerOptions, "listener", host=flags.host, tls_mode=flags.tls_mode, port=port
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 import click
 
 from downrange.cli.exit_codes import FAILED
-from downrange.cli.parameters import PATH, collecting, shared
+from downrange.cli.parameters import PATH, shared_option, with_options_of
 from downrange.errors import OptionError, RocketMQError
 
 if TYPE_CHECKING:
@@ -25,19 +25,19 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonFlags:
-    """What all server commands take; what is None comes from the config file, or has a default."""
+    """The flags of all server commands; None means the value of the config file, or the default."""
 
     host: str | None = field(
         default=None,
-        metadata=shared(
+        metadata=shared_option(
             "--host",
             show_default="127.0.0.1",
-            help="Address to listen on; 0.0.0.0 is every address of this machine.",
+            help="Address to listen on; 0.0.0.0 means all addresses of this machine.",
         ),
     )
     config: Path | None = field(
         default=None,
-        metadata=shared(
+        metadata=shared_option(
             "--config",
             type=PATH,
             metavar="FILE",
@@ -46,40 +46,40 @@ class CommonFlags:
     )
     tls_certificate: Path | None = field(
         default=None,
-        metadata=shared(
+        metadata=shared_option(
             "--tls-certificate",
             type=PATH,
             metavar="PEM",
-            help="Certificate of the server; turns TLS on.",
+            help="Certificate of the server; enables TLS.",
         ),
     )
     tls_key: Path | None = field(
         default=None,
-        metadata=shared(
+        metadata=shared_option(
             "--tls-key", type=PATH, metavar="PEM", help="Private key of the certificate."
         ),
     )
     tls_ca: Path | None = field(
         default=None,
-        metadata=shared(
+        metadata=shared_option(
             "--tls-ca",
             type=PATH,
             metavar="PEM",
-            help="Authorities of clients; each must show a certificate then.",
+            help="Authorities of client certificates; every client must have one.",
         ),
     )
     tls_mode: str | None = field(
         default=None,
-        metadata=shared(
+        metadata=shared_option(
             "--tls-mode",
             type=click.Choice(("permissive", "enforcing")),
             show_default="permissive",
-            help="With a certificate: both TLS and plain text, or TLS alone.",
+            help="Accept both TLS and plain text, or TLS only.",
         ),
     )
     acl: Path | None = field(
         default=None,
-        metadata=shared(
+        metadata=shared_option(
             "--acl",
             type=PATH,
             metavar="FILE",
@@ -88,18 +88,20 @@ class CommonFlags:
     )
     log_level: str = field(
         default="info",
-        metadata=shared("--log-level", type=click.Choice(_LEVELS), help="What to log."),
+        metadata=shared_option(
+            "--log-level", type=click.Choice(_LEVELS), help="Lowest level that is logged."
+        ),
     )
 
 
 def with_common_flags(
     command: Callable[Concatenate[CommonFlags, P], None],
 ) -> Callable[..., None]:
-    """Give a server command the common flags, logs, and an end with an exit code.
+    """Add the common flags to a server command, set up logging, and turn errors into exit codes.
 
-    All logs go to standard error; standard output is for the one line that says ready.
+    Logs go to standard error; standard output gets only the `ready` line.
     """
-    collected = collecting(CommonFlags)(command)
+    collected = with_options_of(CommonFlags)(command)
 
     @functools.wraps(collected)
     def run(**given: Any) -> None:

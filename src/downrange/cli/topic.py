@@ -1,4 +1,4 @@
-"""`topic create|update|list|show|delete`: topics, on every broker of a cluster."""
+"""`topic create|update|list|show|delete`: manage topics on all brokers of a cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from downrange.cli.command_groups import Group
 from downrange.cli.connection import Connection, with_connection
-from downrange.cli.exit_codes import EPILOG, FAILED, complain
+from downrange.cli.exit_codes import EPILOG, FAILED, print_error
 from downrange.cli.parameters import argument
 from downrange.errors import OptionError, RouteNotFound
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _READ, _WRITE, _INHERIT = 4, 2, 1
 _LETTERS: Final = {"r": _READ, "w": _WRITE, "i": _INHERIT}
 
-_TOPIC: Final = argument("topic", help="Its name.")
+_TOPIC: Final = argument("topic", help="Name of the topic.")
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 _BROKERS: Final = click.option(
-    "--broker", "brokers", multiple=True, metavar="NAME", help="Only there; repeatable."
+    "--broker", "brokers", multiple=True, metavar="NAME", help="Only on this broker; repeatable."
 )
 _CLUSTER: Final = click.option(
-    "--cluster", metavar="NAME", help="Which cluster, where there are several."
+    "--cluster", metavar="NAME", help="Name of the cluster, if there are several."
 )
 
 
@@ -39,20 +39,20 @@ def topic() -> None:
 @topic.command(epilog=EPILOG)
 @_TOPIC
 @click.option("--queues", "-q", default=8, help="Queues per broker.")
-@click.option("--read-queues", type=int, help="Of those, to read.")
-@click.option("--write-queues", type=int, help="Of those, to send to.")
-@click.option("--permission", metavar="rw|r|w", default="rw", help="What clients may do.")
-@click.option("--ordered", is_flag=True, help="Say that order counts in it.")
+@click.option("--read-queues", type=int, help="Number of queues to read, if different.")
+@click.option("--write-queues", type=int, help="Number of queues to send to, if different.")
+@click.option("--permission", metavar="rw|r|w", default="rw", help="Permission of clients.")
+@click.option("--ordered", is_flag=True, help="Mark the topic as ordered.")
 @click.option(
     "--attribute",
     "attributes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Setting of 5.x such as message.type=FIFO; repeatable.",
+    help="Attribute (5.x) such as message.type=FIFO; repeatable.",
 )
 @_CLUSTER
 @_BROKERS
-@click.option("--if-missing", is_flag=True, help="Leave one that exists as it is.")
+@click.option("--if-missing", is_flag=True, help="Do nothing if the topic exists.")
 @_JSON
 @with_connection
 def create(
@@ -69,9 +69,9 @@ def create(
     if_missing: bool,
     as_json: bool,
 ) -> None:
-    """Create a topic on every broker, and wait until clients can see it."""
+    """Create a topic on every broker, and wait until clients find its route."""
     settings = parse_attributes(attributes)
-    wanted = parse_permission(permission)
+    permissions = parse_permission(permission)
     with connection.admin() as admin:
         try:
             admin.topic_route(topic)
@@ -81,7 +81,7 @@ def create(
                 queues=queues,
                 read_queues=read_queues,
                 write_queues=write_queues,
-                permission=wanted,
+                permission=permissions,
                 is_ordered=ordered,
                 attributes={name: value for name, value in settings.items() if value is not None},
                 cluster=cluster,
@@ -90,7 +90,7 @@ def create(
             _show_settings([created], as_json=as_json)
             return
     if not if_missing:
-        complain(f"topic {topic!r} exists; change it with `downrange topic update {topic}`")
+        print_error(f"topic {topic!r} exists; change it with `downrange topic update {topic}`")
         raise click.exceptions.Exit(FAILED)
 
 
@@ -99,14 +99,14 @@ def create(
 @click.option("--queues", "-q", type=int, help="Queues per broker, to read and send to.")
 @click.option("--read-queues", type=int, help="Queues to read.")
 @click.option("--write-queues", type=int, help="Queues to send to.")
-@click.option("--permission", metavar="rw|r|w", help="What clients may do.")
-@click.option("--ordered/--not-ordered", default=None, help="Whether order counts in it.")
+@click.option("--permission", metavar="rw|r|w", help="Permission of clients.")
+@click.option("--ordered/--not-ordered", default=None, help="Whether the topic is ordered.")
 @click.option(
     "--attribute",
     "attributes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Setting of 5.x; NAME= takes it away; repeatable.",
+    help="Attribute (5.x); NAME= removes it; repeatable.",
 )
 @_BROKERS
 @_JSON
@@ -123,7 +123,7 @@ def update(
     brokers: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Change a topic; what is not named stays as it is."""
+    """Change a topic; settings that are not given stay the same."""
     with connection.admin() as admin:
         changed = admin.update_topic(
             topic,
@@ -138,13 +138,11 @@ def update(
 
 
 @topic.command("list", epilog=EPILOG)
-@click.option(
-    "--all", "-a", "everything", is_flag=True, help="The cluster's own and retry topics, too."
-)
+@click.option("--all", "-a", "everything", is_flag=True, help="Include system and retry topics.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per topic.")
 @with_connection
 def list_(connection: Connection, everything: bool, as_json: bool) -> None:
-    """List the topics that the name server knows."""
+    """List the topics of the name server."""
     from downrange.cli.output import print_json, print_table
 
     with connection.admin() as admin:
@@ -161,7 +159,7 @@ def list_(connection: Connection, everything: bool, as_json: bool) -> None:
 @_JSON
 @with_connection
 def show(connection: Connection, topic: str, as_json: bool) -> None:
-    """Show what a topic is like on each broker, and what its queues hold."""
+    """Show the settings of a topic on each broker, and the offsets of its queues."""
     from downrange.cli.output import print_json
 
     with connection.admin() as admin:
@@ -184,10 +182,10 @@ def show(connection: Connection, topic: str, as_json: bool) -> None:
 @topic.command(epilog=EPILOG)
 @_TOPIC
 @_CLUSTER
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @with_connection
 def delete(connection: Connection, topic: str, cluster: str | None, yes: bool) -> None:
-    """Delete a topic and all of its messages, on every broker."""
+    """Delete a topic and all of its messages on every broker."""
     with connection.admin() as admin:
         brokers = sorted(admin.topic_route(topic).brokers)
         if not yes:
@@ -200,28 +198,28 @@ def delete(connection: Connection, topic: str, cluster: str | None, yes: bool) -
 
 
 def parse_permission(text: str) -> int:
-    """Read "rw", "r", "w", or Apache's number.
+    """Parse "rw", "r", "w", or the number of the protocol.
 
     Raises:
-        OptionError: It is none of them.
+        OptionError: It is invalid.
     """
     if text.isdecimal() and int(text) < 8:
         return int(text)
     if not text or set(text) - set(_LETTERS):
-        raise OptionError(f"--permission {text!r} is none of rw, r, w, or a number up to 7")
+        raise OptionError(f"--permission {text!r} is not one of: rw, r, w, or a number up to 7")
     return sum(_LETTERS[letter] for letter in set(text))
 
 
 def permission_text(permission: int) -> str:
-    """Return a permission in letters."""
+    """Return a permission as letters."""
     return "".join(letter for letter, bit in _LETTERS.items() if permission & bit) or "none"
 
 
 def parse_attributes(texts: Iterable[str]) -> dict[str, str | None]:
-    """Read NAME=VALUE each; nothing behind the sign takes the attribute away.
+    """Parse NAME=VALUE texts; NAME= gives None, which removes the attribute.
 
     Raises:
-        OptionError: One has no sign, or no name.
+        OptionError: A text is not NAME=VALUE.
     """
     attributes: dict[str, str | None] = {}
     for text in texts:

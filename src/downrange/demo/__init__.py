@@ -1,1 +1,1 @@
-"""The demo: a small shop on a cluster of two brokers, one of which dies, seen through Spark."""
+"""The demo: a small shop on a cluster of two brokers, a broker crash, and Spark jobs."""

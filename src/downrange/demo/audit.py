@@ -1,12 +1,12 @@
-"""Did the brokers keep word? What was acknowledged, stored and landed, held against each other.
+"""Compares the acknowledged messages with the stored ones and with the rows in Parquet.
 
-Ids are compared, not only counts: a retry after a lost answer may store a message twice, which is
-no loss, and a count would hide a loss behind it. The rules, for each topic:
+Ids are compared, not only counts: a retry after a lost answer may store a message twice. A count
+could hide a lost message behind such a copy. The rules, for each topic:
 
     every acknowledged id is stored
     no id that was rolled back or recalled is stored
-    what is stored beyond that is no more than what was handed over without an acknowledgement
-    what landed is what is stored: each position of each queue once
+    at most as many other ids are stored as messages were sent without an acknowledgement
+    the Parquet files hold what is stored: each position of each queue once
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from downrange.demo.ledger import Account, Tally
+    from downrange.demo.send_log import SendCounts, SendLog
     from downrange.model import QueueId
 
 _POLL: Final = 0.1
 _POLL_COUNT: Final = 2000
 _CALL_TIMEOUT: Final = 10.0
 _READ_TIMEOUT: Final = 60.0
-#: How many ids an error names.
-_NAMED: Final = 3
+#: How many ids a problem names.
+_IDS_NAMED: Final = 3
 
 
 class Position(NamedTuple):
-    """Where a message lies."""
+    """The broker, queue and offset of a message."""
 
     broker: str
     queue: int
@@ -46,8 +46,8 @@ class Position(NamedTuple):
 
 
 @dataclass(slots=True)
-class Found:
-    """The messages of a topic that somebody has found.
+class FoundMessages:
+    """The messages of one topic that were read from brokers or from Parquet files.
 
     Attributes:
         ids: Position -> the message's id.
@@ -58,38 +58,41 @@ class Found:
     repeated: int = 0
 
     def add(self, position: Position, message_id: str) -> None:
-        """Note a message."""
+        """Add a message."""
         self.repeated += position in self.ids
         self.ids[position] = message_id
 
     def unique(self) -> set[str]:
-        """Return the ids."""
+        """Return the distinct ids."""
         return set(self.ids.values())
 
     def copies(self) -> int:
-        """Return how many messages are there beyond one of each id."""
+        """Return how many messages repeat the id of another one."""
         return len(self.ids) - len(self.unique())
 
     def by_broker(self) -> dict[str, int]:
-        """Return how many lie on each broker."""
+        """Return the number of messages on each broker."""
         return dict(Counter(position.broker for position in self.ids))
 
 
 class StoreReader:
-    """Reads all topics as any consumer would, and knows what is there; a context manager.
+    """Reads all messages of some topics with a pull consumer; a context manager.
 
     Args:
-        name_server: Where to connect.
-        topics: What to read.
+        name_server: Address of the name server.
+        topics: Topics to read.
+
+    Attributes:
+        found: Topic -> the messages that were read so far.
     """
 
     def __init__(self, name_server: str, topics: Sequence[str]) -> None:
         self._topics = list(topics)
         self._consumer = PullConsumer(name_server, group=TOOLS_GROUP, client_options=CLIENT)
-        self.found: dict[str, Found] = {topic: Found() for topic in topics}
+        self.found: dict[str, FoundMessages] = {topic: FoundMessages() for topic in topics}
 
     def __enter__(self) -> StoreReader:
-        """Start reading."""
+        """Start reading at the first message of each queue."""
         self._consumer.start()
         self._consumer.assign(self._topics, start="earliest", timeout=_CALL_TIMEOUT)
         return self
@@ -100,17 +103,17 @@ class StoreReader:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop."""
+        """Close the consumer."""
         self._consumer.close()
 
     def poll(self) -> int:
-        """Read what has come; return how many messages that were."""
+        """Read the messages that have arrived; return their number."""
         try:
             messages = self._consumer.poll(_POLL, max_count=_POLL_COUNT)
         except RocketMQError as error:
             if not error.retryable:
                 raise
-            return 0  # brokers are away; fetching goes on in the background
+            return 0  # a broker is down; the consumer keeps fetching in the background
         for message in messages:
             queue = message.queue
             self.found[queue.topic].add(
@@ -118,16 +121,17 @@ class StoreReader:
             )
         return len(messages)
 
-    def missing(self, accounts: Iterable[Account]) -> int:
-        """Return how many acknowledged messages were not found yet."""
+    def missing(self, send_logs: Iterable[SendLog]) -> int:
+        """Return how many acknowledged messages were not read yet."""
         return sum(
-            len(account.acknowledged - self.found[account.topic].unique()) for account in accounts
+            len(send_log.acknowledged - self.found[send_log.topic].unique())
+            for send_log in send_logs
         )
 
-    def read_to_the_end(self, deadline: float) -> bool:
-        """Read all that is there at this moment; return whether that was in time."""
+    def read_to_end(self, deadline: float) -> bool:
+        """Read everything that is stored now; return False if the deadline passes before."""
         ends = self._ends()
-        while not self._is_past(ends):
+        while not self._has_reached(ends):
             if time.monotonic() > deadline:
                 return False
             self.poll()
@@ -135,24 +139,24 @@ class StoreReader:
 
     def wait_for(
         self,
-        accounts: Sequence[Account],
+        send_logs: Sequence[SendLog],
         deadline: float,
-        tell: Callable[[int], None] = lambda missing: None,
+        on_progress: Callable[[int], None] = lambda missing: None,
     ) -> bool:
-        """Read until everything that was acknowledged is there; return whether it came to that.
+        """Read until every acknowledged message was read; False if the deadline passes before.
 
         Args:
-            accounts: What was acknowledged; nobody sends any more.
+            send_logs: The acknowledged messages; all senders have ended.
             deadline: When to give up, on the monotonic clock.
-            tell: Told how many are still missing.
+            on_progress: Called with the number of messages that are still missing.
         """
-        while missing := self.missing(accounts):
-            tell(missing)
+        while missing := self.missing(send_logs):
+            on_progress(missing)
             if time.monotonic() > deadline:
                 return False
             self.poll()
-        tell(0)
-        return self.read_to_the_end(deadline)
+        on_progress(0)
+        return self.read_to_end(deadline)
 
     def _ends(self) -> dict[QueueId, int]:
         with Admin(self._consumer.client) as admin:
@@ -162,44 +166,44 @@ class StoreReader:
                 for state in admin.topic_stats(topic, timeout=_CALL_TIMEOUT)
             }
 
-    def _is_past(self, ends: Mapping[QueueId, int]) -> bool:
+    def _has_reached(self, ends: Mapping[QueueId, int]) -> bool:
         positions = {queue: self._consumer.position(queue) for queue in self._consumer.queues()}
         return all((positions.get(queue) or 0) >= end for queue, end in ends.items())
 
 
-def read_stored(name_server: str, topics: Iterable[str]) -> dict[str, Found]:
-    """Return what the brokers hold: topic -> its messages.
+def read_stored(name_server: str, topics: Iterable[str]) -> dict[str, FoundMessages]:
+    """Return the stored messages of each topic.
 
     Raises:
-        CallTimeout: It takes too long.
+        CallTimeout: Reading takes more than a minute.
     """
     with StoreReader(name_server, list(topics)) as reader:
-        if not reader.read_to_the_end(time.monotonic() + _READ_TIMEOUT):
+        if not reader.read_to_end(time.monotonic() + _READ_TIMEOUT):
             raise CallTimeout(name_server, _READ_TIMEOUT)
         return reader.found
 
 
-# ---- holding them against each other -------------------------------------------------------------
+# ---- comparison ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCheck:
-    """One topic, from sending to landing.
+    """The result of the comparison for one topic.
 
     Attributes:
         topic: Its name.
         mode: How messages were sent.
-        sent: What the sender was told.
+        sent: What the sender counted.
         stored: Messages that the brokers hold.
-        copies: Those of them that are there a second time.
-        landed: Rows in Parquet; None when nothing was landed.
-        brokers: How many messages lie on each broker.
-        problems: Which rules do not hold; empty when all do.
+        copies: Stored messages that repeat the id of another one.
+        landed: Rows in Parquet; None when Spark did not run.
+        brokers: Number of messages on each broker.
+        problems: The rules that do not hold; empty when all hold.
     """
 
     topic: str
     mode: str
-    sent: Tally
+    sent: SendCounts
     stored: int
     copies: int
     landed: int | None
@@ -207,29 +211,33 @@ class TopicCheck:
     problems: tuple[str, ...]
 
 
-def check_topic(account: Account, stored: Found, landed: Found | None, later: Found) -> TopicCheck:
-    """Hold what was sent, stored and landed against each other.
+def check_topic(
+    send_log: SendLog, stored: FoundMessages, landed: FoundMessages | None, later: FoundMessages
+) -> TopicCheck:
+    """Compare the messages that were sent, stored and landed in Parquet.
 
     Args:
-        account: What the sender was told.
-        stored: What the brokers held when landing began.
-        landed: What is in Parquet; None when nothing was landed.
-        later: What the brokers held when landing was over.
+        send_log: What the sender recorded.
+        stored: What the brokers held when the lake job began.
+        landed: The rows in Parquet; None when Spark did not run.
+        later: What the brokers held when the lake job had ended.
     """
-    sent, there = account.tally(), later.unique()
+    sent, stored_ids = send_log.counts(), later.unique()
     problems: list[str] = []
-    if lost := account.acknowledged - stored.unique():
-        problems.append(f"{len(lost)} acknowledged, but not stored: {_named(lost)}")
-    if shown := account.withdrawn & there:
-        problems.append(f"{len(shown)} rolled back or recalled, but stored: {_named(shown)}")
-    extra = len(there - account.acknowledged - account.withdrawn)
+    if lost := send_log.acknowledged - stored.unique():
+        problems.append(f"{len(lost)} acknowledged, but not stored: {_first_ids(lost)}")
+    if visible := send_log.withdrawn & stored_ids:
+        problems.append(
+            f"{len(visible)} rolled back or recalled, but stored: {_first_ids(visible)}"
+        )
+    extra = len(stored_ids - send_log.acknowledged - send_log.withdrawn)
     if extra > sent.oneway + sent.failed:
-        problems.append(f"{extra} stored that nobody sent")
+        problems.append(f"{extra} stored, but not sent")
     if landed is not None:
         problems += _landing_problems(stored, landed, later)
     return TopicCheck(
-        topic=account.topic,
-        mode=account.mode,
+        topic=send_log.topic,
+        mode=send_log.mode,
         sent=sent,
         stored=len(later.ids),
         copies=later.copies(),
@@ -239,12 +247,14 @@ def check_topic(account: Account, stored: Found, landed: Found | None, later: Fo
     )
 
 
-def _landing_problems(stored: Found, landed: Found, later: Found) -> list[str]:
+def _landing_problems(
+    stored: FoundMessages, landed: FoundMessages, later: FoundMessages
+) -> list[str]:
     problems: list[str] = []
     if missing := stored.ids.keys() - landed.ids.keys():
-        problems.append(f"{len(missing)} stored, but not landed: {_named(map(str, missing))}")
+        problems.append(f"{len(missing)} stored, but not landed: {_first_ids(map(str, missing))}")
     if unknown := landed.ids.keys() - later.ids.keys():
-        problems.append(f"{len(unknown)} landed, but not stored: {_named(map(str, unknown))}")
+        problems.append(f"{len(unknown)} landed, but not stored: {_first_ids(map(str, unknown))}")
     if landed.repeated:
         problems.append(f"{landed.repeated} rows landed twice")
     differing = [
@@ -253,11 +263,13 @@ def _landing_problems(stored: Found, landed: Found, later: Found) -> list[str]:
         if later.ids.get(position, message_id) != message_id
     ]
     if differing:
-        problems.append(f"{len(differing)} landed with another id: {_named(map(str, differing))}")
+        problems.append(
+            f"{len(differing)} landed with another id: {_first_ids(map(str, differing))}"
+        )
     return problems
 
 
-def _named(ids: Iterable[str]) -> str:
+def _first_ids(ids: Iterable[str]) -> str:
     first = sorted(ids)
-    more = f" and {len(first) - _NAMED} more" if len(first) > _NAMED else ""
-    return ", ".join(first[:_NAMED]) + more
+    more = f" and {len(first) - _IDS_NAMED} more" if len(first) > _IDS_NAMED else ""
+    return ", ".join(first[:_IDS_NAMED]) + more

@@ -1,8 +1,9 @@
-"""Who reads what the services sent, and leaves traces of it as Java's consumers do.
+"""The consumers of the shop, which write trace records as the consumers of the Java client do.
 
-A pull consumer knows nothing of handling, so the reader writes the records itself: one before it
-handles a message, one after. Not everything is read, on purpose: gifts are packed by hand, nobody
-has asked for coupons and readings yet, and the analysts go home early.
+A pull consumer has no message handler and therefore writes no traces, so the demo writes the
+records itself: one before it handles a message, one after. Some messages are left unread on
+purpose, so that the report has something to show: no group reads gifts, coupons and readings, and
+the group `analysts` stops early.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ if TYPE_CHECKING:
     from downrange.client.flows.producing.trace_records import TraceRecord
     from downrange.model import ReceivedMessage, SendReceipt
 
-#: Results as Java's consumers note them.
+#: Results as the consumers of the Java client record them.
 _SUCCESS, _FAILED = 0, 4
-_TRACES_TOGETHER: Final = 20
+_TRACE_BATCH: Final = 20
 _POLL: Final = 0.1
 _REGION: Final = "MSG_REGION"
-_TRACES_UNDER_WAY_MAX: Final = 200
+_TRACES_IN_FLIGHT_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """A group of consumers, here of one.
+class ConsumerPlan:
+    """A consumer group with one member.
 
     Attributes:
-        group: Its name.
-        topic: What it reads.
-        tags: Which messages of it.
-        share: How much of the time it works.
-        slow_every: One message in so many takes a trip to the back office.
+        group: Name of the group.
+        topic: Topic that it reads.
+        tags: Tag filter.
+        share: Share of the sending time during which it reads.
+        slow_every: One message in this many is handled slowly.
     """
 
     group: str
@@ -63,29 +64,29 @@ class Reader:
     slow_every: int = 40
 
 
-READERS: Final = (
-    Reader("packing", "orders", tags="standard || express", slow_every=20),
-    Reader("accounting", "payments"),
-    Reader("analysts", "clicks", share=0.75, slow_every=100),
-    Reader("purchasing", "stock", slow_every=100),
-    Reader("post-office", "reminders"),
+CONSUMERS: Final = (
+    ConsumerPlan("packing", "orders", tags="standard || express", slow_every=20),
+    ConsumerPlan("accounting", "payments"),
+    ConsumerPlan("analysts", "clicks", share=0.75, slow_every=100),
+    ConsumerPlan("purchasing", "stock", slow_every=100),
+    ConsumerPlan("post-office", "reminders"),
 )
 
 
 @dataclass(slots=True)
-class Reading:
-    """How far a reader has come.
+class ConsumerProgress:
+    """What one consumer group has done so far.
 
     Attributes:
-        reader: Who.
-        handled: Messages that are done with.
-        tried_again: Those of them that failed at first.
+        plan: The group.
+        handled: Messages that were handled.
+        tried_again: Handled messages whose first attempt failed.
         traces: Trace messages that were stored.
-        traces_lost: Trace messages that were not.
-        problem: What ended it early.
+        traces_lost: Trace messages that were not stored.
+        problem: The error that ended the consumer early.
     """
 
-    reader: Reader
+    plan: ConsumerPlan
     handled: int = 0
     tried_again: int = 0
     traces: int = 0
@@ -94,37 +95,39 @@ class Reading:
 
 
 class PostcodeMissing(Exception):
-    """A parcel cannot go out like this."""
+    """An order has no postcode, so it cannot be packed."""
 
 
-def read(name_server: str, reading: Reading, *, seconds: float, settled: threading.Event) -> None:
-    """Read and handle messages until the reader goes home, or everything was seen.
+def run_consumer(
+    name_server: str, progress: ConsumerProgress, *, seconds: float, settled: threading.Event
+) -> None:
+    """Read and handle messages until the time of the plan is over, or everything was read.
 
     Args:
-        name_server: Where to connect.
-        reading: Told how far it has come.
+        name_server: Address of the name server.
+        progress: Updated with each message.
         seconds: How long the services send.
-        settled: Set when everything that was acknowledged can be read.
+        settled: Set when every acknowledged message can be read.
     """
-    reader = reading.reader
-    home_at = time.monotonic() + seconds * reader.share if reader.share < 1 else None
+    plan = progress.plan
+    stop_at = time.monotonic() + seconds * plan.share if plan.share < 1 else None
     try:
         with (
-            PullConsumer(name_server, group=reader.group, client_options=CLIENT) as consumer,
-            TraceWriter(name_server, reading) as traces,
+            PullConsumer(name_server, group=plan.group, client_options=CLIENT) as consumer,
+            TraceWriter(name_server, progress) as traces,
         ):
-            consumer.assign(reader.topic, start="earliest", tags=reader.tags)
-            while home_at is None or time.monotonic() < home_at:
+            consumer.assign(plan.topic, start="earliest", tags=plan.tags)
+            while stop_at is None or time.monotonic() < stop_at:
                 was_settled = settled.is_set()
                 messages = _poll(consumer)
                 for message in messages:
-                    _handle(message, reading, traces)
+                    _handle(message, progress, traces)
                 if messages:
                     _commit(consumer)
-                elif was_settled and _has_everything(consumer):
+                elif was_settled and _has_read_all(consumer):
                     return
     except RocketMQError as error:
-        reading.problem = error
+        progress.problem = error
 
 
 def _poll(consumer: PullConsumer) -> list[ReceivedMessage]:
@@ -133,11 +136,11 @@ def _poll(consumer: PullConsumer) -> list[ReceivedMessage]:
     except RocketMQError as error:
         if not error.retryable:
             raise
-        return []  # the brokers are away; fetching goes on in the background
+        return []  # a broker is down; the consumer keeps fetching in the background
 
 
-def _has_everything(consumer: PullConsumer) -> bool:
-    """Whether nothing is left; a broker that is just back may not have been asked again yet."""
+def _has_read_all(consumer: PullConsumer) -> bool:
+    """Whether nothing is left to read, also on a broker that has just restarted."""
     try:
         return not any(consumer.lag().values())
     except RocketMQError:
@@ -145,7 +148,7 @@ def _has_everything(consumer: PullConsumer) -> bool:
 
 
 def _commit(consumer: PullConsumer) -> None:
-    # A broker that is away cannot take it down; the next commit covers this one.
+    # A broker that is down stores no offsets; the next commit covers this one.
     with contextlib.suppress(RocketMQError):
         consumer.commit()
 
@@ -153,37 +156,38 @@ def _commit(consumer: PullConsumer) -> None:
 # ---- handling ------------------------------------------------------------------------------------
 
 
-def _handle(message: ReceivedMessage, reading: Reading, traces: TraceWriter) -> None:
-    """Handle a message, and once more if it fails."""
+def _handle(message: ReceivedMessage, progress: ConsumerProgress, traces: TraceWriter) -> None:
+    """Handle a message; try a second time if it fails."""
+    plan = progress.plan
     for attempt in (0, 1):
         request_id = uuid.uuid4().hex.upper()
-        traces.add(_before(message, reading.reader.group, request_id, attempt))
+        traces.add(_before(message, plan.group, request_id, attempt))
         began = time.perf_counter()
         try:
-            work(message, is_second=attempt > 0, slow_every=reading.reader.slow_every)
+            handle_order(message, is_second=attempt > 0, slow_every=plan.slow_every)
         except PostcodeMissing:
             is_done = False
         else:
             is_done = True
         cost_ms = round((time.perf_counter() - began) * 1000)
-        traces.add(_after(message, reading.reader.group, request_id, cost_ms, is_done))
+        traces.add(_after(message, plan.group, request_id, cost_ms, is_done))
         if is_done:
-            reading.handled += 1
-            reading.tried_again += attempt
+            progress.handled += 1
+            progress.tried_again += attempt
             return
 
 
-def work(message: ReceivedMessage, *, is_second: bool, slow_every: int) -> None:
-    """Do what the message asks for; a stand-in that reads it, and sometimes takes its time.
+def handle_order(message: ReceivedMessage, *, is_second: bool, slow_every: int) -> None:
+    """Decode the body, as a stand-in for real work; some messages take a few milliseconds more.
 
     Raises:
-        PostcodeMissing: An order has none; the second time it was looked up.
+        PostcodeMissing: The order has no postcode. The second attempt succeeds.
     """
-    said: dict[str, Any] = json.loads(message.body)
+    body: dict[str, Any] = json.loads(message.body)
     if message.offset % slow_every == slow_every - 1:
         time.sleep(0.004 + (message.offset % 7) * 0.003)
-    if not is_second and said.get("postcode", "") is None:
-        raise PostcodeMissing(str(said["id"]))
+    if not is_second and body.get("postcode", "") is None:
+        raise PostcodeMissing(str(body["id"]))
 
 
 def _before(message: ReceivedMessage, group: str, request_id: str, attempt: int) -> SubBeforeTrace:
@@ -218,43 +222,43 @@ def _after(
 
 @dataclass(slots=True)
 class TraceWriter:
-    """Sends trace records, some together; a context manager.
+    """Sends trace records, several in one message; a context manager.
 
     Attributes:
-        name_server: Where to connect.
-        reading: Told how many were stored, and how many not.
+        name_server: Address of the name server.
+        progress: Its trace counters are updated.
     """
 
     name_server: str
-    reading: Reading
+    progress: ConsumerProgress
     _waiting: list[TraceRecord] = field(default_factory=list[Any])
-    _under_way: deque[Future[SendReceipt]] = field(default_factory=deque[Any])
+    _in_flight: deque[Future[SendReceipt]] = field(default_factory=deque[Any])
     _producer: Producer | None = None
 
     def __enter__(self) -> TraceWriter:
-        """Start."""
+        """Start the producer."""
         self._producer = Producer(
             self.name_server,
-            group=f"{self.reading.reader.group}-trace",
+            group=f"{self.progress.plan.group}-trace",
             options=ProducerOptions(fault_tolerance="5.x", timeout=5.0, attempt_timeout=1.5),
             client_options=CLIENT,
         ).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Send what waits, and close."""
+        """Send the records that wait, and close the producer."""
         assert self._producer is not None
         try:
             self._send()
-            while self._under_way:
-                self._settle()
+            while self._in_flight:
+                self._take_result()
         finally:
             self._producer.close()
 
     def add(self, record: TraceRecord) -> None:
-        """Take a record."""
+        """Add a record; send a message when enough records wait."""
         self._waiting.append(record)
-        if len(self._waiting) >= _TRACES_TOGETHER:
+        if len(self._waiting) >= _TRACE_BATCH:
             self._send()
 
     def _send(self) -> None:
@@ -264,16 +268,16 @@ class TraceWriter:
         keys = dict.fromkeys(key for record in self._waiting for key in index_keys(record))
         message = Message(TRACE_TOPIC, encode_contexts(self._waiting), keys=keys)
         self._waiting = []
-        self._under_way.append(self._producer.submit(message))
-        while self._under_way and (
-            self._under_way[0].done() or len(self._under_way) > _TRACES_UNDER_WAY_MAX
+        self._in_flight.append(self._producer.submit(message))
+        while self._in_flight and (
+            self._in_flight[0].done() or len(self._in_flight) > _TRACES_IN_FLIGHT_MAX
         ):
-            self._settle()
+            self._take_result()
 
-    def _settle(self) -> None:
+    def _take_result(self) -> None:
         try:
-            self._under_way.popleft().result()
+            self._in_flight.popleft().result()
         except RocketMQError:
-            self.reading.traces_lost += 1
+            self.progress.traces_lost += 1
         else:
-            self.reading.traces += 1
+            self.progress.traces += 1

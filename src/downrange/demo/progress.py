@@ -1,4 +1,4 @@
-"""What a person sees while the demo runs: bars on a terminal, plain lines everywhere else."""
+"""Shows the progress of the demo: bars on a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ class Bar(Protocol):
     """One bar of a stage."""
 
     def update(self, completed: int, note: str = "") -> None:
-        """Move it.
+        """Update the bar.
 
         Args:
             completed: How much is done.
-            note: What else there is to say.
+            note: Text beside the bar.
         """
         ...
 
 
 class Stage(Protocol):
-    """A part of the demo that takes a while."""
+    """One part of the demo."""
 
     def bar(self, name: str, total: int | None = None) -> Bar:
         """Add a bar.
 
         Args:
-            name: What it is about.
-            total: How much there is to do; None when nobody knows.
+            name: Label of the bar.
+            total: How much there is to do; None when it is unknown.
         """
         ...
 
-    def say(self, text: str) -> None:
-        """Tell of something that happens meanwhile."""
+    def log(self, text: str) -> None:
+        """Print an event that happens during the stage."""
         ...
 
     def done(self, text: str) -> None:
-        """Say how it ended."""
+        """End the stage with a result."""
         ...
 
 
-class Show:
-    """Shows stages.
+class ProgressDisplay:
+    """Prints the stages of the demo.
 
     Args:
-        console: Where; a terminal gets bars that move, anything else gets lines.
+        console: Output; a terminal gets bars, anything else gets lines.
     """
 
     def __init__(self, console: Console) -> None:
@@ -69,19 +69,19 @@ class Show:
 
     @contextmanager
     def stage(self, title: str) -> Generator[Stage]:
-        """Show one stage, from its title to how it ended."""
+        """Show one stage, from its title to its result."""
         if not self._console.is_terminal:
             self._console.print(title)
-            yield _Lines(self._console)
+            yield _PlainStage(self._console)
             return
         self._console.print(title, style="bold")
         with _progress(self._console) as progress:
-            bars = _Bars(progress)
+            bars = _TerminalStage(progress)
             yield bars
-        if bars.end is not None:
-            self._console.print(f"  {bars.end}")
+        if bars.result is not None:
+            self._console.print(f"  {bars.result}")
 
-    def say(self, text: str, style: str | None = None) -> None:
+    def log(self, text: str, style: str | None = None) -> None:
         """Print a line."""
         self._console.print(text, style=style)
 
@@ -99,26 +99,26 @@ def _progress(console: Console) -> Progress:
     )
 
 
-class _Bars:
+class _TerminalStage:
     """A stage on a terminal."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._bars: list[_Bar] = []
-        self.end: str | None = None
+        self.result: str | None = None
 
     def bar(self, name: str, total: int | None = None) -> Bar:
         bar = _Bar(self._progress, self._progress.add_task(name, total=total, note=""))
         self._bars.append(bar)
         return bar
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self._progress.console.print(f"  {text}")
 
     def done(self, text: str) -> None:
         for bar in self._bars:
             bar.finish()
-        self.end = text  # printed when the bars stand still
+        self.result = text  # printed after the bars, when they have stopped
 
 
 class _Bar:
@@ -132,28 +132,28 @@ class _Bar:
         self._progress.update(self._task, completed=completed, note=note)
 
     def finish(self) -> None:
-        """Show what was done as all there was."""
+        """Show the bar as complete, whatever its total was."""
         done = max(1, self._completed)
         self._progress.update(self._task, completed=done, total=done)
 
 
-class _Lines:
-    """A stage where nobody can see bars: it says what happens, and how long it took."""
+class _PlainStage:
+    """A stage without a terminal: prints events, the result, and how long it took."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._began = time.monotonic()
 
     def bar(self, name: str, total: int | None = None) -> Bar:
-        return _NoBar()
+        return _HiddenBar()
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self._console.print(f"  {text}")
 
     def done(self, text: str) -> None:
-        self.say(f"{text} ({time.monotonic() - self._began:.1f} s)")
+        self.log(f"{text} ({time.monotonic() - self._began:.1f} s)")
 
 
-class _NoBar:
+class _HiddenBar:
     def update(self, completed: int, note: str = "") -> None:
         pass

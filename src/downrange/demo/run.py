@@ -1,4 +1,4 @@
-"""The demo from begin to end: a cluster, a day of the shop, Spark, and a check that all agrees."""
+"""Runs the whole demo: a cluster, the services of the shop, Spark, and a comparison at the end."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.demo.audit import check_topic, read_stored
 from downrange.demo.servers import Servers
-from downrange.demo.shop_day import Trading
+from downrange.demo.shop_day import ShopDay
 from downrange.demo.spark_jobs import (
     LAKE,
-    land,
-    landed_in,
-    report,
-    run_apart,
-    running_spark,
-    why_not,
+    missing_for_spark,
+    read_lake,
+    run_in_thread,
+    spark_session,
+    write_lake,
+    write_report,
 )
 from downrange.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from downrange.demo.audit import Found, TopicCheck
-    from downrange.demo.consumers import Reading
-    from downrange.demo.progress import Show
+    from downrange.demo.audit import FoundMessages, TopicCheck
+    from downrange.demo.consumers import ConsumerProgress
+    from downrange.demo.progress import ProgressDisplay
     from downrange.demo.spark_jobs import TraceReport
     from downrange.pipelines.stream_run import StopRequest
 
-#: Says that a folder is a demo's, so that the next one may take its place.
-MARK: Final = ".downrange-demo"
+#: File that marks a folder as the output of a demo, which the next demo may replace.
+MARKER: Final = ".downrange-demo"
 SECONDS_MIN: Final = 2.0
 
 
@@ -44,45 +44,45 @@ class DemoOptions:
     """How the demo runs.
 
     Attributes:
-        output: Folder of what it leaves behind.
-        seconds: How long the shop is open.
-        is_spark_wanted: Whether to run the pipelines.
-        seed: The same seed, the same orders.
+        output: Folder for the results.
+        seconds: How long the services send.
+        is_spark_enabled: Whether to run the pipelines.
+        seed: The same seed gives the same messages.
     """
 
     output: Path
     seconds: float = 12.0
-    is_spark_wanted: bool = True
+    is_spark_enabled: bool = True
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Check the duration.
 
         Raises:
-            OptionError: Names the option and its value.
+            OptionError: The duration is too short.
         """
         if not self.seconds >= SECONDS_MIN:
             raise OptionError(
-                f"seconds={self.seconds} is too short for a broker to die and come back; give "
+                f"seconds={self.seconds} is too short for a broker to crash and restart; give "
                 f"{SECONDS_MIN:.0f} or more"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOutcome:
-    """What the demo found.
+    """The results of the demo.
 
     Attributes:
-        checks: Each topic, from sending to landing.
-        readings: What the readers did.
-        left_out: What did not run, and why; None when everything did.
+        checks: The comparison for each topic.
+        consumers: What each consumer group did.
+        left_out: Why the part with Spark did not run; None when it ran.
         traces: The report of the traces; None when Spark did not run.
-        output: Folder of everything that was left behind.
-        elapsed: How long it took, in seconds.
+        output: Folder of the results.
+        elapsed: Duration in seconds.
     """
 
     checks: tuple[TopicCheck, ...]
-    readings: tuple[Reading, ...]
+    consumers: tuple[ConsumerProgress, ...]
     left_out: str | None
     traces: TraceReport | None
     output: Path
@@ -90,106 +90,112 @@ class DemoOutcome:
 
     @property
     def agrees(self) -> bool:
-        """Whether what was acknowledged, stored and landed is the same."""
+        """Whether the acknowledged, stored and landed messages agree."""
         return not any(check.problems for check in self.checks)
 
 
 def run_demo(
     options: DemoOptions,
-    show: Show,
+    show: ProgressDisplay,
     *,
     before_stop: Callable[[DemoOutcome, str], None] = lambda outcome, name_server: None,
 ) -> DemoOutcome:
     """Run the demo.
 
     Args:
-        options: How.
-        show: Where to show how it goes.
+        options: Duration, output and seed.
+        show: Where to show the progress.
         before_stop: Called at the end with the name server's address; the cluster stops when it
             returns.
 
     Raises:
-        OptionError: The output folder is somebody else's.
-        RocketMQError: A server does not start, or messages do not appear.
+        OptionError: The output folder holds files that are not from a demo.
+        RocketMQError: A server does not start, or acknowledged messages are missing.
     """
-    began = time.monotonic()
-    prepare(options.output)
-    left_out = why_not() if options.is_spark_wanted else "--no-spark was given"
+    started = time.monotonic()
+    prepare_output(options.output)
+    left_out = missing_for_spark() if options.is_spark_enabled else "--no-spark was given"
     with ExitStack() as stack:
         store = stack.enter_context(tempfile.TemporaryDirectory(prefix="downrange-demo-"))
         servers = Servers(Path(store), options.output / "logs")
-        with show.stage("Start a name server and two brokers, each a process of its own") as stage:
+        with show.stage("Start a name server and two brokers, each in its own process") as stage:
             stage.bar("servers")
             stack.enter_context(servers)
             brokers = ", ".join(f"{name} {address}" for name, address in servers.brokers.items())
             stage.done(f"name server {servers.name_server}, {brokers}")
-        trading, stored = _trade(servers, options, show)
+        day, stored = _run_shop(servers, options, show)
         landed, later, traces = None, stored, None
         if left_out is None:
             name_server, output = servers.name_server, options.output
-            landed, later, traces = run_apart(
-                lambda stop: _analyse(name_server, stored, output, show, stop), show.say
+            landed, later, traces = run_in_thread(
+                lambda stop: _analyse(name_server, stored, output, show, stop), show.log
             )
         outcome = DemoOutcome(
             checks=tuple(
                 check_topic(
-                    account,
+                    send_log,
                     stored[topic],
                     landed[topic] if landed is not None else None,
                     later[topic],
                 )
-                for topic, account in trading.accounts.items()
+                for topic, send_log in day.send_logs.items()
             ),
-            readings=trading.readings,
+            consumers=day.consumers,
             left_out=left_out,
             traces=traces,
             output=options.output,
-            elapsed=time.monotonic() - began,
+            elapsed=time.monotonic() - started,
         )
         _write_summary(outcome)
         before_stop(outcome, servers.name_server)
     return outcome
 
 
-def _trade(
-    servers: Servers, options: DemoOptions, show: Show
-) -> tuple[Trading, Mapping[str, Found]]:
-    """Let the shop work; return what it was told, and what is stored."""
-    with Trading(servers, seconds=options.seconds, seed=options.seed) as trading:
-        with show.stage(f"Trade for {options.seconds:g} s, in every way to send") as stage:
-            trading.trade(stage, victim=trading.open())
-            sent = sum(account.tally().acknowledged for account in trading.accounts.values())
+def _run_shop(
+    servers: Servers, options: DemoOptions, show: ProgressDisplay
+) -> tuple[ShopDay, Mapping[str, FoundMessages]]:
+    """Run the services and the consumers; return their logs, and the stored messages."""
+    with ShopDay(servers, seconds=options.seconds, seed=options.seed) as day:
+        with show.stage(f"Send for {options.seconds:g} s, in every way") as stage:
+            day.run_services(stage, crashing=day.create_topics())
+            sent = sum(send_log.counts().acknowledged for send_log in day.send_logs.values())
             stage.done(f"{sent:,} messages were acknowledged")
-        with show.stage("Wait for what is delayed or undecided, and read everything back") as stage:
-            stored = trading.settle(stage)
+        with show.stage(
+            "Wait for delayed messages and open transactions, and read everything back"
+        ) as stage:
+            stored = day.read_back(stage)
             count = sum(len(found.ids) for found in stored.values())
-            stage.done(f"{count:,} messages are stored, every acknowledged one among them")
+            stage.done(f"{count:,} messages are stored, all acknowledged ones included")
         servers.check()
-    return trading, stored
+    return day, stored
 
 
 def _analyse(
-    name_server: str, stored: Mapping[str, Found], output: Path, show: Show, stop: StopRequest
-) -> tuple[Mapping[str, Found], Mapping[str, Found], TraceReport]:
-    """Run the pipelines; return what landed, what is stored by then, and the report."""
+    name_server: str,
+    stored: Mapping[str, FoundMessages],
+    output: Path,
+    show: ProgressDisplay,
+    stop: StopRequest,
+) -> tuple[Mapping[str, FoundMessages], Mapping[str, FoundMessages], TraceReport]:
+    """Run the pipelines; return the rows in Parquet, what is stored by then, and the report."""
     with ExitStack() as stack:
         with show.stage("Start Spark") as stage:
             stage.bar("Spark")
-            spark = stack.enter_context(running_spark(stop))
+            spark = stack.enter_context(spark_session(stop))
             cores = spark.sparkContext.defaultParallelism
             stage.done(f"Spark {spark.version}, {cores} tasks at once")
         with show.stage("Lake: all topics to Parquet, exactly once") as stage:
             bar = stage.bar("rows")
-            land(spark, name_server, stored, output / LAKE, bar=bar, stop=stop)
-            landed = landed_in(output / LAKE, stored)
+            write_lake(spark, name_server, stored, output / LAKE, bar=bar, stop=stop)
+            landed = read_lake(output / LAKE, stored)
             count = sum(len(found.ids) for found in landed.values())
             stage.done(f"{count:,} rows landed")
         later = stored
         if any(landed[topic].ids.keys() != stored[topic].ids.keys() for topic in stored):
             later = read_stored(name_server, stored)
-        with show.stage("Traces: tables, and a report to look at") as stage:
+        with show.stage("Traces: tables and a report") as stage:
             bar = stage.bar("report")
-            found = report(spark, name_server, stored, output, bar=bar, stop=stop)
+            found = write_report(spark, name_server, stored, output, bar=bar, stop=stop)
             stage.done(
                 f"traces of {found.sends:,} sends and {found.deliveries:,} deliveries; "
                 f"{found.unconsumed:,} messages were never consumed"
@@ -197,27 +203,28 @@ def _analyse(
     return landed, later, found
 
 
-def prepare(output: Path) -> None:
-    """Make the folder, in place of the one that a demo before left there.
+def prepare_output(output: Path) -> None:
+    """Create the output folder; replace the output of an earlier demo.
 
     Raises:
-        OptionError: There is something else in it, or it cannot be made.
+        OptionError: The folder holds other files, or cannot be created.
     """
     try:
         if output.is_dir() and any(output.iterdir()):
-            if not (output / MARK).exists():
+            if not (output / MARKER).exists():
                 raise OptionError(
-                    f"output={str(output)!r} holds files that are no demo's; name another folder"
+                    f"output={str(output)!r} holds files that are not from a demo; name another "
+                    "folder"
                 )
             shutil.rmtree(output)
         output.mkdir(parents=True, exist_ok=True)
-        (output / MARK).write_text("Made by `downrange demo`, which may replace this folder.\n")
+        (output / MARKER).write_text("Made by `downrange demo`, which may replace this folder.\n")
     except OSError as error:
         raise OptionError(f"output={str(output)!r} cannot be used: {error}") from error
 
 
 def _write_summary(outcome: DemoOutcome) -> None:
-    """Leave the numbers as JSON, for programs."""
+    """Write the numbers as JSON, for programs."""
     summary = {
         "agrees": outcome.agrees,
         "elapsed": round(outcome.elapsed, 1),
@@ -226,12 +233,12 @@ def _write_summary(outcome: DemoOutcome) -> None:
         "topics": [asdict(check) for check in outcome.checks],
         "groups": [
             {
-                "group": reading.reader.group,
-                "topic": reading.reader.topic,
-                "handled": reading.handled,
-                "tried_again": reading.tried_again,
+                "group": consumer.plan.group,
+                "topic": consumer.plan.topic,
+                "handled": consumer.handled,
+                "tried_again": consumer.tried_again,
             }
-            for reading in outcome.readings
+            for consumer in outcome.consumers
         ],
     }
     (outcome.output / "summary.json").write_text(json.dumps(summary, indent=2, default=str) + "\n")

@@ -1,7 +1,7 @@
-"""A name server and two brokers, each a process of its own, so that one can really be killed.
+"""A name server and two brokers, each in its own process, so that one can be killed.
 
-One rule: whatever happens, no process stays behind. Ports are free ones; a broker that comes back
-takes the port it had.
+One rule: no process is left running, whatever happens. The servers use free ports; a broker that
+is restarted keeps its port.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 BROKERS: Final = ("broker-a", "broker-b")
-#: How long a server may take to serve, also on a busy machine.
+#: How long a server may take to start; long enough for a busy machine.
 START_TIMEOUT: Final = 60.0
 STOP_TIMEOUT: Final = 10.0
 
-# Producers are asked about open transactions soon, where a broker takes half a minute otherwise;
-# and files are of a size that fits a small disk.
+# Brokers check open transactions after one second instead of the usual half minute, and the files
+# are small enough for a small disk.
 _SETTINGS: Final = """\
 [broker]
 is_trace_topic_created = true
@@ -39,21 +39,21 @@ log_segment_bytes = 67108864
 
 
 class ServerFailed(RocketMQError):
-    """A server of the demo did not start, or ended by itself."""
+    """A server of the demo did not start, or ended unexpectedly."""
 
 
 class ServerProcess:
     """`downrange nameserver` or `downrange broker`, in the background.
 
     Args:
-        name: What it is called; its log has this name.
+        name: Name of the server and of its log file.
         arguments: Its command line.
-        folder: Where its log goes.
+        folder: Folder of the log file.
 
     Attributes:
-        name: What it is called.
-        log: The file of what it says.
-        address: Where it listens, once it is ready.
+        name: Name of the server.
+        log: Log file.
+        address: Where it listens; empty until it is ready.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], folder: Path) -> None:
@@ -66,25 +66,25 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                process_group=0,  # Ctrl-C is for us; we end it in our own time
+                process_group=0,  # Ctrl-C must reach the demo alone, which then stops the servers
             )
         self.address = ""
 
     def wait_until_ready(self) -> Self:
-        """Wait until it serves.
+        """Wait until the server prints its `ready` line.
 
         Raises:
-            ServerFailed: It does not begin to.
+            ServerFailed: It does not; names the log file.
         """
         output = self._process.stdout
         assert output is not None
         seen, _, _ = select.select([output], [], [], START_TIMEOUT)
         line = output.readline() if seen else ""
         if not line.startswith("ready "):
-            said = self.log.read_text(errors="replace").strip().splitlines()
+            logged = self.log.read_text(errors="replace").strip().splitlines()
             raise ServerFailed(
-                f"the {self.name} of the demo does not serve: "
-                f"{said[-1] if said else 'it said nothing'}\n  All of it is in {self.log}."
+                f"the {self.name} of the demo did not start: "
+                f"{logged[-1] if logged else 'it logged nothing'}\n  See {self.log}."
             )
         # ready broker=HOST:PORT store=DIR, or ready nameserver=HOST:PORT
         self.address = line.split()[1].partition("=")[2]
@@ -92,17 +92,17 @@ class ServerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End it as `kill -9` does: nothing is flushed, no goodbye is said."""
+        """Kill the process with SIGKILL: it flushes nothing and closes nothing."""
         self._process.kill()
         self._process.wait(STOP_TIMEOUT)
         self._close()
 
     def stop(self) -> None:
-        """Ask it to stop, and kill it if it does not."""
+        """Send SIGTERM, and SIGKILL if the process does not end in time."""
         if self.is_running:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -122,7 +122,7 @@ class Servers:
 
     Args:
         store: Folder of the brokers' stores.
-        logs: Folder of what the servers log.
+        logs: Folder of the log files.
     """
 
     def __init__(self, store: Path, logs: Path) -> None:
@@ -133,7 +133,7 @@ class Servers:
         self._brokers: dict[str, ServerProcess] = {}
 
     def __enter__(self) -> Self:
-        """Start all, and wait until they serve."""
+        """Start all servers and wait until they are ready."""
         self._store.mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
         self._settings.write_text(_SETTINGS)
@@ -157,13 +157,13 @@ class Servers:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop all."""
+        """Stop all servers."""
         self._stop()
 
     @property
     def name_server(self) -> str:
-        """Where clients connect."""
-        assert self._name_server is not None, "use it in a with statement"
+        """Address of the name server."""
+        assert self._name_server is not None, "use Servers in a with statement"
         return self._name_server.address
 
     @property
@@ -172,30 +172,30 @@ class Servers:
         return {name: broker.address for name, broker in self._brokers.items()}
 
     def kill_broker(self, name: str) -> None:
-        """End a broker as a crash would."""
+        """Kill a broker, as a crash would."""
         self._brokers[name].kill()
 
     def restart_broker(self, name: str) -> float:
-        """Start a broker again on its store and its port; return the seconds that took.
+        """Start a broker again with its store and its port; return the duration in seconds.
 
         Raises:
             ServerFailed: It does not start.
         """
-        began = time.monotonic()
+        started = time.monotonic()
         port = int(self._brokers[name].address.rpartition(":")[2])
         self._brokers[name] = self._start_broker(name, port)
         self._brokers[name].wait_until_ready()
-        return time.monotonic() - began
+        return time.monotonic() - started
 
     def check(self) -> None:
-        """See that all of them live.
+        """Check that all servers are running.
 
         Raises:
-            ServerFailed: One does not; names it and its log.
+            ServerFailed: A server has ended; names it and its log file.
         """
         for server in (self._name_server, *self._brokers.values()):
             if server is not None and not server.is_running:
-                raise ServerFailed(f"the {server.name} ended by itself; see {server.log}")
+                raise ServerFailed(f"the {server.name} ended unexpectedly; see {server.log}")
 
     def _start_broker(self, name: str, port: int) -> ServerProcess:
         arguments = (

@@ -1,6 +1,6 @@
-"""A day of the shop: all services and readers at work, and a broker that dies in the middle of it.
+"""Runs all services and consumers of the shop, with a broker crash in the middle.
 
-One rule: threads end. Whoever leaves the context stops them, also by Ctrl-C.
+One rule: leaving the context ends all threads, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,52 +11,52 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
 from downrange.demo.audit import StoreReader
-from downrange.demo.consumers import READERS, Reading, read
-from downrange.demo.ledger import Account
-from downrange.demo.orders import Shop
-from downrange.demo.pace import OVERTIME, Pace
+from downrange.demo.consumers import CONSUMERS, ConsumerProgress, run_consumer
+from downrange.demo.schedule import OVERRUN_FACTOR, SendSchedule
+from downrange.demo.send_log import SendLog
 from downrange.demo.servers import ServerFailed
+from downrange.demo.shop_events import Shop
 from downrange.demo.workload import (
     AUTO_CREATED,
     SERVICES,
     SETTLE_TIMEOUT,
-    Shift,
-    open_shop,
+    ServiceContext,
+    create_topics,
 )
 from downrange.errors import RocketMQError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from downrange.demo.audit import Found
-    from downrange.demo.ledger import Tally
+    from downrange.demo.audit import FoundMessages
     from downrange.demo.progress import Bar, Stage
+    from downrange.demo.send_log import SendCounts
     from downrange.demo.servers import Servers
     from downrange.demo.workload import Service
 
-#: When the broker dies, and for how long, as shares of the day.
+#: When the broker is killed, and how long it stays down, as shares of the sending time.
 OUTAGE_AT: Final = 0.3
 OUTAGE_SHARE: Final = 0.25
-_LOOK: Final = 0.1
-#: Sends end with their own timeouts; more than this means that something hangs.
-_PATIENCE: Final = 60.0
+_UPDATE_INTERVAL: Final = 0.1
+#: Sends have their own timeouts; a thread that runs longer than this hangs.
+_END_TIMEOUT: Final = 60.0
 
 
 class NotSettled(RocketMQError):
-    """Messages that were acknowledged did not appear in time."""
+    """Acknowledged messages could not be read in time."""
 
 
-class Trading:
-    """The day; a context manager.
+class ShopDay:
+    """Services and consumers on a running cluster; a context manager.
 
     Args:
         servers: The cluster, running.
-        seconds: How long the day is.
-        seed: The same seed, the same orders.
+        seconds: How long the services send.
+        seed: The same seed gives the same messages.
 
     Attributes:
-        accounts: Topic -> what its sender was told.
-        readings: What the readers did.
+        send_logs: Topic -> what its sender recorded.
+        consumers: What each consumer group did.
     """
 
     def __init__(self, servers: Servers, *, seconds: float, seed: int) -> None:
@@ -65,16 +65,16 @@ class Trading:
         self._seed = seed
         self._stopped = threading.Event()
         self._settled = threading.Event()
-        # One more for the outage.
-        self._threads = ThreadPoolExecutor(len(SERVICES) + len(READERS) + 1, "shop")
-        self._readers: list[Future[None]] = []
-        self.accounts = {
-            service.topic: Account(service.topic, service.mode) for service in SERVICES
+        # One more thread kills the broker and restarts it.
+        self._threads = ThreadPoolExecutor(len(SERVICES) + len(CONSUMERS) + 1, "shop")
+        self._consumer_runs: list[Future[None]] = []
+        self.send_logs = {
+            service.topic: SendLog(service.topic, service.mode) for service in SERVICES
         }
-        self.readings = tuple(Reading(reader) for reader in READERS)
+        self.consumers = tuple(ConsumerProgress(plan) for plan in CONSUMERS)
 
-    def __enter__(self) -> Trading:
-        """Enter; nothing is sent yet."""
+    def __enter__(self) -> ShopDay:
+        """Return itself; nothing is sent yet."""
         return self
 
     def __exit__(
@@ -83,135 +83,139 @@ class Trading:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Send everybody home, and wait until they are gone."""
+        """Stop all threads and wait for their end."""
         self._stopped.set()
         self._settled.set()
         self._threads.shutdown(cancel_futures=True)
 
-    def open(self) -> str:
-        """Make the topics; return the broker that will die: the one without the auto-created."""
+    def create_topics(self) -> str:
+        """Create the topics; return the broker to kill: the one without the auto-created topic."""
         shop = Shop(self._seed, "trial")
-        home = open_shop(self._servers.name_server, self.accounts[AUTO_CREATED], shop)
-        return next(broker for broker in self._servers.brokers if broker != home)
+        owner = create_topics(self._servers.name_server, self.send_logs[AUTO_CREATED], shop)
+        return next(broker for broker in self._servers.brokers if broker != owner)
 
-    def trade(self, stage: Stage, victim: str) -> None:
-        """Let everybody work until the last service has sent its last message.
+    def run_services(self, stage: Stage, crashing: str) -> None:
+        """Run services and consumers until the last service has sent its last message.
 
         Args:
-            stage: Where to show how it goes.
-            victim: The broker that dies.
+            stage: Where to show the progress.
+            crashing: The broker to kill.
 
         Raises:
-            RocketMQError: A server did not come back, or a service cannot connect.
+            RocketMQError: A server did not restart, or a service cannot connect.
         """
-        shifts = [self._shift(service) for service in SERVICES]
+        contexts = [self._context(service) for service in SERVICES]
         bars = {
-            shift.account.topic: stage.bar(
-                f"{shift.account.topic}: {shift.account.mode}", shift.pace.planned
+            context.send_log.topic: stage.bar(
+                f"{context.send_log.topic}: {context.send_log.mode}", context.schedule.planned
             )
-            for shift in shifts
+            for context in contexts
         }
-        work = [
-            (self._threads.submit(service.run, shift), shift.has_sent)
-            for service, shift in zip(SERVICES, shifts, strict=True)
+        runs = [
+            (self._threads.submit(service.run, context), context.has_sent)
+            for service, context in zip(SERVICES, contexts, strict=True)
         ]
-        self._readers = [
+        self._consumer_runs = [
             self._threads.submit(
-                read,
+                run_consumer,
                 self._servers.name_server,
-                reading,
+                progress,
                 seconds=self._seconds,
                 settled=self._settled,
             )
-            for reading in self.readings
+            for progress in self.consumers
         ]
-        work.append((self._threads.submit(self._break, stage, victim), threading.Event()))
-        self._watch(bars, work)
+        runs.append((self._threads.submit(self._crash_broker, stage, crashing), threading.Event()))
+        self._update_bars(bars, runs)
 
-    def settle(self, stage: Stage) -> dict[str, Found]:
-        """Wait until all that was acknowledged can be read, then let the readers finish.
+    def read_back(self, stage: Stage) -> dict[str, FoundMessages]:
+        """Wait until every acknowledged message can be read, then wait for the consumers.
 
-        Delayed messages come when they are due; transactions that were left open come when the
-        broker has asked what became of them.
+        Delayed messages become readable when they are due. Open transactions become readable when
+        the broker has checked them.
 
         Returns:
-            Topic -> the messages that are stored.
+            Topic -> the stored messages.
 
         Raises:
-            NotSettled: Some did not appear; says of which topics.
+            NotSettled: Some messages did not appear; names their topics.
         """
-        accounts = list(self.accounts.values())
-        total = sum(account.tally().acknowledged for account in accounts)
+        send_logs = list(self.send_logs.values())
+        total = sum(send_log.counts().acknowledged for send_log in send_logs)
         bar = stage.bar("read back", total)
         deadline = time.monotonic() + SETTLE_TIMEOUT
-        with StoreReader(self._servers.name_server, list(self.accounts)) as reader:
-            is_there = reader.wait_for(accounts, deadline, lambda left: bar.update(total - left))
+        with StoreReader(self._servers.name_server, list(self.send_logs)) as reader:
+            is_complete = reader.wait_for(
+                send_logs, deadline, lambda left: bar.update(total - left)
+            )
             self._settled.set()
-            _finish(self._readers)
-            # What a reader or the broker did last, such as a second delivery, is there by now.
-            reader.read_to_the_end(deadline)
-        if not is_there:
+            _wait_for_end(self._consumer_runs)
+            # By now the last writes are stored, too, such as the copy of a delayed message.
+            reader.read_to_end(deadline)
+        if not is_complete:
             missing = ", ".join(
-                f"{account.topic} {count}"
-                for account in accounts
-                if (count := reader.missing([account]))
+                f"{send_log.topic} {count}"
+                for send_log in send_logs
+                if (count := reader.missing([send_log]))
             )
             raise NotSettled(
-                f"acknowledged, but not there {SETTLE_TIMEOUT:.0f} s later: {missing}. The logs of "
-                "the brokers may tell why"
+                f"acknowledged, but not readable after {SETTLE_TIMEOUT:.0f} s: {missing}. See the "
+                "logs of the brokers"
             )
         return reader.found
 
-    def _break(self, stage: Stage, victim: str) -> None:
+    def _crash_broker(self, stage: Stage, crashing: str) -> None:
         if self._stopped.wait(self._seconds * OUTAGE_AT):
             return
-        self._servers.kill_broker(victim)
-        stage.say(f"kill -9 {victim}: producers try the other one, and avoid this one")
+        self._servers.kill_broker(crashing)
+        stage.log(f"kill -9 {crashing}: producers retry at the other broker and avoid this one")
         self._stopped.wait(self._seconds * OUTAGE_SHARE)
-        took = self._servers.restart_broker(victim)
-        stage.say(f"{victim} is back: it recovered its store and serves after {took:.1f} s")
+        took = self._servers.restart_broker(crashing)
+        stage.log(f"{crashing} is back: it recovered its store and was ready after {took:.1f} s")
 
-    def _shift(self, service: Service) -> Shift:
-        return Shift(
+    def _context(self, service: Service) -> ServiceContext:
+        return ServiceContext(
             self._servers.name_server,
-            Pace(self._seconds, service.per_second, self._stopped),
+            SendSchedule(self._seconds, service.per_second, self._stopped),
             Shop(self._seed, service.name),
-            self.accounts[service.topic],
+            self.send_logs[service.topic],
             self._settled,
         )
 
-    def _watch(
-        self, bars: dict[str, Bar], work: list[tuple[Future[None], threading.Event]]
+    def _update_bars(
+        self, bars: dict[str, Bar], runs: list[tuple[Future[None], threading.Event]]
     ) -> None:
-        """Move the bars until each part of the work is done, or has sent what it had."""
-        deadline = time.monotonic() + self._seconds * OVERTIME + _PATIENCE
+        """Update the bars until each run has ended, or has sent all of its messages."""
+        deadline = time.monotonic() + self._seconds * OVERRUN_FACTOR + _END_TIMEOUT
         while True:
-            left = [future for future, has_sent in work if not has_sent.is_set()]
-            ended, not_ended = wait(left, _LOOK, FIRST_EXCEPTION)
+            left = [future for future, has_sent in runs if not has_sent.is_set()]
+            ended, not_ended = wait(left, _UPDATE_INTERVAL, FIRST_EXCEPTION)
             for future in ended:
                 future.result()
             for topic, bar in bars.items():
-                tally = self.accounts[topic].tally()
-                bar.update(tally.handed_over, _note(tally))
+                counts = self.send_logs[topic].counts()
+                bar.update(counts.attempted, _counts_text(counts))
             if not not_ended:
                 return
             if time.monotonic() > deadline:
-                raise ServerFailed(f"the services did not end {_PATIENCE:.0f} s after their time")
+                raise ServerFailed(
+                    f"a service was still running {_END_TIMEOUT:.0f} s after its end"
+                )
 
 
-def _note(tally: Tally) -> str:
-    said = {"retried": tally.retried, "withdrawn": tally.withdrawn, "failed": tally.failed}
-    return ", ".join(f"{count} {name}" for name, count in said.items() if count)
+def _counts_text(counts: SendCounts) -> str:
+    shown = {"retried": counts.retried, "withdrawn": counts.withdrawn, "failed": counts.failed}
+    return ", ".join(f"{count} {name}" for name, count in shown.items() if count)
 
 
-def _finish(readers: list[Future[None]]) -> None:
-    """Wait until the readers have handled what there is.
+def _wait_for_end(runs: list[Future[None]]) -> None:
+    """Wait until the consumers have handled all messages.
 
     Raises:
-        ServerFailed: They do not come to an end.
+        ServerFailed: A consumer does not end in time.
     """
-    _, not_ended = wait(readers, _PATIENCE)
+    _, not_ended = wait(runs, _END_TIMEOUT)
     if not_ended:
-        raise ServerFailed(f"{len(not_ended)} readers did not end within {_PATIENCE:.0f} s")
-    for reader in readers:
-        reader.result()
+        raise ServerFailed(f"{len(not_ended)} consumers did not end within {_END_TIMEOUT:.0f} s")
+    for run in runs:
+        run.result()

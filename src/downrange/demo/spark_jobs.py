@@ -1,8 +1,8 @@
-"""What Spark makes of the shop's day: Parquet files of all topics, and a report of the traces.
+"""The Spark part of the demo: Parquet files of all topics, and a report of the traces.
 
-Two rules. What landed is read here without Spark, by the list of files that the lake keeps, so that
-the demo does not ask the one it checks. And Spark never works in the main thread: there pyspark
-takes Ctrl-C for itself, and a Java that was just starting would stay behind.
+Two rules. The rows in Parquet are read without Spark, by the list of files that the lake keeps, so
+that the check does not depend on the code it checks. And Spark never runs in the main thread:
+there pyspark installs its own handler for Ctrl-C, and a starting Java process could stay behind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from downrange.demo.audit import Found, Position
+from downrange.demo.audit import FoundMessages, Position
 from downrange.errors import MissingExtra, RocketMQError
 from downrange.pipelines.lake import LakeOptions, run_lake
 from downrange.pipelines.manifest import read_manifest
@@ -35,45 +35,45 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-#: Folders and file in the output.
+#: Folders and a file in the output folder.
 LAKE, TABLES, PAGE = "lake", "trace", "report.html"
 _PACKAGES: Final = ("pyspark", "pyarrow", "numpy")
-#: How long Spark may take to end what it is doing when it is asked to: Java may be starting.
+#: How long Spark may take to stop; Java may be starting.
 _STOP_TIMEOUT: Final = 60.0
 _BATCH_TIMEOUT: Final = 5.0
 _COLUMNS: Final = ("broker_name", "queue_id", "offset", "msg_id")
-#: The data of a demo is small; more partitions would only be more tasks to start.
+#: The demo has little data; more partitions would only mean more tasks to start.
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "1",
     # Compiling each of many small queries takes longer than running them; together these two halve
-    # the time of the demo. No pipeline on real data wants them.
+    # the time of the demo. Pipelines on real data should not use them.
     "spark.sql.codegen.wholeStage": "false",
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
-def why_not() -> str | None:
-    """Return why Spark cannot run here, and what to do about it; None when it can."""
+def missing_for_spark() -> str | None:
+    """Return why Spark cannot run here and what to install; None when it can run."""
     if any(find_spec(package) is None for package in _PACKAGES):
         return str(MissingExtra("the part with Spark", "spark"))
     return None if find_java() is not None else java_hint()
 
 
 class Stopped(RocketMQError):
-    """Somebody asked to stop before it was done."""
+    """The demo was interrupted before the Spark part had ended."""
 
 
-def run_apart(
-    work: Callable[[StopRequest], ResultT], tell: Callable[[str], None] = lambda text: None
+def run_in_thread(
+    work: Callable[[StopRequest], ResultT], on_wait: Callable[[str], None] = lambda text: None
 ) -> ResultT:
-    """Run something in a thread of its own, and wait for it.
+    """Run a function in another thread and return its result.
 
-    When the wait is broken off, by Ctrl-C or a signal that raises, the work is asked to stop and
-    given some time to do so.
+    When Ctrl-C or another signal interrupts the wait, the function is asked to stop and gets some
+    time to do so.
 
     Args:
-        work: What to run; it is told when to stop.
-        tell: Told when there is something to wait for.
+        work: The function; it gets a request that is set when it should stop.
+        on_wait: Called with a text for the user when the wait for its end begins.
     """
     stop = StopRequest()
     outcome: Future[ResultT] = Future()
@@ -91,36 +91,36 @@ def run_apart(
     except BaseException:
         if not outcome.done() and thread.is_alive():
             stop.ask()
-            tell("Stopping Spark, which may take some seconds; a second Ctrl-C does not wait.")
+            on_wait("Stopping Spark takes some seconds; press Ctrl-C again to exit at once.")
             thread.join(_STOP_TIMEOUT)
         raise
 
 
 @contextmanager
-def running_spark(stop: StopRequest) -> Generator[SparkSession]:
-    """Run Spark in this machine, on all of its cores, as long as the block lasts.
+def spark_session(stop: StopRequest) -> Generator[SparkSession]:
+    """Run Spark on all cores of this machine; it stops at the end of the block.
 
     Raises:
-        JavaMissing: There is no Java for Spark.
-        Stopped: Somebody asked to stop meanwhile.
+        JavaMissing: Java is not installed.
+        Stopped: The demo was interrupted while Spark started.
     """
     with warnings.catch_warnings():
-        # What pyspark advises programmers is not for those who watch.
+        # Warnings of pyspark are for programmers, not for users of the demo.
         warnings.filterwarnings("ignore", module=r"pyspark\.")
         spark = make_session("downrange demo", settings=_SETTINGS)
         try:
-            _go_on(stop)
+            _raise_if_stopped(stop)
             yield spark
         finally:
             spark.stop()
 
 
-def _go_on(stop: StopRequest) -> None:
+def _raise_if_stopped(stop: StopRequest) -> None:
     if stop.is_wanted:
-        raise Stopped("the demo was asked to stop")
+        raise Stopped("the demo was interrupted")
 
 
-def land(
+def write_lake(
     spark: SparkSession,
     name_server: str,
     topics: Iterable[str],
@@ -129,19 +129,19 @@ def land(
     bar: Bar,
     stop: StopRequest,
 ) -> None:
-    """Write topics to Parquet, all that is there now.
+    """Write all messages that the topics hold now to Parquet.
 
     Args:
-        spark: Runs it.
-        name_server: Where the topics are.
-        topics: Which.
+        spark: The session.
+        name_server: Address of the name server.
+        topics: Topics to read.
         lake: Folder of the files.
-        bar: Moved by the rows that landed.
-        stop: Asks to stop.
+        bar: Shows the number of rows.
+        stop: Set when the job should stop.
 
     Raises:
-        PipelineFailed: Spark ended it with an error.
-        Stopped: Somebody asked to stop.
+        PipelineFailed: The Spark job failed.
+        Stopped: The demo was interrupted.
     """
     options = LakeOptions(
         topics=tuple(topics),
@@ -149,20 +149,20 @@ def land(
         cluster=ClusterOptions(name_server=name_server),
         run=RunOptions(once=True, stop_within=_BATCH_TIMEOUT),
     )
-    summary = run_lake(options, spark, show=_mover(bar), stop=stop)
-    _go_on(stop)
+    summary = run_lake(options, spark, show=_bar_updater(bar), stop=stop)
+    _raise_if_stopped(stop)
     bar.update(summary.rows)
 
 
-def landed_in(lake: Path, topics: Iterable[str]) -> dict[str, Found]:
-    """Return what a lake holds: topic -> the messages found there."""
+def read_lake(lake: Path, topics: Iterable[str]) -> dict[str, FoundMessages]:
+    """Return the messages in the Parquet files of a lake, by topic."""
     import pyarrow.parquet as parquet
 
-    found = {topic: Found() for topic in topics}
+    found = {topic: FoundMessages() for topic in topics}
     for file in read_manifest(lake).files:
         # topic=orders/date=2026-11-16/part-….parquet
         topic = file.partition.parent.name.removeprefix("topic=")
-        # As a file, not as a part of a data set, whose columns the path would add to.
+        # Read as a single file: a data set would add columns from the path.
         table = parquet.ParquetFile(file.path).read(columns=list(_COLUMNS))
         for broker, queue, offset, message_id in zip(
             *(table.column(name).to_pylist() for name in _COLUMNS), strict=True
@@ -173,13 +173,13 @@ def landed_in(lake: Path, topics: Iterable[str]) -> dict[str, Found]:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """What the traces tell, in short.
+    """Numbers from the trace report.
 
     Attributes:
         page: The report.
         sends: Messages that a broker acknowledged.
         deliveries: Messages that a group handled.
-        unconsumed: Messages that a group of their topic never got.
+        unconsumed: Messages that a group of their topic did not receive.
     """
 
     page: Path
@@ -188,7 +188,7 @@ class TraceReport:
     unconsumed: int
 
 
-def report(
+def write_report(
     spark: SparkSession,
     name_server: str,
     topics: Iterable[str],
@@ -197,19 +197,19 @@ def report(
     bar: Bar,
     stop: StopRequest,
 ) -> TraceReport:
-    """Make tables and a report of the traces.
+    """Write tables and a report of the traces.
 
     Args:
-        spark: Runs it.
-        name_server: Where the traces are.
-        topics: What they are about.
+        spark: The session.
+        name_server: Address of the name server.
+        topics: Topics that the report covers.
         output: Folder of the report; the tables go to a folder in it.
-        bar: Told what it is busy with.
-        stop: Asks to stop.
+        bar: Shows the current step.
+        stop: Set when the job should stop.
 
     Raises:
-        PipelineFailed: Spark ended it with an error.
-        Stopped: Somebody asked to stop.
+        PipelineFailed: The Spark job failed.
+        Stopped: The demo was interrupted.
     """
     options = TraceOptions(
         output=str(output / TABLES),
@@ -219,8 +219,8 @@ def report(
         report=str(output / PAGE),
         title="A day of the shop",
     )
-    summary = run_trace(options, spark, show=_mover(bar), stop=stop)
-    _go_on(stop)
+    summary = run_trace(options, spark, show=_bar_updater(bar), stop=stop)
+    _raise_if_stopped(stop)
     bar.update(1)
     facts = summary.facts
     return TraceReport(
@@ -228,8 +228,8 @@ def report(
     )
 
 
-def _mover(bar: Bar) -> Callable[[Progress], None]:
-    def move(progress: Progress) -> None:
+def _bar_updater(bar: Bar) -> Callable[[Progress], None]:
+    def update(progress: Progress) -> None:
         bar.update(progress.rows, progress.doing)
 
-    return move
+    return update

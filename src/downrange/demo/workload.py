@@ -1,16 +1,16 @@
-"""The shop's services, each of which sends in another way.
+"""The shop's services; each sends in a different way.
 
     checkout    sync            waits for every receipt
-    web         async           many on their way at once, on an event loop
+    web         async           many sends at once, on an event loop
     warehouse   batch           a list in one request
-    machines    auto-batch      one by one, gathered behind the scenes
-    bank        transaction     seen only when the local work has succeeded
-    mailer      delay           seen later, or taken back before
-    access-log  one-way         nobody answers
-    marketing   sync            to a topic that nobody made: Apache's way, on one broker
+    machines    auto-batch      one by one; the producer forms the batches
+    bank        transaction     readable only after the local work has succeeded
+    mailer      delay           readable later, or recalled before
+    access-log  one-way         no reply
+    marketing   sync            to an auto-created topic, which exists on one broker only
 
-All of them leave traces and avoid brokers that failed. One rule: what becomes of a message is told
-to the service's account at once, so that the demo can see in the end whether the brokers kept word.
+All services write traces and avoid brokers that failed. One rule: a service records the outcome of
+each message in its send log at once, so that the demo can compare it with the stored messages.
 """
 
 from __future__ import annotations
@@ -33,59 +33,59 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from downrange.demo.ledger import Account
-    from downrange.demo.orders import Note, Shop
-    from downrange.demo.pace import Pace
+    from downrange.demo.schedule import SendSchedule
+    from downrange.demo.send_log import SendLog
+    from downrange.demo.shop_events import Shop, ShopEvent
     from downrange.model import ReceivedMessage, SendReceipt
 
-#: Queues per broker of the topics that are made before anybody sends.
+#: Queues per broker of the topics that the demo creates.
 QUEUES: Final = 4
-#: Routes and heartbeats are brought up to date sooner than usual: the demo is short.
+#: Shorter intervals than usual for routes and heartbeats, because the demo is short.
 CLIENT: Final = ClientOptions(route_refresh_interval=2.0, heartbeat_interval=1.0)
-#: How long open transactions and delayed messages may take to be seen after the last send.
+#: How long open transactions and delayed messages may take to become readable.
 SETTLE_TIMEOUT: Final = 60.0
 _STOCK_COUNTS: Final = 40
 _DECLINED: Final = 0.10
 _UNDECIDED: Final = 0.05
-_CHANGED_MIND: Final = 0.12
+_RECALLED: Final = 0.12
 _IN_FLIGHT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
-    """What a service is given for its day's work.
+class ServiceContext:
+    """The inputs of a service.
 
     Attributes:
-        name_server: Where to connect.
-        pace: When to send.
-        shop: What there is to say.
-        account: Whom to tell what became of it.
-        settled: Set when everything that was acknowledged has been seen.
-        has_sent: Set by a service that has sent everything, and stays.
+        name_server: Address of the name server.
+        schedule: When to send.
+        shop: Generates the messages.
+        send_log: Records the outcome of each message.
+        settled: Set when every acknowledged message was read.
+        has_sent: Set by a service that has sent all of its messages but must keep running.
     """
 
     name_server: str
-    pace: Pace
+    schedule: SendSchedule
     shop: Shop
-    account: Account
+    send_log: SendLog
     settled: threading.Event
     has_sent: threading.Event = field(default_factory=threading.Event)
 
-    def stay(self) -> None:
-        """Say that everything is sent, and stay until it has been seen."""
+    def wait_until_settled(self) -> None:
+        """Set `has_sent`, then wait until every acknowledged message was read."""
         self.has_sent.set()
         self.settled.wait(SETTLE_TIMEOUT)
 
 
-#: A service's work, from opening its producer to closing it.
-Work: TypeAlias = "Callable[[Shift], None]"
+#: Runs a service, from opening its producer to closing it.
+RunService: TypeAlias = "Callable[[ServiceContext], None]"
 
 
-def options(auto_batch: AutoBatch | None = None) -> ProducerOptions:
-    """Return how all services send: with traces, retries, and a memory for brokers that failed."""
+def producer_options(auto_batch: AutoBatch | None = None) -> ProducerOptions:
+    """Return the options of all services: traces, retries, and avoidance of failed brokers."""
     return ProducerOptions(
         trace=Trace(batch_count=20, flush_interval=0.5, queue_max=20_000),
-        # A broker that failed is avoided for 3 s; the usual 10 s are most of a short day.
+        # A failed broker is avoided for 3 s; the usual 10 s would be most of the demo.
         fault_tolerance=FaultTolerance(
             style="5.x", latency_ms=(550, 5000), avoid_ms=(500, 3000), detect_interval=0.5
         ),
@@ -98,209 +98,219 @@ def options(auto_batch: AutoBatch | None = None) -> ProducerOptions:
 # ---- the services --------------------------------------------------------------------------------
 
 
-def checkout(shift: Shift) -> None:
-    """Send each order and wait until a broker has it."""
+def checkout(context: ServiceContext) -> None:
+    """Send each order and wait for its receipt."""
     with Producer(
-        shift.name_server, group="checkout", options=options(), client_options=CLIENT
+        context.name_server, group="checkout", options=producer_options(), client_options=CLIENT
     ) as producer:
-        for _ in shift.pace.beats():
-            order = shift.shop.order()
+        for _ in context.schedule.ticks():
+            order = context.shop.order()
             message = Message(
-                shift.account.topic,
+                context.send_log.topic,
                 order.body,
                 tags=order.tags,
                 keys=[order.key],
                 properties={"customer": order.customer or ""},
             )
             try:
-                shift.account.sent(producer.send(message))
+                context.send_log.add_receipt(producer.send(message))
             except RocketMQError as error:
-                shift.account.failed(error)
+                context.send_log.add_failure(error)
 
 
-def web(shift: Shift) -> None:
-    """Send clicks from an event loop, without waiting for one before the next."""
-    asyncio.run(_send_clicks(shift))
+def web(context: ServiceContext) -> None:
+    """Send clicks concurrently, from an event loop."""
+    asyncio.run(_send_clicks(context))
 
 
-async def _send_clicks(shift: Shift) -> None:
+async def _send_clicks(context: ServiceContext) -> None:
     async with (
         AsyncProducer(
-            shift.name_server, group="web", options=options(), client_options=CLIENT
+            context.name_server, group="web", options=producer_options(), client_options=CLIENT
         ) as producer,
         asyncio.TaskGroup() as tasks,
     ):
         room = asyncio.Semaphore(_IN_FLIGHT)
 
-        async def send(click: Note) -> None:
+        async def send(click: ShopEvent) -> None:
             async with room:
                 try:
-                    shift.account.sent(await producer.send(_message(shift, click)))
+                    context.send_log.add_receipt(await producer.send(_message(context, click)))
                 except RocketMQError as error:
-                    shift.account.failed(error)
+                    context.send_log.add_failure(error)
 
-        async for _ in shift.pace.async_beats():
-            tasks.create_task(send(shift.shop.click()))
+        async for _ in context.schedule.async_ticks():
+            tasks.create_task(send(context.shop.click()))
 
 
-def warehouse(shift: Shift) -> None:
-    """Send stock counts by the list; a list takes as few requests as it fits in."""
+def warehouse(context: ServiceContext) -> None:
+    """Send stock counts in lists; the producer packs a list into as few requests as possible."""
     with Producer(
-        shift.name_server, group="warehouse", options=options(), client_options=CLIENT
+        context.name_server, group="warehouse", options=producer_options(), client_options=CLIENT
     ) as producer:
         counts: list[Message] = []
-        for beat in shift.pace.beats():
-            counts.append(_message(shift, shift.shop.stock_count()))
-            if len(counts) == _STOCK_COUNTS or beat == shift.pace.planned - 1:
-                _send_list(shift, producer, counts)
+        for tick in context.schedule.ticks():
+            counts.append(_message(context, context.shop.stock_count()))
+            if len(counts) == _STOCK_COUNTS or tick == context.schedule.planned - 1:
+                _send_list(context, producer, counts)
                 counts = []
 
 
-def _send_list(shift: Shift, producer: Producer, counts: list[Message]) -> None:
+def _send_list(context: ServiceContext, producer: Producer, counts: list[Message]) -> None:
     try:
-        shift.account.sent_batch(producer.send_batch(counts))
-    except BatchFailed as error:  # a part of it is stored
-        shift.account.sent_batch(error.stored)
-        shift.account.failed(error, len(counts) - len(error.stored))
+        context.send_log.add_batch(producer.send_batch(counts))
+    except BatchFailed as error:  # a part of the list is stored
+        context.send_log.add_batch(error.stored)
+        context.send_log.add_failure(error, len(counts) - len(error.stored))
     except RocketMQError as error:
-        shift.account.failed(error, len(counts))
+        context.send_log.add_failure(error, len(counts))
 
 
-def machines(shift: Shift) -> None:
-    """Send readings one by one; the producer gathers those of 10 ms into one request."""
-    gather = AutoBatch(hold_ms=10)
+def machines(context: ServiceContext) -> None:
+    """Send readings one by one; the producer puts those of 10 ms into one request."""
+    auto_batch = AutoBatch(hold_ms=10)
     with Producer(
-        shift.name_server, group="machines", options=options(gather), client_options=CLIENT
+        context.name_server,
+        group="machines",
+        options=producer_options(auto_batch),
+        client_options=CLIENT,
     ) as producer:
-        under_way: deque[Future[SendReceipt]] = deque()
-        for _ in shift.pace.beats():
-            under_way.append(producer.submit(_message(shift, shift.shop.reading())))
-            while under_way and (under_way[0].done() or len(under_way) > _IN_FLIGHT):
-                _settle(shift, under_way.popleft())
-        for future in under_way:
-            _settle(shift, future)
+        in_flight: deque[Future[SendReceipt]] = deque()
+        for _ in context.schedule.ticks():
+            in_flight.append(producer.submit(_message(context, context.shop.reading())))
+            while in_flight and (in_flight[0].done() or len(in_flight) > _IN_FLIGHT):
+                _record_result(context, in_flight.popleft())
+        for future in in_flight:
+            _record_result(context, future)
 
 
-def _settle(shift: Shift, future: Future[SendReceipt]) -> None:
+def _record_result(context: ServiceContext, future: Future[SendReceipt]) -> None:
     try:
-        shift.account.sent(future.result())
+        context.send_log.add_receipt(future.result())
     except RocketMQError as error:
-        shift.account.failed(error)
+        context.send_log.add_failure(error)
 
 
 class CardDeclined(Exception):
-    """The bank says no."""
+    """The bank declines the payment."""
 
 
-def bank(shift: Shift) -> None:
-    """Announce payments that succeed; those that are declined were never there.
+def bank(context: ServiceContext) -> None:
+    """Send payments in transactions; a declined payment is rolled back.
 
-    A few are left open, as if the service had died in between: the broker asks what became of
-    them, and `look_up` finds it where all processes of the service would look.
+    A few transactions are left open, as if the service had crashed in between: the broker checks
+    them, and `look_up` finds the outcome in a table that all processes of the service would share.
     """
     booked: dict[str, Outcome] = {}
 
     def look_up(message: ReceivedMessage) -> Outcome:
-        return booked.get(message.keys[0], Outcome.UNKNOWN)  # may be under way just now
+        return booked.get(message.keys[0], Outcome.UNKNOWN)  # the transaction may still be running
 
     def pay(message: Message) -> None:
         with producer.transaction(message) as transaction:
             key = message.keys[0]
-            if shift.shop.happens(_DECLINED):
+            if context.shop.happens(_DECLINED):
                 booked[key] = Outcome.ROLLBACK
-                shift.account.sent(transaction.receipt)
-                shift.account.withdrew(transaction.message_id)
+                context.send_log.add_receipt(transaction.receipt)
+                context.send_log.withdraw(transaction.message_id)
                 raise CardDeclined(key)
             booked[key] = Outcome.COMMIT
-            shift.account.sent(transaction.receipt)
-            if shift.shop.happens(_UNDECIDED):
+            context.send_log.add_receipt(transaction.receipt)
+            if context.shop.happens(_UNDECIDED):
                 transaction.leave_open()
 
     with TransactionProducer(
-        shift.name_server, group="bank", check=look_up, options=options(), client_options=CLIENT
+        context.name_server,
+        group="bank",
+        check=look_up,
+        options=producer_options(),
+        client_options=CLIENT,
     ) as producer:
-        for _ in shift.pace.beats():
+        for _ in context.schedule.ticks():
             try:
-                pay(_message(shift, shift.shop.payment()))
+                pay(_message(context, context.shop.payment()))
             except CardDeclined:
                 continue
             except RocketMQError as error:
-                shift.account.failed(error)
-        shift.stay()  # somebody has to answer the broker's questions
+                context.send_log.add_failure(error)
+        context.wait_until_settled()  # the producer must answer the broker's checks
 
 
-def mailer(shift: Shift) -> None:
-    """Send reminders that are due a little later; some are taken back before that."""
+def mailer(context: ServiceContext) -> None:
+    """Send reminders that are due a little later; some are recalled before that."""
     with Producer(
-        shift.name_server, group="mailer", options=options(), client_options=CLIENT
+        context.name_server, group="mailer", options=producer_options(), client_options=CLIENT
     ) as producer:
-        for _ in shift.pace.beats():
-            note = shift.shop.reminder()
+        for _ in context.schedule.ticks():
+            event = context.shop.reminder()
             message = Message(
-                shift.account.topic,
-                note.body,
-                tags=note.tags,
-                keys=[note.key],
-                deliver_in=shift.shop.between(0.8, 2.5),
+                context.send_log.topic,
+                event.body,
+                tags=event.tags,
+                keys=[event.key],
+                deliver_in=context.shop.between(0.8, 2.5),
             )
             try:
                 receipt = producer.send(message)
-                shift.account.sent(receipt)
-                if shift.shop.happens(_CHANGED_MIND) and not receipt.may_be_stored_twice:
-                    _recall(shift, producer, receipt)
+                context.send_log.add_receipt(receipt)
+                if context.shop.happens(_RECALLED) and not receipt.may_be_stored_twice:
+                    _recall(context, producer, receipt)
             except RocketMQError as error:
-                shift.account.failed(error)
+                context.send_log.add_failure(error)
 
 
-def _recall(shift: Shift, producer: Producer, receipt: SendReceipt) -> None:
+def _recall(context: ServiceContext, producer: Producer, receipt: SendReceipt) -> None:
     try:
         producer.recall(receipt.recall_handle)
     except ServerError:
-        return  # too late: it will be seen
+        return  # too late: the message will be delivered
     except RocketMQError:
-        shift.account.lost_sight_of(receipt.message_id)
+        context.send_log.mark_unknown(receipt.message_id)
     else:
-        shift.account.withdrew(receipt.message_id)
+        context.send_log.withdraw(receipt.message_id)
 
 
-def access_log(shift: Shift) -> None:
-    """Hand over log lines without waiting for an answer; some may be lost, and nobody minds."""
+def access_log(context: ServiceContext) -> None:
+    """Send log lines one-way; losing some of them is acceptable."""
     with Producer(
-        shift.name_server, group="access-log", options=options(), client_options=CLIENT
+        context.name_server, group="access-log", options=producer_options(), client_options=CLIENT
     ) as producer:
-        for _ in shift.pace.beats():
+        for _ in context.schedule.ticks():
             try:
-                producer.send_oneway(_message(shift, shift.shop.log_line()))
+                producer.send_oneway(_message(context, context.shop.log_line()))
             except RocketMQError as error:
-                shift.account.failed(error)
+                context.send_log.add_failure(error)
             else:
-                shift.account.sent_oneway()
+                context.send_log.add_oneway()
 
 
-def marketing(shift: Shift) -> None:
-    """Send from several threads to a topic that nobody made, with what Apache makes of it."""
+def marketing(context: ServiceContext) -> None:
+    """Send from several threads to an auto-created topic."""
     with (
         Producer(
-            shift.name_server, group="marketing", options=options(), client_options=CLIENT
+            context.name_server,
+            group="marketing",
+            options=producer_options(),
+            client_options=CLIENT,
         ) as producer,
         ThreadPoolExecutor(2, "marketing") as threads,
     ):
 
-        def send(coupon: Note) -> None:
+        def send(coupon: ShopEvent) -> None:
             try:
-                shift.account.sent(producer.send(_message(shift, coupon)))
+                context.send_log.add_receipt(producer.send(_message(context, coupon)))
             except RocketMQError as error:
-                shift.account.failed(error)
+                context.send_log.add_failure(error)
 
-        for _ in shift.pace.beats():
-            threads.submit(send, shift.shop.coupon())
-
-
-def _message(shift: Shift, note: Note) -> Message:
-    return Message(shift.account.topic, note.body, tags=note.tags, keys=[note.key])
+        for _ in context.schedule.ticks():
+            threads.submit(send, context.shop.coupon())
 
 
-# ---- all of them ---------------------------------------------------------------------------------
+def _message(context: ServiceContext, event: ShopEvent) -> Message:
+    return Message(context.send_log.topic, event.body, tags=event.tags, keys=[event.key])
+
+
+# ---- the list of services ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,18 +318,18 @@ class Service:
     """One of the shop's services.
 
     Attributes:
-        name: What it is called.
+        name: Name of the service.
         mode: How it sends.
-        topic: Where to.
-        per_second: How many messages, on average.
-        run: Does its work.
+        topic: Topic that it sends to.
+        per_second: Mean number of messages per second.
+        run: Runs it.
     """
 
     name: str
     mode: str
     topic: str
     per_second: float
-    run: Work
+    run: RunService
 
 
 SERVICES: Final = (
@@ -332,28 +342,28 @@ SERVICES: Final = (
     Service("access-log", "one-way", "access-log", 100, access_log),
     Service("marketing", "sync, threads", "coupons", 60, marketing),
 )
-#: The topic that nobody makes.
+#: The topic that the demo does not create: its first message does.
 AUTO_CREATED: Final = "coupons"
 
 
-def open_shop(name_server: str, coupons: Account, shop: Shop) -> str:
-    """Make the topics, all but one on every broker; return the broker that has that one.
+def create_topics(name_server: str, coupons: SendLog, shop: Shop) -> str:
+    """Create all topics but one on every broker; return the broker of the auto-created one.
 
-    The first message to a topic that does not exist makes a broker create it, on itself alone. Who
-    looks it up from then on finds that broker only; this is how a cluster gets out of balance.
+    The first message to a topic that does not exist makes one broker create it, on that broker
+    only. Later lookups find this broker alone, so the cluster is out of balance.
 
     Args:
-        name_server: Where to connect.
-        coupons: The account of that topic, told of its first message.
-        shop: Says what is in it.
+        name_server: Address of the name server.
+        coupons: The send log of the auto-created topic; records its first message.
+        shop: Generates that message.
     """
     with Admin(name_server) as admin:
         for service in SERVICES:
             if service.topic != AUTO_CREATED:
                 admin.create_topic(service.topic, queues=QUEUES)
-    with Producer(name_server, group="marketing-trial", options=options()) as producer:
+    with Producer(name_server, group="marketing-trial", options=producer_options()) as producer:
         coupon = shop.coupon()
         message = Message(AUTO_CREATED, coupon.body, tags=coupon.tags, keys=[coupon.key])
         receipt = producer.send(message)
-    coupons.sent(receipt)
+    coupons.add_receipt(receipt)
     return receipt.queue.broker

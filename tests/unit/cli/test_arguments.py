@@ -1,4 +1,4 @@
-"""What the arguments of client commands mean, and which are refused before anyone is asked."""
+"""Arguments of the client commands: how they are parsed, and which are refused."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_a_time_without_a_zone_is_local() -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "5 apples", ""])
-def test_a_start_that_means_nothing_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match=r"--from .* is none of earliest, .* 15m"):
+def test_an_invalid_start_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"--from .* is not one of: earliest, .* 15m"):
         parse_start(text, NOW)
 
 
@@ -56,12 +56,12 @@ def test_a_queue_is_found_by_broker_and_number_or_number_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("0", "on several brokers, name one: a:0, b:0"),
-        ("c:0", "does not exist; there are: a:0, b:0, b:1"),
+        ("0", "on several brokers; name one of: a:0, b:0"),
+        ("c:0", "does not exist; existing queues: a:0, b:0, b:1"),
         ("a:x", "neither BROKER:NUMBER nor a number"),
     ],
 )
-def test_a_queue_that_is_not_clear_is_refused(text: str, words: str) -> None:
+def test_an_ambiguous_or_unknown_queue_is_refused(text: str, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         find_queue(text, QUEUES)
 
@@ -83,12 +83,12 @@ def test_a_permission_is_read_and_shown(text: str, permission: int, shown: str) 
 
 
 @pytest.mark.parametrize("text", ["", "x", "rx", "8"])
-def test_a_permission_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_permission_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="--permission"):
         parse_permission(text)
 
 
-def test_an_attribute_is_set_or_taken_away() -> None:
+def test_an_attribute_is_set_or_removed() -> None:
     assert parse_attributes(["a=1", "b="]) == {"a": "1", "b": None}
     for text in ("a", "=1"):
         with pytest.raises(OptionError, match="NAME=VALUE"):
@@ -98,18 +98,18 @@ def test_an_attribute_is_set_or_taken_away() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["send", "t", "x", "--access-key", "a"], "belong together"),
-        (["send", "t", "x", "--timeout", "0"], "leaves no time"),
+        (["send", "t", "x", "--access-key", "a"], "need each other"),
+        (["send", "t", "x", "--timeout", "0"], "--timeout 0 is not above 0"),
         (["send", "t", "x", "-n", "nowhere"], "no host:port"),
         (["send", "t", "x", "--lines"], "exclude each other"),
         (["send", "t", "--lines", "--json-lines"], "exclude each other"),
         (["send", "t", "--lines", "--batch", "2", "--oneway"], "exclude each other"),
-        (["send", "t", "--lines", "--rate", "0"], "sends nothing"),
-        (["send", "t", "x", "--rate", "1"], "are for --lines"),
+        (["send", "t", "--lines", "--rate", "0"], "--rate 0 is not above 0"),
+        (["send", "t", "x", "--rate", "1"], "need --lines"),
         (["send", "t", "x", "--property", "color"], "NAME=VALUE"),
         (["send", "t", "x", "--delay-level", "1", "--deliver-in", "1"], "one way only"),
         (["send", "t", "x", "--ca", "missing.pem"], "missing.pem"),
-        (["tail", "t", "--from", "soon"], "is none of"),
+        (["tail", "t", "--from", "soon"], "is not one of"),
         (["tail", "t", "--json", "--body-only"], "exclude each other"),
         (["tail", "t", "--commit"], "--group"),
         (["pull", "t", "0", "-1"], "Invalid value|No such option"),
@@ -119,7 +119,7 @@ def test_an_attribute_is_set_or_taken_away() -> None:
         (["doctor", "nowhere"], "no host:port"),
     ],
 )
-def test_wrong_use_ends_with_2_before_anyone_is_asked(arguments: list[str], words: str) -> None:
+def test_wrong_use_ends_with_2_before_any_request(arguments: list[str], words: str) -> None:
     result = run(app, arguments, env={"COLUMNS": "300"})
     assert result.exit_code == 2, result.output
     assert re.search(words, result.output) is not None, result.output

@@ -1,4 +1,4 @@
-"""Which commands there are, what their help looks like, and what is imported for one of them."""
+"""The list of commands, their help, and the modules that each command imports."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ from downrange.cli import app
 from downrange.cli.app import COMMANDS
 
 NARROW = {"COLUMNS": "80", "TERM": "dumb"}
-#: Slow or large, and of no use to what a command does.
+#: Slow or large packages that no command needs.
 NEVER = {"typer", "pydantic"}
 run = CliRunner().invoke
 
 
 def _python(code: str) -> tuple[int, set[str]]:
-    """Return the exit code of a fresh interpreter that ran some code, and what it has imported."""
-    tell = (
+    """Run code in a new interpreter; return its exit code and the imported modules."""
+    print_modules = (
         "import atexit, json, sys\n"
         "atexit.register(lambda: print(json.dumps(list(sys.modules)), file=sys.__stdout__))\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", tell + code], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", print_modules + code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     return ended.returncode, set(json.loads(ended.stdout.splitlines()[-1]))
 
 
 def _loaded(*arguments: str) -> tuple[int, set[str]]:
-    """Return the exit code of a command, and what it has imported."""
+    """Run a command; return its exit code and the imported modules."""
     start = "from downrange.__main__ import main\nmain()"
     return _python(f"sys.argv = ['downrange', *{arguments!r}]\n{start}")
 
@@ -61,10 +65,10 @@ ALL = _commands(app)
     ("arguments", "code"),
     [(("--help",), 0), (("--brokers", "0"), 2), (("--store", "/dev/null/store"), 1)],
 )
-def test_a_server_starts_without_what_only_other_commands_need(
+def test_a_server_imports_nothing_that_only_other_commands_need(
     arguments: tuple[str, ...], code: int
 ) -> None:
-    """The last one gets as far as a server that begins to start."""
+    """In the last case a server is built and fails to start."""
     ports = ("--nameserver-port", "0", "--broker-port", "0")
     ended, loaded = _loaded("serve", *ports, *arguments)
     assert ended == code
@@ -103,7 +107,7 @@ def test_help_needs_neither_tables_nor_spark() -> None:
     assert loaded.isdisjoint({*NEVER, "rich", "yaml", "pyspark", "uvloop", "downrange.server"})
 
 
-def test_the_list_of_commands_needs_none_of_them() -> None:
+def test_the_list_of_commands_imports_none_of_them() -> None:
     code, loaded = _loaded("--help")
     assert code == 0
     assert _own(loaded) == {"app", "command_groups", "exit_codes", "parameters"}
@@ -116,7 +120,7 @@ def test_the_list_of_commands_needs_none_of_them() -> None:
     ("name", "text"),
     [(name, text) for commands in COMMANDS.values() for name, (_, text) in commands.items()],
 )
-def test_the_list_says_of_a_command_what_its_own_help_says(name: str, text: str) -> None:
+def test_the_list_shows_the_first_line_of_each_help(name: str, text: str) -> None:
     command = app.get_command(click.Context(app), name)
     assert command is not None
     assert command.name == name
@@ -133,14 +137,14 @@ def test_the_list_has_headings_and_every_command() -> None:
             assert text in " ".join(shown.split())
 
 
-def test_groups_show_their_help_when_nothing_else_is_said() -> None:
+def test_groups_show_their_help_without_a_command() -> None:
     for arguments in ([], ["topic"], ["message"], ["pipeline"]):
         ended = run(app, arguments, env=NARROW)
         assert ended.exit_code == 2
         assert ended.output == run(app, [*arguments, "--help"], env=NARROW).output
 
 
-def test_commands_of_a_group_stand_in_their_order() -> None:
+def test_commands_of_a_group_are_listed_in_order() -> None:
     shown = run(app, ["topic", "--help"], env=NARROW).output
     names = ("create", "update", "list", "show", "delete")
     places = [shown.index(f"\n  {name} ") for name in names]
@@ -155,10 +159,10 @@ def test_help_fits_a_narrow_terminal(path: tuple[str, ...]) -> None:
     assert ended.output.startswith(f"Usage: app {' '.join(path)} ")
 
 
-def test_help_tells_defaults_variables_limits_and_arguments() -> None:
+def test_help_shows_defaults_variables_limits_and_arguments() -> None:
     shown = " ".join(run(app, ["send", "--help"], env=NARROW).output.split())
     for text in (
-        "Arguments: TOPIC Where it goes. [required] BODY The message;",
+        "Arguments: TOPIC Topic to send to. [required] BODY Body of the message;",
         "[env var: NAMESRV_ADDR; default: 127.0.0.1:9876]",
         "[default: (on a terminal)]",
         "--on-error [stop|skip] Stop at a line that fails, or skip it. [default: stop]",
@@ -169,7 +173,7 @@ def test_help_tells_defaults_variables_limits_and_arguments() -> None:
     shown = " ".join(run(app, ["serve", "--help"], env=NARROW).output.split())
     for text in (
         "[default: downrange-store]",
-        "--flush [sync|async] Acknowledge a message when it is durable, or before. "
+        "--flush [sync|async] Acknowledge a message after it was flushed to disk, or before. "
         "[default: (async)]",
         "--broker-port INTEGER Port of the first broker; 0 picks free ones. [default: 10911]",
     ):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from downrange import __main__ as door
+from downrange import __main__ as entry
 from downrange.cli import app
 from downrange.errors import MissingExtra
 from downrange.wire.codes import HeaderCodec
@@ -74,11 +74,11 @@ def test_several_frames_are_shown_in_order() -> None:
     assert kinds[1]["body"] == {"a": [1, 2]}
     assert kinds[2]["body"] == "{oops"
     assert kinds[2]["header codec"] == "BINARY"
-    assert kinds[3]["fields"] == {"topic": "T"}  # a pull needs more than that
+    assert kinds[3]["fields"] == {"topic": "T"}  # a pull request has more fields
     assert str(kinds[3]["body"]).startswith("ff00ff00 ff00ff00")
 
 
-def test_people_get_a_table() -> None:
+def test_default_output_is_a_table() -> None:
     result = run(app, ["decode"], input=encode(PULLED).hex(" "))
     assert result.exit_code == 0
     assert "reply 0 SUCCESS" in result.output
@@ -105,7 +105,7 @@ def test_damage_ends_with_code_1_after_what_was_good(tmp_path: Path) -> None:
     assert f"record at byte {len(good)}" in result.output
     cut = run(app, ["decode", encode(ROUTE).hex()[:-2]])
     assert cut.exit_code == 1
-    assert "the last frame is not whole" in cut.output
+    assert "the last frame is incomplete" in cut.output
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_wrong_use_ends_with_code_2_and_says_why(arguments: list[str], text: str
     assert text in result.output
 
 
-def test_version_is_told() -> None:
+def test_version_is_printed() -> None:
     result = run(app, ["--version"])
     assert result.output.startswith("downrange 0.")
 
@@ -133,9 +133,9 @@ def test_command_without_its_extra_names_the_extra(
     def missing(feature: str, extra: str) -> None:
         raise MissingExtra(feature, extra)
 
-    monkeypatch.setattr(door, "check", missing)
+    monkeypatch.setattr(entry, "check", missing)
     with pytest.raises(SystemExit) as stopped:
-        door.main()
+        entry.main()
     assert stopped.value.code == 2
     assert "pip install '.[cli]'" in capsys.readouterr().err
 
@@ -145,6 +145,6 @@ def test_command_with_its_extra_runs(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["downrange", "--version"])
     with pytest.raises(SystemExit) as stopped:
-        door.main()
+        entry.main()
     assert stopped.value.code == 0
     assert "downrange" in capsys.readouterr().out

@@ -4,7 +4,7 @@ import click
 import pytest
 
 from downrange.cli.doctor import exit_code
-from downrange.cli.exit_codes import exit_code_of, in_options, telling_errors
+from downrange.cli.exit_codes import exit_code_of, exit_on_error, use_option_names
 from downrange.client.flows.admin.doctor import Finding, Step
 from downrange.errors import (
     CallTimeout,
@@ -42,23 +42,23 @@ def test_each_kind_of_error_has_its_exit_code(
 ) -> None:
     assert exit_code_of(error) == code
     if code == 2:
-        with pytest.raises(click.BadParameter, match="x"), telling_errors():
+        with pytest.raises(click.BadParameter, match="x"), exit_on_error():
             raise error
         return
-    with pytest.raises(click.exceptions.Exit) as caught, telling_errors():
+    with pytest.raises(click.exceptions.Exit) as caught, exit_on_error():
         raise error
     assert caught.value.exit_code == code
-    assert capsys.readouterr().err == f"downrange: {in_options(str(error))}\n"
+    assert capsys.readouterr().err == f"downrange: {use_option_names(str(error))}\n"
 
 
 def test_an_error_names_the_options_of_the_command_line() -> None:
     text = "name its authority's file with TLS(ca=…), or set TLS(check_host=False)"
-    assert in_options(text) == "name its authority's file with --ca, or set --no-check-host"
-    assert "with --timeout," in in_options(str(SendTimedOut("t", [], 0.0)))
+    assert use_option_names(text) == "name its authority's file with --ca, or set --no-check-host"
+    assert "with --timeout," in use_option_names(str(SendTimedOut("t", [], 0.0)))
 
 
-def test_ctrl_c_ends_a_command_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(click.exceptions.Exit) as caught, telling_errors():
+def test_ctrl_c_ends_a_command_without_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(click.exceptions.Exit) as caught, exit_on_error():
         raise KeyboardInterrupt
     assert caught.value.exit_code == 130
     assert capsys.readouterr().err == ""

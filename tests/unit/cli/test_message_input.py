@@ -4,24 +4,26 @@ from datetime import UTC, datetime
 
 import pytest
 
-from downrange.cli.message_input import Line, Pattern, messages_of
+from downrange.cli.message_input import InputLine, MessageDefaults, parse_lines
 from downrange.cli.output import message_facts, print_json
 from downrange.errors import OptionError, RocketMQError
 from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage
 
-ORDERS = Pattern(topic="orders")
+ORDERS = MessageDefaults(topic="orders")
 
 
-def _messages(*lines: bytes, pattern: Pattern = ORDERS, form: str = "json") -> list[Message]:
+def _messages(
+    *lines: bytes, defaults: MessageDefaults = ORDERS, form: str = "json"
+) -> list[Message]:
     made: list[Message] = []
-    for line in messages_of(lines, pattern, "json" if form == "json" else "text"):
+    for line in parse_lines(lines, defaults, "json" if form == "json" else "text"):
         assert isinstance(line.outcome, Message), line.outcome
         made.append(line.outcome)
     return made
 
 
-def _error(line: bytes, pattern: Pattern = ORDERS) -> RocketMQError:
-    (made,) = messages_of([line], pattern, "json")
+def _error(line: bytes, defaults: MessageDefaults = ORDERS) -> RocketMQError:
+    (made,) = parse_lines([line], defaults, "json")
     assert isinstance(made.outcome, OptionError)
     return made.outcome
 
@@ -31,18 +33,18 @@ def test_each_line_is_a_body_without_its_end() -> None:
     assert bodies == [b"one", b"two", b" 3 "]
 
 
-def test_empty_lines_are_passed_over_but_counted() -> None:
-    lines = [line.number for line in messages_of([b"\n", b"x\n", b"\r\n", b"y"], ORDERS, "text")]
+def test_empty_lines_are_skipped_but_counted() -> None:
+    lines = [line.number for line in parse_lines([b"\n", b"x\n", b"\r\n", b"y"], ORDERS, "text")]
     assert lines == [2, 4]
-    assert list(messages_of([b"  \n"], ORDERS, "json")) == []
+    assert list(parse_lines([b"  \n"], ORDERS, "json")) == []
 
 
-def test_a_line_that_is_no_text_is_sent_as_it_is() -> None:
+def test_a_line_that_is_not_text_is_sent_unchanged() -> None:
     assert _messages(b"\xff\x00\n", form="text")[0].body == b"\xff\x00"
 
 
-def test_options_of_the_command_hold_for_every_line() -> None:
-    pattern = Pattern(
+def test_options_of_the_command_apply_to_every_line() -> None:
+    defaults = MessageDefaults(
         topic="orders",
         tags="new",
         keys=("k",),
@@ -50,18 +52,18 @@ def test_options_of_the_command_hold_for_every_line() -> None:
         sharding_key="s",
         delay_level=3,
     )
-    for message in _messages(b"1", b"2", pattern=pattern, form="text"):
+    for message in _messages(b"1", b"2", defaults=defaults, form="text"):
         assert (message.topic, message.tags, message.keys) == ("orders", "new", ("k",))
         assert (message.properties, message.sharding_key) == ({"color": "red"}, "s")
         assert message.delay_level == 3
 
 
-def test_a_line_of_json_is_stronger_than_the_options() -> None:
-    pattern = Pattern(
+def test_a_line_of_json_overrides_the_options() -> None:
+    defaults = MessageDefaults(
         topic="orders", tags="new", properties=(("a", "1"), ("b", "2")), delay_level=3
     )
     line = b'{"body": "x", "tags": "own", "keys": ["k"], "properties": {"b": "3"}, "deliver_in": 5}'
-    (message,) = _messages(line, pattern=pattern)
+    (message,) = _messages(line, defaults=defaults)
     assert (message.tags, message.keys) == ("own", ("k",))
     assert message.properties == {"a": "1", "b": "3"}
     assert (message.delay_level, message.deliver_in) == (None, 5.0)
@@ -88,8 +90,8 @@ def test_a_body_is_text_json_or_bytes(line: bytes, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"{", "no message in JSON"),
-        (b"[1]", "no message in JSON"),
+        (b"{", "invalid JSON line"),
+        (b"[1]", "invalid JSON line"),
         (b"{}", "either 'body' or 'body_base64'"),
         (b'{"body": "x", "body_base64": "eA=="}', "either 'body' or 'body_base64'"),
         (b'{"body": "x", "tag": "new"}', "`tag`"),
@@ -99,12 +101,12 @@ def test_a_body_is_text_json_or_bytes(line: bytes, body: bytes) -> None:
         (b'{"body": "x", "delay_level": 1, "deliver_in": 2}', "one way only"),
     ],
 )
-def test_a_line_that_makes_no_message_says_why(line: bytes, words: str) -> None:
+def test_an_invalid_line_has_an_error(line: bytes, words: str) -> None:
     assert words in str(_error(line))
 
 
-def test_the_next_line_is_read_after_one_that_makes_no_message() -> None:
-    lines = list(messages_of([b"{\n", b'{"body": "x"}\n'], ORDERS, "json"))
+def test_the_next_line_is_parsed_after_an_invalid_one() -> None:
+    lines = list(parse_lines([b"{\n", b'{"body": "x"}\n'], ORDERS, "json"))
     assert isinstance(lines[0].outcome, OptionError)
     assert isinstance(lines[1].outcome, Message)
     assert [line.byte_count for line in lines] == [2, 14]
@@ -130,6 +132,6 @@ def test_what_tail_prints_can_be_sent_again(capsys: pytest.CaptureFixture[str]) 
     assert (message.keys, message.properties) == (("k1", "k2"), {"color": "red"})
 
 
-def test_a_line_knows_its_size_for_the_progress() -> None:
-    (line,) = messages_of([b"four\n"], ORDERS, "text")
-    assert line == Line(1, 5, line.outcome)
+def test_a_line_has_its_size_for_the_progress() -> None:
+    (line,) = parse_lines([b"four\n"], ORDERS, "text")
+    assert line == InputLine(1, 5, line.outcome)

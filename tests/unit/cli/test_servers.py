@@ -1,4 +1,4 @@
-"""What the server commands refuse before anything starts, and what their help tells."""
+"""Server commands: options that are refused before a start, and the help."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NO_FLAGS = CommonFlags(
         (("broker", "--nameserver", "127.0.0.1:1", "--port", "-1"), "port=-1"),
     ],
 )
-def test_a_wrong_option_ends_a_server_with_2_and_names_itself(
+def test_a_wrong_option_ends_a_server_with_2_and_names_the_option(
     arguments: tuple[str, ...], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -52,14 +52,14 @@ def test_a_wrong_option_ends_a_server_with_2_and_names_itself(
 
 
 @pytest.mark.parametrize("command", ["serve", "nameserver", "broker"])
-def test_help_tells_the_line_and_the_options(command: str) -> None:
+def test_help_shows_the_ready_line_and_the_options(command: str) -> None:
     ended = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert ended.exit_code == 0
     for text in ("ready", "--host", "--config", "--log-level", "--tls-certificate", "--acl"):
         assert text in ended.output
 
 
-def test_flags_are_stronger_than_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_file(tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text('[broker]\nname = "filed"\nflush = "async"\n[listener]\nport = 7\n')
     flags = dataclasses.replace(NO_FLAGS, host="127.0.0.2", config=config)
@@ -84,7 +84,7 @@ def test_flags_are_stronger_than_the_file(tmp_path: Path) -> None:
         (False, "[listener]\nbusy_poll = 0.002\n", "async", 0.002),
     ],
 )
-def test_a_server_process_stays_awake_where_a_core_is_spare(
+def test_a_server_process_busy_polls_where_a_core_is_spare(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     is_core_spare: bool,
@@ -127,7 +127,7 @@ def test_a_setting_that_is_not_known_is_refused(tmp_path: Path) -> None:
         make_cluster(flags, store=tmp_path, nameserver_port=0, broker_port=0, brokers=1, flush=None)
 
 
-def test_half_an_account_is_refused(tmp_path: Path) -> None:
+def test_an_access_key_without_a_secret_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text('[access]\naccess_key = "administrator"\n')
     with pytest.raises(OptionError, match="access_key needs a secret_key"):

@@ -1,4 +1,4 @@
-"""Receipts as a broker would give them."""
+"""Builders of receipts and failed attempts."""
 
 from __future__ import annotations
 

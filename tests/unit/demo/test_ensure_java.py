@@ -1,4 +1,4 @@
-"""What `make setup` and `make demo` do about a missing Java."""
+"""`make setup` and `make demo` install Java where it is missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _pretend(
     can_install: bool = False,
     works: str = "",
 ) -> list[str]:
-    """Let each look for Java end as told, and packages install only when they are named so."""
+    """Fake the search for Java and the installation; only the package `works` installs."""
     commands: list[str] = []
 
     def run(*command: str) -> bool:
@@ -45,7 +45,7 @@ def _pretend(
     return commands
 
 
-def test_java_that_is_there_is_left_alone_without_a_word(
+def test_nothing_is_done_or_printed_when_java_is_installed(
     monkeypatch: pytest.MonkeyPatch, script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _pretend(monkeypatch, script, javas=[True], can_install=True) == []
@@ -53,7 +53,7 @@ def test_java_that_is_there_is_left_alone_without_a_word(
     assert capsys.readouterr().out == ""
 
 
-def test_who_may_not_install_is_told_the_command(
+def test_command_is_printed_to_a_user_who_may_not_install(
     monkeypatch: pytest.MonkeyPatch, script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = _pretend(monkeypatch, script, javas=[False])
@@ -76,7 +76,7 @@ def test_first_package_that_the_distribution_has_is_installed(
     assert "did not work" not in capsys.readouterr().out
 
 
-def test_failed_install_is_told_and_no_error(
+def test_failed_install_is_reported_and_is_not_an_error(
     monkeypatch: pytest.MonkeyPatch, script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _pretend(monkeypatch, script, javas=[False, False], can_install=True)

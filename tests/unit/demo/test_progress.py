@@ -4,16 +4,16 @@ import io
 
 from rich.console import Console
 
-from downrange.demo.progress import Show
+from downrange.demo.progress import ProgressDisplay
 
 
 def _shown(*, is_terminal: bool) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=is_terminal, width=120, color_system=None)
-    with Show(console).stage("Trade") as stage:
+    with ProgressDisplay(console).stage("Trade") as stage:
         bar = stage.bar("orders", 10)
         bar.update(4, "1 retried")
-        stage.say("kill -9")
+        stage.log("kill -9")
         bar.update(9)
         stage.done("9 sent")
     return out.getvalue()

@@ -1,7 +1,7 @@
-"""What the senders were told about their messages; the demo's own books.
+"""Records what each sender learned about its messages.
 
-One rule: a message counts as acknowledged only by a receipt. Accounts are written to by one sender
-and read by others, from several threads.
+One rule: only a receipt makes a message acknowledged. One sender writes to a log, other threads
+read it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """The numbers of an account at one time.
+class SendCounts:
+    """The numbers of a send log at one time.
 
     Attributes:
-        acknowledged: Messages that a broker took, and that are meant to be seen.
-        withdrawn: Messages that a broker took, and that nobody may see: rolled back, recalled.
-        oneway: Messages that were handed over without an answer.
+        acknowledged: Messages that a broker acknowledged and that consumers shall read.
+        withdrawn: Messages that were acknowledged, then rolled back or recalled.
+        oneway: Messages that were sent one-way, without an acknowledgement.
         retried: Receipts that took more than one attempt.
-        maybe_twice: Those of them where an attempt before may have stored it, too.
-        failed: Messages that were given up.
+        maybe_twice: Receipts where an earlier attempt may have stored the message, too.
+        failed: Messages whose send ended with an error.
     """
 
     acknowledged: int
@@ -37,17 +37,17 @@ class Tally:
     failed: int
 
     @property
-    def handed_over(self) -> int:
-        """Everything that was tried."""
+    def attempted(self) -> int:
+        """The number of all messages, whatever their outcome."""
         return self.acknowledged + self.withdrawn + self.oneway + self.failed
 
 
-class Account:
-    """What one sender was told.
+class SendLog:
+    """The outcomes of one sender's messages.
 
     Args:
-        topic: Where it sends to.
-        mode: How, in a word or two.
+        topic: Topic that the sender writes to.
+        mode: How it sends, in a word or two.
     """
 
     def __init__(self, topic: str, mode: str) -> None:
@@ -61,8 +61,8 @@ class Account:
 
     # ---- writing -----------------------------------------------------------------------------
 
-    def sent(self, receipt: SendReceipt) -> None:
-        """Take a receipt; that of a batch holds the ids of all its messages."""
+    def add_receipt(self, receipt: SendReceipt) -> None:
+        """Add a receipt; the receipt of a batch holds the ids of all its messages."""
         ids = receipt.message_id.split(",")
         with self._lock:
             self._acknowledged.update(ids)
@@ -70,40 +70,40 @@ class Account:
             self._maybe_twice += receipt.may_be_stored_twice
             self._failures.update(type(attempt.error).__name__ for attempt in receipt.failures)
 
-    def sent_batch(self, batch: BatchReceipt) -> None:
-        """Take the receipts of a list."""
+    def add_batch(self, batch: BatchReceipt) -> None:
+        """Add the receipts of a list of messages."""
         for receipt in batch:
-            self.sent(receipt)
+            self.add_receipt(receipt)
 
-    def withdrew(self, message_id: str) -> None:
-        """Note that nobody may see a message that was acknowledged."""
+    def withdraw(self, message_id: str) -> None:
+        """Record that an acknowledged message must not be readable any more."""
         with self._lock:
             self._acknowledged.discard(message_id)
             self._withdrawn.add(message_id)
 
-    def lost_sight_of(self, message_id: str) -> None:
-        """Note that nobody can know whether a message will be seen: an answer about it was lost."""
+    def mark_unknown(self, message_id: str) -> None:
+        """Record that a message may or may not become readable: the reply was lost."""
         with self._lock:
             self._acknowledged.discard(message_id)
             self._failed += 1
 
-    def sent_oneway(self) -> None:
-        """Note a message for which there is no receipt."""
+    def add_oneway(self) -> None:
+        """Count a one-way message, which has no receipt."""
         with self._lock:
             self._oneway += 1
 
-    def failed(self, error: RocketMQError, count: int = 1) -> None:
-        """Note messages that were given up; they may be stored all the same."""
+    def add_failure(self, error: RocketMQError, count: int = 1) -> None:
+        """Count messages whose send failed; a broker may have stored them nevertheless."""
         with self._lock:
             self._failed += count
             self._failures[type(error).__name__] += 1
 
     # ---- reading -----------------------------------------------------------------------------
 
-    def tally(self) -> Tally:
-        """Return the numbers as they are now."""
+    def counts(self) -> SendCounts:
+        """Return the current numbers."""
         with self._lock:
-            return Tally(
+            return SendCounts(
                 acknowledged=len(self._acknowledged),
                 withdrawn=len(self._withdrawn),
                 oneway=self._oneway,
@@ -114,18 +114,18 @@ class Account:
 
     @property
     def acknowledged(self) -> frozenset[str]:
-        """The ids that must be found again."""
+        """The ids that must be stored."""
         with self._lock:
             return frozenset(self._acknowledged)
 
     @property
     def withdrawn(self) -> frozenset[str]:
-        """The ids that must not."""
+        """The ids that must not be readable."""
         with self._lock:
             return frozenset(self._withdrawn)
 
     @property
     def failures(self) -> Counter[str]:
-        """What attempts met, by the name of the error."""
+        """Number of failed attempts by the class name of the error."""
         with self._lock:
             return Counter(self._failures)

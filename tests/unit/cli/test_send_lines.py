@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from downrange.cli.message_input import Line, Pattern, messages_of
-from downrange.cli.send import OnError, Pace, ProgressLines, Run, facts_of_batch, grouped
+from downrange.cli.message_input import InputLine, MessageDefaults, parse_lines
+from downrange.cli.output import batch_facts
+from downrange.cli.send_lines import LineSender, group_lines
+from downrange.cli.send_progress import ProgressLines, RateLimit
 from downrange.errors import BatchFailed, OptionError, SendUnreachable
 from downrange.model import BatchReceipt, Message, QueueId, QueueOffset, SendReceipt
 
@@ -27,7 +29,7 @@ def _receipt(count: int = 1) -> SendReceipt:
 
 
 class FakeProducer:
-    """Takes what does not say "bad"; a batch up to the first bad message, two to a request."""
+    """Fails at the body "bad"; a batch is sent two by two, up to the first failure."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -62,65 +64,71 @@ class FakeProducer:
         return BatchReceipt(tuple(receipts), (2,) * len(receipts))
 
 
-def _run(producer: FakeProducer, **settings: Any) -> Run:
-    return Run(cast("Producer", producer), **settings)
+def _sender(producer: FakeProducer, **settings: Any) -> LineSender:
+    return LineSender(cast("Producer", producer), **settings)
 
 
-def _lines(*bodies: bytes) -> Iterable[Line]:
-    return messages_of([body + b"\n" for body in bodies], Pattern(topic="orders"), "text")
+def _lines(*bodies: bytes) -> Iterable[InputLine]:
+    return parse_lines([body + b"\n" for body in bodies], MessageDefaults(topic="orders"), "text")
 
 
 def test_messages_go_out_in_order_and_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     producer = FakeProducer()
-    told: list[tuple[int, int]] = []
-    run = _run(producer, tell=lambda count, byte_count: told.append((count, byte_count)))
-    assert run.send_all(_lines(b"1", b"22"), 1, Pace(None), OnError.STOP) == 0
+    progress: list[tuple[int, int]] = []
+    sender = _sender(
+        producer, on_progress=lambda count, byte_count: progress.append((count, byte_count))
+    )
+    assert sender.send_all(_lines(b"1", b"22"), 1, RateLimit(None), stops_on_error=True) == 0
     assert producer.bodies == [b"1", b"22"]
-    assert (run.sent, run.failed, told) == (2, 0, [(1, 2), (1, 3)])
+    assert (sender.sent, sender.failed, progress) == (2, 0, [(1, 2), (1, 3)])
     assert capsys.readouterr().out.startswith("sent 2 messages in ")
 
 
 def test_a_failure_stops_with_its_line_and_its_code(capsys: pytest.CaptureFixture[str]) -> None:
     producer = FakeProducer()
-    run = _run(producer)
-    assert run.send_all(_lines(b"1", b"bad", b"3"), 1, Pace(None), OnError.STOP) == 3
-    assert (producer.bodies, run.sent, run.failed) == ([b"1"], 1, 1)
+    sender = _sender(producer)
+    assert sender.send_all(_lines(b"1", b"bad", b"3"), 1, RateLimit(None), stops_on_error=True) == 3
+    assert (producer.bodies, sender.sent, sender.failed) == ([b"1"], 1, 1)
     assert "downrange: line 2: a message for 'orders' was not stored" in capsys.readouterr().err
 
 
 def test_a_failure_can_be_skipped(capsys: pytest.CaptureFixture[str]) -> None:
     producer = FakeProducer()
-    run = _run(producer)
-    assert run.send_all(_lines(b"bad", b"2", b"bad"), 1, Pace(None), OnError.SKIP) == 1
-    assert (producer.bodies, run.sent, run.failed) == ([b"2"], 1, 2)
+    sender = _sender(producer)
+    assert (
+        sender.send_all(_lines(b"bad", b"2", b"bad"), 1, RateLimit(None), stops_on_error=False) == 1
+    )
+    assert (producer.bodies, sender.sent, sender.failed) == ([b"2"], 1, 2)
     assert ", 2 failed" in capsys.readouterr().out
 
 
-def test_a_line_that_makes_no_message_is_a_failure_and_no_wrong_use() -> None:
-    run = _run(FakeProducer())
-    lines = [Line(1, 1, OptionError("odd"))]
-    assert run.send_all(lines, 1, Pace(None), OnError.STOP) == 1
-    assert run.failed == 1
+def test_an_invalid_line_is_a_failure_and_not_wrong_use() -> None:
+    sender = _sender(FakeProducer())
+    lines = [InputLine(1, 1, OptionError("odd"))]
+    assert sender.send_all(lines, 1, RateLimit(None), stops_on_error=True) == 1
+    assert sender.failed == 1
 
 
-def test_ctrl_c_still_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
-    run = _run(FakeProducer())
-    assert run.send_all(_lines(b"1", b"interrupt"), 1, Pace(None), OnError.STOP) == 130
+def test_ctrl_c_still_prints_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    sender = _sender(FakeProducer())
+    assert (
+        sender.send_all(_lines(b"1", b"interrupt"), 1, RateLimit(None), stops_on_error=True) == 130
+    )
     assert capsys.readouterr().out.startswith("sent 1 messages")
 
 
 def test_oneway_messages_have_no_receipt(capsys: pytest.CaptureFixture[str]) -> None:
     producer = FakeProducer()
-    run = _run(producer, is_oneway=True, as_json=True)
-    assert run.send_all(_lines(b"1", b"2"), 1, Pace(None), OnError.STOP) == 0
-    assert (producer.oneway, run.sent) == ([b"1", b"2"], 2)
+    sender = _sender(producer, is_oneway=True, as_json=True)
+    assert sender.send_all(_lines(b"1", b"2"), 1, RateLimit(None), stops_on_error=True) == 0
+    assert (producer.oneway, sender.sent) == ([b"1", b"2"], 2)
     assert capsys.readouterr().out == ""
 
 
 def test_json_has_a_line_for_each_message_of_a_batch(capsys: pytest.CaptureFixture[str]) -> None:
     producer = FakeProducer()
-    run = _run(producer, as_json=True)
-    assert run.send_all(_lines(b"1", b"2", b"3"), 2, Pace(None), OnError.STOP) == 0
+    sender = _sender(producer, as_json=True)
+    assert sender.send_all(_lines(b"1", b"2", b"3"), 2, RateLimit(None), stops_on_error=True) == 0
     facts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert producer.requests == [2, 1]
     assert [each["line"] for each in facts] == [1, 2, 3]
@@ -129,10 +137,10 @@ def test_json_has_a_line_for_each_message_of_a_batch(capsys: pytest.CaptureFixtu
 
 
 def test_a_batch_that_is_sent_in_part_counts_both(capsys: pytest.CaptureFixture[str]) -> None:
-    run = _run(FakeProducer(), as_json=True)
-    assert run.send_all(_lines(b"1", b"2", b"bad"), 3, Pace(None), OnError.STOP) == 1
+    sender = _sender(FakeProducer(), as_json=True)
+    assert sender.send_all(_lines(b"1", b"2", b"bad"), 3, RateLimit(None), stops_on_error=True) == 1
     captured = capsys.readouterr()
-    assert (run.sent, run.failed) == (2, 1)
+    assert (sender.sent, sender.failed) == (2, 1)
     assert [json.loads(line)["line"] for line in captured.out.splitlines()] == [1, 2]
     assert "downrange: line 1-3: " in captured.err
 
@@ -141,34 +149,34 @@ def test_an_offset_id_of_a_whole_batch_is_that_of_each_message() -> None:
     receipt = SendReceipt(
         message_id="m0,m1", queue=QueueId("t", "a", 0), offset=QueueOffset(0), offset_id="X"
     )
-    assert [each["offset_id"] for each in facts_of_batch(receipt)] == ["X", "X"]
+    assert [each["offset_id"] for each in batch_facts(receipt)] == ["X", "X"]
 
 
 def test_lines_are_grouped_as_soon_as_a_group_is_full() -> None:
     taken: list[int] = []
 
-    def source() -> Iterable[Line]:
+    def source() -> Iterable[InputLine]:
         for line in _lines(b"1", b"2", b"3"):
             taken.append(line.number)
             yield line
 
-    groups = grouped(source(), 2)
+    groups = group_lines(source(), 2)
     assert len(next(groups)) == 2
     assert taken == [1, 2]
     assert [line.number for line in next(groups)] == [3]
 
 
-def test_lines_that_cannot_share_a_request_are_not_grouped() -> None:
+def test_lines_that_cannot_share_a_request_are_not_group_lines() -> None:
     lines = [
-        Line(1, 1, Message("t", b"1")),
-        Line(2, 1, OptionError("odd")),
-        Line(3, 1, Message("t", b"1", sharding_key="a")),
-        Line(4, 1, Message("t", b"1", sharding_key="a")),
-        Line(5, 1, Message("t", b"1", sharding_key="b")),
-        Line(6, 1, Message("t", b"1", delay_level=1)),
-        Line(7, 1, Message("t", b"1", delay_level=1)),
+        InputLine(1, 1, Message("t", b"1")),
+        InputLine(2, 1, OptionError("odd")),
+        InputLine(3, 1, Message("t", b"1", sharding_key="a")),
+        InputLine(4, 1, Message("t", b"1", sharding_key="a")),
+        InputLine(5, 1, Message("t", b"1", sharding_key="b")),
+        InputLine(6, 1, Message("t", b"1", delay_level=1)),
+        InputLine(7, 1, Message("t", b"1", delay_level=1)),
     ]
-    groups = [[line.number for line in group] for group in grouped(lines, 10)]
+    groups = [[line.number for line in group] for group in group_lines(lines, 10)]
     assert groups == [[1], [2], [3, 4], [5], [6], [7]]
 
 
@@ -185,29 +193,29 @@ class FakeTime:
         self.seconds += seconds
 
 
-def test_a_pace_spreads_messages_over_time() -> None:
+def test_a_rate_limit_spreads_messages_over_time() -> None:
     time = FakeTime()
-    pace = Pace(10.0, time.now, time.sleep)
+    rate = RateLimit(10.0, time.now, time.sleep)
     for count in (1, 1, 5, 1):
-        pace.wait(count)
+        rate.wait(count)
     assert time.sleeps == [0.1, 0.1, 0.5]
 
 
-def test_a_pace_does_not_make_up_for_a_slow_while() -> None:
+def test_a_rate_limit_has_no_burst_after_a_slow_period() -> None:
     time = FakeTime()
-    pace = Pace(10.0, time.now, time.sleep)
-    pace.wait(1)
+    rate = RateLimit(10.0, time.now, time.sleep)
+    rate.wait(1)
     time.seconds += 60.0
-    pace.wait(1)
-    pace.wait(1)
+    rate.wait(1)
+    rate.wait(1)
     assert time.sleeps == [0.1]
 
 
-def test_without_a_rate_nobody_waits() -> None:
+def test_without_a_rate_there_is_no_wait() -> None:
     time = FakeTime()
-    pace = Pace(None, time.now, time.sleep)
-    pace.wait(1000)
-    pace.wait(1000)
+    rate = RateLimit(None, time.now, time.sleep)
+    rate.wait(1000)
+    rate.wait(1000)
     assert time.sleeps == []
 
 
@@ -216,9 +224,9 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds(
     total: int | None, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     time = FakeTime()
-    tell = ProgressLines(total, time.now)
-    tell(1, 10)
+    progress = ProgressLines(total, time.now)
+    progress(1, 10)
     time.seconds += 5.0
-    tell(2, 20)
-    tell(1, 10)
+    progress(2, 20)
+    progress(1, 10)
     assert capsys.readouterr().err == line

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.demo.orders import Shop
+from downrange.demo.shop_events import Shop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from downrange.demo.orders import Note
+    from downrange.demo.shop_events import ShopEvent
 
-MAKERS: tuple[Callable[[Shop], Note], ...] = (
+MAKERS: tuple[Callable[[Shop], ShopEvent], ...] = (
     Shop.order,
     Shop.payment,
     Shop.click,
@@ -26,30 +26,30 @@ MAKERS: tuple[Callable[[Shop], Note], ...] = (
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_same_seed_tells_the_same_story(make: Callable[[Shop], Note]) -> None:
+def test_same_seed_gives_the_same_events(make: Callable[[Shop], ShopEvent]) -> None:
     one, other = Shop(7, "shop"), Shop(7, "shop")
     assert [make(one) for _ in range(50)] == [make(other) for _ in range(50)]
 
 
-def test_another_seed_or_name_tells_another_story() -> None:
+def test_another_seed_or_name_gives_other_events() -> None:
     bodies = {Shop(seed, name).order().body for seed in (1, 2) for name in ("a", "b")}
     assert len(bodies) == 4
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_every_note_is_json_and_has_a_key_of_its_own(make: Callable[[Shop], Note]) -> None:
+def test_every_event_is_json_and_has_a_key_of_its_own(make: Callable[[Shop], ShopEvent]) -> None:
     shop = Shop(1, "shop")
-    notes = [make(shop) for _ in range(200)]
-    assert len({note.key for note in notes}) == 200
-    for note in notes:
-        said = json.loads(note.body)
-        assert said["id"] == note.key
-        assert said["kind"] == note.tags
-        assert said.get("customer") == note.customer
-        assert " " not in note.key
+    events = [make(shop) for _ in range(200)]
+    assert len({event.key for event in events}) == 200
+    for event in events:
+        content = json.loads(event.body)
+        assert content["id"] == event.key
+        assert content["kind"] == event.tags
+        assert content.get("customer") == event.customer
+        assert " " not in event.key
 
 
-def test_order_adds_up_and_few_lack_a_postcode() -> None:
+def test_order_total_is_right_and_few_orders_lack_a_postcode() -> None:
     shop = Shop(3, "shop")
     orders = [json.loads(shop.order().body) for _ in range(1000)]
     for order in orders:

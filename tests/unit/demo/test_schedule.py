@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from downrange.demo.pace import Pace, count_by, due_at
+from downrange.demo.schedule import SendSchedule, count_by, due_at
 
 
 @pytest.mark.parametrize("seconds", [2.0, 12.0])
-def test_rate_swells_first_and_ends_at_its_mean(seconds: float) -> None:
+def test_rate_is_high_first_and_ends_at_its_mean(seconds: float) -> None:
     half = count_by(seconds / 2, seconds, 100)
     assert half > 100 * seconds / 2
     assert count_by(seconds, seconds, 100) == pytest.approx(100 * seconds)
@@ -25,15 +25,15 @@ def test_due_times_rise_and_are_those_of_the_count() -> None:
 
 
 def test_all_beats_come() -> None:
-    pace = Pace(0.05, 400, threading.Event(), overtime=1000)
-    assert list(pace.beats()) == list(range(20))
-    assert pace.planned == 20
+    schedule = SendSchedule(0.05, 400, threading.Event(), overrun_factor=1000)
+    assert list(schedule.ticks()) == list(range(20))
+    assert schedule.planned == 20
 
 
 def test_async_beats_are_the_same() -> None:
     async def take() -> list[int]:
-        pace = Pace(0.05, 400, threading.Event(), overtime=1000)
-        return [beat async for beat in pace.async_beats()]
+        schedule = SendSchedule(0.05, 400, threading.Event(), overrun_factor=1000)
+        return [tick async for tick in schedule.async_ticks()]
 
     assert asyncio.run(take()) == list(range(20))
 
@@ -41,12 +41,12 @@ def test_async_beats_are_the_same() -> None:
 def test_stopping_ends_the_beats_at_once() -> None:
     stopped = threading.Event()
     seen: list[int] = []
-    for beat in Pace(3600.0, 1000, stopped).beats():
-        seen.append(beat)
+    for tick in SendSchedule(3600.0, 1000, stopped).ticks():
+        seen.append(tick)
         stopped.set()
     assert seen == [0]
 
 
-def test_who_was_held_up_too_long_gives_up_the_rest() -> None:
-    pace = Pace(1.0, 100, threading.Event(), begun_at=-1e6)
-    assert list(pace.beats()) == []
+def test_sender_that_is_delayed_too_long_skips_the_rest() -> None:
+    schedule = SendSchedule(1.0, 100, threading.Event(), started_at=-1e6)
+    assert list(schedule.ticks()) == []
