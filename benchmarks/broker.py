@@ -80,7 +80,7 @@ def measure(messages: int, group: int) -> Cost:
         broker = Broker(state)
         broker.handle(a_request(0), PEER, NOW_MS)  # creates the topic
         broker.commit(NOW_MS)
-        broker.published(broker.version)
+        broker.published(broker.tables_version)
         costs = _rounds(broker, messages, group)
         store.close()
         files.close()

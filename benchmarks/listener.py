@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from downrange.options import ListenerOptions
 from downrange.server.net.connection import Connection
 from downrange.server.net.dispatcher import Dispatcher
-from downrange.server.outputs import LateReply, Output, Peer, Reply
+from downrange.server.outputs import LateReply, OnReply, Output, Peer, Reply
 from downrange.wire.command import Command, encode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import SendReply, SendRequestV2
@@ -70,6 +70,10 @@ class NullService:
             return [Reply(Command(0, REPLY.to_fields()))]
         self.kept.append((peer.number, request))
         return ()
+
+    def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        """Call the callback."""
+        return callback(reply, now_ms)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Do nothing."""

@@ -17,7 +17,7 @@ from downrange.errors import CannotListen
 from downrange.options import ListenerOptions
 from downrange.server.net import interception
 from downrange.server.net.listener import Listener
-from downrange.server.outputs import Call, Disconnect, LateReply, Note, Output, Push, Reply
+from downrange.server.outputs import Call, Disconnect, LateReply, Note, OnReply, Output, Push, Reply
 from downrange.server.outputs import Peer as Caller
 from downrange.server.run.runner import ServerThread, run_until_signal
 from downrange.wire.codes import HeaderCodec, ResponseCode
@@ -72,6 +72,9 @@ class OddService:
         """Answer with what the peer itself answered to our question."""
         text = "nothing" if answer is None else answer.body.decode()
         return [LateReply(peer.number, request, Command(0, {"answer": text, "now": str(now_ms)}))]
+
+    def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        return callback(reply, now_ms)
 
     def on_disconnect(self, peer: Caller, now_ms: int) -> Iterable[Output]:
         self.lost.append(peer)

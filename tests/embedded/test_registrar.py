@@ -14,7 +14,7 @@ from downrange.options import ListenerOptions
 from downrange.server.net import interception
 from downrange.server.net.listener import Listener
 from downrange.server.net.remote import RemotePeer
-from downrange.server.outputs import BrokerIdentity, Output, Peer, Reply
+from downrange.server.outputs import BrokerIdentity, OnReply, Output, Peer, Reply
 from downrange.server.run.name_server import NameServer
 from downrange.server.run.registrar import Registrar
 from downrange.wire.bodies import (
@@ -81,6 +81,9 @@ class RecordingNameServer:
             body = decode_body(RegisterBrokerBody, request.body)
             self.tables.append(body.topic_config_serialize_wrapper)
         return [Reply(Command(0, body=self.reply_body))]
+
+    def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        return callback(reply, now_ms)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         return ()

@@ -22,7 +22,7 @@ from downrange.options import ListenerOptions
 from downrange.server.net import interception
 from downrange.server.net.listener import Listener
 from downrange.server.net.remote import RemotePeer
-from downrange.server.outputs import Call, LateReply, Output, Peer, Push, Reply
+from downrange.server.outputs import Call, LateReply, OnReply, Output, Peer, Push, Reply
 from downrange.wire.codes import ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.signing import SIGNATURE, signature
@@ -67,6 +67,9 @@ class EchoService:
             return [late]
 
         return then
+
+    def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        return callback(reply, now_ms)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         return ()

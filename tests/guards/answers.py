@@ -28,7 +28,7 @@ from downrange.wire.headers import PullRequest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from downrange.server.outputs import Output
+    from downrange.server.outputs import OnReply, Output
     from downrange.wire.command import Command
     from tests.guards.count import Operation
 
@@ -74,7 +74,7 @@ class _Server:
         """Let the server read, store and answer; it must do so with success."""
         self._connection.data_received(data)
         self._dispatcher.perform(self._broker.commit(_NOW_MS))
-        self._dispatcher.perform(self._broker.published(self._broker.version))
+        self._dispatcher.perform(self._broker.published(self._broker.tables_version))
         answered = b"".join(self._written)
         self._written.clear()
         assert answered.count(b'{"code":0,') == replies, answered[:200]
@@ -87,6 +87,9 @@ class _Server:
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
         return self._broker.handle(request, peer, now_ms)
+
+    def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        return self._broker.on_reply(callback, reply, now_ms)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         return self._broker.on_disconnect(peer, now_ms)

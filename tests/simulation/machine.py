@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from random import Random
 
-    from downrange.server.outputs import Output, Peer
+    from downrange.server.outputs import OnReply, Output, Peer
     from downrange.wire.command import Command
 
 #: Files so small that a story crosses from one to the next.
@@ -179,6 +179,10 @@ class Machine:
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Answer a request."""
         return () if self._run is None else self._run.handle(request, peer, now_ms)
+
+    def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        """Continue after a `Call` of the broker."""
+        return () if self._run is None else self._run.on_reply(callback, reply, now_ms)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Hear that a connection ended."""

@@ -1,15 +1,16 @@
-"""What a handler sees of the world, and what it wants done there.
+"""The outputs of handlers, and the values that handlers share with listeners.
 
 A handler is a function of state, request, peer and time, and returns outputs. It never writes to a
-socket, a file or a log itself: the listener in `server` acts on the outputs, and so does a test or
-a simulation.
+socket, a file or a log itself: the dispatcher in `server/net` acts on the outputs, and so does a
+test or a simulation. Two outputs are for the broker: `TablesChanged` and `StorePending`. `Broker`
+acts on these and passes on the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Peer(NamedTuple):
-    """One connection, as handlers know it.
+    """One connection, as handlers see it.
 
     Attributes:
-        number: Never used twice in a process, so it names the connection after its end too.
-        address: Where the connection comes from, for texts: "10.0.0.7:41732".
+        number: Unique in the process, also after the connection has ended.
+        address: The remote address as text: "10.0.0.7:41732".
     """
 
     number: int
@@ -34,14 +35,14 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """How a broker is known to name servers and clients.
+    """How a broker registers with name servers.
 
     Attributes:
-        name: What the replicas of one broker have in common.
-        cluster: Its cluster.
+        name: Shared by all replicas of one broker.
+        cluster: The cluster's name.
         broker_id: 0 is the master.
-        address: Where clients reach it, "host:port".
-        ha_address: Where slaves reach it, "host:port".
+        address: For clients, "host:port".
+        ha_address: For slaves, "host:port".
     """
 
     name: str
@@ -51,7 +52,10 @@ class BrokerIdentity:
     ha_address: str
 
 
-class Reply(msgspec.Struct, gc=False):  # made per message, and in no cycle
+# ---- for the listener --------------------------------------------------------------------------
+
+
+class Reply(msgspec.Struct, gc=False):  # made per message, and never part of a reference cycle
     """Answer the request that is being handled."""
 
     command: Command
@@ -66,45 +70,79 @@ class LateReply(msgspec.Struct, gc=False):
 
 
 class Push(msgspec.Struct):
-    """Send a request of ours that is not answered; nothing happens when the peer is gone."""
+    """Send a one-way request to a client; ignored if the connection has ended."""
 
     connection: int
     command: Command
 
 
 class Call(msgspec.Struct):
-    """Send a request of ours that wants an answer.
+    """Send a request to a client and await its reply.
 
     Attributes:
-        connection: Number of the connection that is asked.
+        connection: Number of the connection.
         command: The request.
-        timeout: How long the answer may take.
-        on_reply: Gets the reply, or None when none came in time or the peer is gone, and the time;
-            returns what to do next. It is called exactly once.
+        timeout: Seconds to wait for the reply.
+        on_reply: Given to the service's `on_reply` exactly once.
     """
 
     connection: int
     command: Command
     timeout: float
-    on_reply: Callable[[Command | None, int], Iterable[Output]]
+    on_reply: OnReply
 
 
 class Disconnect(msgspec.Struct):
-    """Close a connection; nothing happens when it is gone."""
+    """Close a connection; ignored if it has ended."""
 
     connection: int
 
 
 class Note(msgspec.Struct):
-    """Tell the operator; a warning is something that he can act on."""
+    """Write a line to the server's log; a warning is one that an operator can act on."""
 
     text: str
     is_warning: bool = False
 
 
-Output: TypeAlias = Reply | LateReply | Push | Call | Disconnect | Note
+# ---- for the broker ----------------------------------------------------------------------------
+
+
+class TablesChanged(msgspec.Struct, frozen=True, gc=False):
+    """Hold the reply until topics and groups are saved and announced up to a version.
+
+    It stands before the `Reply` or the `StorePending` of the same request.
+
+    Attributes:
+        version: `BrokerState.tables_version` after the change.
+        is_confirmed: Whether the reply confirms the change, as after creating a topic. Such a
+            reply becomes a failure if the tables cannot be saved in time. Other replies, such as
+            that to the first pull of a group, are sent unchanged.
+    """
+
+    version: int
+    is_confirmed: bool = False
+
+
+class StorePending(msgspec.Struct, frozen=True, gc=False):
+    """Commit the write queue at the end of this turn.
+
+    The records of this request are the last entry of the queue; their `on_stored` answers the
+    request.
+    """
+
+
+#: All outputs of a plain send, made once.
+STORE_PENDING: Final[tuple[Output]] = (StorePending(),)
+
+
+Output: TypeAlias = (
+    Reply | LateReply | Push | Call | Disconnect | Note | TablesChanged | StorePending
+)
+#: Takes the reply to a `Call` and the time; None if no reply came in time or the connection ended.
+OnReply: TypeAlias = Callable[[Command | None, int], Iterable[Output]]
 
 
 def refusal(code: ResponseCode, remark: str) -> Command:
-    """Return a reply that says no, and why."""
+    """Return a reply that refuses a request and says why."""
     return Command(int(code), remark=remark)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from downrange.options import ListenerOptions
 from downrange.server.net.connection import Connection
 from downrange.server.net.dispatcher import Dispatcher
-from downrange.server.outputs import LateReply, Output, Peer, Reply
+from downrange.server.outputs import LateReply, OnReply, Output, Peer, Reply
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.frames import FrameSplitter
 
@@ -116,6 +116,9 @@ class FakeService:
             return ()
         reply = Reply(Command(0, body=self.body))
         return [self.kept.pop(), reply] if request.code == RELEASE else [reply]
+
+    def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        return callback(reply, now_ms)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         self.events.append("lost")

@@ -1,13 +1,18 @@
 """A whole broker without a socket, a thread or a clock: requests and time in, outputs out.
 
-One rule: a reply that promises something leaves only when it holds. A message is in the log and
-both indexes before its acknowledgement, and durable under "sync"; a new topic or group is saved
-and announced. Replies that must wait are kept here until `log_flushed` or `published` says that
-their time has come, and no longer than `flush_timeout`: then they say what does not hold. Nobody
-waits for what he did not ask for: not for a flush, and not for the change of somebody else.
+One rule: a reply is sent only when everything that it confirms holds. A message is in the log and
+in both indexes before its acknowledgement, and durable in sync mode; a new topic or group is saved
+and announced. The broker keeps replies that must wait until `log_flushed` or `published` reports
+that the condition holds, and for `flush_timeout` at most: after that they report what does not
+hold. A request waits only for the guarantees it asked for: neither for a flush that it did not ask
+for nor for a change made by another request.
 
-The driver in `server` calls, in one thread: `handle` per request, `commit` at the end of a turn,
-`tick` a few times per second, and the two above after work it did elsewhere.
+Handlers declare both conditions with outputs. `StorePending`: records are in the write queue.
+`TablesChanged`: the reply waits for this version of topics and groups. `_act` carries them out.
+
+The driver in `server/run` calls, in one thread: `handle` per request, `on_reply` per reply to a
+`Call`, `commit` at the end of a turn if `awaits_commit`, `tick` some times per second, and
+`log_flushed` and `published` after work that it did elsewhere.
 """
 
 from __future__ import annotations
@@ -35,9 +40,19 @@ from downrange.server.broker.scheduled.delay_levels import deliver_due
 from downrange.server.broker.scheduled.timed_messages import fire_due
 from downrange.server.broker.state import DISK_FULL
 from downrange.server.broker.transactions.half_checks import check_half_messages
-from downrange.server.outputs import LateReply, Note, Output, Peer, Reply, refusal
+from downrange.server.outputs import (
+    STORE_PENDING,
+    LateReply,
+    Note,
+    Output,
+    Peer,
+    Reply,
+    StorePending,
+    TablesChanged,
+    refusal,
+)
 from downrange.wire.batches import RecordBatch
-from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -45,6 +60,7 @@ if TYPE_CHECKING:
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
     from downrange.server.broker.write_queue import PendingWrite
+    from downrange.server.outputs import OnReply
     from downrange.wire.command import Command
     from downrange.wire.records import Record
 
@@ -63,22 +79,12 @@ HANDLERS: Final[dict[int, Handler]] = {
     **groups.HANDLERS,
     **broker_admin.HANDLERS,
 }
-#: Requests whose records are gathered; every other one sees what arrived before it as stored.
+#: Requests whose records are committed as a group. Before every other request the write queue is
+#: stored, so that the request sees all earlier sends.
 _SENDS: Final = frozenset(map(int, send.HANDLERS))
-#: Requests that promise what the tables say. Who repeats one, as its first answer was lost, waits
-#: like the first time: what he wants is in force then, but maybe not saved.
-_AWAIT_PUBLICATION: Final = frozenset(
-    {
-        int(RequestCode.UPDATE_AND_CREATE_TOPIC),
-        int(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST),
-        int(RequestCode.DELETE_TOPIC_IN_BROKER),
-        int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP),
-        int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST),
-        int(RequestCode.DELETE_SUBSCRIPTIONGROUP),
-    }
-)
+#: How often a commit goes on when callbacks add records; the next tick stores the rest.
 _ROUNDS_MAX: Final = 100
-#: What time demands, in this order.
+#: The work of a tick, in this order.
 _TICK_STEPS: Final[tuple[Callable[[BrokerState, int], Iterable[Output]], ...]] = (
     deliver_due,
     fire_due,
@@ -86,96 +92,123 @@ _TICK_STEPS: Final[tuple[Callable[[BrokerState, int], Iterable[Output]], ...]] =
     pull.answer_held,
     clients.expire,
 )
-#: How often the operator is told that a duty fails.
+#: The minimum interval between two warnings that the same step fails.
 _REPORT_INTERVAL_MS: Final = 10_000
 _UNSAVED: Final = "the change is in force, but it could not be saved"
 
 
 class _WaitingOutputs(NamedTuple):
-    """Outputs that wait: for the log up to a position, for the tables up to a version."""
+    """Outputs that wait for a flush, for saved tables, or for both.
+
+    Attributes:
+        log_position: Up to where the log must be durable; 0 for no flush.
+        tables_version: Up to which version the tables must be saved and announced.
+        since_ms: When the wait began.
+        outputs: What is sent then.
+        is_confirmed: See `TablesChanged`.
+    """
 
     log_position: int
-    version: int
+    tables_version: int
     since_ms: int
     outputs: list[Output]
+    is_confirmed: bool = False
 
 
 class Broker:
-    """Feeds requests, time and finished work to the handlers.
+    """Passes requests, time and finished work to the handlers, and keeps replies that must wait.
 
     Args:
-        state: The broker, loaded and prepared.
+        state: The broker's state, loaded and prepared.
+
+    Attributes:
+        awaits_commit: Whether the driver has to call `commit` at the end of this turn.
     """
 
     def __init__(self, state: BrokerState) -> None:
         self.state = state
-        # In the order of waiting, which is that of release, or nearly so: only the front is looked
-        # at, and those behind it wait for a moment longer at worst.
+        self.awaits_commit = False
+        # In the order of waiting, which is that of release, or nearly so: only the first entry is
+        # examined, and the entries behind it wait a moment longer at worst.
         self._unflushed: deque[_WaitingOutputs] = deque()
         self._unpublished: deque[_WaitingOutputs] = deque()
         self._flushed = state.store.log.end
-        self._published = self.version
+        self._published = state.tables_version
         self._ready: list[Output] = []  # for the end of this turn
         self._reported_ms: dict[str, int] = {}
 
     @property
     def awaits_flush(self) -> bool:
-        """Whether somebody waits for the log to be durable."""
+        """Whether a reply waits for the log to be durable."""
         return bool(self._unflushed)
 
     @property
     def awaits_publication(self) -> bool:
-        """Whether somebody waits for tables to be saved and announced."""
+        """Whether a reply waits for tables to be saved and announced."""
         return bool(self._unpublished)
 
     @property
-    def version(self) -> int:
-        """How many changes of topics and groups there were; `published` says which are saved."""
-        return self.state.topics.version + self.state.groups.version
+    def tables_version(self) -> int:
+        """See `BrokerState.tables_version`; `published` takes it once the tables are saved."""
+        return self.state.tables_version
+
+    # ---- inputs ----
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
-        """Answer a request, or take it in for the end of this turn."""
+        """Answer a request, or begin what answers it later."""
         handler = HANDLERS.get(request.code)
         if handler is None:
             remark = f" request type {request.code} not supported"  # the leading blank is Apache's
             return [Reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))]
         state = self.state
-        is_send = request.code in _SENDS
-        if state.write_queue and not is_send:
+        if request.code not in _SENDS and state.write_queue:
             self._store_all(now_ms)
-        topics, groups = state.topics, state.groups
-        version = topics.version + groups.version
         try:
-            answer = handler(state, request, peer, now_ms)
+            outputs = handler(state, request, peer, now_ms)
         except RocketMQError as error:
             return [Reply(refusal(ResponseCode.SYSTEM_ERROR, str(error)))]
-        if topics.version + groups.version != version:
-            if not (is_send and answer):  # else it refused, and the last one is somebody else's
-                state.write_queue.hold_last(self.version)
-            return self._until_published(request, peer, answer, now_ms)
-        if request.code in _AWAIT_PUBLICATION and version > self._published:
-            return self._until_published(request, peer, answer, now_ms)
-        return answer
+        if outputs is STORE_PENDING:  # every plain send
+            self.awaits_commit = True
+            return ()
+        for output in outputs:
+            if type(output) is TablesChanged or type(output) is StorePending:
+                return self._act(outputs, request, peer, now_ms)
+        return outputs
+
+    def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> list[Output]:
+        """Continue after the reply to a `Call`, or after its timeout.
+
+        Args:
+            callback: The call's `on_reply`.
+            reply: None if no reply came in time or the connection ended.
+            now_ms: The time.
+        """
+        outputs = list(callback(reply, now_ms))
+        if STORE_PENDING[0] in outputs:
+            self.awaits_commit = True
+            outputs.remove(STORE_PENDING[0])
+        return outputs
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> list[Output]:
-        """Hear that a connection ended."""
+        """Forget a connection that ended."""
         self.state.held_pulls.drop_connection(peer.number)
         return clients.on_disconnect(self.state, peer, now_ms)
 
     def commit(self, now_ms: int) -> list[Output]:
-        """Store what arrived in this turn, answer those who sent it, wake those who wait for it."""
+        """Store the writes of this turn; return their replies and those of pulls they wake."""
         self._store_all(now_ms)
+        self.awaits_commit = False
         outputs, self._ready = self._ready, []
         return outputs
 
     def tick(self, now_ms: int) -> list[Output]:
-        """Do what time demands."""
-        # What was answered for must be stored before time goes on: a recall, for example.
+        """Do the work that depends on the time, then commit."""
+        # Pending writes come first: a recall, for example, must be stored before its time passes.
         outputs = self.commit(now_ms)
         for step in _TICK_STEPS:
             try:
                 outputs += step(self.state, now_ms)
-            except Exception as error:  # a fault in one duty must not end the others
+            except Exception as error:  # a fault in one step must not stop the others
                 outputs += self._report_failure(step.__name__, error, now_ms)
         outputs += self.commit(now_ms)
         outputs += self._time_out(now_ms)
@@ -183,7 +216,7 @@ class Broker:
         return outputs
 
     def is_behind(self, now_ms: int) -> bool:
-        """Whether messages are due that the last tick did not get to."""
+        """Whether more messages are due than the last tick could deliver."""
         state = self.state
         due = (
             state.delays.next_due_ms(state, now_ms),
@@ -192,35 +225,35 @@ class Broker:
         return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
 
     def close(self, now_ms: int) -> list[Output]:
-        """Store what is left of this turn and answer the pulls that wait."""
+        """Store the pending writes and answer all held pulls."""
         outputs = self.commit(now_ms)
         outputs += pull.answer_all_held(self.state, now_ms)
         return outputs
 
     def log_flushed(self, position: int) -> list[Output]:
-        """Hear that the log is durable up to a position; return what waited for it."""
+        """Note that the log is durable up to a position; return the outputs that waited for it."""
         self._flushed = max(self._flushed, position)
         outputs: list[Output] = []
         unflushed = self._unflushed
         while unflushed and unflushed[0].log_position <= self._flushed:
             waiting = unflushed.popleft()
-            if waiting.version > self._published:  # its topic is not known everywhere yet
+            if waiting.tables_version > self._published:  # its topic is not announced yet
                 self._unpublished.append(waiting)
             else:
                 outputs += waiting.outputs
         return outputs
 
     def published(self, version: int) -> list[Output]:
-        """Hear that tables are saved and announced; return what waited for it."""
+        """Note that tables are saved and announced; return the outputs that waited for it."""
         self._published = max(self._published, version)
         outputs: list[Output] = []
         unpublished = self._unpublished
-        while unpublished and unpublished[0].version <= self._published:
+        while unpublished and unpublished[0].tables_version <= self._published:
             outputs += unpublished.popleft().outputs
         return outputs
 
     def time_out_all(self) -> list[Output]:
-        """Answer everyone who still waits, and say what does not hold."""
+        """Send all replies that still wait, as after their timeout."""
         outputs: list[Output] = []
         for waiting in (self._unflushed, self._unpublished):
             while waiting:
@@ -230,7 +263,7 @@ class Broker:
     # ---- storing ----
 
     def _store_all(self, now_ms: int) -> None:
-        for _ in range(_ROUNDS_MAX):  # finishing may bring new records, such as a half's end
+        for _ in range(_ROUNDS_MAX):  # a callback may add records, as for the end of a half
             writes = self.state.write_queue.take()
             if not writes:
                 break
@@ -252,8 +285,9 @@ class Broker:
         for write in writes:
             outputs = write.on_stored(None, now_ms)
             position = end if is_sync and write.is_flush_awaited else 0
-            if position or write.version > self._published:
-                self._wait(_WaitingOutputs(position, write.version, now_ms, list(outputs)))
+            if position or write.tables_version > self._published:
+                version = write.tables_version
+                self._wait(_WaitingOutputs(position, version, now_ms, list(outputs)))
             else:
                 ready += outputs
         if len(self.state.held_pulls):
@@ -262,9 +296,9 @@ class Broker:
     def _store_apart(
         self, writes: list[PendingWrite], error: RocketMQError | OSError, now_ms: int
     ) -> None:
-        """Store those that can be, when together they cannot."""
+        """Store each write on its own after all of them together failed."""
         if isinstance(error, DiskFull):
-            self.state.unwritable = DISK_FULL  # until there is space again, nobody need try
+            self.state.unwritable = DISK_FULL  # the driver resets it when there is space
             self._ready.append(Note(f"sends are refused: {DISK_FULL}", is_warning=True))
         if len(writes) > 1 and not isinstance(error, DiskFull):
             for write in writes:
@@ -286,32 +320,40 @@ class Broker:
 
     # ---- waiting ----
 
-    def _until_published(
-        self, request: Command, peer: Peer, answer: Iterable[Output], now_ms: int
+    def _act(
+        self, outputs: Sequence[Output], request: Command, peer: Peer, now_ms: int
     ) -> list[Output]:
-        """Keep a reply until the change that it confirms is saved and announced."""
-        now: list[Output] = []
-        for output in answer:
-            if isinstance(output, Reply):
-                late = LateReply(peer.number, request, output.command)
-                self._wait(_WaitingOutputs(0, self.version, now_ms, [late]))
+        """Act on a handler's outputs that are for the broker; return those for the listener."""
+        change: TablesChanged | None = None
+        rest: list[Output] = []
+        for output in outputs:
+            if type(output) is TablesChanged:
+                change = output if output.version > self._published else None
+            elif type(output) is StorePending:
+                self.awaits_commit = True
+                if change is not None:
+                    self.state.write_queue.last.tables_version = change.version
+            elif type(output) is Reply and change is not None:
+                late: list[Output] = [LateReply(peer.number, request, output.command)]
+                waiting = _WaitingOutputs(0, change.version, now_ms, late, change.is_confirmed)
+                self._wait(waiting)
             else:
-                now.append(output)
-        return now
+                rest.append(output)
+        return rest
 
     def _wait(self, waiting: _WaitingOutputs) -> None:
-        """Keep outputs until what they promise holds; those of a one-way request are none."""
+        """Keep outputs until their conditions hold; a one-way request has none."""
         if not waiting.outputs:
             return
         if waiting.log_position > self._flushed:
             self._unflushed.append(waiting)
-        elif waiting.version > self._published:
+        elif waiting.tables_version > self._published:
             self._unpublished.append(waiting)
         else:
             self._ready += waiting.outputs
 
     def _time_out(self, now_ms: int) -> list[Output]:
-        """Answer those who waited too long, and say what does not hold."""
+        """Return the outputs that waited for too long, changed to what holds."""
         begun_ms = now_ms - self.state.options.flush_timeout * 1000
         outputs: list[Output] = []
         for waiting in (self._unflushed, self._unpublished):
@@ -327,14 +369,14 @@ class Broker:
 
 
 def _as_timed_out(waiting: _WaitingOutputs) -> list[Output]:
-    """Turn promises into what is true: stored, maybe not durably; changed, but not saved.
+    """Replace confirmations by what holds: stored but maybe not durable, changed but not saved.
 
-    Others promise nothing, such as the first pull of a group, and are answered as they are.
+    Replies that confirm neither, such as that to the first pull of a group, stay as they are.
     """
     for late in waiting.outputs:
         if isinstance(late, LateReply) and late.command.code == ResponseCode.SUCCESS:
             if late.request.code in _SENDS:
                 late.command.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
-            elif waiting.log_position or late.request.code in _AWAIT_PUBLICATION:
+            elif waiting.log_position or waiting.is_confirmed:
                 late.command = refusal(ResponseCode.SYSTEM_ERROR, _UNSAVED)
     return waiting.outputs

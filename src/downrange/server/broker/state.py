@@ -120,6 +120,11 @@ class BrokerState:
         self.statistics = Statistics(now_ms)
         self.change_options(options)
 
+    @property
+    def tables_version(self) -> int:
+        """The number of changes of topics and groups; `Broker.published` takes such a version."""
+        return self.topics.version + self.groups.version
+
     def change_options(self, options: BrokerOptions) -> None:
         """Go on with other options; delay levels, names and addresses stay as they are."""
         self.options = options

@@ -1,9 +1,8 @@
-"""Records that wait to be stored at the end of this turn, and the replies that wait for them.
+"""Records that wait to be stored at the end of this turn, with the callbacks that answer them.
 
-What arrives together is written together: handlers add records, and `Broker.commit` appends them
-all in one go. Whoever added some is told by `on_stored` how it went, in the order of adding, and
-returns what to do then, such as a reply. A on_stored that must not be heard before the record is
-durable says so by `is_flush_awaited`; the broker keeps its outputs until then.
+Handlers add records and return `StorePending`; `Broker.commit` appends all of them in one write.
+It then calls each `on_stored`, in the order of adding, for the outputs that follow, such as a
+reply. With `is_flush_awaited` the broker keeps these outputs until the records are durable.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from downrange.errors import RocketMQError
     from downrange.server.outputs import Output
@@ -20,20 +19,20 @@ if TYPE_CHECKING:
 
 
 class OnStored(Protocol):
-    """Hears how storing went; any function of this form will do.
+    """Called when records are stored, or could not be stored.
 
     Args:
-        error: Why nothing was stored, or None: then the records have their offsets and times.
+        error: Why nothing was stored. None means that the records have their offsets and times.
         now_ms: The time.
     """
 
     def __call__(self, error: RocketMQError | None, now_ms: int, /) -> Iterable[Output]:
-        """Say what to do now."""
+        """Return the outputs that follow."""
         ...
 
 
 def no_outputs(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
-    """OnStored with nothing to do."""
+    """Return nothing: the `on_stored` of records that need no answer."""
     return ()
 
 
@@ -41,10 +40,11 @@ class PendingWrite:
     """Records that are stored together or not at all: one message, or a batch.
 
     Attributes:
-        version: What `on_stored` returns waits until the tables of this version are saved.
+        tables_version: The outputs of `on_stored` wait until the tables of this version are saved;
+            `Broker` sets it if the request changed them.
     """
 
-    __slots__ = ("is_flush_awaited", "on_stored", "properties", "records", "version")
+    __slots__ = ("is_flush_awaited", "on_stored", "properties", "records", "tables_version")
 
     def __init__(
         self,
@@ -57,25 +57,25 @@ class PendingWrite:
         self.properties = properties
         self.on_stored = on_stored
         self.is_flush_awaited = is_flush_awaited
-        self.version = 0
+        self.tables_version = 0
 
 
 class WriteQueue:
-    """What was added since the last commit.
+    """All writes since the last commit."""
 
-    Attributes:
-        on_first: Hears that there is something to store now; the driver sees to a commit then.
-    """
-
-    __slots__ = ("_writes", "on_first")
+    __slots__ = ("_writes",)
 
     def __init__(self) -> None:
         self._writes: list[PendingWrite] = []
-        self.on_first: Callable[[], None] | None = None
 
-    def __bool__(self) -> bool:
-        """Whether there is anything to store."""
-        return bool(self._writes)
+    def __len__(self) -> int:
+        """Return the number of writes that wait."""
+        return len(self._writes)
+
+    @property
+    def last(self) -> PendingWrite:
+        """The write that was added last."""
+        return self._writes[-1]
 
     def add(
         self,
@@ -85,26 +85,21 @@ class WriteQueue:
         *,
         is_flush_awaited: bool = False,
     ) -> None:
-        """Have records stored at the end of this turn.
+        """Add records.
+
+        A handler that calls this returns `StorePending`. Callbacks and the steps of a tick need
+        not: a commit follows these in any case.
 
         Args:
-            records: Complete but for offsets, size and store time.
-            properties: Their parsed properties, which `record.property_bytes` already holds; of a
-                batch, which brings its own, any.
-            on_stored: Told how it went.
-            is_flush_awaited: Whether what `on_stored` returns waits for the flush (sync mode only).
+            records: Complete except for offsets, size and store time.
+            properties: Their parsed properties, equal to `record.property_bytes`. A batch holds its
+                own, so its entry here is not used.
+            on_stored: Called with the result.
+            is_flush_awaited: Whether, in sync mode, the outputs of `on_stored` wait for the flush.
         """
-        writes = self._writes
-        if not writes and self.on_first is not None:
-            self.on_first()
-        writes.append(PendingWrite(records, properties, on_stored, is_flush_awaited))
-
-    def hold_last(self, version: int) -> None:
-        """Let the one who added last wait for tables to be saved: he changed them."""
-        if self._writes:
-            self._writes[-1].version = version
+        self._writes.append(PendingWrite(records, properties, on_stored, is_flush_awaited))
 
     def take(self) -> list[PendingWrite]:
-        """Return all of it, in order, and begin anew."""
+        """Return all writes in the order of adding, and empty the queue."""
         writes, self._writes = self._writes, []
         return writes

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from downrange.errors import LinkClosed, LinkError, WireError
 from downrange.server.outputs import Peer, refusal
@@ -25,15 +25,11 @@ from downrange.wire.codes import CommandFlag, ResponseCode
 from downrange.wire.link import Event, Link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from downrange.busy_poll import BusyPoll
     from downrange.options import ListenerOptions
-    from downrange.server.outputs import Output
+    from downrange.server.outputs import OnReply
     from downrange.wire.command import Command
     from downrange.wire.send_replies import StoredReply
-
-    OnReply: TypeAlias = Callable[[Command | None, int], Iterable[Output]]
 
 _log: Final = logging.getLogger("downrange.server")
 

@@ -21,9 +21,9 @@ from downrange.wire.link import LinkBroken, ReplyArrived, RequestArrived
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from downrange.server.net.connection import Connection, OnReply
+    from downrange.server.net.connection import Connection
     from downrange.server.net.interception import Interception, Rule
-    from downrange.server.outputs import Peer
+    from downrange.server.outputs import OnReply, Peer
 
 _log: Final = logging.getLogger("downrange.server")
 
@@ -37,6 +37,12 @@ class Service(Protocol):
 
     def handle(self, request: Command, peer: Peer, now_ms: int, /) -> Iterable[Output]:
         """Handle a request; without a `Reply`, a `LateReply` must follow at some time."""
+        ...
+
+    def on_reply(
+        self, callback: OnReply, reply: Command | None, now_ms: int, /
+    ) -> Iterable[Output]:
+        """Continue after a `Call`: its callback is `on_reply`; the reply is None if none came."""
         ...
 
     def on_disconnect(self, peer: Peer, now_ms: int, /) -> Iterable[Output]:
@@ -225,10 +231,10 @@ class Dispatcher:
             self.on_reply(pending, None)
             self._finish_turn()
 
-    def _continue(self, on_reply: OnReply, reply: Command | None) -> None:
+    def _continue(self, callback: OnReply, reply: Command | None) -> None:
         """Perform the outputs that follow a reply; an error there is only logged."""
         try:
-            self._perform(on_reply(reply, self.clock_ms()))
+            self._perform(self._service.on_reply(callback, reply, self.clock_ms()))
         except Exception:
             _log.exception("handling the reply of a client failed")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from downrange.server.access.file import AccessFile
     from downrange.server.broker.state import BrokerState
-    from downrange.server.outputs import Output, Peer
+    from downrange.server.outputs import OnReply, Output, Peer
     from downrange.server.run.registrar import Registrar
     from downrange.store.files import OsFiles
     from downrange.store.retention import RetentionOptions
@@ -93,7 +93,6 @@ class BrokerLoop:
         self._published = -1
         self._is_commit_due = False
         self._is_ended = False
-        state.write_queue.on_first = self._commit_soon
         self._flusher = Flusher(
             state,
             self._progress,
@@ -109,7 +108,7 @@ class BrokerLoop:
             StoreError: The tables cannot be saved.
         """
         self._perform(self._state.prepare(wall_clock_ms()))
-        version = self.broker.version
+        version = self.broker.tables_version
         try:
             await self._in_thread(self._confirmed.write, self._confirmed.changes())
             await self._in_thread(self._retire_apache_timer)
@@ -137,9 +136,19 @@ class BrokerLoop:
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Handle a request; sends are stored at the end of this turn."""
-        outputs = self.broker.handle(request, peer, now_ms)
-        if self.broker.awaits_publication:  # changes by a send are seen at the end of the turn
+        broker = self.broker
+        outputs = broker.handle(request, peer, now_ms)
+        if broker.awaits_commit and not self._is_commit_due:
+            self._commit_soon()
+        if broker.awaits_publication:  # changes by a send are seen at the end of the turn
             self._publish()
+        return outputs
+
+    def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        """Continue after a `Call` of the broker; what this stores is committed soon."""
+        outputs = self.broker.on_reply(callback, reply, now_ms)
+        if self.broker.awaits_commit and not self._is_commit_due:
+            self._commit_soon()
         return outputs
 
     async def end(self) -> None:
@@ -160,7 +169,7 @@ class BrokerLoop:
             await self._in_thread(flush.run)
             self._state.store.finish_log_flush(flush)
             self._perform(self.broker.log_flushed(flush.end))
-            version = self.broker.version
+            version = self.broker.tables_version
             await self._in_thread(self._confirmed.write, self._confirmed.changes())
             self._perform(self.broker.published(version))
         except (OSError, StoreError) as error:
@@ -193,9 +202,8 @@ class BrokerLoop:
     # ---- turns -----------------------------------------------------------------------------
 
     def _commit_soon(self) -> None:
-        if not self._is_commit_due:
-            self._is_commit_due = True
-            self._loop.call_soon(self._commit)
+        self._is_commit_due = True
+        self._loop.call_soon(self._commit)
 
     def _commit(self) -> None:
         self._is_commit_due = False
@@ -207,7 +215,7 @@ class BrokerLoop:
 
     def _perform_and_publish(self, outputs: Iterable[Output]) -> None:
         self._perform(outputs)
-        if self.broker.version != self._published:
+        if self.broker.tables_version != self._published:
             self._publish()
 
     # ---- tables ----------------------------------------------------------------------------
@@ -219,13 +227,13 @@ class BrokerLoop:
     async def _publish_all(self) -> None:
         """Save and announce until nothing is new; one round covers all changes made before it."""
         try:
-            while self.broker.version != self._published:
+            while self.broker.tables_version != self._published:
                 await self._publish_once()
         finally:
             self._publish_task = None
 
     async def _publish_once(self) -> None:
-        topics, version = self._state.topics, self.broker.version
+        topics, version = self._state.topics, self.broker.tables_version
         contents, data_version = self._confirmed.changes(), topics.data_version
         changed = topics.changed()
         try:

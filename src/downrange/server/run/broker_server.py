@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from downrange.server.access.file import AccessFile
     from downrange.server.net.interception import Rule
-    from downrange.server.outputs import Output, Peer
+    from downrange.server.outputs import OnReply, Output, Peer
     from downrange.wire.command import Command
 
 _log: Final = logging.getLogger("downrange.broker")
@@ -221,6 +221,11 @@ class BrokerServer:
             if denial is not None:
                 return [Reply(denial.reply())]
         return broker_loop.handle(request, peer, now_ms)
+
+    def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        """Continue after a `Call` of the broker."""
+        broker_loop = self._broker_loop
+        return () if broker_loop is None else broker_loop.on_reply(callback, reply, now_ms)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Remove the clients and held pulls of a connection that ended."""

@@ -20,7 +20,7 @@ from downrange.server.nameserver.handlers import (
     on_disconnect,
 )
 from downrange.server.net.listener import Listener, monotonic_ms
-from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
+from downrange.server.outputs import LateReply, OnReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ class NameServer:
         if self._save_task is None:
             self._save_task = asyncio.get_running_loop().create_task(self._save_all())
         return now
+
+    def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        """Call the callback."""
+        return callback(reply, now_ms)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Remove the brokers of a connection that ended."""

@@ -146,7 +146,7 @@ class Stage:
 
     def publish(self) -> None:
         """Save and announce the tables."""
-        self.act(self.broker.published(self.broker.version))
+        self.act(self.broker.published(self.broker.tables_version))
 
     def tick(self, forward_ms: int = 0) -> None:
         """Move the time on, and do what it demands."""

@@ -9,7 +9,7 @@ import pytest
 from downrange.errors import CorruptStore, DiskFull, StoreError
 from downrange.server.broker import broker as module
 from downrange.server.broker.state import DISK_FULL
-from downrange.server.outputs import Peer
+from downrange.server.outputs import STORE_PENDING, Note, Peer
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
@@ -19,6 +19,7 @@ from tests.unit.server.broker.building import CLIENT, Stage, pull_request, send_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from downrange.server.outputs import Output
     from downrange.wire.records import Record
 
 OTHER = Peer(2, "10.0.0.3:1002")
@@ -310,7 +311,7 @@ def test_who_wants_what_another_one_just_changed_waits_as_well() -> None:
 def test_an_older_version_that_is_published_releases_only_what_belongs_to_it() -> None:
     stage = a_stage()
     first = stage.hand_in(create_request("A"))
-    version = stage.broker.version
+    version = stage.broker.tables_version
     second = stage.hand_in(create_request("B"))
     stage.act(stage.broker.published(version))
     assert [code_of(stage, request) for request in (first, second)] == [0, None]
@@ -398,13 +399,34 @@ def test_records_that_finishing_adds_are_stored_in_the_same_turn() -> None:
     assert not stage.state.write_queue
 
 
-def test_the_driver_hears_once_that_there_is_something_to_store() -> None:
+def test_a_pending_write_asks_the_driver_for_one_commit() -> None:
     stage = a_stage()
-    heard: list[int] = []
-    stage.state.write_queue.on_first = lambda: heard.append(1)
+    assert not stage.broker.awaits_commit
     for _ in range(3):
         stage.hand_in(send_request())
-    assert heard == [1]
+    assert stage.broker.awaits_commit
     stage.commit()
-    stage.hand_in(send_request())
-    assert heard == [1, 1]
+    assert not stage.broker.awaits_commit
+    stage.hand_in(send_request(b""))
+    assert not stage.broker.awaits_commit
+
+
+def test_a_read_that_stores_earlier_sends_leaves_their_replies_to_the_commit() -> None:
+    stage = a_stage()
+    send = stage.hand_in(send_request())
+    stage.hand_in(pull_request())
+    assert stage.broker.awaits_commit
+    assert stage.answer_to(send) is None
+    stage.commit()
+    assert code_of(stage, send) == ResponseCode.SUCCESS
+
+
+def test_a_callback_that_stores_asks_for_a_commit_and_hides_that_from_the_listener() -> None:
+    stage = a_stage()
+    note = Note("stored")
+
+    def callback(reply: Command | None, now_ms: int) -> list[Output]:
+        return [note, *STORE_PENDING]
+
+    assert stage.broker.on_reply(callback, None, stage.now_ms) == [note]
+    assert stage.broker.awaits_commit

@@ -114,12 +114,12 @@ class World:
         self._act(self.broker.commit(self.now_ms))
         self.state.store.flush()
         self._act(self.broker.log_flushed(self.state.store.log.end))
-        self._act(self.broker.published(self.broker.version))
+        self._act(self.broker.published(self.broker.tables_version))
 
     def answer(self, reply: Command | None) -> Command:
         """Answer the oldest request to a client; return what its sender is told then."""
         ask = self.asks.pop(0)
-        self._act(ask.on_reply(reply, self.now_ms))
+        self._act(self.broker.on_reply(ask.on_reply, reply, self.now_ms))
         self.settle()
         return plain(self._late.pop().command)
 

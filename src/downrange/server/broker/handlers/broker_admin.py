@@ -22,14 +22,14 @@ from downrange.errors import OptionError
 from downrange.server.broker.handlers.answers import refuse, succeed
 from downrange.server.broker.queues import count_since
 from downrange.server.broker.tables.topic_table import create_system_topics
-from downrange.server.outputs import Note
+from downrange.server.outputs import Note, TablesChanged
 from downrange.wire.bodies import Count, CountsBody, DataVersion, KeyValueBody
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.headers import BrokerConfigReply, BrokerStatsRequest
 from downrange.wire.system_names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
@@ -132,7 +132,7 @@ SETTINGS: Final = {
 
 def _change_settings(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     wanted = _read_properties(request.body.decode(errors="replace"))
     changes: dict[str, Any] = {}
     for name, text in wanted.items():
@@ -148,14 +148,15 @@ def _change_settings(
     except OptionError as error:
         return refuse(ResponseCode.SYSTEM_ERROR, str(error))
     state.change_options(options)
-    create_system_topics(state.topics, options, now_ms)  # the default topic, if it is wanted now
-    notes: list[Output] = [Note(f"settings changed by {peer.address}: {sorted(changes)}")]
+    outputs: list[Output] = [Note(f"settings changed by {peer.address}: {sorted(changes)}")]
+    if create_system_topics(state.topics, options, now_ms):  # the default topic, if allowed now
+        outputs.append(TablesChanged(state.tables_version))
     ignored = sorted(wanted.keys() - SETTINGS.keys())
     if ignored:
         names = [name[:80] for name in ignored[:20]]
         text = f"settings that cannot be changed, named by {peer.address}: {names}"
-        notes.append(Note(text, is_warning=True))
-    return [*notes, *succeed()]
+        outputs.append(Note(text, is_warning=True))
+    return [*outputs, *succeed()]
 
 
 def _read_properties(text: str) -> dict[str, str]:
@@ -167,7 +168,7 @@ def _read_properties(text: str) -> dict[str, str]:
 
 def _show_settings(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     options, host = state.options, state.host
     settings = {
         name: setting.write(getattr(options, setting.option)) for name, setting in SETTINGS.items()
@@ -194,7 +195,7 @@ def _show_settings(
 
 def _show_runtime(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     table = {
         "brokerVersionDesc": VERSION,
         "brokerActive": "true",
@@ -299,7 +300,7 @@ _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 def _show_counter(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     header = BrokerStatsRequest.from_fields(request.fields)
     topic = state.topics.get(header.stats_key)
     if header.stats_name != _TOPIC_PUT_NUMS or topic is None:
@@ -314,7 +315,7 @@ def _show_counter(
     return succeed(body=body.encode())
 
 
-def _clean(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _clean(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     return succeed()
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from downrange.server.broker.handlers.answers import refuse, succeed
+from downrange.server.broker.handlers.answers import ensure_group, ensure_topic, refuse, succeed
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.outputs import Disconnect, Note, Output, Peer, Push
 from downrange.wire.bodies import (
@@ -51,7 +51,7 @@ from downrange.wire.headers import (
 from downrange.wire.system_names import retry_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
@@ -91,40 +91,45 @@ def expire(state: BrokerState, now_ms: int) -> list[Output]:
 # ---- membership --------------------------------------------------------------------------------
 
 
-def _heartbeat(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _heartbeat(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     body = decode_body(HeartbeatBody, request.body)
+    outputs: list[Output] = []
     body.consumer_data_set = [
         member
         for member in body.consumer_data_set
-        if _ensure_group(state, member.group_name, now_ms)
+        if _ensure_group_and_retry_topic(state, member.group_name, now_ms, outputs)
     ]
     language = None if request.language is None else request.language.name
-    heard = state.clients.heartbeat(peer, body, language, request.version, now_ms)
+    changes = state.clients.heartbeat(peer, body, language, request.version, now_ms)
     is_short = bool(body.heartbeat_fingerprint)
     reply = HeartbeatReply(
-        supports_v2=True, subscription_changed=heard.is_fingerprint_new or not is_short
+        supports_v2=True, subscription_changed=changes.is_fingerprint_new or not is_short
     )
-    outputs = succeed(reply)
-    for group in heard.changed:
+    outputs += succeed(reply)
+    for group in changes.changed:
         outputs += _notify_members(state, group.name, now_ms)
     return outputs
 
 
-def _ensure_group(state: BrokerState, group: str, now_ms: int) -> bool:
-    """Create a group and its retry topic where they are missing; say whether the group exists."""
-    config = state.groups.get_or_create(group, state.options, now_ms)
+def _ensure_group_and_retry_topic(
+    state: BrokerState, group: str, now_ms: int, outputs: list[Output]
+) -> bool:
+    """Create both where they are missing; return whether the group exists now."""
+    config = ensure_group(state, group, now_ms, outputs)
     if config is None:
         return False
-    state.topics.ensure(retry_topic(group), config.retry_queue_nums, READ_WRITE, now_ms)
+    topic, queues = retry_topic(group), config.retry_queue_nums
+    ensure_topic(state, topic, queues, READ_WRITE, now_ms, outputs)
     return True
 
 
-def _leave(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _leave(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = UnregisterClientRequest.from_fields(request.fields)
     group = header.consumer_group
+    outputs: list[Output] = []
     if group is not None:
-        state.groups.get_or_create(group, state.options, now_ms)
-    outputs = succeed()
+        ensure_group(state, group, now_ms, outputs)
+    outputs += succeed()
     if state.clients.unregister(peer.number, header.producer_group, group) and group is not None:
         outputs += _notify_members(state, group, now_ms)
     return outputs
@@ -144,7 +149,7 @@ def _notify_members(state: BrokerState, name: str, now_ms: int) -> list[Output]:
 
 def _list_members(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     header = GroupMembersRequest.from_fields(request.fields)
     group = state.clients.consumer_group(header.consumer_group)
     if group is None:
@@ -155,7 +160,7 @@ def _list_members(
 
 def _check_client(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     if not request.body:
         return succeed()
     subscription = decode_body(CheckClientBody, request.body).subscription_data
@@ -171,13 +176,13 @@ def _check_client(
 # ---- locks -------------------------------------------------------------------------------------
 
 
-def _lock(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _lock(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     body = decode_body(LockQueuesBody, request.body)
     locked = state.locks.lock(body.consumer_group, body.client_id, body.mq_set, now_ms)
     return succeed(body=LockedQueuesBody(locked=locked).encode())
 
 
-def _unlock(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _unlock(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     body = decode_body(LockQueuesBody, request.body)
     state.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
     return succeed()
@@ -188,7 +193,7 @@ def _unlock(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> It
 
 def _list_consumers(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     header = ConsumerConnectionsRequest.from_fields(request.fields)
     group = state.clients.consumer_group(header.consumer_group)
     if group is None:
@@ -206,7 +211,7 @@ def _list_consumers(
 
 def _list_producers(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     header = ProducerConnectionsRequest.from_fields(request.fields)
     producers = state.clients.producers(header.producer_group)
     if not producers:
@@ -218,7 +223,7 @@ def _list_producers(
 
 def _list_all_producers(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     body = AllProducersBody()
     for group, clients in state.clients.producer_groups():
         body.data[group] = [

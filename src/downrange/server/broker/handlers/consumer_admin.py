@@ -34,7 +34,7 @@ from downrange.wire.headers import (
 from downrange.wire.ids import parse_offset_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
@@ -50,7 +50,7 @@ _TO_THE_END: Final = -1
 # ---- resetting ---------------------------------------------------------------------------------
 
 
-def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = ResetOffsetRequest.from_fields(request.fields)
     topic = state.topics.get(header.topic)
     if topic is None:
@@ -113,7 +113,7 @@ def _notify_reset(
 # ---- asking all members ------------------------------------------------------------------------
 
 
-def _ask_all(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _ask_all(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = ConsumerStatusRequest.from_fields(request.fields)
     group = state.clients.consumer_group(header.group)
     members = [] if group is None else list(group.members.values())
@@ -144,12 +144,12 @@ class _Survey:
         ]
 
     def _ask_one(self, client: Client, command: Command) -> Call:
-        def on_reply(reply: Command | None, now_ms: int) -> Iterable[Output]:
+        def on_reply(reply: Command | None, now_ms: int) -> Sequence[Output]:
             return self._on_reply(client.client_id, reply)
 
         return Call(client.connection, command, _STATUS_SECONDS, on_reply)
 
-    def _on_reply(self, client_id: str, reply: Command | None) -> Iterable[Output]:
+    def _on_reply(self, client_id: str, reply: Command | None) -> Sequence[Output]:
         self._open -= 1
         if reply is not None and reply.code == ResponseCode.SUCCESS and reply.body:
             try:
@@ -168,13 +168,13 @@ class _Survey:
 
 def _show_running(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     header = RunningStateRequest.from_fields(request.fields)
     asked = Command(request.code, header.to_fields())
     return _pass_on(state, request, peer, asked, header.consumer_group, header.client_id)
 
 
-def _let_consume(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _let_consume(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = ConsumeDirectlyRequest.from_fields(request.fields)
     body = b""
     if header.msg_id is not None:
@@ -196,14 +196,14 @@ def _pass_on(
     asked: Command,
     group: str,
     client_id: str,
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     """Ask a member, and send its answer back. What the tool signed its request with stays here."""
     connection = state.clients.find_consumer_connection(group, client_id)
     if connection is None:
         remark = f"The Consumer <{group}> <{client_id}> not online"
         return refuse(ResponseCode.SYSTEM_ERROR, remark)
 
-    def on_reply(reply: Command | None, now_ms: int) -> Iterable[Output]:
+    def on_reply(reply: Command | None, now_ms: int) -> Sequence[Output]:
         if reply is None:
             remark = f"consumer <{group}> <{client_id}> Timeout: {_ANSWER_SECONDS:.0f} s"
             answer = refusal(ResponseCode.CONSUME_MSG_TIMEOUT, remark)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 from downrange.server.broker.handlers.answers import refuse, succeed
 from downrange.server.broker.transactions.half_checks import resume_half
 from downrange.server.broker.transactions.half_messages import end_half
-from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
+from downrange.server.outputs import STORE_PENDING, LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode, TransactionFlag
 from downrange.wire.command import Command
 from downrange.wire.headers import EndTransactionRequest, ResumeCheckRequest
 from downrange.wire.ids import parse_offset_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.errors import RocketMQError
     from downrange.server.broker.handlers.answers import Handler
@@ -34,26 +34,26 @@ _UNKNOWN: Final = int(TransactionFlag.NONE)
 _DECISIONS: Final = (int(TransactionFlag.COMMIT), int(TransactionFlag.ROLLBACK))
 
 
-def _end(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _end(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = EndTransactionRequest.from_fields(request.fields)
     if header.commit_or_rollback == _UNKNOWN:
         return succeed()
     if header.commit_or_rollback not in _DECISIONS:
         return refuse(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
     refused = end_half(state, header, now_ms, partial(_answer, request, peer))
-    return () if refused is None else (Reply(refused),)
+    return STORE_PENDING if refused is None else (Reply(refused),)
 
 
-def _resume(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _resume(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = ResumeCheckRequest.from_fields(request.fields)
     position = parse_offset_id(header.msg_id).log_offset
     refused = resume_half(state, position, now_ms, partial(_answer, request, peer))
-    return () if refused is None else (Reply(refused),)
+    return STORE_PENDING if refused is None else (Reply(refused),)
 
 
 def _answer(
     request: Command, peer: Peer, error: RocketMQError | None, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     code = ResponseCode.SYSTEM_ERROR
     answer = Command(0) if error is None else refusal(code, str(error))
     return (LateReply(peer.number, request, answer),)

@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from downrange.server.broker.handlers.answers import refuse, succeed
+from downrange.server.broker.handlers.answers import (
+    ensure_group,
+    refuse,
+    succeed,
+    succeed_when_saved,
+)
 from downrange.server.broker.handlers.pages import page
 from downrange.server.broker.queues import queues_of, stored_ms
 from downrange.wire.bodies import (
@@ -52,7 +57,7 @@ from downrange.wire.limits import QUEUES_MAX
 from downrange.wire.system_names import group_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.model import QueueId
     from downrange.server.broker.handlers.answers import Handler
@@ -66,13 +71,13 @@ if TYPE_CHECKING:
 # ---- creating and deleting ---------------------------------------------------------------------
 
 
-def _create(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _create(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     return _put_all(state, [decode_body(GroupConfig, request.body)], now_ms)
 
 
 def _create_several(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     return _put_all(state, decode_body(GroupListBody, request.body).group_config_list, now_ms)
 
 
@@ -90,7 +95,7 @@ def _put_all(state: BrokerState, wanted: list[GroupConfig], now_ms: int) -> list
         return refuse(ResponseCode.SYSTEM_ERROR, remark)
     for config in wanted:
         _put(state, config, now_ms)
-    return succeed()
+    return succeed_when_saved(state)
 
 
 def _put(state: BrokerState, wanted: GroupConfig, now_ms: int) -> None:
@@ -104,18 +109,18 @@ def _put(state: BrokerState, wanted: GroupConfig, now_ms: int) -> None:
     state.groups.put(msgspec.structs.replace(wanted, attributes=attributes), now_ms)
 
 
-def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = DeleteGroupRequest.from_fields(request.fields)
     state.groups.delete(header.group_name, now_ms)
     if header.clean_offset or header.remove_offset:
         state.offsets.delete_group(header.group_name)
-    return succeed()
+    return succeed_when_saved(state)
 
 
 # ---- describing --------------------------------------------------------------------------------
 
 
-def _list(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _list(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = AllGroupsRequest.from_fields(request.fields)
     table = state.groups.table()
     table.subscription_group_table = page(
@@ -128,15 +133,16 @@ def _list(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iter
     return succeed(AllGroupsReply(total_group_num=len(state.groups)), table.encode())
 
 
-def _describe(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _describe(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = GroupConfigRequest.from_fields(request.fields)
-    config = state.groups.get_or_create(header.group, state.options, now_ms)
+    outputs: list[Output] = []
+    config = ensure_group(state, header.group, now_ms, outputs)
     if config is None:
         return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
-    return succeed(body=config.encode())
+    return [*outputs, *succeed(body=config.encode())]
 
 
-def _list_topics(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _list_topics(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     group = GroupTopicsRequest.from_fields(request.fields).group
     topics = state.offsets.topics_of(group)
     body = TopicNamesBody(topic_list=topics, broker_addr=state.host.address)
@@ -145,7 +151,7 @@ def _list_topics(state: BrokerState, request: Command, peer: Peer, now_ms: int) 
 
 def _show_subscription(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     header = GroupSubscriptionRequest.from_fields(request.fields)
     members = state.clients.consumer_group(header.group)
     body = GroupSubscriptionBody(
@@ -159,7 +165,7 @@ def _show_subscription(
 # ---- how far groups have come ------------------------------------------------------------------
 
 
-def _measure(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _measure(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = ConsumeStatsRequest.from_fields(request.fields)
     group = header.consumer_group
     if header.topic:
@@ -195,7 +201,7 @@ def _progress(state: BrokerState, group: str, topic: TopicConfig) -> dict[QueueI
     return found
 
 
-def _measure_all(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _measure_all(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = BrokerConsumeStatsRequest.from_fields(request.fields)
     body = BrokerConsumeStatsBody(broker_addr=state.host.address, total_inflight_diff=0)
     for group in state.groups:
@@ -215,7 +221,7 @@ def _measure_all(state: BrokerState, request: Command, peer: Peer, now_ms: int) 
 
 def _measure_times(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     header = ConsumeTimeSpanRequest.from_fields(request.fields)
     config = state.topics.get(header.topic)
     if config is None:

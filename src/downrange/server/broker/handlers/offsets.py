@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from downrange.server.broker.handlers.answers import refuse, succeed
+from downrange.server.broker.handlers.answers import ensure_group, refuse, succeed
 from downrange.server.broker.queues import find_queue, is_new, queue_count, stored_ms
 from downrange.wire.codes import ReleaseVersion, RequestCode, ResponseCode
 from downrange.wire.headers import (
@@ -34,7 +34,7 @@ from downrange.wire.headers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
@@ -45,7 +45,7 @@ _UPPER: Final = "upper"
 _VERSION_5: Final = int(ReleaseVersion.V5_0_0)
 
 
-def _show(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _show(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = GroupOffsetRequest.from_fields(request.fields)
     offset = state.offsets.get(header.consumer_group, header.topic, header.queue_id)
     if offset is not None and offset >= 0:
@@ -60,24 +60,25 @@ def _show(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iter
     return refuse(ResponseCode.QUERY_NOT_FOUND, remark)
 
 
-def _commit(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _commit(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = CommitOffsetRequest.from_fields(request.fields)
     group, topic = header.consumer_group, header.topic
-    if request.version < _VERSION_5:  # 4.9 keeps offsets of groups that it never met
-        state.groups.get_or_create(group, state.options, now_ms)
+    outputs: list[Output] = []
+    if request.version < _VERSION_5:  # 4.9 accepts offsets of groups that do not exist yet
+        ensure_group(state, group, now_ms, outputs)
     if state.groups.get(group) is None:
         return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
     config = state.topics.get(topic)
     if config is None:
-        return refuse(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        return [*outputs, *refuse(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")]
     if not 0 <= header.queue_id < queue_count(config):
         remark = f"queueId[{header.queue_id}] is illegal, topic:[{topic}]"
-        return refuse(ResponseCode.INVALID_PARAMETER, remark)
+        return [*outputs, *refuse(ResponseCode.INVALID_PARAMETER, remark)]
     state.offsets.commit(group, topic, header.queue_id, header.commit_offset)
-    return succeed()
+    return [*outputs, *succeed()]
 
 
-def _search(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _search(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = OffsetByTimeRequest.from_fields(request.fields)
     queue = find_queue(state, header.topic, header.queue_id)
     if queue is None:
@@ -90,13 +91,13 @@ def _search(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> It
     return succeed(OffsetReply(offset=offset))
 
 
-def _show_max(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _show_max(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = MaxOffsetRequest.from_fields(request.fields)
     queue = find_queue(state, header.topic, header.queue_id)
     return succeed(OffsetReply(offset=0 if queue is None else queue.max_offset))
 
 
-def _show_min(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _show_min(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = MinOffsetRequest.from_fields(request.fields)
     queue = find_queue(state, header.topic, header.queue_id)
     return succeed(OffsetReply(offset=0 if queue is None else queue.min_offset))
@@ -104,32 +105,33 @@ def _show_min(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> 
 
 def _show_earliest(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     header = EarliestTimeRequest.from_fields(request.fields)
     queue = find_queue(state, header.topic, header.queue_id)
     store_ms = None if queue is None else stored_ms(state, queue, queue.min_offset)
     return succeed(EarliestTimeReply(timestamp=-1 if store_ms is None else store_ms))
 
 
-def _list_groups(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _list_groups(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     return succeed(body=state.offsets.dump())
 
 
-def _list_delays(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _list_delays(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     return succeed(body=state.delays.dump())
 
 
-def _clone(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _clone(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = CloneOffsetsRequest.from_fields(request.fields)
     topics = [header.topic] if header.topic else state.offsets.topics_of(header.src_group)
-    if state.groups.get_or_create(header.dest_group, state.options, now_ms) is None:
+    outputs: list[Output] = []
+    if ensure_group(state, header.dest_group, now_ms, outputs) is None:
         remark = f"Group {header.dest_group} not exist!"
         return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     source = state.offsets.of_group(header.src_group)
     for topic in topics:
         for queue_id, offset in list(source.get(topic, {}).items()):
             state.offsets.commit(header.dest_group, topic, queue_id, offset)
-    return succeed()
+    return [*outputs, *succeed()]
 
 
 HANDLERS: Final[dict[int, Handler]] = {

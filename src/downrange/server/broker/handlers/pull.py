@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import RocketMQError
+from downrange.server.broker.handlers.answers import ensure_group
 from downrange.server.broker.held_pulls import HeldPull
 from downrange.server.broker.tables.topic_table import READ
 from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
@@ -29,7 +30,7 @@ from downrange.wire.headers import PullRequest
 from downrange.wire.system_names import FAQ
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.options import BrokerOptions
     from downrange.server.broker.handlers.answers import Handler
@@ -70,18 +71,21 @@ class _Found(NamedTuple):
     message_count: int = 0
 
 
-def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = PullRequest.from_fields(request.fields)
-    group = state.groups.get_or_create(header.consumer_group, state.options, now_ms)
+    outputs: list[Output] = []
+    group = state.groups.get(header.consumer_group)
+    if group is None:
+        group = ensure_group(state, header.consumer_group, now_ms, outputs)
     topic = state.topics.get(header.topic)
     refused = _check_group(header, group) or _check_topic(header, topic, peer)
     if refused is not None:
-        return [Reply(refused)]
+        return [*outputs, Reply(refused)]
     assert group is not None
     assert topic is not None
     hashes = _filter_of(state, header, group)
     if isinstance(hashes, Command):
-        return [Reply(hashes)]
+        return [*outputs, Reply(hashes)]
     if header.sys_flag & _COMMIT_OFFSET:
         state.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
@@ -94,8 +98,8 @@ def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iter
         and not request.is_oneway
     )
     if may_wait and _hold(state, request, header, peer, hashes, now_ms):
-        return ()
-    return [Reply(_answer(state, header, topic, group, found))]
+        return outputs
+    return [*outputs, Reply(_answer(state, header, topic, group, found))]
 
 
 def _hold(

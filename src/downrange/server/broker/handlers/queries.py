@@ -32,7 +32,7 @@ from downrange.wire.headers import (
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
@@ -47,7 +47,7 @@ _TAG_PREFIX: Final = "T#"
 _UNITS_MAX: Final = 1_000
 
 
-def _find(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _find(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = QueryByKeyRequest.from_fields(request.fields)
     is_tag = header.index_type == _BY_TAG
     count = _UNIQUE_FOUND_MAX if header.is_unique_key else min(header.max_num, FOUND_MAX)
@@ -85,7 +85,7 @@ def _has_key(record: Record, topic: str, key: str, *, is_tag: bool) -> bool:
     return key == properties.get(PropertyKey.UNIQUE_KEY) or key in keys
 
 
-def _view(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _view(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = ViewRequest.from_fields(request.fields)
     offset = header.offset
     record = state.store.find_record(offset)
@@ -96,7 +96,7 @@ def _view(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iter
     return succeed(body=state.store.log.read(offset, record.size))
 
 
-def _show_units(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _show_units(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = QueueUnitsRequest.from_fields(request.fields)
     queue = find_queue(state, header.topic, header.queue_id)
     if queue is None:

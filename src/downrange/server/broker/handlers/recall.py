@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from downrange.errors import MalformedId
 from downrange.server.broker.born_hosts import born_host
 from downrange.server.broker.store_message import join_properties, store_message
-from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
+from downrange.server.outputs import STORE_PENDING, LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.headers import RecallReply, RecallRequest
@@ -28,7 +28,7 @@ from downrange.wire.records import Record
 from downrange.wire.system_names import group_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.errors import RocketMQError
     from downrange.server.broker.handlers.answers import Handler
@@ -38,7 +38,7 @@ _MARK_TAG: Final = "_RECALL_TAG_"
 _MARK_BODY: Final = b"0"
 
 
-def _recall(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _recall(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = RecallRequest.from_fields(request.fields)
     checked = _checked(state, header, now_ms)
     if isinstance(checked, Command):
@@ -57,7 +57,7 @@ def _recall(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> It
         store_port=state.host.port,
     )
 
-    def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+    def on_stored(error: RocketMQError | None, now_ms: int) -> Sequence[Output]:
         if error is None:
             command = Command(0, RecallReply(msg_id=handle.unique_id).to_fields())
         else:
@@ -65,7 +65,7 @@ def _recall(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> It
         return [LateReply(peer.number, request, _with_region(state, command))]
 
     refused = store_message(state, record, properties, now_ms, on_stored, is_flush_awaited=True)
-    return () if refused is None else [Reply(_with_region(state, refused))]
+    return STORE_PENDING if refused is None else [Reply(_with_region(state, refused))]
 
 
 def _checked(state: BrokerState, header: RecallRequest, now_ms: int) -> RecallHandle | Command:

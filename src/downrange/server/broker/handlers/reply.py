@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.server.broker.born_hosts import born_host
 from downrange.server.broker.store_message import CLIENT_FLAGS, join_properties, store_message
-from downrange.server.outputs import Call, LateReply, Output, Peer, Reply, refusal
+from downrange.server.outputs import STORE_PENDING, Call, LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
@@ -27,7 +27,7 @@ from downrange.wire.records import Record
 from downrange.wire.system_names import FAQ, REPLY_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.errors import RocketMQError
     from downrange.server.broker.handlers.answers import Handler
@@ -39,17 +39,17 @@ PUSH_TIMEOUT: Final = 10.0
 _NO_REQUESTER: Final = "reply message properties[REPLY_TO_CLIENT] is null"
 
 
-def _reply_v1(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _reply_v1(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     return _reply(state, request, SendRequest.from_fields(request.fields), peer, now_ms)
 
 
-def _reply_v2(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _reply_v2(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     return _reply(state, request, SendRequestV2.from_fields(request.fields), peer, now_ms)
 
 
 def _reply(
     state: BrokerState, request: Command, header: ReplyHeader, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     refused = _check(state, header)
     if refused is not None:
         refused.fields = _region_fields(state)
@@ -156,25 +156,25 @@ class _Storing:
         self._properties = properties
         self._problem: str | None = None
 
-    def pushed(self, requester: str, reply: Command | None, now_ms: int) -> Iterable[Output]:
+    def pushed(self, requester: str, reply: Command | None, now_ms: int) -> Sequence[Output]:
         is_taken = reply is not None and reply.code == 0
         problem = (
             None if is_taken else f"push reply message to {requester}fail."
         )  # no blank in Java
         return self.store(problem, now_ms)
 
-    def store(self, problem: str | None, now_ms: int) -> Iterable[Output]:
+    def store(self, problem: str | None, now_ms: int) -> Sequence[Output]:
         self._problem = problem
         refused = store_message(self._state, self._record, self._properties, now_ms, self._stored)
-        return () if refused is None else self._answer("0", 0)
+        return STORE_PENDING if refused is None else self._answer("0", 0)
 
-    def _stored(self, error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+    def _stored(self, error: RocketMQError | None, now_ms: int) -> Sequence[Output]:
         if error is not None:
             return self._answer("0", 0)
         position = self._record.log_offset
         return self._answer(self._state.host.id_of(position), self._record.queue_offset)
 
-    def _answer(self, message_id: str, queue_offset: int) -> Iterable[Output]:
+    def _answer(self, message_id: str, queue_offset: int) -> Sequence[Output]:
         code = ResponseCode.SUCCESS if self._problem is None else ResponseCode.SYSTEM_ERROR
         header = SendReply(message_id, self._record.queue_id, queue_offset)
         fields = header.to_fields() | _region_fields(self._state)

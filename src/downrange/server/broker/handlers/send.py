@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import DiskFull, RocketMQError, StoreError
 from downrange.server.broker.born_hosts import born_host
+from downrange.server.broker.handlers.answers import ensure_group, ensure_topic
 from downrange.server.broker.scheduled.timed_messages import recall_handle_of
 from downrange.server.broker.store_message import (
     CLIENT_FLAGS,
@@ -31,7 +32,15 @@ from downrange.server.broker.store_message import (
 )
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.broker.transactions.half_messages import prepare_half
-from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
+from downrange.server.outputs import (
+    STORE_PENDING,
+    LateReply,
+    Output,
+    Peer,
+    Reply,
+    TablesChanged,
+    refusal,
+)
 from downrange.wire.batches import RecordBatch, record_batch
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -50,7 +59,7 @@ from downrange.wire.system_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
@@ -73,17 +82,17 @@ _UNUSUAL: Final = REDIRECT_KEYS | {
 }
 
 
-def _send_v2(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _send_v2(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     return _send(state, request, SendRequestV2.from_fields(request.fields), peer, now_ms)
 
 
-def _send_v1(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _send_v1(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     return _send(state, request, SendRequest.from_fields(request.fields), peer, now_ms)
 
 
 def _send(
     state: BrokerState, request: Command, header: SendHeader, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     if not request.body:
         return _refused(state, refusal(ResponseCode.SYSTEM_ERROR, "the message has no body"))
     config = state.topics.get(header.topic)
@@ -91,20 +100,24 @@ def _send(
         refused = _check_topic(header.topic)
         if refused is not None:
             return _refused(state, refused)
+    changes: tuple[Output, ...] = ()
     if config is None:
         config = _create_topic(state, header, now_ms)
         if config is None:
             remark = f"topic[{header.topic}] not exist, apply first please!{FAQ}"
             return _refused(state, refusal(ResponseCode.TOPIC_NOT_EXIST, remark))
+        changes = (TablesChanged(state.tables_version),)
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = state.next_number() % max(config.write_queue_nums, 1)
     elif queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
         remark = f"request queueId[{queue_id}] is illegal, {_describe(config, peer)}"
-        return _refused(state, refusal(ResponseCode.INVALID_PARAMETER, remark))
+        return (*changes, *_refused(state, refusal(ResponseCode.INVALID_PARAMETER, remark)))
     if header.batch:
-        return _store_batch(state, request, header, peer, queue_id)
-    return _store_one(state, request, header, peer, queue_id, now_ms)
+        outputs = _store_batch(state, request, header, peer, queue_id)
+    else:
+        outputs = _store_one(state, request, header, peer, queue_id, now_ms)
+    return (*changes, *outputs) if changes else outputs
 
 
 def _check_topic(topic: str) -> Command | None:
@@ -159,7 +172,7 @@ class _OneSend:
         self._queue_id = queue_id
         self._unique_key = unique_key
 
-    def __call__(self, error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+    def __call__(self, error: RocketMQError | None, now_ms: int) -> Sequence[Output]:
         state, record = self._state, self._record
         if error is not None:
             return _failed(state, self._request, self._peer, error)
@@ -190,7 +203,7 @@ def _store_one(
     peer: Peer,
     queue_id: int,
     now_ms: int,
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     text = header.properties or ""
     properties = decode_properties(text)
     unique_key = properties.get(_UNIQUE_KEY)
@@ -204,9 +217,8 @@ def _store_one(
     if _UNUSUAL.isdisjoint(properties) and not header.topic.startswith(RETRY_PREFIX):
         record.property_bytes = _with(text, state.broker_properties_text).encode(errors="replace")
         refused = store_directly(state, record, properties, on_stored, is_flush_awaited=is_awaited)
-    else:
-        refused = _store_unusual(state, header, record, properties, now_ms, on_stored, is_awaited)
-    return () if refused is None else _refused(state, refused)
+        return STORE_PENDING if refused is None else _refused(state, refused)
+    return _store_unusual(state, header, record, properties, now_ms, on_stored, is_awaited)
 
 
 def _store_unusual(
@@ -217,19 +229,23 @@ def _store_unusual(
     now_ms: int,
     on_stored: _OneSend,
     is_awaited: bool,
-) -> Command | None:
-    """Put a message that is not simply stored with what it brought."""
+) -> Sequence[Output]:
+    """Store a message that needs more than the plain path of `_store_one`."""
+    changes: list[Output] = []
+    refused: Command | None = None
     properties.pop(PropertyKey.POP_CHECKPOINT, None)
     properties.update(state.broker_properties)
     record.property_bytes = join_properties(properties)
     if header.topic.startswith(RETRY_PREFIX):
-        refused = _prepare_retry(state, header, record, properties, now_ms)
-        if refused is not None:
-            return refused
-    if properties.get(_PREPARED) == "true":
+        refused = _prepare_retry(state, header, record, properties, now_ms, changes)
+    if refused is None and properties.get(_PREPARED) == "true":
         prepare_half(state, record, properties)
-        return store_directly(state, record, properties, on_stored, is_flush_awaited=is_awaited)
-    return store_message(state, record, properties, now_ms, on_stored, is_flush_awaited=is_awaited)
+        refused = store_directly(state, record, properties, on_stored, is_flush_awaited=is_awaited)
+    elif refused is None:
+        refused = store_message(
+            state, record, properties, now_ms, on_stored, is_flush_awaited=is_awaited
+        )
+    return (*changes, *(STORE_PENDING if refused is None else _refused(state, refused)))
 
 
 def _with(text: str, more: str) -> str:
@@ -263,10 +279,11 @@ def _prepare_retry(
     record: Record,
     properties: dict[str, str],
     now_ms: int,
+    changes: list[Output],
 ) -> Command | None:
     """Make a dead letter of a retry that was tried often enough (Java: handleRetryAndDLQ)."""
     group = header.topic.removeprefix(RETRY_PREFIX)
-    config = state.groups.get_or_create(group, state.options, now_ms)
+    config = ensure_group(state, group, now_ms, changes)
     if config is None:
         remark = f"subscription group not exist, {group}{FAQ}"
         return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -276,7 +293,7 @@ def _prepare_retry(
     times = header.reconsume_times or 0
     if times > limit or (times > 0 and state.locks.has_locks(group, now_ms)):
         dead = dead_letter_topic(group)
-        state.topics.ensure(dead, 1, READ_WRITE, now_ms)
+        ensure_topic(state, dead, 1, READ_WRITE, now_ms, changes)
         record.topic_bytes = dead.encode()
         record.queue_id = 0
         properties[PropertyKey.DELAY] = "-1"
@@ -306,7 +323,7 @@ class _BatchSend:
         self._batch = batch
         self._unique_key = unique_key
 
-    def __call__(self, error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+    def __call__(self, error: RocketMQError | None, now_ms: int) -> Sequence[Output]:
         state, batch = self._state, self._batch
         if error is not None:
             return _failed(state, self._request, self._peer, error)
@@ -328,7 +345,7 @@ class _BatchSend:
 
 def _store_batch(
     state: BrokerState, request: Command, header: SendHeader, peer: Peer, queue_id: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     problem = None
     if header.topic.startswith(RETRY_PREFIX):
         problem = "batch request does not support retry group"
@@ -352,13 +369,13 @@ def _store_batch(
     on_stored = _BatchSend(state, request, peer, batch, own.get(_UNIQUE_KEY))
     is_awaited = own.get(_WAIT) != "false"
     state.write_queue.add([batch], [{}], on_stored, is_flush_awaited=is_awaited)
-    return ()
+    return STORE_PENDING
 
 
 # ---- refusals ----------------------------------------------------------------------------------
 
 
-def _refused(state: BrokerState, command: Command) -> Iterable[Output]:
+def _refused(state: BrokerState, command: Command) -> Sequence[Output]:
     """Answer no, with the two fields that every answer to a send has."""
     command.fields = {
         "TRACE_ON": "true" if state.options.is_trace_on else "false",
@@ -369,7 +386,7 @@ def _refused(state: BrokerState, command: Command) -> Iterable[Output]:
 
 def _failed(
     state: BrokerState, request: Command, peer: Peer, error: RocketMQError
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     """Say why a record was not stored."""
     if isinstance(error, DiskFull):
         code = ResponseCode.SERVICE_NOT_AVAILABLE

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from downrange.server.broker.handlers.answers import refuse, succeed
+from downrange.server.broker.handlers.answers import ensure_group, ensure_topic, refuse, succeed
 from downrange.server.broker.store_message import CLIENT_FLAGS, join_properties, store_message
 from downrange.server.broker.tables.topic_table import READ_WRITE, WRITE
-from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
+from downrange.server.outputs import LateReply, Output, Peer, Reply, StorePending, refusal
 from downrange.wire.codes import RequestCode, ResponseCode, SysFlag
 from downrange.wire.command import Command
 from downrange.wire.headers import SendBackRequest
@@ -30,7 +30,7 @@ from downrange.wire.records import MAGIC_V1
 from downrange.wire.system_names import FAQ, dead_letter_topic, retry_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.errors import RocketMQError
     from downrange.server.broker.handlers.answers import Handler
@@ -43,19 +43,20 @@ _KEPT_FLAGS: Final = CLIENT_FLAGS | int(SysFlag.BORN_HOST_V6)
 _FIRST_LEVEL: Final = 3
 
 
-def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = SendBackRequest.from_fields(request.fields)
-    group = state.groups.get_or_create(header.group, state.options, now_ms)
+    outputs: list[Output] = []
+    group = ensure_group(state, header.group, now_ms, outputs)
     if group is None:
         remark = f"subscription group not exist, {header.group} {FAQ}"
         return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if group.retry_queue_nums <= 0:
-        return succeed()
-    topic = retry_topic(header.group)
-    config = state.topics.ensure(topic, group.retry_queue_nums, READ_WRITE, now_ms)
+        return [*outputs, *succeed()]
+    topic, queues = retry_topic(header.group), group.retry_queue_nums
+    config = ensure_topic(state, topic, queues, READ_WRITE, now_ms, outputs)
     if not config.perm & WRITE:
         remark = f"the topic[{topic}] sending message is forbidden"
-        return refuse(ResponseCode.NO_PERMISSION, remark)
+        return [*outputs, *refuse(ResponseCode.NO_PERMISSION, remark)]
     message = state.store.find_record(header.offset)
     # Access is granted by the topic that the request names, so it must be the message's own; one
     # that was given back before lies in the group's retry topic.
@@ -65,13 +66,13 @@ def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
         or (header.origin_topic and message.topic not in (header.origin_topic, topic))
     ):
         remark = f"look message by offset failed, {header.offset}"
-        return refuse(ResponseCode.SYSTEM_ERROR, remark)
+        return [*outputs, *refuse(ResponseCode.SYSTEM_ERROR, remark)]
     properties = message.properties()
-    retry = _retry(state, message, properties, header, group, now_ms)
+    retry = _retry(state, message, properties, header, group, now_ms, outputs)
     on_stored = partial(_answer, request, peer)
     # Java does not wait for the flush. But the consumer commits its offset behind the message.
     refused = store_message(state, retry, properties, now_ms, on_stored, is_flush_awaited=True)
-    return () if refused is None else (Reply(refused),)
+    return [*outputs, StorePending() if refused is None else Reply(refused)]
 
 
 def _retry(
@@ -81,6 +82,7 @@ def _retry(
     header: SendBackRequest,
     group: GroupConfig,
     now_ms: int,
+    outputs: list[Output],
 ) -> Record:
     """Return what is stored of a message that was given back; `properties` are made fit for it."""
     properties.setdefault(PropertyKey.RETRY_TOPIC, message.topic)
@@ -91,7 +93,7 @@ def _retry(
         times_max = group.retry_max_times
     if message.reconsume_times >= times_max or header.delay_level < 0:
         topic, queue_id = dead_letter_topic(header.group), 0
-        state.topics.ensure(topic, 1, READ_WRITE, now_ms)
+        ensure_topic(state, topic, 1, READ_WRITE, now_ms, outputs)
         level = 0
     else:
         topic = retry_topic(header.group)
@@ -114,7 +116,7 @@ def _retry(
 
 def _answer(
     request: Command, peer: Peer, error: RocketMQError | None, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     code = ResponseCode.SYSTEM_ERROR
     answer = Command(0) if error is None else refusal(code, str(error))
     return (LateReply(peer.number, request, answer),)

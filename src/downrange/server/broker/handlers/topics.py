@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from downrange.server.broker.handlers.answers import refuse, succeed
+from downrange.server.broker.handlers.answers import refuse, succeed, succeed_when_saved
 from downrange.server.broker.handlers.pages import page
 from downrange.server.broker.queues import count_since, queues_of, stored_ms
 from downrange.wire.bodies import (
@@ -53,7 +53,7 @@ from downrange.wire.system_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
@@ -71,7 +71,7 @@ _MINUTE_MS: Final = 60_000
 # ---- creating ----------------------------------------------------------------------------------
 
 
-def _create(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _create(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = CreateTopicRequest.from_fields(request.fields)
     wanted = TopicConfig(
         topic_name=header.topic,
@@ -87,12 +87,12 @@ def _create(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> It
     if refused is not None:
         return refused
     _put(state, wanted, now_ms)
-    return succeed()
+    return succeed_when_saved(state)
 
 
 def _create_several(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     wanted = decode_body(TopicListBody, request.body).topic_config_list
     for config in wanted:  # all or none
         refused = _check(state, config)
@@ -100,7 +100,7 @@ def _create_several(
             return refused
     for config in wanted:
         _put(state, config, now_ms)
-    return succeed()
+    return succeed_when_saved(state)
 
 
 def _check(state: BrokerState, wanted: TopicConfig) -> list[Output] | None:
@@ -168,7 +168,7 @@ def _put(state: BrokerState, wanted: TopicConfig, now_ms: int) -> None:
 # ---- deleting ----------------------------------------------------------------------------------
 
 
-def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     topic = request.fields.get("topic", "")
     if not topic.strip():
         return refuse(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
@@ -180,14 +180,14 @@ def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> It
         state.offsets.delete_topic(topic)
         state.store.drop_topic(topic)
         state.is_checkpoint_wanted = True  # else recovery finds the topic's records again
-        state.held_pulls.checked_ms = 0  # pulls that wait for it are looked at with the next tick
-    return succeed()
+        state.held_pulls.checked_ms = 0  # the next tick answers the pulls that wait for it
+    return succeed_when_saved(state)
 
 
 # ---- describing --------------------------------------------------------------------------------
 
 
-def _list(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _list(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = AllTopicsRequest.from_fields(request.fields)
     table = state.topics.table()
     table.topic_config_table = page(
@@ -202,7 +202,7 @@ def _list(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iter
     return succeed(AllTopicsReply(total_topic_num=len(state.topics)), body)
 
 
-def _describe(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _describe(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     topic = TopicConfigRequest.from_fields(request.fields).topic
     config = state.topics.get(topic)
     if config is None:
@@ -210,7 +210,7 @@ def _describe(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> 
     return succeed(body=config.encode())
 
 
-def _list_own(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _list_own(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     names = {*BROKER_SYSTEM_TOPICS, *_own_topics(state)}
     names |= {
         config.topic_name for config in state.topics if is_broker_system_topic(config.topic_name)
@@ -218,7 +218,7 @@ def _list_own(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> 
     return succeed(body=TopicNamesBody(topic_list=sorted(names)).encode())
 
 
-def _measure(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
+def _measure(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     topic = TopicStatsRequest.from_fields(request.fields).topic
     config = state.topics.get(topic)
     if config is None:
@@ -236,7 +236,7 @@ def _measure(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> I
 
 def _list_readers(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
-) -> Iterable[Output]:
+) -> Sequence[Output]:
     topic = TopicConsumersRequest.from_fields(request.fields).topic
     connected = [
         group.name

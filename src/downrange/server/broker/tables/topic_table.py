@@ -178,8 +178,13 @@ class TopicTable:
         )
 
 
-def create_system_topics(topics: TopicTable, options: BrokerOptions, now_ms: int) -> None:
-    """Create what a broker has from the start (Java: the constructor of TopicConfigManager)."""
+def create_system_topics(topics: TopicTable, options: BrokerOptions, now_ms: int) -> bool:
+    """Create the topics that every broker has (Java: the constructor of TopicConfigManager).
+
+    Returns:
+        Whether one was missing.
+    """
+    count = len(topics)
     wanted = [
         (SELF_TEST_TOPIC, 1, READ_WRITE),
         (BENCHMARK_TOPIC, 1024, READ_WRITE),
@@ -198,3 +203,4 @@ def create_system_topics(topics: TopicTable, options: BrokerOptions, now_ms: int
         wanted.append((TRACE_TOPIC, 1, READ_WRITE))
     for topic, queues, perm in wanted:
         topics.ensure(topic, queues, perm, now_ms)
+    return len(topics) > count

@@ -6,9 +6,9 @@ import pytest
 
 from downrange.errors import DiskFull, MissingField
 from downrange.options import BrokerOptions
-from downrange.server.broker.handlers.recall import HANDLERS
+from downrange.server.broker.broker import HANDLERS
 from downrange.server.broker.scheduled.timed_messages import recall_handle_of
-from downrange.server.outputs import LateReply, Peer, Reply
+from downrange.server.outputs import STORE_PENDING, LateReply, Peer, Reply
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.recall_handles import RecallHandle
@@ -31,7 +31,7 @@ def ask(world: World, handle: str, topic: str = "T", **fields: str) -> Command:
     fields = {"topic": topic, "recallHandle": handle, "producerGroup": "pg", **fields}
     request = Command(int(RequestCode.RECALL_MESSAGE), fields)
     outputs = list(HANDLERS[request.code](world.state, request, PEER, world.now_ms))
-    if not outputs:
+    if outputs == list(STORE_PENDING):
         world.outputs.clear()
         world.commit()
         (late,) = world.outputs
