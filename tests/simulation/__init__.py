@@ -1,5 +1,5 @@
-"""Stories of a broker in a world made of one seed: clock, threads, network and disk are simulated.
+"""Runs of a broker with a simulated clock, network, disk and threads, all driven by one seed.
 
-All the rest is real: connections, dispatching, the run of a broker with its flushing and saving,
-the broker itself and its store.
+Everything else is the real code: connections, dispatcher, broker loop with its flushes and saved
+tables, the broker and its store.
 """

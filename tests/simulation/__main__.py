@@ -1,4 +1,4 @@
-"""The command line of the simulation: tell stories for a time, or one of them again."""
+"""The command line of the simulation: run new seeds for a time, or repeat one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: How much of a story that ends badly is printed.
+#: How many lines of a failed run are printed.
 _LINES_SHOWN = 60
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell stories; return 1 when one ended badly."""
+    """Run one seed after the other; return 1 if a run fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to go on")
-    parser.add_argument("--seed", type=int, help="of the first story; any, unless given")
-    parser.add_argument("--whole", action="store_true", help="print every line of each story")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to start new runs")
+    parser.add_argument("--seed", type=int, help="of the first run; random if not given")
+    parser.add_argument("--whole", action="store_true", help="print every line of each run")
     options = parser.parse_args(arguments)
     first = seed = SystemRandom().randrange(2**32) if options.seed is None else options.seed
     end = time.monotonic() + options.seconds
@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if time.monotonic() >= end:
             break
     count = seed - first
-    print(f"{count} stories of a broker, seeds {first} to {seed - 1}: all well")
-    print(f"the last one: {world.fingerprint()}")
+    print(f"{count} runs of a broker, seeds {first} to {seed - 1}: all passed")
+    print(f"fingerprint of the last run: {world.fingerprint()}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Those who manage a broker: topics come and go, groups come."""
+"""Administrators: they create and delete topics, and create groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import CreateTopicRequest, DeleteTopicRequest, SendReply
 from downrange.wire.ids import parse_offset_id
-from tests.simulation.clients import Client, Story
+from tests.simulation.clients import Client, Scenario
 from tests.simulation.ledger import Place
 from tests.simulation.names import properties_of
 
@@ -21,20 +21,20 @@ _TEMPORARY = tuple(f"temporary-{number}" for number in range(2))
 
 
 class Administrator(Client):
-    """Creates and deletes topics, makes use of them in between, and creates groups."""
+    """Creates, uses and deletes topics, and creates groups."""
 
-    def __init__(self, story: Story, name: str) -> None:
-        super().__init__(story, name)
+    def __init__(self, scenario: Scenario, name: str) -> None:
+        super().__init__(scenario, name)
         self._groups = 0
 
     async def work(self) -> None:
-        """Do one of these."""
-        random = self.story.random
+        """Create a group, or create or delete a topic."""
+        random = self.scenario.random
         if random.random() < 0.3:
             await self._create_group()
             return
         topic = random.choice(_TEMPORARY)
-        if topic in self.story.ledger.topics:
+        if topic in self.scenario.ledger.topics:
             await self._delete(topic)
         else:
             await self.create(topic, 3)
@@ -46,20 +46,20 @@ class Administrator(Client):
         group = f"group-{self._groups}"
         body = GroupConfig(group_name=group).encode()
         code = int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
-        await self._insist(lambda: Command(code, body=body))
-        self.story.ledger.groups.add(group)
+        await self._call_until_done(lambda: Command(code, body=body))
+        self.scenario.ledger.groups.add(group)
 
     async def create(self, topic: str, queues: int) -> None:
         """Create a topic."""
         header = CreateTopicRequest(
             topic=topic, default_topic="", read_queue_nums=queues, write_queue_nums=queues, perm=6
         )
-        self.story.ledger.deleted.discard(topic)
-        await self._insist(lambda: request_command(header))
-        self.story.ledger.topics[topic] = queues
+        self.scenario.ledger.deleted.discard(topic)
+        await self._call_until_done(lambda: request_command(header))
+        self.scenario.ledger.topics[topic] = queues
 
     async def _use(self, topic: str) -> None:
-        for number in range(self.story.random.randrange(4)):
+        for number in range(self.scenario.random.randrange(4)):
             body = self.body()
             header = self.send_header(topic, 0, properties_of(body))
             reply = await self.call(request_command(header, body, code=RequestCode.SEND_MESSAGE_V2))
@@ -68,17 +68,17 @@ class Administrator(Client):
             sent = SendReply.from_fields(reply.fields)
             assert sent.queue_offset == number, "messages of a deleted topic are back"
             log_offset = parse_offset_id(sent.msg_id).log_offset
-            self.story.ledger.places.append(
+            self.scenario.ledger.places.append(
                 Place(body=body, topic=topic, queue_id=0, offset=number, log_offset=log_offset)
             )
 
     async def _delete(self, topic: str) -> None:
-        self.story.ledger.forget_topic(topic)
-        await self._insist(lambda: request_command(DeleteTopicRequest(topic=topic)))
-        self.story.ledger.deleted.add(topic)
+        self.scenario.ledger.drop_topic(topic)
+        await self._call_until_done(lambda: request_command(DeleteTopicRequest(topic=topic)))
+        self.scenario.ledger.deleted.add(topic)
 
-    async def _insist(self, make: Callable[[], Command]) -> None:
-        """Ask until it is done."""
+    async def _call_until_done(self, make: Callable[[], Command]) -> None:
+        """Repeat a request until it succeeds."""
         while True:
             reply = await self.call(make())
             if reply is not None and reply.code == ResponseCode.SUCCESS:

@@ -1,7 +1,7 @@
-"""Clients: each does one thing again and again, and tells the ledger what it was promised.
+"""Clients: each repeats one kind of work, and records in the ledger what the broker promised.
 
-A body begins with its message's tag, and no two messages have the same. Who gets no answer tries
-again, so messages may be stored twice; who gets one believes it.
+A body begins with its message's tag, and every message has another body. A request without an
+answer is repeated, so messages may be stored twice; an answer is a promise.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ AUTO_TOPICS = tuple(f"auto-{number}" for number in range(3))
 QUEUES = 2
 
 
-class Story(Protocol):
-    """What clients need of the world."""
+class Scenario(Protocol):
+    """What clients use of the `World` that they run in."""
 
     loop: VirtualLoop
     random: Random
@@ -41,62 +41,64 @@ class Story(Protocol):
 
     @property
     def network(self) -> Network:
-        """Leads to the broker."""
+        """The connections to the broker."""
         ...
 
     def note(self, text: str) -> None:
-        """Write a line of the story."""
+        """Add a line to the log of the run."""
         ...
 
 
 class Client(ABC):
-    """What all of them share.
+    """The base of all clients.
 
     Attributes:
-        attempts: How often the last message was sent before it was acknowledged.
+        attempts: How many times the last message was sent until it was acknowledged.
     """
 
-    def __init__(self, story: Story, name: str) -> None:
-        self.story = story
+    def __init__(self, scenario: Scenario, name: str) -> None:
+        self.scenario = scenario
         self.name = name
         self.attempts = 0
         self._made = 0
-        self._caller = Caller(story.network, self._asked, self._greeting)
+        self._caller = Caller(scenario.network, self._on_request, self._first_commands)
 
     async def run(self) -> None:
-        """Work until the story is over."""
-        while not self.story.is_over:
+        """Work until the run is over."""
+        while not self.scenario.is_over:
             await self.work()
             await self.rest()
 
     @abstractmethod
     async def work(self) -> None:
-        """Do one thing."""
+        """Do one piece of work."""
 
     async def rest(self, most: float = 0.4) -> None:
-        """Wait for a moment."""
-        await asyncio.sleep(self.story.random.uniform(0.001, most))
+        """Sleep for a random time."""
+        await asyncio.sleep(self.scenario.random.uniform(0.001, most))
 
     def body(self) -> bytes:
-        """Return a new body, and have it noted."""
+        """Return a new body, and record it in the ledger."""
         self._made += 1
-        tag = self.story.random.choice("AB")
-        padding = "." * self.story.random.choice((0, 10, 300, 1500))
+        tag = self.scenario.random.choice("AB")
+        padding = "." * self.scenario.random.choice((0, 10, 300, 1500))
         body = f"{tag} {self.name}-{self._made}{padding}".encode()
-        self.story.ledger.tried.add(body)
+        self.scenario.ledger.tried.add(body)
         return body
 
     async def call(self, command: Command, seconds: float = 8.0) -> Command | None:
-        """Ask once; None when nobody knows what became of it."""
+        """Send a request once; return None if its outcome is unknown."""
         try:
             reply = await self._caller.call(command, seconds)
         except Lost as error:
-            self.story.note(f"{self.name} {command.code}: {error}")
+            self.scenario.note(f"{self.name} {command.code}: {error}")
             return None
-        self.story.note(f"{self.name} {command.code}: {reply.code} {reply.remark or ''}")
+        self.scenario.note(f"{self.name} {command.code}: {reply.code} {reply.remark or ''}")
         return reply
 
-    async def insist(self, header: SendRequestV2, body: bytes, code: RequestCode) -> SendReply:
+    async def send_until_acknowledged(
+        self, header: SendRequestV2, body: bytes, code: RequestCode
+    ) -> SendReply:
         """Send until it is acknowledged."""
         self.attempts = 0
         while True:
@@ -109,7 +111,7 @@ class Client(ABC):
                 assert header.topic in AUTO_TOPICS, reply.remark
                 header.queue_id = 0
             elif reply is not None:
-                assert reply.code in _PATIENCE, f"{reply.code}: {reply.remark}"
+                assert reply.code in _RETRY_CODES, f"{reply.code}: {reply.remark}"
             await self.rest(1.0)
 
     def send_header(self, topic: str, queue_id: int, properties: dict[str, str]) -> SendRequestV2:
@@ -121,19 +123,19 @@ class Client(ABC):
             default_topic_queue_nums=QUEUES,
             queue_id=queue_id,
             sys_flag=0,
-            born_timestamp=self.story.loop.wall_clock_ms(),
+            born_timestamp=self.scenario.loop.wall_clock_ms(),
             flag=0,
             properties=encode_properties(properties),
         )
 
-    def _asked(self, request: Command) -> None:
-        """Hear what the broker asks; most have nothing to say to it."""
+    def _on_request(self, request: Command) -> None:
+        """Handle a request of the broker; most clients ignore it."""
         return
 
-    def _greeting(self) -> list[Command]:
-        """Return what is said first on a connection."""
+    def _first_commands(self) -> list[Command]:
+        """Return the commands to send first on every new connection."""
         return []
 
 
-#: No message is stored now, or maybe not durably: try again.
-_PATIENCE = (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SERVICE_NOT_AVAILABLE)
+#: The message is not stored, or may not be durable: repeat it.
+_RETRY_CODES = (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SERVICE_NOT_AVAILABLE)

@@ -1,4 +1,4 @@
-"""An event loop whose time passes only when nobody has anything to do."""
+"""An event loop with simulated time, which passes only while no callback is ready."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def select(self, timeout: float | None) -> list[Any]:
         """Let time pass until the next callback is due."""
-        assert timeout is not None, "everybody waits for somebody else"
+        assert timeout is not None, "deadlock: no callback is scheduled"
         self._now += timeout
         return []
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """Do nothing: there are no sockets."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps who would have to be woken."""
+        """Do nothing: the loop never blocks."""
 
 
 class Threads:
-    """Stands in for an executor: work is done some time later, all at once.
+    """An executor whose calls run in the event loop, after a simulated delay.
 
     Args:
-        loop: Whose time it takes.
-        random: Says how long; a disk is slow now and then.
+        loop: The simulated clock.
+        random: Decides on the delays; some are as long as those of a slow disk.
     """
 
     def __init__(self, loop: VirtualLoop, random: Random) -> None:
@@ -57,13 +57,13 @@ class Threads:
         self._waiting: dict[Future[Any], None] = {}
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have something done."""
+        """Schedule a call."""
         future: Future[Any] = Future()
         self._waiting[future] = None
         slowness = self._random.random()
         delay = self._random.uniform(0.0002, 0.005)
         if slowness < 0.02:
-            delay = self._random.uniform(1, 4)  # longer than anybody waits for a flush
+            delay = self._random.uniform(1, 4)  # longer than `flush_timeout`
         elif slowness < 0.1:
             delay = self._random.uniform(0.05, 0.8)
         self._loop.call_later(delay, self._do, future, work, arguments)
@@ -73,7 +73,7 @@ class Threads:
         self, future: Future[Any], work: Callable[..., Any], arguments: tuple[Any, ...]
     ) -> None:
         if future not in self._waiting:
-            return  # its process is dead
+            return  # its process has ended
         del self._waiting[future]
         if not future.set_running_or_notify_cancel():
             return
@@ -82,13 +82,13 @@ class Threads:
         except BaseException as error:
             future.set_exception(error)
 
-    def die(self, error: Exception) -> None:
-        """Let nothing be done any more; whoever waits hears of the error."""
+    def fail_all(self, error: Exception) -> None:
+        """Drop all scheduled calls; their futures get the error."""
         waiting, self._waiting = self._waiting, {}
         for future in waiting:
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
 
     def shutdown(self) -> None:
-        """Nothing is left to do."""
+        """Check that no call is left."""
         assert not self._waiting

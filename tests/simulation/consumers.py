@@ -1,4 +1,4 @@
-"""Those who read: each one queue, for ever."""
+"""Consumers: each reads one queue, for ever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from downrange.wire.headers import (
     SendBackRequest,
 )
 from downrange.wire.records import decode_records
-from tests.simulation.clients import MAIN_TOPIC, Client, Story
+from tests.simulation.clients import MAIN_TOPIC, Client, Scenario
 
 if TYPE_CHECKING:
     from downrange.wire.records import Record
@@ -31,31 +31,31 @@ _PULL_CODES = (
 
 
 class Consumer(Client):
-    """Reads one queue for ever, from where its group has come to.
+    """Reads one queue for ever, starting at the offset of its group.
 
     Args:
-        story: The story.
+        scenario: The run.
         name: Its group.
-        queue: What it reads.
+        queue: The topic and queue to read.
         tags: Its filter.
-        reader: What the ledger knows it as.
-        is_returning: Whether it gives messages back now and then.
+        reader: Its key in `Ledger.seen`.
+        sends_back: Whether it sends some messages back.
     """
 
     def __init__(
         self,
-        story: Story,
+        scenario: Scenario,
         name: str,
         queue: tuple[str, int],
         *,
         tags: str = "*",
         reader: str = "*",
-        is_returning: bool = False,
+        sends_back: bool = False,
     ) -> None:
-        super().__init__(story, name)
+        super().__init__(scenario, name)
         self.tags = tags
         self.reader = reader
-        self.is_returning = is_returning
+        self.sends_back = sends_back
         self._topic, self._queue_id = queue
         self._offset: int | None = None
 
@@ -68,7 +68,7 @@ class Consumer(Client):
     async def work(self) -> None:
         """Pull once."""
         if not self._caller.is_connected:
-            self._offset = None  # what it read may be gone: begin where its group is
+            self._offset = None  # a crash may have lost messages: start at the offset of the group
         if self._offset is None:
             self._offset = await self._committed()
             return
@@ -76,42 +76,44 @@ class Consumer(Client):
         if reply is None:
             return
         records = self._take(reply, self._offset)
-        if records and self.is_returning and self.story.random.random() < 0.1:
-            await self._give_back(self.story.random.choice(records))
+        if records and self.sends_back and self.scenario.random.random() < 0.1:
+            await self._send_back(self.scenario.random.choice(records))
 
     def _take(self, reply: Command, offset: int) -> list[Record]:
-        """Look at what came, and note where to go on."""
+        """Check the messages, and keep the next offset."""
         code = reply.code
         if code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER):
-            assert self._topic != MAIN_TOPIC, reply.remark  # others may not be there yet
+            assert self._topic != MAIN_TOPIC, reply.remark  # other topics may not exist yet
             return []
         assert code in _PULL_CODES, f"{code}: {reply.remark}"
         self._offset = PullReply.from_fields(reply.fields).next_begin_offset
-        if code == ResponseCode.PULL_OFFSET_MOVED:  # by retention alone
-            assert self._offset > offset, f"{self.name} had read to {offset}, not {self._offset}"
+        if code == ResponseCode.PULL_OFFSET_MOVED:  # only retention may cause it
+            assert self._offset > offset, (
+                f"{self.name} read up to {offset}, moved to {self._offset}"
+            )
         records = decode_records(reply.body)
         offsets = [record.queue_offset for record in records]
         if self.tags == "*" and code == ResponseCode.SUCCESS:
             assert offsets == list(range(offset, self._offset))
         assert offsets == sorted(set(offsets))
         for record in records:
-            self.story.ledger.saw(self.reader, record)
+            self.scenario.ledger.on_message(self.reader, record)
         return records
 
-    async def _give_back(self, record: Record) -> None:
-        """Ask for a message to be delivered again, by way of the group's retry topic."""
+    async def _send_back(self, record: Record) -> None:
+        """Have a message delivered again, through the group's retry topic."""
         header = SendBackRequest(
             offset=record.log_offset,
             group=self.name,
-            delay_level=self.story.random.choice((0, 1)),
+            delay_level=self.scenario.random.choice((0, 1)),
             origin_topic=self._topic,
         )
         reply = await self.call(request_command(header))
         if reply is not None and reply.code == ResponseCode.SUCCESS:
-            self.story.ledger.returned[record.body] = record.log_offset
+            self.scenario.ledger.returned[record.body] = record.log_offset
 
-    def _greeting(self) -> list[Command]:
-        """Join the group, as all do who give messages back: so there is a topic for these."""
+    def _first_commands(self) -> list[Command]:
+        """Join the group: this creates the retry topic that sent-back messages need."""
         member = ConsumerMember(group_name=self.name)
         body = HeartbeatBody(
             client_id=f"{self._topic}-{self._queue_id}", consumer_data_set=[member]

@@ -1,4 +1,4 @@
-"""A disk with bad days, which are the same for the same seed."""
+"""A disk with faults that the seed determines: lost power, no space, wrong free space."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from downrange.store.files import MemoryFiles, PowerLost, Write
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: More than a story ever writes.
+#: More than a run ever writes.
 CAPACITY = 1 << 40
 
 
 class Disk(MemoryFiles):
-    """Files in memory that tell when power is lost.
+    """Files in memory that report a power loss.
 
     Args:
-        on_power_lost: Hears that it was, every time somebody tries to go on.
+        on_power_lost: Called for every access after power was lost.
 
     Attributes:
-        is_honest: Whether `space` tells that the disk is full.
-        bytes_missing: What is taken away while it is full.
+        reports_full: Whether `space` reports that the disk is full.
+        bytes_missing: How many bytes of the capacity are taken away.
     """
 
     def __init__(self, on_power_lost: Callable[[], None]) -> None:
         super().__init__(capacity=CAPACITY)
         self._on_power_lost = on_power_lost
-        self.is_honest = True
+        self.reports_full = True
         self.bytes_missing = 0
 
-    def fill(self, bytes_left: int, *, is_honest: bool) -> None:
+    def fill(self, bytes_left: int, *, reports_full: bool) -> None:
         """Leave little space."""
-        self.is_honest = is_honest
+        self.reports_full = reports_full
         self.bytes_missing += self.capacity - bytes_left
         self.capacity = bytes_left
 
-    def make_room(self) -> None:
-        """Give all space back."""
+    def free_space(self) -> None:
+        """Restore the whole capacity."""
         self.capacity += self.bytes_missing
         self.bytes_missing = 0
 
@@ -47,11 +47,11 @@ class Disk(MemoryFiles):
         return self.bytes_missing > 0
 
     def space(self) -> tuple[int, int]:
-        """Say what is free, or lie."""
-        return (self.capacity if self.is_honest else CAPACITY), CAPACITY
+        """Return the free space, which is wrong unless `reports_full`."""
+        return (self.capacity if self.reports_full else CAPACITY), CAPACITY
 
     def step(self) -> None:
-        """Count what is about to be done."""
+        """Count one access; power may be lost here."""
         try:
             super().step()
         except PowerLost:
@@ -59,8 +59,8 @@ class Disk(MemoryFiles):
             raise
 
     def write_durably(self, writes: Sequence[Write]) -> None:
-        """Write in an order that does not depend on where objects lie in memory."""
+        """Write in the order of paths, which does not depend on object addresses."""
         super().write_durably(sorted(writes, key=lambda write: write.path))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is open."""

@@ -1,4 +1,4 @@
-"""What the broker promised, and whether it holds."""
+"""The promises of the broker, and the checks that they hold."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from downrange.wire.records import Record
 
 
-#: How many messages are looked up by key in every check.
-_LOOKED_UP = 40
+#: How many messages every check looks up by key.
+_LOOKUPS = 40
 
 
 @dataclass(slots=True, kw_only=True)
 class Place:
-    """Where an acknowledged message is."""
+    """The position of an acknowledged message."""
 
     body: bytes
     topic: str
@@ -30,20 +30,21 @@ class Place:
 
 
 class Ledger:
-    """All promises of one story.
+    """All promises of one run.
 
     Attributes:
-        delivery: By body: where messages in the log are that consumers must see, sooner or later.
-        places: Messages that must be found where the broker said they are.
-        tried: Bodies that somebody tried to send.
-        due_ms: By body: before this time nobody may see it.
-        forbidden: Bodies that nobody may see: rolled back, or taken back.
-        returned: By body: where messages were that a consumer gave back, and must see again.
-        topics: Topics that there must be, with their number of queues.
-        deleted: Topics that there must not be.
-        groups: Consumer groups that there must be.
-        seen: Bodies that consumers saw: "*" all of them, "A" those who want this tag, and "again"
-            those who read what was given back.
+        delivery: Messages that must be delivered: body -> position in the log.
+        places: Messages that must be found at the position that the broker returned.
+        tried: Bodies of all messages that were sent, acknowledged or not.
+        due_ms: Body -> the time before which it must not be delivered.
+        forbidden: Bodies that must not be delivered: rolled back, or recalled.
+        returned: Messages that a consumer sent back, and must get again: body -> position in the
+            log.
+        topics: Topics that must exist, with their number of queues.
+        deleted: Topics that must not exist.
+        groups: Consumer groups that must exist.
+        seen: Bodies that were delivered, by reader: "*" to consumers of all tags, "A" to those of
+            this tag, "again" to those of the retry topic.
     """
 
     def __init__(self) -> None:
@@ -58,47 +59,50 @@ class Ledger:
         self.groups: set[str] = set()
         self.seen: dict[str, set[bytes]] = {}
 
-    # ---- what clients tell ----
+    # ---- called by clients ----
 
-    def saw(self, reader: str, record: Record) -> None:
-        """Hear what a consumer got."""
+    def on_message(self, reader: str, record: Record) -> None:
+        """Check and record a delivered message."""
         body = record.body
-        assert body in self.tried, f"nobody sent {body!r}"
-        assert body not in self.forbidden, f"{body!r} was rolled back or taken back"
+        assert body in self.tried, f"{body!r} was never sent"
+        assert body not in self.forbidden, f"{body!r} was rolled back or recalled"
         assert record.is_intact
         early_ms = self.due_ms.get(body, 0) - record.store_ms
         assert early_ms <= 0, f"{body!r} came {early_ms} ms early"
         self.seen.setdefault(reader, set()).add(body)
 
     def forbid(self, body: bytes) -> None:
-        """Hear that nobody may see a message."""
-        assert body not in self.seen.get("*", set()), f"{body!r} was seen"
+        """Record that a message must not be delivered."""
+        assert body not in self.seen.get("*", set()), f"{body!r} was delivered"
         self.forbidden.add(body)
 
-    def forget_topic(self, topic: str) -> None:
-        """Hear that somebody wants a topic deleted: its messages may go."""
+    def drop_topic(self, topic: str) -> None:
+        """Drop the promises of a topic that is about to be deleted."""
         self.topics.pop(topic, None)
         self.places = [place for place in self.places if place.topic != topic]
 
-    # ---- what the story knows ----
+    # ---- called by the world ----
 
-    def forget_from(self, log_offset: int) -> None:
-        """Hear that power was lost before the log was durable, and nobody had promised it was."""
-        self.returned.clear()  # nobody knows where they are in the log
-        # The first one to send to a topic waits until it is saved, the second one does not.
+    def drop_from(self, log_offset: int) -> None:
+        """Drop promises beyond a position: power was lost, and "async" promises no durability."""
+        self.returned.clear()  # their new positions in the log are unknown
+        # The first send to a topic waits until the topic is saved, the second one does not.
         self.topics = {name: count for name, count in self.topics.items() if "auto" not in name}
         self.places = [place for place in self.places if place.log_offset < log_offset]
         self.delivery = {body: at for body, at in self.delivery.items() if at < log_offset}
 
-    def forget_before(self, log_offset: int) -> None:
-        """Hear that retention dropped the log's front; a crash may bring parts of it back."""
+    def drop_before(self, log_offset: int) -> None:
+        """Drop promises before a position: retention removed this part of the log.
+
+        A crash may bring parts of it back.
+        """
         self.places = [place for place in self.places if place.log_offset >= log_offset]
         self.delivery = {body: at for body, at in self.delivery.items() if at >= log_offset}
         self.returned = {body: at for body, at in self.returned.items() if at >= log_offset}
 
-    def unseen(self, state: BrokerState) -> list[str]:
-        """Return what consumers still have to see."""
-        self.forget_before(state.store.log.first)
+    def undelivered(self, state: BrokerState) -> list[str]:
+        """Return the messages that are still to be delivered."""
+        self.drop_before(state.store.log.first)
         missing = set(self.delivery)
         everything = missing - self.seen.get("*", set())
         tagged = {body for body in missing if body.startswith(b"A")} - self.seen.get("A", set())
@@ -106,8 +110,8 @@ class Ledger:
         return sorted(body.decode().rstrip(".") for body in everything | tagged | again)
 
     def check(self, state: BrokerState) -> None:
-        """Compare all promises with the broker."""
-        self.forget_before(state.store.log.first)
+        """Compare all promises with the broker's state."""
+        self.drop_before(state.store.log.first)
         self._check_tables(state)
         self._check_places(state)
         check_queues(state)
@@ -130,20 +134,20 @@ class Ledger:
             assert units[0].log_offset == place.log_offset, place
             record = decode_record(state.store.read(units[0]))
             assert record.body == place.body, place
-        for place in self.places[-_LOOKED_UP:]:
+        for place in self.places[-_LOOKUPS:]:
             key = name_of(place.body)
             found = state.store.find(place.topic, key, begin_ms=0, end_ms=2**62, found_max=64)
             assert place.log_offset in found.log_offsets, f"{place} is not found by {key}"
 
 
 def check_queues(state: BrokerState) -> None:
-    """Find every record of the log in its queue, and nothing else, without a gap."""
+    """Check that the queues index every record of the log, without gaps, and nothing else."""
     store = state.store
     counts: dict[tuple[str, int], int] = {}
     for record in store.log.walk(store.log.first):
         queue = store.queue(record.topic, record.queue_id)
         if not queue.min_offset <= record.queue_offset < queue.max_offset:
-            continue  # of a topic that was deleted, and maybe made again
+            continue  # its topic was deleted, and maybe created again
         (unit,) = queue.units(record.queue_offset, 1)
         if unit.log_offset == record.log_offset:
             key = (record.topic, record.queue_id)
@@ -156,4 +160,4 @@ def check_queues(state: BrokerState) -> None:
             found = (record.topic, record.queue_id, record.queue_offset)
             assert found == (topic, queue_id, offset)
     halves, ops = store.queue(HALF_TOPIC, 0), store.queue(HALF_DONE_TOPIC, 0)
-    assert ops.max_offset <= halves.max_offset, "more halves were ended than begun"
+    assert ops.max_offset <= halves.max_offset, "more half messages ended than began"

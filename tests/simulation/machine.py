@@ -1,4 +1,4 @@
-"""The machine that a broker runs on: it is started, stopped, killed, and loses power."""
+"""The machine that a broker runs on: it can be started, stopped and killed, and lose power."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from downrange.server.outputs import OnReply, Output, Peer
     from downrange.wire.command import Command
 
-#: Files so small that a story crosses from one to the next.
+#: Small files, so that a run crosses from one to the next.
 SIZES = StoreOptions(
     log_segment_bytes=64 * 1024,
     queue_segment_units=50,
@@ -38,9 +38,9 @@ SIZES = StoreOptions(
     queue_memory_units=40,
     key_memory_entries=90,
 )
-#: By level.
+#: Delay levels.
 DELAYS_MS = {1: 1_000, 2: 3_000, 3: 10_000}
-#: Time spans so short that a story sees all of it.
+#: Short intervals, so that all of them pass during a run.
 OPTIONS = BrokerOptions(
     flush_timeout=1.0,
     checkpoint_interval=2.0,
@@ -51,7 +51,7 @@ OPTIONS = BrokerOptions(
     transaction_checks_max=1000,
     message_bytes_max=8 * 1024,
 )
-#: Nothing goes by age: a story takes minutes.
+#: No segment is dropped because of its age: a run takes minutes.
 RETENTION = RetentionOptions(keep_hours=1.0, disk_used_max=0.8, disk_used_full=0.8)
 _HOST = StoreHost.of("10.0.0.2", 10911)
 _IDENTITY = BrokerIdentity(
@@ -68,23 +68,23 @@ class Machine:
 
     Args:
         loop: Its clock.
-        random: Decides how long things take, and what a disk keeps.
+        random: Decides how long calls take, and what the disk keeps after a power loss.
         flush: How sends are acknowledged.
 
     Attributes:
-        disk: Survives everything.
-        network: Leads to it.
+        disk: The same through all restarts.
+        network: The connections to it.
         dispatcher: Takes connections while the broker serves, else None.
-        recovered_to: Where the log ended when it was last opened.
-        retained_from: Where the log began when the last process died.
-        died: Set when power was lost in the middle of something; `bury` it then.
+        recovered_to: The end of the log when it was last opened.
+        retained_from: The begin of the log when the last process ended.
+        power_lost: Set when power was lost during an access; call `end_process` then.
     """
 
     def __init__(self, loop: VirtualLoop, random: Random, flush: FlushMode) -> None:
-        self.disk = Disk(self._lose_power)
+        self.disk = Disk(self._on_power_lost)
         self.network = Network(loop, random, self)
         self.dispatcher: Dispatcher | None = None
-        self.died = asyncio.Event()
+        self.power_lost = asyncio.Event()
         self.recovered_to = 0
         self.retained_from = 0
         self._loop = loop
@@ -105,7 +105,7 @@ class Machine:
         """Open the store and serve.
 
         Raises:
-            PowerLost: Power went meanwhile.
+            PowerLost: Power was lost meanwhile.
             StoreError: The disk has no space for it.
         """
         store = MessageStore(self.disk, SIZES, unit_tag=unit_tag_of(OPTIONS.delay_levels))
@@ -133,7 +133,7 @@ class Machine:
             None,
         )
         await self._run.start()
-        if self.died.is_set():
+        if self.power_lost.is_set():
             raise PowerLost
         self.dispatcher = dispatcher
 
@@ -141,7 +141,7 @@ class Machine:
         """Stop in order.
 
         Raises:
-            PowerLost: Power went meanwhile.
+            PowerLost: Power was lost meanwhile.
             StoreError: The disk has no space for it.
         """
         run = self._run
@@ -152,17 +152,17 @@ class Machine:
         self.dispatcher = None
         self.network.cut_all()
         await run.close()
-        if self.died.is_set():
+        if self.power_lost.is_set():
             raise PowerLost
         self._run = None
         self._was_stopped = True
 
-    async def bury(self, *, is_power_lost: bool) -> None:
-        """End the process where it stands; without power, the disk forgets what was not synced."""
+    async def end_process(self, *, is_power_lost: bool) -> None:
+        """End the process at once; a power loss also drops what was not synced to disk."""
         self.dispatcher = None
         self.network.cut_all()
-        self.disk.steps_left = 0  # whoever still runs can change nothing
-        self._threads.die(PowerLost())
+        self.disk.steps_left = 0  # tasks that still run can change nothing
+        self._threads.fail_all(PowerLost())
         run, self._run = self._run, None
         if run is not None:
             self.retained_from = run.broker.state.store.log.first
@@ -170,14 +170,14 @@ class Machine:
             await run.end()
             run.release()
         for _ in range(3):
-            await asyncio.sleep(0)  # the last callbacks of the dead
+            await asyncio.sleep(0)  # the last callbacks of the ended process
         self.disk.steps_left = None
-        self.died.clear()
+        self.power_lost.clear()
         if is_power_lost:
             self.disk.crash(self._random)
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
-        """Answer a request."""
+        """Handle a request."""
         return () if self._run is None else self._run.handle(request, peer, now_ms)
 
     def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
@@ -185,13 +185,13 @@ class Machine:
         return () if self._run is None else self._run.on_reply(callback, reply, now_ms)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
-        """Hear that a connection ended."""
+        """Clean up after a connection that ended."""
         return () if self._run is None else self._run.broker.on_disconnect(peer, now_ms)
 
-    def _lose_power(self) -> None:
+    def _on_power_lost(self) -> None:
         self.dispatcher = None
         self.network.cut_all()
-        self.died.set()
+        self.power_lost.set()
 
     def _make_id(self, _now_ms: int) -> str:
         self._ids += 1

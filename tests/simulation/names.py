@@ -1,4 +1,4 @@
-"""What messages are called."""
+"""Names and properties of messages, derived from their bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that are slow or cut, as chance has it; what a connection carries stays in order."""
+"""Connections with random delays and cuts; the bytes of one connection stay in order."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
     from tests.simulation.clock import VirtualLoop
 
-_LISTENING = ListenerOptions()
+_LIMITS = ListenerOptions()
 
 
 class Lost(Exception):
-    """The connection ended, or no answer came: nobody knows what became of the request."""
+    """The connection ended, or no answer came: the outcome of the request is unknown."""
 
 
-class Owner(Protocol):
-    """Where connections go to."""
+class Host(Protocol):
+    """The machine that connections lead to."""
 
     @property
     def dispatcher(self) -> Dispatcher | None:
-        """Takes new connections, or None while it is down."""
+        """Takes new connections; None while the broker is down."""
         ...
 
 
@@ -38,47 +38,47 @@ class Network:
     """All connections.
 
     Args:
-        loop: Whose time they take.
-        random: Decides on lags and cuts.
-        owner: The machine of the broker.
+        loop: The simulated clock.
+        random: Decides on delays and cuts.
+        host: The machine of the broker.
 
     Attributes:
-        cut_chance: How likely it is that a connection breaks instead of carrying something.
+        cut_chance: The probability that a connection is cut instead of delivering bytes.
     """
 
-    def __init__(self, loop: VirtualLoop, random: Random, owner: Owner) -> None:
+    def __init__(self, loop: VirtualLoop, random: Random, host: Host) -> None:
         self.loop = loop
         self.random = random
         self.cut_chance = 0.0
-        self._owner = owner
-        self._open: dict[int, Line] = {}
+        self._host = host
+        self._open: dict[int, Channel] = {}
         self._numbers = 0
 
-    def connect(self, caller: Caller) -> Line:
+    def connect(self, caller: Caller) -> Channel:
         """Open a connection.
 
         Raises:
-            Lost: Nobody listens.
+            Lost: The broker does not listen.
         """
-        dispatcher = self._owner.dispatcher
+        dispatcher = self._host.dispatcher
         if dispatcher is None:
-            raise Lost("nobody listens")
+            raise Lost("the broker does not listen")
         self._numbers += 1
         peer = Peer(self._numbers, f"10.0.0.9:{self._numbers % 50_000 + 1024}")
-        line = self._open[peer.number] = Line(self, caller, peer, dispatcher)
-        return line
+        channel = self._open[peer.number] = Channel(self, caller, peer, dispatcher)
+        return channel
 
     def cut_all(self) -> None:
-        """Cut every connection: the machine is gone."""
-        for line in list(self._open.values()):
-            line.cut()
+        """Cut every connection: the machine is down."""
+        for channel in list(self._open.values()):
+            channel.cut()
 
-    def forget(self, line: Line) -> None:
-        """Hear that a connection ended."""
-        self._open.pop(line.peer.number, None)
+    def on_close(self, channel: Channel) -> None:
+        """Remove a connection that ended."""
+        self._open.pop(channel.peer.number, None)
 
 
-class Line(asyncio.Transport):
+class Channel(asyncio.Transport):
     """One connection: the server's transport, and the client's link."""
 
     def __init__(
@@ -90,22 +90,22 @@ class Line(asyncio.Transport):
         self.is_open = True
         self._network = network
         self._caller = caller
-        self._due = {True: 0.0, False: 0.0}  # by direction: when the last thing arrives
-        self._connection = Connection(dispatcher, peer, _LISTENING, network.loop)
+        self._due = {True: 0.0, False: 0.0}  # by direction: when the last bytes arrive
+        self._connection = Connection(dispatcher, peer, _LIMITS, network.loop)
         self._connection.connection_made(self)
 
     # ---- the client's end ----
 
     def send(self, data: bytes) -> None:
-        """Carry bytes to the server."""
-        self._carry(data, to_server=True)
+        """Send bytes to the server."""
+        self._send(data, to_server=True)
 
     def cut(self) -> None:
-        """End it, both ways; what is under way is lost."""
+        """Close both directions; bytes under way are lost."""
         if not self.is_open:
             return
         self.is_open = False
-        self._network.forget(self)
+        self._network.on_close(self)
         loop = self._network.loop
         loop.call_soon(self._connection.connection_lost, None)
         for waiter in self.link.close():
@@ -115,7 +115,7 @@ class Line(asyncio.Transport):
     # ---- the server's end ----
 
     def write(self, data: Any) -> None:
-        self._carry(bytes(data), to_server=False)
+        self._send(bytes(data), to_server=False)
 
     def close(self) -> None:
         self.cut()
@@ -127,35 +127,35 @@ class Line(asyncio.Transport):
         return not self.is_open
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The network takes whatever is written."""
+        """Do nothing: the simulated network has no limit."""
 
-    # ---- inside ----
+    # ---- internals ----
 
-    def _carry(self, data: bytes, *, to_server: bool) -> None:
+    def _send(self, data: bytes, *, to_server: bool) -> None:
         if not self.is_open:
             return
         network = self._network
-        lag, fate = network.random.uniform(0.0001, 0.003), network.random.random()
-        if fate < 0.001:
-            lag = network.random.uniform(5, 25)  # longer than anybody waits for an answer
-        elif fate < 0.02:
+        lag, chance = network.random.uniform(0.0001, 0.003), network.random.random()
+        if chance < 0.001:
+            lag = network.random.uniform(5, 25)  # longer than the timeout of a call
+        elif chance < 0.02:
             lag = network.random.uniform(0.05, 0.5)
         due = max(network.loop.time() + lag, self._due[to_server])
         self._due[to_server] = due
-        take: Callable[[bytes], None] = (
-            self._connection.data_received if to_server else self._take_answer
+        receive: Callable[[bytes], None] = (
+            self._connection.data_received if to_server else self._on_reply_bytes
         )
-        network.loop.call_at(due, self._arrive, take, data)
+        network.loop.call_at(due, self._arrive, receive, data)
 
-    def _arrive(self, take: Callable[[bytes], None], data: bytes) -> None:
+    def _arrive(self, receive: Callable[[bytes], None], data: bytes) -> None:
         if not self.is_open:
             return
         if self._network.random.random() < self._network.cut_chance:
             self.cut()
         else:
-            take(data)
+            receive(data)
 
-    def _take_answer(self, data: bytes) -> None:
+    def _on_reply_bytes(self, data: bytes) -> None:
         for event in self.link.receive(data):
             match event:
                 case ReplyArrived(waiter, reply):
@@ -168,16 +168,16 @@ class Line(asyncio.Transport):
 
 
 def _ignore(_request: Command) -> None:
-    """Take no notice of what the broker asks."""
+    """Ignore a request of the broker."""
 
 
 class Caller:
-    """One client's way to the broker; connects anew when it has lost its connection.
+    """One client's connection to the broker; reconnects after a cut.
 
     Args:
-        network: What it is connected by.
-        on_request: Hears what the broker asks.
-        on_connected: Returns what is said first on every new connection.
+        network: Opens its connections.
+        on_request: Called with requests of the broker.
+        on_connected: Returns the commands to send first on every new connection.
     """
 
     def __init__(
@@ -189,42 +189,42 @@ class Caller:
         self.on_request = on_request
         self._network = network
         self._on_connected = on_connected
-        self._line: Line | None = None
+        self._channel: Channel | None = None
 
     @property
     def is_connected(self) -> bool:
-        """Whether its last connection still stands, as far as it knows."""
-        return self._line is not None and self._line.is_open
+        """Whether its last connection is open."""
+        return self._channel is not None and self._channel.is_open
 
     async def call(self, command: Command, seconds: float = 8.0) -> Command:
-        """Ask, and return the reply.
+        """Send a request and return the reply.
 
         Raises:
-            Lost: There is none.
+            Lost: No reply came.
         """
         loop = self._network.loop
         waiter: asyncio.Future[Command] = loop.create_future()
-        line = self._connected()
-        line.send(line.link.request(command, waiter))
+        channel = self._connected()
+        channel.send(channel.link.request(command, waiter))
         try:
             async with asyncio.timeout(seconds):
                 return await waiter
         except TimeoutError:
-            line.cut()
+            channel.cut()
             raise Lost("no answer came") from None
 
-    def tell(self, command: Command) -> None:
-        """Send what is not answered.
+    def notify(self, command: Command) -> None:
+        """Send a one-way request.
 
         Raises:
-            Lost: Nobody listens.
+            Lost: The broker does not listen.
         """
-        line = self._connected()
-        line.send(line.link.oneway(command))
+        channel = self._connected()
+        channel.send(channel.link.oneway(command))
 
-    def _connected(self) -> Line:
-        if self._line is None or not self._line.is_open:
-            self._line = self._network.connect(self)
+    def _connected(self) -> Channel:
+        if self._channel is None or not self._channel.is_open:
+            self._channel = self._network.connect(self)
             for command in self._on_connected():
-                self.tell(command)
-        return self._line
+                self.notify(command)
+        return self._channel

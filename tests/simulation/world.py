@@ -1,4 +1,4 @@
-"""A world made of one seed: a broker on a machine, clients, and everything that can go wrong."""
+"""One simulated run: a broker on a machine, its clients, and faults, all from one seed."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from downrange.options import FlushMode
     from tests.simulation.network import Network
 
-#: How long things go wrong, and how long it may take after that until everything is well.
-STORM_SECONDS = 15.0
-CALM_SECONDS = 120.0
+#: How long faults are injected, and how long the broker may take to deliver everything after it.
+FAULT_SECONDS = 15.0
+RECOVERY_SECONDS = 120.0
 
 
 class World:
-    """One story.
+    """One run.
 
     Args:
-        seed: All that happens follows from it.
+        seed: Determines everything that happens.
 
     Attributes:
-        loop: The clock.
-        random: Where all chance comes from.
-        ledger: What was promised.
-        is_over: Whether clients shall come to an end.
-        lines: What happened.
+        loop: The simulated clock.
+        random: The only source of random numbers.
+        ledger: What the broker promised.
+        is_over: Whether clients must finish.
+        lines: A log of the run.
     """
 
     def __init__(self, seed: int) -> None:
@@ -56,23 +56,23 @@ class World:
         self.machine = Machine(self.loop, self.random, self.flush)
         self.is_over = False
         self.lines: list[str] = []
-        self._faults: list[BaseException] = []
+        self._errors: list[BaseException] = []
 
     @property
     def network(self) -> Network:
-        """Leads to the broker."""
+        """The connections to the broker."""
         return self.machine.network
 
     def note(self, text: str) -> None:
-        """Write a line of the story."""
+        """Add a line to the log of the run."""
         self.lines.append(f"{self.loop.time():9.4f} {text}")
 
     def fingerprint(self) -> str:
-        """Return a hash of the whole story."""
+        """Return a hash of all lines."""
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
 
     def run(self) -> None:
-        """Tell the story to its end.
+        """Run to the end.
 
         Raises:
             AssertionError: A promise was broken.
@@ -81,15 +81,15 @@ class World:
             stack.callback(self.loop.close)
             stack.enter_context(self._clocks())
             stack.enter_context(self._logs())
-            self.loop.set_exception_handler(self._hear_of_fault)
-            self.loop.run_until_complete(self._tell())
+            self.loop.set_exception_handler(self._on_loop_error)
+            self.loop.run_until_complete(self._run())
 
-    # ---- the story ----
+    # ---- the run ----
 
-    async def _tell(self) -> None:
-        await self._come_up()
+    async def _run(self) -> None:
+        await self._start()
         self.machine.disk.steps_left = None
-        await Administrator(self, "founder").create(MAIN_TOPIC, QUEUES)
+        await Administrator(self, "creator").create(MAIN_TOPIC, QUEUES)
         transactors = [Transactor(self, "transactor")]
         workers: list[Client] = [
             *(Producer(self, f"producer{number}") for number in range(3)),
@@ -97,64 +97,64 @@ class World:
             Administrator(self, "administrator"),
         ]
         queues = [(topic, queue) for topic in (MAIN_TOPIC, *AUTO_TOPICS) for queue in range(QUEUES)]
-        is_returning = self.flush == "sync"
-        readers = [Consumer(self, "all", queue, is_returning=is_returning) for queue in queues]
+        sends_back = self.flush == "sync"
+        readers = [Consumer(self, "all", queue, sends_back=sends_back) for queue in queues]
         readers.append(Consumer(self, "all", (retry_topic("all"), 0), reader="again"))
         readers += [Consumer(self, "some", queue, tags="A", reader="A") for queue in queues]
         async with asyncio.TaskGroup() as group:
             background = [
                 *(group.create_task(reader.run()) for reader in readers),
-                *(group.create_task(each.keep_in_touch()) for each in transactors),
+                *(group.create_task(each.send_heartbeats()) for each in transactors),
             ]
             work = [group.create_task(worker.run()) for worker in workers]
-            await self._storm()
+            await self._inject_faults()
             self.is_over = True
-            async with asyncio.timeout(CALM_SECONDS):
+            async with asyncio.timeout(RECOVERY_SECONDS):
                 await asyncio.gather(*work)
             await self._wait_for_delivery()
             for task in background:
                 task.cancel()
         await self.machine.stop()
-        await self._come_up()
+        await self._start()
         await self.machine.stop()
-        assert not self._faults, self._faults
+        assert not self._errors, self._errors
 
-    async def _storm(self) -> None:
-        """Let things go wrong for a while, and end well."""
+    async def _inject_faults(self) -> None:
+        """Inject faults for a while; leave a broker that runs, on a disk with space."""
         self.network.cut_chance = self.random.choice((0.0, 0.002, 0.01))
-        until = self.loop.time() + STORM_SECONDS
+        until = self.loop.time() + FAULT_SECONDS
         while self.loop.time() < until:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.random.uniform(0.1, 5.0)):
-                    await self.machine.died.wait()
-            if self.machine.died.is_set():
-                await self._end_and_begin(is_power_lost=True)
+                    await self.machine.power_lost.wait()
+            if self.machine.power_lost.is_set():
+                await self._restart(is_power_lost=True)
             else:
-                await self._misfortune()
+                await self._inject_one_fault()
         self.network.cut_chance = 0.0
-        self.machine.disk.make_room()
-        if self.machine.died.is_set():
-            await self._end_and_begin(is_power_lost=True)
+        self.machine.disk.free_space()
+        if self.machine.power_lost.is_set():
+            await self._restart(is_power_lost=True)
         self.machine.disk.steps_left = None
-        self.note("calm")
+        self.note("no more faults")
 
-    async def _misfortune(self) -> None:
+    async def _inject_one_fault(self) -> None:
         disk, random = self.machine.disk, self.random
         match random.randrange(6):
             case 0:
-                await self._end_and_begin(is_power_lost=False)
+                await self._restart(is_power_lost=False)
             case 1:
-                await self._end_and_begin(is_power_lost=True)
+                await self._restart(is_power_lost=True)
             case 2 | 3:
                 disk.steps_left = random.randrange(40)
                 self.note(f"power will be lost after {disk.steps_left} steps")
             case 4:
                 await self._stop()
             case _ if disk.is_full:
-                disk.make_room()
+                disk.free_space()
                 self.note("the disk has space")
             case _:
-                disk.fill(random.randrange(5_000), is_honest=random.random() < 0.5)
+                disk.fill(random.randrange(5_000), reports_full=random.random() < 0.5)
                 self.note("the disk is full")
 
     async def _stop(self) -> None:
@@ -162,20 +162,20 @@ class World:
         try:
             await self.machine.stop()
         except PowerLost:
-            await self._end_and_begin(is_power_lost=True)
+            await self._restart(is_power_lost=True)
         except DiskFull:
-            await self._end_and_begin(is_power_lost=False)
+            await self._restart(is_power_lost=False)
         else:
-            await self._come_up()
+            await self._start()
 
-    async def _end_and_begin(self, *, is_power_lost: bool) -> None:
+    async def _restart(self, *, is_power_lost: bool) -> None:
         self.note("power is lost" if is_power_lost else "kill")
-        await self.machine.bury(is_power_lost=is_power_lost)
+        await self.machine.end_process(is_power_lost=is_power_lost)
         await asyncio.sleep(self.random.uniform(0.01, 2.0))
-        await self._come_up(was_power_lost=is_power_lost)
+        await self._start(was_power_lost=is_power_lost)
 
-    async def _come_up(self, *, was_power_lost: bool = False) -> None:
-        """Start the broker, whatever happens meanwhile, and see whether all promises hold."""
+    async def _start(self, *, was_power_lost: bool = False) -> None:
+        """Start the broker, again after every fault, and check all promises."""
         disk = self.machine.disk
         while True:
             if not self.is_over and self.random.random() < 0.2:
@@ -184,34 +184,34 @@ class World:
                 await self.machine.start()
                 break
             except PowerLost:
-                self.note("power is lost while it starts")
+                self.note("power is lost during the start")
                 was_power_lost = True
-                await self.machine.bury(is_power_lost=True)
+                await self.machine.end_process(is_power_lost=True)
             except DiskFull as error:
                 self.note(f"cannot start: {error}")
-                await self.machine.bury(is_power_lost=False)
-                disk.make_room()
+                await self.machine.end_process(is_power_lost=False)
+                disk.free_space()
         state = self.machine.state
         if was_power_lost and self.flush == "async":
-            self.ledger.forget_from(self.machine.recovered_to)
-        self.ledger.forget_before(self.machine.retained_from)
+            self.ledger.drop_from(self.machine.recovered_to)
+        self.ledger.drop_before(self.machine.retained_from)
         if state.store.recovery.cut_at is not None:
             self.note(f"the log was cut: {state.store.recovery.cut_reason}")
         self.note(f"up, the log ends at {state.store.log.end}")
         self.ledger.check(state)
 
     async def _wait_for_delivery(self) -> None:
-        until = self.loop.time() + CALM_SECONDS
-        while missing := self.ledger.unseen(self.machine.state):
-            assert self.loop.time() < until, f"never seen: {missing}"
+        until = self.loop.time() + RECOVERY_SECONDS
+        while missing := self.ledger.undelivered(self.machine.state):
+            assert self.loop.time() < until, f"never delivered: {missing}"
             await asyncio.sleep(0.5)
         self.ledger.check(self.machine.state)
 
-    # ---- what is replaced ----
+    # ---- replaced parts ----
 
     @contextmanager
     def _clocks(self) -> Generator[None]:
-        """Let the server's clocks be ours."""
+        """Replace the server's clocks by the simulated one."""
         with (
             patch.object(broker_loop, "wall_clock_ms", self.loop.wall_clock_ms),
             patch.object(flusher, "time", SimpleNamespace(monotonic=self.loop.time)),
@@ -220,7 +220,7 @@ class World:
 
     @contextmanager
     def _logs(self) -> Generator[None]:
-        """Make the server's log a part of the story."""
+        """Copy the server's log into the log of the run."""
         logger, handler = logging.getLogger("downrange"), _Lines(self)
         level, propagate = logger.level, logger.propagate
         logger.addHandler(handler)
@@ -233,19 +233,19 @@ class World:
             logger.setLevel(level)
             logger.propagate = propagate
 
-    def _hear_of_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self.hear_of(error if error is not None else RuntimeError(context["message"]))
+        self.add_error(error if error is not None else RuntimeError(context["message"]))
 
-    def hear_of(self, error: BaseException) -> None:
-        """Hear of an error that the server did not expect."""
+    def add_error(self, error: BaseException) -> None:
+        """Record an error that must not happen; the run fails at its end."""
         if not isinstance(error, PowerLost):
-            self._faults.append(error)
-            self.note(f"fault: {error!r}")
+            self._errors.append(error)
+            self.note(f"error: {error!r}")
 
 
 class _Lines(logging.Handler):
-    """Writes what the server logs into the story."""
+    """Writes the server's log into the log of the run."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         self._world.note(f"log: {text}")
-        if " failed: " in text and "PowerLost" not in text:  # a duty of the broker
-            self._world.hear_of(AssertionError(text))
+        if " failed: " in text and "PowerLost" not in text:  # in a tick of the broker
+            self._world.add_error(AssertionError(text))
         if record.exc_info is not None and record.exc_info[1] is not None:
-            self._world.hear_of(record.exc_info[1])
+            self._world.add_error(record.exc_info[1])

@@ -10,8 +10,8 @@ from downrange.model import QueueId
 from downrange.spark.read.losses import DataLost
 from tests.apache.artifacts import VERSIONS
 from tests.embedded.spark.stage import Query, Stage
+from tests.embedded.spark.stream_scenario import run_scenario
 from tests.embedded.spark.test_read import numbers
-from tests.embedded.spark.test_stories import tell
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def place(stage: Stage, topic: str) -> QueueId:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_each_message_arrives_once(stage: Stage, seed: int) -> None:
-    tell(stage, None, seed)
+    run_scenario(stage, None, seed)
 
 
 def test_strides_follow_what_the_broker_gives(stage: Stage) -> None:

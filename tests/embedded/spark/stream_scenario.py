@@ -1,7 +1,7 @@
-"""Random stories of a stream: whatever happens, each message arrives once, in its queue's order.
+"""Random runs of a stream: each message arrives once, in the order of its queue.
 
-A story keeps what Spark keeps, the ends of batches and which of them are committed, and forgets the
-rest whenever the driver dies: after a batch is planned, or before it is committed.
+A run keeps what Spark keeps: the ends of batches, and which of them are committed. Everything else
+is lost whenever the simulated Spark driver dies: after a batch is planned, or before its commit.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import random
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from tests.embedded.spark.stage import read
 
 if TYPE_CHECKING:
@@ -21,8 +19,8 @@ if TYPE_CHECKING:
     from tests.embedded.spark.stage import Stage
 
 
-class Story:
-    """A topic, a stream of it, and a checkpoint; brokers are restarted where that can be done."""
+class StreamScenario:
+    """A topic, a stream of it, and a checkpoint; with a `cluster`, brokers are restarted too."""
 
     def __init__(self, stage: Stage, cluster: Cluster | None, seed: int) -> None:
         self._stage = stage
@@ -37,7 +35,7 @@ class Story:
         self._start = self._chance.choice(("earliest", "latest"))
         self._ends: list[dict[str, Any]] = []  # Spark's log of offsets
         self._committed = 0
-        self._is_calm = False
+        self._is_finishing = False
         self._reader = self._started()
 
     def _started(self) -> RocketMQStreamReader:
@@ -59,7 +57,7 @@ class Story:
             reader.prepareForTriggerAvailableNow()
         return reader
 
-    # ---- what happens --------------------------------------------------------------------------
+    # ---- steps ----------------------------------------------------------------------------------
 
     def send(self) -> None:
         """Store some messages in a queue."""
@@ -79,7 +77,7 @@ class Story:
             )
 
     def restart_broker(self) -> None:
-        """Restart a broker, in order or not."""
+        """Restart a broker, with or without an orderly stop."""
         number = self._chance.randrange(len(self._brokers))
         if self._cluster is None:
             return
@@ -88,7 +86,7 @@ class Story:
         self._cluster.restart_broker(number)
 
     def die(self) -> None:
-        """Forget all but the checkpoint, and go on with it a while later."""
+        """Drop everything but the checkpoint, and continue from it."""
         if self._chance.random() < 0.5:
             self.send()
         self._reader = self._started()
@@ -99,19 +97,19 @@ class Story:
         """Plan a batch, and run it unless the driver dies in between."""
         start = self._ends[-1] if self._ends else self._reader.initialOffset()
         self._note_start(start)
-        if not self._is_calm and self._chance.random() < 0.3:
-            self.send()  # after "latest" was asked for, and before the end is
+        if not self._is_finishing and self._chance.random() < 0.3:
+            self.send()  # after "latest" was looked up, before the end of the batch is
         end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
         if self._ends and json.dumps(end) == json.dumps(start):
             return
         self._ends.append(json.loads(json.dumps(end)))
-        if not self._is_calm and self._chance.random() < 0.3:
+        if not self._is_finishing and self._chance.random() < 0.3:
             self.die()
         else:
             self._run()
 
     def _note_start(self, start: dict[str, Any]) -> None:
-        """Note what lies before the stream: as soon as an end is logged, that does not move."""
+        """Record the start of the stream; it is fixed once the end of a batch is logged."""
         if not self._ends:
             found = start["q"][self._topic]
             self._skipped = {
@@ -133,8 +131,8 @@ class Story:
     # ---- the end -------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Read all that is left, and compare."""
-        self._is_calm = True
+        """Read the rest, and compare it with what was sent."""
+        self._is_finishing = True
         self._reader = self._stage.stream(subscribe=self._topic, startingOffsets=self._start)
         while True:
             count = len(self._ends)
@@ -146,18 +144,19 @@ class Story:
         assert self._received.keys() <= self._sent.keys()
 
 
-def tell(stage: Stage, cluster: Cluster | None, seed: int) -> None:
-    """Tell a story to its end."""
-    story = Story(stage, cluster, seed)
+def run_scenario(stage: Stage, cluster: Cluster | None, seed: int) -> None:
+    """Run 40 random steps, then check that each message arrived once."""
+    scenario = StreamScenario(stage, cluster, seed)
     chance = random.Random(seed)
     for _ in range(40):
         chance.choices(
-            (story.send, story.trigger, story.die, story.widen, story.restart_broker),
+            (
+                scenario.send,
+                scenario.trigger,
+                scenario.die,
+                scenario.widen,
+                scenario.restart_broker,
+            ),
             weights=(40, 40, 10, 6, 1),
         )[0]()
-    story.check()
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_each_message_arrives_once(stage: Stage, cluster: Cluster, seed: int) -> None:
-    tell(stage, cluster, seed)
+    scenario.check()

@@ -1,7 +1,7 @@
-"""Stories of transactions on a disk that loses power: what was decided and acknowledged holds.
+"""Random runs of transactions on a disk that loses power: acknowledged decisions hold.
 
-Each seed is one story: halves are sent, ended and checked, offsets are saved now and then, and
-power is lost in the middle of things.
+Each seed is one run: half messages are sent, ended and checked, offsets are saved from time to
+time, and power is lost between any two writes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ ROUND_MS = 30_000
 
 
 class Transaction:
-    """One half message, as its producer knows it."""
+    """One half message, from the view of its producer."""
 
     def __init__(self, half: Half) -> None:
         self.half = half
-        self.outcome: int | None = None  # what was acknowledged
-        self.tried: list[int] = []  # what was asked for when power was lost
+        self.outcome: int | None = None  # the acknowledged one
+        self.tried: list[int] = []  # requests whose answers were lost with the power
 
 
-class Story:
+class Scenario:
     """One broker, and what it promised."""
 
     def __init__(self, seed: int) -> None:
@@ -42,14 +42,14 @@ class Story:
         self.transactions: dict[bytes, Transaction] = {}
 
     def step(self) -> None:
-        """Do one thing, chosen by chance; power may go in the middle of it."""
+        """Take one random step; power may be lost during it."""
         self.world.now_ms += self.random.randrange(3000)
-        things = (self.send, self.end, self.check, self.save, self.restart)
-        (thing,) = self.random.choices(things, weights=(10, 8, 4, 3, 1))
+        steps = (self.send, self.end, self.check, self.save, self.restart)
+        (step,) = self.random.choices(steps, weights=(10, 8, 4, 3, 1))
         if self.random.random() < 0.25:
             self.world.files.steps_left = self.random.randrange(12)
         try:
-            thing()
+            step()
         except PowerLost:
             self.world.files.crash(self.random)
             self.start()
@@ -69,7 +69,7 @@ class Story:
     def decide(self, transaction: Transaction, outcome: int) -> None:
         transaction.tried.append(outcome)
         code = self.world.end(transaction.half, outcome).code
-        # It is refused only if an end that was not acknowledged had been stored all the same.
+        # It is refused only if an earlier end was stored without being acknowledged.
         assert code == 0 or len(transaction.tried) > 1
         if code == 0:
             transaction.tried.pop()
@@ -90,7 +90,7 @@ class Story:
         self.world.join("makers", 7)
 
     def finish(self) -> None:
-        """Start once more, and let everybody be asked who must be."""
+        """Restart once more, and let the broker check all open transactions."""
         self.world.files.steps_left = None
         self.restart()
         self.world.checks.clear()
@@ -99,14 +99,14 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_acknowledged_decisions_hold_and_open_halves_are_asked_about(seed: int) -> None:
-    story = Story(seed)
+def test_acknowledged_decisions_hold_and_open_halves_are_checked(seed: int) -> None:
+    scenario = Scenario(seed)
     for _ in range(STEPS):
-        story.step()
-    story.finish()
-    delivered = story.world.delivered()
-    asked = {decode_record(command.body).body for _, command in story.world.checks}
-    for body, transaction in story.transactions.items():
+        scenario.step()
+    scenario.finish()
+    delivered = scenario.world.delivered()
+    asked = {decode_record(command.body).body for _, command in scenario.world.checks}
+    for body, transaction in scenario.transactions.items():
         times, crashes = delivered.count(body), len(transaction.tried)
         if transaction.outcome == COMMIT and not crashes:
             assert times == 1, body
