@@ -1,4 +1,4 @@
-# `make` alone lists what there is. Everything happens inside the checkout, in `.venv`.
+# `make` without a target lists all targets. Everything is installed inside the checkout, in `.venv`.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -9,7 +9,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo examples test lint fix unit bench fuzz campaign golden clean
 
-help:  ## Show what can be made
+help:  ## List all targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) java  ## Create .venv with the downrange command, all extras and all tools
@@ -20,7 +20,7 @@ $(READY): pyproject.toml uv.lock
 	$(BIN)/uv sync --frozen --all-extras --quiet
 	@touch $@
 
-java: $(READY)  ## See that there is a Java for Spark: install it where that can be done, or say how
+java: $(READY)  ## Check that Java is installed for Spark; install it, or print how to
 	@$(BIN)/python scripts/ensure_java.py
 
 demo: $(READY) java  ## Two brokers, every way to send, a crash, Spark, a report: build/demo/report.html
@@ -28,19 +28,19 @@ demo: $(READY) java  ## Two brokers, every way to send, a crash, Spark, a report
 
 EXAMPLES := wire_tour embedded_cluster send_sync send_async selectors_and_order fault_tolerance \
 	retries_and_errors transactions template pull_consumer
-examples: $(READY)  ## Run some of the examples, with output to look at
+examples: $(READY)  ## Run some of the examples and show their output
 	@for name in $(EXAMPLES); do \
 		printf '\n==== examples/%s.py\n\n' $$name; $(BIN)/python examples/$$name.py || exit 1; \
 	done
 
-test: lint  ## Check format, lint, types, and run all tests; tells what was skipped and why
+test: lint  ## Check format, lint, types, and run all tests; lists skipped tests with reasons
 	$(BIN)/coverage erase
 	$(BIN)/python scripts/run_tests.py
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=90
 	$(BIN)/coverage report --include='src/downrange/wire/*,src/downrange/client/flows/*,src/downrange/store/*' --fail-under=100
 
-unit: $(READY)  ## Run the unit tests alone
+unit: $(READY)  ## Run the unit tests only
 	$(BIN)/python -m pytest tests/unit tests/golden
 
 lint: $(READY)  ## Check format, lint rules, types (mypy and pyright) and the lock
@@ -50,22 +50,22 @@ lint: $(READY)  ## Check format, lint rules, types (mypy and pyright) and the lo
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-fix: $(READY)  ## Format, and mend what ruff can mend
+fix: $(READY)  ## Format, and fix what ruff can fix
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
 QUICK_SPARK := --only read --side downrange --side kafka --rows 50000
-bench: $(READY)  ## Measure against floors and peers: wire, store, matrix, growth, Spark; QUICK=1
+bench: $(READY)  ## Run the benchmarks: wire, store, matrix, growth, Spark; QUICK=1
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/python benchmarks/store.py $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.growth $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.spark $(if $(QUICK),--quick $(QUICK_SPARK))
-	@$(if $(QUICK),echo "left out: the store with 10000 topics; of Spark all jobs but read and the side apache")
+	@$(if $(QUICK),echo "left out: the store with 10000 topics; all Spark jobs but read, and the connector of Apache")
 
 SECONDS ?= 60
 SEED ?= random
-fuzz: $(READY)  ## Feed the wire layer hostile bytes; SECONDS=60 SEED=random
+fuzz: $(READY)  ## Fuzz the wire layer; SECONDS=60 SEED=random
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 campaign: $(READY)  ## Run the long tests; SECONDS=60
@@ -73,8 +73,8 @@ campaign: $(READY)  ## Run the long tests; SECONDS=60
 	$(BIN)/python -m tests.unit.store.test_crashes --seconds $$(($(SECONDS) / 3))
 	$(BIN)/python -m tests.simulation --seconds $$(($(SECONDS) / 3))
 
-golden: $(READY)  ## Capture tests/golden anew from the Apache servers
+golden: $(READY)  ## Capture tests/golden again from the Apache servers
 	$(BIN)/python -m tests.golden.capture
 
-clean:  ## Remove everything that was made
+clean:  ## Remove all generated files
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

@@ -1,4 +1,4 @@
-"""Accounts and TLS: who may send, and to whom one speaks.
+"""Access control and TLS: accounts with rights, and certificates.
 
 python examples/access_and_tls.py
 """
@@ -29,7 +29,7 @@ topics = { orders = "PUB" }
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate for 127.0.0.1 that vouches for itself."""
+    """Create a self-signed certificate for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "downrange example")])
     host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
@@ -49,7 +49,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def attempt(title: str, name_server: str, topic: str = "orders", **settings: object) -> None:
-    """Send, and say what came of it."""
+    """Send a message and print the result."""
     print(f"\n--- {title}")
     try:
         with mq.Producer(name_server, group="shop", **settings) as producer:  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ def main() -> None:
         certificate, key = make_certificate(folder)
         tls = mq.TLS(ca=certificate)
         service = mq.Credentials("order-service", "another long secret")
-        print(service)  # secrets show nowhere
+        print(service)  # the secret is not printed
         with mq.Cluster(
             access=folder / "access.toml",
             tls=server_context(certificate, key),
@@ -78,11 +78,11 @@ def main() -> None:
                 admin.create_topic("orders")
                 admin.create_topic("bills")
             attempt("signed, over TLS", server, tls=tls, credentials=service)
-            attempt("a topic of others", server, "bills", tls=tls, credentials=service)
+            attempt("a topic without permission", server, "bills", tls=tls, credentials=service)
             wrong = mq.Credentials("order-service", "guessed")
             attempt("a wrong secret", server, tls=tls, credentials=wrong)
-            attempt("no account", server, tls=tls)
-            attempt("an unknown certificate", server, tls=mq.TLS(), credentials=service)
+            attempt("without an account", server, tls=tls)
+            attempt("an untrusted certificate", server, tls=mq.TLS(), credentials=service)
             attempt("plain text", server, credentials=service)
 
 

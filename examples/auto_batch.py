@@ -1,4 +1,4 @@
-"""Let small messages of many threads travel together, each with its own receipt.
+"""Put small messages of many threads into one request; each gets its own receipt.
 
 python examples/auto_batch.py
 """
@@ -15,13 +15,13 @@ THREADS = 64
 
 
 def send_all(name_server: str, title: str, options: mq.ProducerOptions) -> None:
-    """Send from many threads that each wait for their receipt."""
+    """Send from many threads; each thread waits for its receipts."""
     with mq.Producer(name_server, group="g", options=options) as producer:
-        began = time.perf_counter()
+        started = time.perf_counter()
         with ThreadPoolExecutor(THREADS) as threads:
             messages = [mq.Message("events", b"x" * 100) for _ in range(COUNT)]
             receipts = list(threads.map(producer.send, messages))
-        rate = COUNT / (time.perf_counter() - began)
+        rate = COUNT / (time.perf_counter() - started)
         print(f"{title:12} {rate:8,.0f} messages/s, {len({r.message_id for r in receipts})} ids")
 
 
@@ -29,16 +29,18 @@ def main() -> None:
     with mq.Cluster() as cluster:
         print(f"{THREADS} threads, {COUNT} messages, the server in the same process")
         send_all(cluster.name_server, "one by one", mq.ProducerOptions())
-        gather = mq.AutoBatch(hold_ms=10, hold_bytes=32_768)
-        send_all(cluster.name_server, "gathered", mq.ProducerOptions(auto_batch=gather))
+        auto_batch = mq.AutoBatch(hold_ms=10, hold_bytes=32_768)
+        send_all(cluster.name_server, "auto batch", mq.ProducerOptions(auto_batch=auto_batch))
 
         options = mq.ProducerOptions(auto_batch=mq.AutoBatch(hold_ms=2000))
         producer = mq.Producer(cluster.name_server, group="g", options=options).start()
-        began = time.perf_counter()
-        future = producer.submit(mq.Message("events", "would wait two seconds for others"))
-        producer.close()  # sends what was accepted
+        started = time.perf_counter()
+        future = producer.submit(mq.Message("events", "waits up to two seconds for others"))
+        producer.close()  # sends the messages that still wait
         receipt = future.result()
-        print(f"close sent the rest: {receipt.status.name} in {time.perf_counter() - began:.2f} s")
+        print(
+            f"close sent the rest: {receipt.status.name} in {time.perf_counter() - started:.2f} s"
+        )
 
 
 if __name__ == "__main__":

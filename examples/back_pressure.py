@@ -1,4 +1,4 @@
-"""A slow broker does not fill the memory: only so many messages are under way.
+"""Back pressure: the number of messages in flight is limited, so a slow broker costs no memory.
 
 python examples/back_pressure.py
 """
@@ -21,25 +21,25 @@ def main() -> None:
         producer.send(mq.Message("events", b"the topic exists now"))
         cluster.intercept(RequestCode.SEND_MESSAGE_V2, deliver(after=0.2))  # a slow broker
 
-        began = time.perf_counter()
+        started = time.perf_counter()
         futures = [producer.submit(mq.Message("events", f"{number}")) for number in range(40)]
         stats = producer.client.stats().producers["g"]
         while not stats.waiting:
             stats = producer.client.stats().producers["g"]
         print(
-            f"under way {stats.in_flight}, {stats.in_flight_bytes} bytes; waiting {stats.waiting}"
+            f"in flight {stats.in_flight}, {stats.in_flight_bytes} bytes; waiting {stats.waiting}"
         )
         for future in futures:
             future.result()
-        print(f"40 messages, 10 at a time, 0.2 s each: {time.perf_counter() - began:.1f} s")
+        print(f"40 messages, 10 at a time, 0.2 s each: {time.perf_counter() - started:.1f} s")
 
-        producer.set_limits(in_flight_max=40)  # at run time
-        began = time.perf_counter()
+        producer.set_limits(in_flight_max=40)  # can change at run time
+        started = time.perf_counter()
         for future in [producer.submit(mq.Message("events", f"{number}")) for number in range(40)]:
             future.result()
-        print(f"with in_flight_max=40: {time.perf_counter() - began:.1f} s")
+        print(f"with in_flight_max=40: {time.perf_counter() - started:.1f} s")
 
-        # Waiting for room counts into the timeout.
+        # The timeout includes the wait for a free place.
         producer.set_limits(in_flight_max=10)
         cluster.intercept(RequestCode.SEND_MESSAGE_V2, deliver(after=1.0))
         slow = [producer.submit(mq.Message("events", b"slow")) for _ in range(10)]

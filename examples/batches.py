@@ -1,4 +1,4 @@
-"""Send a list of any length: it is cut into requests that fit.
+"""Send a list of any length; the producer splits it into requests.
 
 python examples/batches.py
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def readings(count: int) -> Iterator[mq.Message]:
-    """Make messages one by one: the list is never in memory as a whole."""
+    """Yield messages one by one, so that the whole list is never in memory."""
     for number in range(count):
         yield mq.Message("readings", b"x" * 1000, keys=[f"r-{number}"])
 
@@ -32,15 +32,15 @@ def main() -> None:
         mq.Cluster() as cluster,
         mq.Producer(cluster.name_server, group="sensors", options=options) as producer,
     ):
-        began = time.perf_counter()
+        started = time.perf_counter()
         receipt = producer.send_batch(readings(10_000))
         print(f"{len(receipt)} messages in {receipt.request_count} requests {receipt.counts},")
-        print(f"{time.perf_counter() - began:.1f} s; first id {receipt.message_ids[0]}")
+        print(f"{time.perf_counter() - started:.1f} s; first id {receipt.message_ids[0]}")
 
         future = producer.submit_batch([mq.Message("readings", b"1"), mq.Message("readings", b"2")])
         print("in the background:", len(future.result()), "messages")
 
-        print("\nwhat cannot travel together is refused before anything is sent:")
+        print("\nmessages that cannot share a request are refused before anything is sent:")
         mixed = [mq.Message("readings", b"1"), mq.Message("alarms", b"2")]
         try:
             producer.send_batch(mixed)
@@ -53,12 +53,12 @@ def main() -> None:
             return None if next(requests) == 1 else refuse(ResponseCode.MESSAGE_ILLEGAL, "no more")
 
         cluster.intercept(RequestCode.SEND_BATCH_MESSAGE, only_one)
-        print("\na list that breaks off in the middle says what to send again:")
+        print("\nwhen a list fails in the middle, the error holds the messages to send again:")
         try:
             producer.send_batch(list(readings(10_000)))
         except mq.BatchFailed as error:
             stored = len(error.stored)
-            print(f"  {stored} stored; failed on {error.unsent[0].keys[0]} and what follows")
+            print(f"  {stored} stored; not sent: {error.unsent[0].keys[0]} and all after it")
 
 
 if __name__ == "__main__":

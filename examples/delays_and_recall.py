@@ -1,4 +1,4 @@
-"""Deliver later: by level, after some seconds, at a time; and take a message back.
+"""Delayed delivery: by level, after some seconds, at a time; and recall of a message.
 
 python examples/delays_and_recall.py
 """
@@ -18,18 +18,18 @@ def main() -> None:
         mq.PullConsumer(cluster.name_server, group="clock") as consumer,
     ):
         producer.send(mq.Message("reminders", "now"))
-        began = time.monotonic()
+        started = time.monotonic()
         producer.send(mq.Message("reminders", "level 1 of 18: a second", delay_level=1))
         producer.send(mq.Message("reminders", "after 1.5 seconds", deliver_in=1.5))
         at = datetime.now(UTC) + timedelta(seconds=2)
         producer.send(mq.Message("reminders", f"at {at:%H:%M:%S}", deliver_at=at))
 
-        receipt = producer.send(mq.Message("reminders", "never mind", deliver_in=1.0))
+        receipt = producer.send(mq.Message("reminders", "recalled before delivery", deliver_in=1.0))
         print("recalled    ", producer.recall(receipt.recall_handle))
 
         consumer.assign("reminders", start="earliest")
         for message in consumer.messages(idle_timeout=2.0):
-            print(f"after {time.monotonic() - began:4.1f} s", message.body.decode())
+            print(f"after {time.monotonic() - started:4.1f} s", message.body.decode())
 
         try:
             producer.send(mq.Message("reminders", b"1", deliver_in=1.0, delay_level=1))

@@ -1,4 +1,4 @@
-"""A cluster inside this process: messages go in, come out, survive a crash, and wait.
+"""A cluster in this process: send, read, query, crash and restart, delayed delivery.
 
 python examples/embedded_cluster.py
 """
@@ -35,10 +35,10 @@ def read_all(cluster: mq.Cluster) -> list[mq.ReceivedMessage]:
 
 
 def main() -> None:
-    began = time.perf_counter()
+    started = time.perf_counter()
     with mq.Cluster() as cluster:
-        console.print(f"cluster started in {(time.perf_counter() - began) * 1000:.0f} ms")
-        console.print("the topic is made by the first send, as on every RocketMQ cluster\n")
+        console.print(f"cluster started in {(time.perf_counter() - started) * 1000:.0f} ms")
+        console.print("the first send creates the topic, as on every RocketMQ cluster\n")
         with mq.Producer(cluster.name_server, group="shop") as producer:
             for number, fruit in enumerate(("apples", "pears", "plums")):
                 text = f"{number} {fruit}"
@@ -48,7 +48,7 @@ def main() -> None:
             with mq.Admin(producer.client) as admin:
                 show("found by key o-1", admin.query_messages(TOPIC, "o-1"))
 
-            cluster.kill_broker(0)  # no flush, no good-bye
+            cluster.kill_broker(0)  # nothing is flushed
             cluster.restart_broker(0)
             show("after a crash and a restart", read_all(cluster))
 

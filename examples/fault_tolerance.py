@@ -1,4 +1,4 @@
-"""Two brokers, one dies: sends go on, and with fault tolerance they stop asking the dead one.
+"""One of two brokers crashes: retries store all messages, fault tolerance avoids the dead one.
 
 python examples/fault_tolerance.py
 """
@@ -23,12 +23,12 @@ def main() -> None:
             brokers = {send(producer).queue.broker for _ in range(16)}
             print(f"{style:4} sends to {' and '.join(sorted(brokers))}")
             cluster.kill_broker(0)
-            began = time.perf_counter()
+            started = time.perf_counter()
             receipts = [send(producer) for _ in range(200)]
-            elapsed = time.perf_counter() - began
+            elapsed = time.perf_counter() - started
             retried = sum(receipt.attempts > 1 for receipt in receipts)
             print(f"     broker-a killed: 200 of 200 stored, {retried} needed a second attempt,")
-            print(f"     {elapsed:.2f} s in all")
+            print(f"     {elapsed:.2f} s in total")
             for broker in producer.client.stats().brokers:
                 print(f"     {broker.broker}: available={broker.is_available}, ", end="")
                 print(f"reachable={broker.is_reachable}, avoided for {broker.avoided_for:.0f} s")

@@ -1,4 +1,4 @@
-"""Processes that fork, as web servers do: each child makes its own producer.
+"""Processes that fork, as web servers do: each child creates its own producer.
 
 python examples/fork.py
 """
@@ -13,7 +13,7 @@ import downrange as mq
 
 
 def work(name_server: str, parents: mq.Producer, number: int) -> None:
-    """Live the life of a worker process."""
+    """Run a worker process."""
     try:
         parents.send(mq.Message("orders", b"with the producer of the parent"))
     except mq.ForkedClient as error:
@@ -24,7 +24,7 @@ def work(name_server: str, parents: mq.Producer, number: int) -> None:
 
 
 def main() -> None:
-    # From 3.12 on Python warns of forks beside threads, which is what is shown here.
+    # Python 3.12 and later warn when a process with threads forks, which this example does.
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     with mq.Cluster() as cluster, mq.Producer(cluster.name_server, group="shop") as producer:
         producer.send(mq.Message("orders", b"before"))
@@ -37,7 +37,7 @@ def main() -> None:
             os.waitpid(child, 0)
         producer.send(mq.Message("orders", b"after"))
         stats = producer.client.stats().producers["shop"]
-        print("the parent goes on:", stats.sent, "sent")
+        print("the parent continues:", stats.sent, "sent")
 
 
 if __name__ == "__main__":

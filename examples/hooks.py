@@ -1,4 +1,4 @@
-"""Look on while messages are sent, measure, and forbid some.
+"""Hooks: observe and measure sends, and forbid some of them.
 
 python examples/hooks.py
 """
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
 
 
 def no_secrets(context: mq.SendContext) -> None:
-    """Refuse a message: whatever is raised here stops the send."""
+    """Forbid a message: an exception here stops the send."""
     if context.message.properties.get("class") == "secret":
-        raise PermissionError("secret messages stay in the house")
+        raise PermissionError("secret messages must not be sent")
 
 
 def begin(context: mq.SendContext) -> None:
-    """Keep something from before to after."""
-    context.notes["began"] = time.perf_counter()
+    """Store a value for the hook after the send."""
+    context.notes["started"] = time.perf_counter()
 
 
 def end(context: mq.SendContext) -> None:
-    """Tell what became of an attempt."""
-    milliseconds = (time.perf_counter() - context.notes["began"]) * 1000
+    """Print the result of an attempt."""
+    milliseconds = (time.perf_counter() - context.notes["started"]) * 1000
     result = context.receipt.status.name if context.receipt else repr(context.error)
-    took = "a moment" if milliseconds < 1000 else f"{milliseconds:.0f} ms"
+    took = "less than 1 s" if milliseconds < 1000 else f"{milliseconds:.0f} ms"
     print(f"  {context.mode} {context.queue.topic} -> {context.address}: {result} in {took}")
 
 
 def broken(context: mq.SendContext) -> None:
-    """Fail: that is logged, and the message is sent all the same."""
-    raise ValueError("a mistake in a hook")
+    """Raise an error: it is logged, and the message is sent nevertheless."""
+    raise ValueError("a bug in a hook")
 
 
-def count_calls(address: str, request: Command, reply: Command | None) -> None:
-    """See every request to every server, heartbeats and routes included."""
+def print_call(address: str, request: Command, reply: Command | None) -> None:
+    """Print every request to every server, including heartbeats and route lookups."""
     print(f"  request {request.code} to {address}: code {reply.code if reply else None}")
 
 
@@ -51,7 +51,7 @@ def main() -> None:
         forbid_send=(no_secrets,),
         before_send=(begin, broken),
         after_send=(end,),
-        after_call=(count_calls,),
+        after_call=(print_call,),
     )
     with (
         mq.Cluster() as cluster,

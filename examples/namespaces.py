@@ -1,4 +1,4 @@
-"""Keep users of one cluster apart: names get a prefix that nobody sees.
+"""Namespaces: tenants of one cluster are separated by a hidden prefix of topics and groups.
 
 python examples/namespaces.py
 """
@@ -22,7 +22,7 @@ def main() -> None:
                         print(f"{tenant}: read {message.body.decode()!r} from {message.topic!r}")
         with mq.Admin(cluster.name_server) as admin:
             names = [topic.name for topic in admin.list_topics() if topic.kind == "normal"]
-            print("the cluster has", ", ".join(names))
+            print("topics on the cluster:", ", ".join(names))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Read a topic in your own time: from where you like, with commits when you like.
+"""Read a topic with a pull consumer: start anywhere, commit when you decide.
 
 python examples/pull_consumer.py
 """
@@ -11,19 +11,19 @@ import downrange as mq
 
 
 def read(name_server: str) -> None:
-    """Read, commit, and go on where the group left off."""
+    """Read, commit, and continue at the committed offsets."""
     with mq.PullConsumer(name_server, group="audit") as consumer:
         consumer.assign("orders", start="earliest")
         for message in consumer.messages(idle_timeout=0.5):
             print("read", message.body.decode(), "at", message.offset, message.keys)
-        print("behind by", sum(consumer.lag().values()), "after reading everything")
-        recorded = consumer.commit()
-        print("recorded", {queue.number: offset for queue, offset in recorded.items()})
+        print("lag", sum(consumer.lag().values()), "after reading everything")
+        committed = consumer.commit()
+        print("committed", {queue.number: offset for queue, offset in committed.items()})
 
     with mq.PullConsumer(name_server, group="audit") as consumer:
-        consumer.assign("orders")  # where the group is
+        consumer.assign("orders")  # starts at the committed offsets
         print("nothing new:", consumer.poll(timeout=0.3))
-        queue = next(iter(recorded))
+        queue = next(iter(committed))
         consumer.seek(queue, "earliest")
         print("again:", [message.body.decode() for message in consumer.poll()])
 

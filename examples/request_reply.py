@@ -1,4 +1,4 @@
-"""Ask a question through a topic, and wait for the answer.
+"""Send a request through a topic and wait for the reply.
 
 python examples/request_reply.py
 """
@@ -12,36 +12,36 @@ import downrange as mq
 PRICES = {"ACME": "12.50", "INIT": "3.75"}
 
 
-def answer(name_server: str, is_ready: threading.Event, is_over: threading.Event) -> None:
-    """Read questions and answer those that can be answered."""
+def serve(name_server: str, is_ready: threading.Event, is_over: threading.Event) -> None:
+    """Read requests and reply to those with a known price."""
     with (
         mq.PullConsumer(name_server, group="quotes") as consumer,
-        mq.Producer(name_server, group="answers") as producer,
+        mq.Producer(name_server, group="replies") as producer,
     ):
-        consumer.assign("questions", start="earliest")
+        consumer.assign("requests", start="earliest")
         is_ready.set()
         while not is_over.is_set():
-            for question in consumer.poll(timeout=0.1):
-                price = PRICES.get(question.body.decode())
+            for request in consumer.poll(timeout=0.1):
+                price = PRICES.get(request.body.decode())
                 if price is not None:
-                    producer.reply(question, price)
+                    producer.reply(request, price)
 
 
 def main() -> None:
     with mq.Cluster() as cluster:
         with mq.Admin(cluster.name_server) as admin:
-            admin.create_topic("questions")
+            admin.create_topic("requests")
         is_ready, is_over = threading.Event(), threading.Event()
-        thread = threading.Thread(target=answer, args=(cluster.name_server, is_ready, is_over))
+        thread = threading.Thread(target=serve, args=(cluster.name_server, is_ready, is_over))
         thread.start()
         is_ready.wait()
         with mq.Producer(cluster.name_server, group="traders") as producer:
-            reply = producer.request(mq.Message("questions", "ACME"), timeout=3.0)
+            reply = producer.request(mq.Message("requests", "ACME"), timeout=3.0)
             print("ACME costs", reply.body.decode())
-            future = producer.submit_request(mq.Message("questions", "INIT"), timeout=3.0)
+            future = producer.submit_request(mq.Message("requests", "INIT"), timeout=3.0)
             print("INIT costs", future.result().body.decode())
             try:
-                producer.request(mq.Message("questions", "NONE"), timeout=0.5)
+                producer.request(mq.Message("requests", "NONE"), timeout=0.5)
             except mq.RequestTimedOut as error:
                 print(f"{type(error).__name__}: {error}")
         is_over.set()

@@ -1,4 +1,4 @@
-"""What can go wrong, what is tried again, and what an error tells.
+"""Failures of a send: which are retried, and what the errors contain.
 
 python examples/retries_and_errors.py
 """
@@ -21,14 +21,14 @@ SEND = RequestCode.SEND_MESSAGE_V2
 ORDER = mq.Message("orders", b"1")
 
 
-def once(what: Interception) -> Callable[[Command, Peer], Interception | None]:
-    """Treat the first request badly, and no other."""
-    left = [what]
+def once(interception: Interception) -> Callable[[Command, Peer], Interception | None]:
+    """Apply an interception to the first request only."""
+    left = [interception]
     return lambda request, peer: left.pop() if left else None
 
 
 def attempt(title: str, producer: mq.Producer, message: mq.Message, timeout: float = 3.0) -> None:
-    """Send, and show the receipt or the error."""
+    """Send a message and print the receipt or the error."""
     print(f"\n--- {title}")
     try:
         receipt = producer.send(message, timeout=timeout)
@@ -36,40 +36,42 @@ def attempt(title: str, producer: mq.Producer, message: mq.Message, timeout: flo
         print(f"{type(error).__name__}, retryable={error.retryable}, code={error.code}: {error}")
     else:
         print(f"{receipt.status.name} in attempt {receipt.attempts}", end="")
-        print(", maybe stored twice" if receipt.may_be_stored_twice else "")
+        print(", may be stored twice" if receipt.may_be_stored_twice else "")
         for failure in receipt.failures:
             print("  before:", failure)
 
 
 def main() -> None:
     with mq.Cluster() as cluster, mq.Producer(cluster.name_server, group="shop") as producer:
-        attempt("all is well", producer, ORDER)
+        attempt("success", producer, ORDER)
 
-        cluster.intercept(SEND, once(refuse(ResponseCode.SYSTEM_BUSY, "too much to do")))
+        cluster.intercept(SEND, once(refuse(ResponseCode.SYSTEM_BUSY, "too many requests")))
         attempt("the broker is busy, once", producer, ORDER)
 
         cluster.intercept(SEND, once(lose_reply()))
-        patient = mq.ProducerOptions(attempt_timeout=0.3)
-        with mq.Producer(cluster.name_server, group="patient", options=patient) as other:
-            attempt("an answer is lost; attempt_timeout=0.3", other, ORDER)
+        short_attempts = mq.ProducerOptions(attempt_timeout=0.3)
+        with mq.Producer(
+            cluster.name_server, group="short_attempts", options=short_attempts
+        ) as other:
+            attempt("a reply is lost; attempt_timeout=0.3", other, ORDER)
 
         cluster.intercept(SEND, refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "disk full"))
         attempt("the broker cannot store", producer, ORDER)
 
-        cluster.intercept(SEND, refuse(ResponseCode.MESSAGE_ILLEGAL, "not like this"))
-        attempt("an answer that no retry would change", producer, ORDER)
+        cluster.intercept(SEND, refuse(ResponseCode.MESSAGE_ILLEGAL, "illegal message"))
+        attempt("an error that is not retryable", producer, ORDER)
 
         cluster.intercept(SEND, lose_reply())
-        attempt("no answer at all, timeout=0.5", producer, ORDER, timeout=0.5)
+        attempt("no reply, timeout=0.5", producer, ORDER, timeout=0.5)
         cluster.intercept(SEND, None)
 
-        attempt("a message that breaks a rule", producer, mq.Message("orders", b""))
+        attempt("an invalid message", producer, mq.Message("orders", b""))
 
         cluster.kill_broker(0)
-        attempt("the only broker is gone", producer, ORDER)
+        attempt("the only broker is down", producer, ORDER)
         name_server = cluster.name_server
 
-    print("\n--- nobody is there")
+    print("\n--- the name server is down")
     try:
         mq.Producer(name_server, group="shop").start()
     except mq.ConnectFailed as error:

@@ -1,4 +1,4 @@
-"""Choose the queue: by a key, by hash, at random, by machine room, by your own function.
+"""Choose the queue: by sharding key, hash, at random, by machine room, or with a function.
 
 python examples/selectors_and_order.py
 """
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def big_ones_last(queues: Sequence[mq.QueueId], message: mq.Message) -> mq.QueueId:
-    """Keep large messages out of the way of the others."""
+def large_to_last(queues: Sequence[mq.QueueId], message: mq.Message) -> mq.QueueId:
+    """Send large messages to a queue of their own."""
     return queues[-1] if len(message.body) > 1000 else queues[0]
 
 
@@ -36,11 +36,11 @@ def main() -> None:
         by_hash = producer.send(mq.Message("orders", b"1"), queue=mq.by_hash("customer-7"))
         print("by_hash      the same:", f"{by_hash.queue.broker}/{by_hash.queue.number}")
         producer.send(mq.Message("orders", b"1"), queue=mq.by_random())
-        big = producer.send(mq.Message("orders", b"x" * 2000), queue=big_ones_last)
-        print("own function", f"{big.queue.broker}/{big.queue.number}")
+        large = producer.send(mq.Message("orders", b"x" * 2000), queue=large_to_last)
+        print("own function", f"{large.queue.broker}/{large.queue.number}")
         show("given queue", mq.Message("orders", b"1"), mq.QueueId("orders", "broker-a", 3))
 
-        # Rooms are what stands before an @ in a broker's name, or what you say they are.
+        # A broker's room is the part of its name before an @, unless you pass a function.
         near = mq.by_room("north", room_of={"broker-a": "north", "broker-b": "south"}.get)
         rooms = {producer.send(mq.Message("orders", b"1"), queue=near).queue.broker for _ in "1234"}
         print("by_room     ", rooms)
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def read_back(name_server: str, queue: mq.QueueId) -> None:
-    """Show that what happened to one customer is in one queue, in order."""
+    """Show that the messages of one customer are in one queue, in order."""
     with mq.PullConsumer(name_server, group="audit") as consumer:
         consumer.assign(queue, start="earliest")
         steps = [m.body.decode() for m in consumer.poll() if "__SHARDINGKEY" in m.properties]

@@ -1,4 +1,4 @@
-"""Send with asyncio: the same names, awaited; many at once, with time limits.
+"""Send with asyncio: the same methods, awaited; concurrent sends, cancellation, timeouts.
 
 python examples/send_async.py
 """
@@ -19,18 +19,18 @@ async def main() -> None:
         receipt = await producer.send(mq.Message("orders", "the first", keys=["o-1"]))
         print("one    ", receipt.status.name, "in queue", receipt.queue.number)
 
-        began = time.perf_counter()
+        started = time.perf_counter()
         messages = [mq.Message("orders", f"order {number}") for number in range(2000)]
         receipts = await asyncio.gather(*map(producer.send, messages))
-        rate = len(receipts) / (time.perf_counter() - began)
-        print(f"gather  {len(receipts)} receipts, {rate:,.0f} per second with the server in here")
+        rate = len(receipts) / (time.perf_counter() - started)
+        print(f"gather  {len(receipts)} receipts, {rate:,.0f} per second, server in this process")
 
-        # Deadlines of asyncio work as everywhere; what is cancelled breaks nothing.
-        task = asyncio.create_task(producer.send(mq.Message("orders", "changed my mind")))
+        # Timeouts and cancellation of asyncio work; the producer stays usable.
+        task = asyncio.create_task(producer.send(mq.Message("orders", "cancelled")))
         await asyncio.sleep(0)
         task.cancel()
         (outcome,) = await asyncio.gather(task, return_exceptions=True)
-        print("cancel ", type(outcome).__name__, "- it may be stored all the same")
+        print("cancel ", type(outcome).__name__, "- the message may be stored nevertheless")
         async with asyncio.timeout(1.0):
             await producer.send(mq.Message("orders", "in time"), timeout=0.5)
         print("timeout kept")

@@ -1,4 +1,4 @@
-"""Send from threads: wait for a receipt, take a future, or do not wait at all.
+"""Send from threads: wait for a receipt, take a future, or send one-way.
 
 python examples/send_sync.py
 """
@@ -13,23 +13,23 @@ import downrange as mq
 def main() -> None:
     with mq.Cluster() as cluster, mq.Producer(cluster.name_server, group="shop") as producer:
         message = mq.Message("orders", b"\x00any bytes", tags="new", keys=["o-1"])
-        receipt = producer.send(message)  # waits until a broker has it
+        receipt = producer.send(message)  # waits until a broker has stored it
         print("id     ", receipt.message_id)
         print("where  ", receipt.queue.broker, "queue", receipt.queue.number, "at", receipt.offset)
         print("status ", receipt.status.name, "after", receipt.attempts, "attempt")
 
-        # A producer is made for many threads; one is enough for a process.
+        # A producer is thread-safe; one per process is enough.
         with ThreadPoolExecutor(8) as threads:
             many = [mq.Message("orders", f"order {number}") for number in range(100)]
             queues = {receipt.queue.number for receipt in threads.map(producer.send, many)}
         print("threads", len(many), "messages over queues", sorted(queues))
 
-        # `submit` gives a future at once; callbacks run in a pool of the client's.
+        # `submit` returns a future at once; callbacks run in a thread pool of the client.
         futures = [producer.submit(mq.Message("orders", f"later {n}")) for n in range(100)]
         futures[-1].add_done_callback(lambda future: print("called ", future.result().status.name))
         print("futures", len([future.result() for future in futures]), "receipts")
 
-        # Fast and unsafe: nobody says whether it arrived.
+        # Fast and unsafe: there is no reply, so the message may be lost.
         producer.send_oneway(mq.Message("metrics", "cpu 0.7"))
 
         stats = producer.client.stats().producers["shop"]

@@ -1,4 +1,4 @@
-"""One client for producers, consumers and administration; and two clusters in one process.
+"""One client shared by producers and an admin; two clusters in one process.
 
 python examples/shared_client.py
 """
@@ -39,7 +39,7 @@ def main() -> None:
                 print(f"timer        {name}: every {timer.interval:.0f} s")
             for group, producer in stats.producers.items():
                 print(f"producer     {group}: sent {producer.sent}")
-        # The client outlives its producers; a closed producer says so.
+        # The client stays open after its producers; a closed producer raises.
         try:
             orders.send(mq.Message("orders", b"2"))
         except mq.ClientClosed as error:

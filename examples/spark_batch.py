@@ -1,4 +1,4 @@
-"""Read a topic as a table, choose columns, and write rows back as messages; no jar is needed."""
+"""Read a topic as a DataFrame, select columns, and write rows as messages; needs no jar."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main() -> None:
         print("messages per queue:")
         orders.groupBy("broker_name", "queue_id").count().orderBy("broker_name", "queue_id").show()
 
-        # A schema chooses columns: nothing else is decoded. The broker filters by tag.
+        # A schema selects columns: only these are decoded. The broker filters by tag.
         paid = (
             spark.read.format("rocketmq")
             .schema("offset LONG, tags STRING")
@@ -68,7 +68,7 @@ def main() -> None:
             .option("subscribe", "totals")
             .load()
         )
-        # A task that is run again sends again, with the same ids.
+        # A task that Spark runs again sends its messages again, with the same ids.
         for row in downrange.spark.drop_duplicates(stored).orderBy("keys").collect():
             print(row.keys, bytes(row.body).decode())
     spark.stop()

@@ -1,4 +1,4 @@
-"""A stream from a topic into Parquet: exactly once, in bounded batches, with its lag shown."""
+"""A stream from a topic to Parquet: exactly once, in bounded batches, with a lag listener."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from downrange.spark import LagListener
 def main() -> None:
     spark = make_session("example", master="local[2]")
     listener = LagListener(
-        lambda lag: print(f"batch {lag.batch}: {lag.rows} rows, {lag.total} messages wait")
+        lambda lag: print(f"batch {lag.batch}: {lag.rows} rows, {lag.total} messages behind")
     )
     spark.streams.addListener(listener)
     with mq.Cluster() as cluster, tempfile.TemporaryDirectory() as folder:
         with mq.Producer(cluster.name_server, group="shop") as producer:
             producer.send_batch(mq.Message("orders", f"order {number}") for number in range(1000))
 
-        def land() -> None:
-            """Take what there is, then end; the checkpoint knows where the next run begins."""
+        def write_stored() -> None:
+            """Write all stored messages, then end; the next run starts at the checkpoint."""
             query = (
                 spark.readStream.format("rocketmq")
                 .option("nameServer", cluster.name_server)
@@ -36,10 +36,10 @@ def main() -> None:
             )
             query.awaitTermination(60)
 
-        land()
+        write_stored()
         with mq.Producer(cluster.name_server, group="shop") as producer:
             producer.send(mq.Message("orders", "one more"))
-        land()
+        write_stored()
         print("rows in Parquet:", spark.read.parquet(f"{folder}/orders").count())
         print(
             "distinct:", spark.read.parquet(f"{folder}/orders").select("msg_id").distinct().count()

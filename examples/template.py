@@ -1,4 +1,4 @@
-"""Values instead of messages: a template converts them on the way out and on the way in.
+"""A message template: converts values to messages and back.
 
 python examples/template.py
 """
@@ -21,7 +21,7 @@ console = Console(width=100)
 
 @dataclass
 class Order:
-    """What the shop sends."""
+    """An order."""
 
     id: int
     amount: float
@@ -29,31 +29,31 @@ class Order:
 
 
 class Celsius(float):
-    """A kind of value that JSON knows nothing of."""
+    """A type with its own converter."""
 
 
 class CelsiusConverter:
-    """A converter of one's own: a temperature as one word, such as 21.5C."""
+    """A custom converter: writes a temperature as text, such as 21.5C."""
 
     def can_encode(self, payload: object) -> bool:
-        """Take temperatures."""
+        """Return whether it is a temperature."""
         return isinstance(payload, Celsius)
 
     def encode(self, payload: Celsius) -> tuple[bytes, str]:
-        """Write one."""
+        """Encode a temperature."""
         return f"{payload}C".encode(), "text/x-celsius"
 
     def can_decode(self, kind: Any) -> bool:
-        """Make temperatures."""
+        """Return whether a temperature is requested."""
         return kind is Celsius
 
     def decode(self, body: bytes, kind: Any) -> Celsius:
-        """Read one."""
+        """Decode a temperature."""
         return Celsius(body.removesuffix(b"C"))
 
 
 def send(name_server: str) -> None:
-    """Send values of several kinds."""
+    """Send values of several types."""
     with mq.Producer(name_server, group="shop") as producer:
         template = mq.MessageTemplate(producer, converters=[CelsiusConverter()])
         paid = Order(7, 12.5, paid_at=datetime(2024, 2, 29, 12, tzinfo=UTC))
@@ -63,7 +63,7 @@ def send(name_server: str) -> None:
         template.convert_and_send_ordered(f"{TOPIC}:step", {"step": 1}, "customer-7")
         template.convert_and_submit(f"{TOPIC}:step", [1, 2, 3]).result()
         receipt = template.convert_and_send_batch(f"{TOPIC}:new", (Order(n, 1.0) for n in range(3)))
-        console.print(f"{len(receipt)} orders went in {receipt.request_count} request")
+        console.print(f"{len(receipt)} orders in {receipt.request_count} request")
         try:
             template.convert_and_send(TOPIC, object())
         except mq.OptionError as error:
@@ -71,15 +71,15 @@ def send(name_server: str) -> None:
 
 
 async def send_async(name_server: str) -> None:
-    """Do the same with asyncio: the same names, awaited."""
+    """Do the same with asyncio."""
     async with mq.AsyncProducer(name_server, group="shop") as producer:
         template = mq.AsyncMessageTemplate(producer, default_topic=TOPIC)
         await template.convert_and_send(":paid", Order(8, 3.0), keys="o-8")
 
 
 def receive(name_server: str) -> None:
-    """Read everything, and say what it is."""
-    wanted: dict[str | None, type] = {"paid": Order, "new": Order, "temperature": Celsius}
+    """Read all messages and print their values."""
+    types: dict[str | None, type] = {"paid": Order, "new": Order, "temperature": Celsius}
     table = Table(title="received", title_justify="left")
     for column in ("tag", "content type", "value"):
         table.add_column(column)
@@ -89,7 +89,7 @@ def receive(name_server: str) -> None:
         count = 0
         while count < 9:
             for message in consumer.poll(timeout=5.0):
-                value = converters.receive(message, wanted.get(message.tags))
+                value = converters.receive(message, types.get(message.tags))
                 table.add_row(message.tags, message.properties["contentType"], repr(value))
                 count += 1
     console.print(table)

@@ -1,4 +1,4 @@
-"""Make topics, look at them, and find messages by key, id and time.
+"""Create topics, inspect them, and find messages by key, id and time.
 
 python examples/topics_and_queries.py
 """
@@ -30,20 +30,20 @@ def main() -> None:
 
         receipt = receipts[-1]
         queue = receipt.queue
-        began = admin.earliest_store_time(queue)
+        first_at = admin.earliest_store_time(queue)
         print("the last queue:", admin.min_offset(queue), "to", admin.max_offset(queue), end="")
-        print(", first stored at", f"{began:%H:%M:%S}" if began else None)
+        print(", first stored at", f"{first_at:%H:%M:%S}" if first_at else None)
         recent = datetime.now(UTC) - timedelta(minutes=1)
-        print("what is younger than a minute begins at", admin.search_offset(queue, recent))
+        print("the last minute begins at offset", admin.search_offset(queue, recent))
 
         found = admin.query_messages("orders", "o-3")
         print("by key o-3:", [message.body for message in found])
         print("by id:", admin.view_message("orders", receipt.message_id).body)
-        print("by the broker's id:", admin.view_message("orders", receipt.offset_id).body)
+        print("by offset id:", admin.view_message("orders", receipt.offset_id).body)
 
         admin.create_group("audit")
         admin.set_group_offset("audit", queue, 1)
-        print("the group is at", admin.group_offset("audit", queue))
+        print("offset of the group:", admin.group_offset("audit", queue))
         try:
             admin.view_message("orders", found[0].message_id[:-1] + "0")
         except mq.NotFound as error:

@@ -1,4 +1,4 @@
-"""Record what happened to each message, and read the records.
+"""Message traces: write them with a producer, and read them.
 
 python examples/tracing.py
 """
@@ -19,7 +19,7 @@ def main() -> None:
                 producer.send(mq.Message("orders", b"1" * 100, tags="new", keys=[f"o-{number}"]))
             stats = producer.client.stats().producers["shop"]
             print(f"waiting {stats.traces_waiting}, dropped {stats.traces_dropped}")
-        # Closing has sent the rest.
+        # Closing the producer has sent the remaining traces.
 
         with mq.PullConsumer(cluster.name_server, group="audit") as consumer:
             consumer.assign(TRACE_TOPIC, start="earliest")

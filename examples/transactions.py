@@ -1,4 +1,4 @@
-"""A message that appears only when the local work has succeeded.
+"""Transactions: a message is delivered only if the local work has succeeded.
 
 python examples/transactions.py
 """
@@ -10,27 +10,27 @@ import threading
 
 import downrange as mq
 
-#: Stands for a database: which orders were really placed.
+#: Stands for a database of the orders that were placed.
 PLACED: set[str] = set()
 CHECKED = threading.Event()
 
 
 def look_up(message: mq.ReceivedMessage) -> mq.Outcome:
-    """Tell the broker how a transaction ended, when it did not hear; any process may be asked."""
+    """Answer the broker's check of an open transaction; any process of the group may get it."""
     outcome = mq.Outcome.COMMIT if message.keys[0] in PLACED else mq.Outcome.ROLLBACK
-    print(f"the broker asks about {message.keys[0]}: {outcome.name}")
+    print(f"the broker checks {message.keys[0]}: {outcome.name}")
     CHECKED.set()
     return outcome
 
 
 def place(message: mq.Message, receipt: mq.SendReceipt) -> mq.Outcome:
-    """Do the local work: the Java form, a function that returns how it ended."""
+    """Do the local work; return the outcome, as a Java transaction listener does."""
     PLACED.add(message.keys[0])
     return mq.Outcome.COMMIT
 
 
-def forget_to_say(message: mq.Message, receipt: mq.SendReceipt) -> None:
-    """Do the local work and do not know yet whether it will last."""
+def place_without_outcome(message: mq.Message, receipt: mq.SendReceipt) -> None:
+    """Do the local work without an outcome; the broker will check later."""
     PLACED.add(message.keys[0])
 
 
@@ -47,12 +47,12 @@ async def send_async(name_server: str) -> None:
 
 
 def main() -> None:
-    # A broker asks after 6 seconds, and looks every 30; that is too slow for an example.
+    # By default a broker checks after 6 seconds, every 30 seconds; too slow for an example.
     broker = mq.BrokerOptions(transaction_timeout=0.5, transaction_check_interval=0.5)
     with mq.Cluster(broker=broker) as cluster:
         with mq.TransactionProducer(cluster.name_server, group="shop", check=look_up) as producer:
             with producer.transaction(order(1)) as transaction:
-                PLACED.add("o-1")  # the message waits at the broker meanwhile
+                PLACED.add("o-1")  # the broker holds the message back until the block ends
             print("with     ", transaction.outcome)
 
             try:
@@ -62,13 +62,15 @@ def main() -> None:
                 print("with     ", transaction.outcome, "because", error)
 
             print("function ", producer.send_in_transaction(order(3), place).outcome)
-            print("function ", producer.send_in_transaction(order(4), forget_to_say).outcome)
+            print(
+                "function ", producer.send_in_transaction(order(4), place_without_outcome).outcome
+            )
             CHECKED.wait(5.0)
             asyncio.run(send_async(cluster.name_server))
         with mq.PullConsumer(cluster.name_server, group="audit") as consumer:
             consumer.assign("orders", start="earliest")
-            seen = sorted(m.body.decode() for m in consumer.messages(idle_timeout=0.5))
-            print("delivered", ", ".join(seen))
+            bodies = sorted(m.body.decode() for m in consumer.messages(idle_timeout=0.5))
+            print("delivered", ", ".join(bodies))
 
 
 if __name__ == "__main__":

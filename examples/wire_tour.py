@@ -1,4 +1,4 @@
-"""A tour of the wire layer, without a server: one message on its way out, stored, and back.
+"""The wire layer without a server: a message is sent, stored, and read back.
 
 python examples/wire_tour.py
 """
@@ -47,9 +47,11 @@ def main() -> None:
         request = client.request(request_command(header, message.body), "the sender")
         (arrived,) = server.receive(request)
         assert isinstance(arrived, RequestArrived)
-        asked = SendRequestV2.from_fields(arrived.command.fields)
+        received_header = SendRequestV2.from_fields(arrived.command.fields)
         stored = SendReply(
-            msg_id="7F00000100002A9F0000000000000400", queue_id=asked.queue_id, queue_offset=7
+            msg_id="7F00000100002A9F0000000000000400",
+            queue_id=received_header.queue_id,
+            queue_offset=7,
         )
         reply = server.reply(
             arrived.command, Command(int(ResponseCode.SUCCESS), stored.to_fields())
@@ -84,9 +86,9 @@ def main() -> None:
     (found,) = scan_segment(segment)
     (back,) = received(found, "broker-a", body_bytes_max=1 << 22)
     console.print(f"\nStored in {found.size} bytes, read back: {back}")
-    console.print(f"its body: {len(back.body)} bytes, of which {len(packed)} were stored (zstd)")
-    console.print(f"its unique id says {parse_unique_id(back.message_id)}")
-    console.print(f"its offset id says {parse_offset_id(back.offset_id)}")
+    console.print(f"body: {len(back.body)} bytes, stored as {len(packed)} bytes (zstd)")
+    console.print(f"unique id: {parse_unique_id(back.message_id)}")
+    console.print(f"offset id: {parse_offset_id(back.offset_id)}")
 
 
 if __name__ == "__main__":

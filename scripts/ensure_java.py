@@ -1,9 +1,10 @@
-"""See that Spark will find a Java; install one where that takes no question, or say how.
+"""Check that Java is installed for Spark; install it, or print how to install it.
 
 python scripts/ensure_java.py
 
-On Debian and its kin, as root, a missing Java is installed. Everywhere else the command to type is
-printed. It always ends well: all but the parts with Spark works without Java.
+On Debian and related systems, a missing Java is installed if the user is root. Everywhere else the
+command to install it is printed. The exit code is always 0, because only the parts with Spark need
+Java.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ import sys
 
 from downrange.pipelines.session import find_java, java_hint
 
-#: The first that the distribution has.
+#: Packages to try; the first one that the distribution has is installed.
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless")
-#: How long a mirror may take.
+#: Timeout of a package command, in seconds.
 TIMEOUT = 600.0
 
 
 def main() -> None:
-    """Look for Java, and do something about it when there is none."""
+    """Search for Java; install it if it is missing and the user may do so."""
     if find_java() is not None:
         return
     if not _can_install():
-        _say(java_hint())
-        _say("Without it, everything but the parts with Spark works.")
+        _print(java_hint())
+        _print("Only the parts with Spark need Java; everything else works without it.")
         return
-    _say("No Java found; Spark needs one, so it is installed now.")
+    _print("Java was not found; installing it for Spark.")
     if not (_install() and find_java()):
-        _say(f"That did not work. {java_hint()}")
+        _print(f"The installation failed. {java_hint()}")
 
 
 def _can_install() -> bool:
@@ -44,22 +45,22 @@ def _install() -> bool:
 
 
 def _run(*command: str) -> bool:
-    _say("  " + " ".join(command))
+    _print("  " + " ".join(command))
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, timeout=TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        _say(f"    {error}")
+        _print(f"    {error}")
         return False
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        _say(f"    {said[-1] if said else f'exit code {done.returncode}'}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        _print(f"    {lines[-1] if lines else f'exit code {done.returncode}'}")
     return done.returncode == 0
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, flush=True)
 
 

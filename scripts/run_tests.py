@@ -1,10 +1,11 @@
-"""Run all tests under coverage, in two processes side by side, and tell what came of both.
+"""Run all tests under coverage, in two parallel processes, and print the result of both.
 
     python scripts/run_tests.py
 
-Tests against Apache's servers mostly wait for them, all others mostly compute: together they take
-little more time than the longer half alone. What the waiting half says is shown when both are done,
-then the sum, and what was skipped and why. It ends with 0 when nothing failed.
+Tests with Apache's servers mostly wait, all others mostly compute: in parallel they take little
+more time than the longer half alone. The output of the waiting half is printed when both halves
+have ended, then the totals, and the skipped tests with their reasons. The exit code is 0 when no
+test failed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from xml.etree import ElementTree
 
 TESTS = Path("tests")
 BUILD = Path("build")
-#: Folders whose tests need Apache's servers or clients; all others are the other half.
+#: Folders whose tests need Apache's servers or clients; all other folders are the second half.
 WAITING = ("apache", "contract", "conversations", "interop")
 PYTEST = (sys.executable, "-m", "coverage", "run", "--parallel-mode", "-m", "pytest")
 
@@ -27,23 +28,23 @@ def main() -> None:
     BUILD.mkdir(exist_ok=True)
     folders = [path.name for path in TESTS.iterdir() if any(path.rglob("test_*.py"))]
     computing = sorted(set(folders) - set(WAITING))
-    said = BUILD / "tests-waiting.txt"
-    with said.open("wb") as output:
+    log = BUILD / "tests-waiting.txt"
+    with log.open("wb") as output:
         waiting = subprocess.Popen(
             _command("waiting", WAITING), stdout=output, stderr=subprocess.STDOUT
         )
         try:
             code = subprocess.run(_command("computing", computing), check=False).returncode
             waiting_code = waiting.wait()
-        except BaseException:  # Ctrl-C: both were told, and both end in order
+        except BaseException:  # Ctrl-C: both processes get the signal and end by themselves
             waiting.wait()
             raise
-    print(f"\n==== {', '.join(WAITING)}\n\n{said.read_text(errors='replace')}")
+    print(f"\n==== {', '.join(WAITING)}\n\n{log.read_text(errors='replace')}")
     counts, reasons = Counter[str](), Counter[str]()
     for half in ("waiting", "computing"):
         _count(_report(half), counts, reasons)
     print(f"\nAll tests: {', '.join(f'{counts[kind]} {kind}' for kind in _KINDS)}")
-    print("Skipped: none" if not reasons else "Skipped, and why")
+    print("Skipped: none" if not reasons else "Skipped, with reasons")
     for reason, count in reasons.most_common():
         print(f"{count:>6}  {reason}")
     sys.exit(1 if code or waiting_code else 0)
@@ -63,7 +64,7 @@ def _report(half: str) -> Path:
 
 
 def _count(report: Path, counts: Counter[str], reasons: Counter[str]) -> None:
-    """Add what a report says; a run that died before its end has left none."""
+    """Add the results of a report; a run that crashed has written none."""
     if not report.exists():
         return
     for case in ElementTree.parse(report).iter("testcase"):

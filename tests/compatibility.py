@@ -1,7 +1,7 @@
-"""The list of request codes in `docs/compatibility.md`, made of the handler tables.
+"""Generates the list of request codes in `docs/compatibility.md` from the handler tables.
 
-`python -m tests.compatibility` writes it; a unit test says when that is due. Every code of the Java
-classes is in exactly one place: served, sent by us, skipped on purpose, or not yet.
+`python -m tests.compatibility` writes it; a unit test fails when the page is out of date. Every
+code of the Java classes is in exactly one list: served, sent by our broker, skipped, or not yet.
 """
 
 from __future__ import annotations
@@ -20,27 +20,33 @@ PAGE: Final = Path(__file__).parents[1] / "docs" / "compatibility.md"
 BEGIN: Final = "<!-- request codes: made by `python -m tests.compatibility` -->"
 END: Final = "<!-- end of request codes -->"
 
-#: Requests that servers send to clients; a server that gets one answers "not supported".
+#: Requests that servers send to clients; a server that receives one replies "not supported".
 TO_CLIENTS: Final = (39, 40, 220, 221, 326)
 
-#: Why we skip it -> which codes. What no server answers was asked of both releases.
+#: Reason for skipping -> codes. Brokers of both releases were asked which codes they serve.
 SKIPPED: Final[dict[str, tuple[int, ...]]] = {
-    "no broker of either release answers it": (
+    "not served by the brokers of either release": (
         *(13, 22, 23, 27, 47, 209, 210, 211, 212, 213, 214, 302),
         *(902, 903, 200072, 200073),
     ),
-    "5.x answers it no more; accounts are in a file of the operator's": (50, 51, 52, 53, 54),
-    "filter servers are gone in 5.x": (301,),
-    "the controller is a process of its own": (
+    "no longer served by 5.x; accounts are in a file that the operator writes": (
+        50,
+        51,
+        52,
+        53,
+        54,
+    ),
+    "filter servers do not exist in 5.x": (301,),
+    "served by the controller, which is a separate process": (
         *(1001, 1002, 1003, 1004, 1005, 1006, 1009, 1010, 1011, 1012, 1013),
     ),
-    "a broker here has no replicas": (60, 905, 906, 907, 908, 1007, 1008),
-    "the store has neither RocksDB, nor cold data, nor a second timer": (
+    "our broker has no replicas": (60, 905, 906, 907, 908, 1007, 1008),
+    "our store has no RocksDB, no cold data and no second timer": (
         *(354, 355, 2001, 2002, 2003, 2004, 5001),
     ),
 }
 
-#: What is still to come -> which codes.
+#: Missing feature -> codes.
 NOT_YET: Final[dict[str, tuple[int, ...]]] = {
     "pop consumption": (
         *(200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151),
@@ -48,39 +54,39 @@ NOT_YET: Final[dict[str, tuple[int, ...]]] = {
     ),
     "lite topics": (200070, 200071, *range(200074, 200080)),
     "static topics": (513,),
-    "how many timed messages wait, by topic": (61,),
-    "users and rules of the second access control": tuple(range(3001, 3011)),
-    "offsets of several groups compared, topics forbidden to groups": (308, 353),
+    "number of waiting timed messages by topic": (61,),
+    "users and rules of the 5.x access control (ACL 2.0)": tuple(range(3001, 3011)),
+    "correction of offsets across groups, topics forbidden to groups": (308, 353),
 }
 
 
 def section() -> str:
-    """Return the part of the page, between its two marks."""
+    """Return the generated part of the page, with its two marks."""
     lines = [BEGIN, ""]
     lines += _table("Served by our name server", NAME_SERVER_HANDLERS)
     lines += _table("Served by our broker", BROKER_HANDLERS)
     lines += _table("Sent to clients by our broker", TO_CLIENTS)
-    lines += _reasons("Skipped on purpose, answered with 3", SKIPPED)
-    lines += _reasons("Not yet, answered with 3", NOT_YET)
+    lines += _reasons("Skipped on purpose: the reply is code 3", SKIPPED)
+    lines += _reasons("Not supported yet: the reply is code 3", NOT_YET)
     lines += [
-        "SQL92 filters are not there yet either: a subscription with one is answered with 23."
+        "SQL92 filters are not supported yet: the reply to a subscription with one is code 23."
     ]
     return "\n".join([*lines, "", END])
 
 
 def unplaced() -> set[int]:
-    """Return the codes that are in no list, or in two."""
-    places = [
+    """Return the codes that are in no list, or in more than one."""
+    listed = [
         *(set(NAME_SERVER_HANDLERS) | set(BROKER_HANDLERS)),
         *TO_CLIENTS,
         *(code for codes in (*SKIPPED.values(), *NOT_YET.values()) for code in codes),
     ]
     known = {int(code) for code in RequestCode}
-    return {code for code in known | set(places) if places.count(code) != 1 or code not in known}
+    return {code for code in known | set(listed) if listed.count(code) != 1 or code not in known}
 
 
 def page_with_section() -> str:
-    """Return the whole page as it should be."""
+    """Return the whole page with a current list."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     return before + section() + rest.partition(END)[2]
 

@@ -1,10 +1,10 @@
-"""Runs the Python blocks of a page of documentation as a reader would, one after the other.
+"""Runs the Python blocks of a documentation page, one after the other.
 
     python -m tests.examples.pages docs/guides/sending.md
 
-All blocks of a page share their names, and a cluster that takes the place of 127.0.0.1:9876; what
-they leave open is closed. A block after a line `<!-- fragment -->` is not run, and one after
-`<!-- spark -->` by tests/spark/test_guides.py, where there is a session.
+All blocks of a page share their names, and a cluster that replaces 127.0.0.1:9876; clients that a
+block leaves open are closed. A block after a line `<!-- fragment -->` is not run. A block after
+`<!-- spark -->` is run by tests/spark/test_guides.py, which has a Spark session.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def blocks_of(page: Path, kind: str | None = None) -> list[tuple[int, str]]:
 
     Args:
         page: The page.
-        kind: What the comment before a block says; None for those that run by themselves.
+        kind: The word in the comment before a block; None for blocks without a comment.
     """
     text = page.read_text()
     return [
@@ -38,14 +38,14 @@ def blocks_of(page: Path, kind: str | None = None) -> list[tuple[int, str]]:
 
 
 def run(page: Path) -> None:
-    """Run a page."""
+    """Run the blocks of a page."""
     module = sys.modules["page"] = ModuleType("page")
     names = vars(module)
     with Cluster() as cluster:
         for line, text in blocks_of(page):
             padded = "\n" * line + text.replace(ADDRESS, cluster.name_server)
             code = compile(padded, str(page), "exec", dont_inherit=True)
-            exec(code, names)  # a traceback tells the page's line
+            exec(code, names)  # padded, so that a traceback names the line of the page
         for value in list(names.values()):
             if isinstance(value, Producer | PullConsumer | Admin | Client):
                 value.close()

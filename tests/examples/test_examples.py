@@ -1,4 +1,4 @@
-"""Every example runs alone, as a user would run it."""
+"""Every example runs on its own, as a user would run it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.spark.java import skip_without_java
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 
-#: What the Java of Spark says on standard error, whatever one does.
-JAVA_WORDS = "WARNING: Using incubator modules: jdk.incubator.vector\n"
+#: A warning that Java prints to standard error in any case.
+JAVA_WARNING = "WARNING: Using incubator modules: jdk.incubator.vector\n"
 
 
 @pytest.mark.parametrize(
     "example", [one for one in EXAMPLES if "spark" not in one.stem], ids=lambda path: path.stem
 )
 def test_example_runs(example: Path) -> None:
-    _run(example, "-W", "error", timeout=60)  # a few seconds on a machine that does nothing else
+    _run(example, "-W", "error", timeout=60)  # takes a few seconds on an idle machine
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def _run(example: Path, *flags: str, timeout: float) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout
-    assert result.stderr.replace(JAVA_WORDS, "") == ""
+    assert result.stderr.replace(JAVA_WARNING, "") == ""

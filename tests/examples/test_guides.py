@@ -49,7 +49,7 @@ def test_fragments_are_left_out_and_lines_are_counted(tmp_path: Path) -> None:
     "options",
     [mq.ProducerOptions, mq.ClientOptions, mq.FaultTolerance, mq.AutoBatch, mq.Trace],
 )
-def test_who_comes_from_java_finds_every_option(options: type[Any]) -> None:
+def test_guide_for_java_users_names_every_option(options: type[Any]) -> None:
     page = (ROOT / "docs/guides/coming-from-java.md").read_text()
     words = set(re.findall(r"\w+", page))
     assert {field.name for field in dataclasses.fields(options)} <= words

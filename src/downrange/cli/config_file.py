@@ -40,12 +40,12 @@ class TlsSettings:
     """Files for TLS, all PEM.
 
     Attributes:
-        certificate: The server's certificate, with those that lead to its authority behind it.
+        certificate: The server's certificate, followed by its intermediate certificates.
         key: The certificate's private key.
-        ca: Authorities of clients; with them, every client must show a certificate.
-        key_password: Opens the key.
-        nameserver_ca: Authorities of name servers; with them, a broker registers over TLS, and
-            shows its certificate when it is asked for one.
+        ca: Authorities of client certificates; if set, every client must have one.
+        key_password: Password of the private key.
+        nameserver_ca: Authorities of name servers; if set, a broker registers over TLS, and
+            presents its certificate if the name server asks for one.
     """
 
     certificate: str
@@ -60,10 +60,10 @@ class AccessSettings:
     """Access control.
 
     Attributes:
-        file: The accounts: Apache's `plain_acl.yml`, or TOML. Without one everyone may do
-            everything.
-        access_key: The account that brokers register with at name servers that want one.
-        secret_key: Its secret.
+        file: The accounts: Apache's `plain_acl.yml`, or TOML. Without a file there are no access
+            checks.
+        access_key: The account that brokers use for name servers with access control.
+        secret_key: The secret of the account.
     """
 
     file: str | None = None
@@ -71,13 +71,13 @@ class AccessSettings:
     secret_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse one half of an account.
+        """Check that the account is complete.
 
         Raises:
-            OptionError: Names the half that is there.
+            OptionError: Only one of the two keys is set.
         """
         if (self.access_key is None) != (self.secret_key is None):
-            raise OptionError("[access] access_key needs a secret_key, and the other way round")
+            raise OptionError("[access] access_key and secret_key need each other; set both")
 
 
 def load_settings(path: str | Path) -> TomlTables:

@@ -64,5 +64,5 @@ def test_without_a_file_every_table_is_missing() -> None:
 
 
 def test_half_an_account_for_name_servers_is_refused() -> None:
-    with pytest.raises(OptionError, match="access_key needs a secret_key"):
+    with pytest.raises(OptionError, match="access_key and secret_key need each other"):
         AccessSettings(access_key="broker-account")

@@ -130,7 +130,7 @@ def test_a_setting_that_is_not_known_is_refused(tmp_path: Path) -> None:
 def test_an_access_key_without_a_secret_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text('[access]\naccess_key = "administrator"\n')
-    with pytest.raises(OptionError, match="access_key needs a secret_key"):
+    with pytest.raises(OptionError, match="access_key and secret_key need each other"):
         make_name_server(dataclasses.replace(NO_FLAGS, config=config), 0, None)
 
 
