@@ -31,10 +31,12 @@ from downrange.client.drivers.identity import (
     unique_ids,
 )
 from downrange.client.drivers.threads import ThreadDriver
+from downrange.client.flows.background import background_flows
 from downrange.client.flows.client_core import ClientCore, TimerFacts
 from downrange.client.flows.effects import Flow, UserCall
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.names import namespace_of_endpoint
+from downrange.client.flows.producing.producer_core import ProducerCore, producers_of
 from downrange.client.flows.routing.health import HealthSnapshot
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ClientClosed, ForkedClient, NoNameServer, NotStarted, RocketMQError
@@ -231,7 +233,7 @@ class _ClientBase:
         return core
 
     def _background(self, core: ClientCore) -> list[Flow[None]]:
-        flows = core.background()
+        flows = background_flows(core)
         if self._is_discovering:
             interval = self._options.discovery_interval
             flows.append(core.timer("discovery", interval, interval, lambda: self._discover(core)))
@@ -283,7 +285,7 @@ class _ClientBase:
             timers={name: msgspec.structs.replace(facts) for name, facts in core.timers.items()},
             topics=tuple(core.routes.topics()),
             brokers=tuple(state for health in core.healths for state in health.snapshot(now)),
-            producers={group: _producer_stats(one) for group, one in core.producers.items()},
+            producers={group: _producer_stats(one) for group, one in producers_of(core).items()},
         )
 
 
@@ -296,7 +298,7 @@ def _with_namespace_of(options: ClientOptions, addresses: list[str]) -> ClientOp
     return options
 
 
-def _producer_stats(producer: Any) -> ProducerStats:
+def _producer_stats(producer: ProducerCore) -> ProducerStats:
     counts, permits = producer.counts, producer.permits
     gathering, trace = producer.accumulator, producer.trace
     return ProducerStats(
@@ -402,7 +404,7 @@ class Client(_ClientBase):
             self._state = "closed"
             if not self._driver.is_forked:
                 deadline = self._core.clock.now() + timeout
-                for producer in list(self._core.producers.values()):
+                for producer in producers_of(self._core).values():
                     self._finish(producer.exit(deadline))
             self._driver.close()
         self._state = "closed"
@@ -559,7 +561,7 @@ class AsyncClient(_ClientBase):
             self._state = "closed"
             if not self._birthplace.is_left:
                 deadline = self._core.clock.now() + timeout
-                for producer in list(self._core.producers.values()):
+                for producer in producers_of(self._core).values():
                     await self._finish(producer.exit(deadline))
                 await self._driver.close()
         self._state = "closed"

@@ -11,6 +11,7 @@ import logging
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from downrange.client.flows.routing.membership import heartbeat_on_connect
 from downrange.errors import CallTimeout, ConnectionLost, RocketMQError
 from downrange.wire.codes import HeaderCodec
 from downrange.wire.link import Link, LinkBroken, ReplyArrived, RequestArrived
@@ -236,7 +237,7 @@ class Connection(asyncio.Protocol):
         self._flush()
         self._release_tellers()
         with self._driver.lock:
-            heartbeat = self._driver.core.on_connect(self.address)
+            heartbeat = heartbeat_on_connect(self._driver.core, self.address)
         if heartbeat is not None:
             self._driver.spawn(heartbeat)
 

@@ -6,19 +6,13 @@ health, ids, members, timers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from downrange.client.flows.effects import Call, Clock, Flow, Pause, Randomness
 from downrange.client.flows.hooks import run_observers
 from downrange.client.flows.routing.health import BrokerHealth, HealthSnapshot, tolerance_of
-from downrange.client.flows.routing.lookup import refresh_all
-from downrange.client.flows.routing.membership import (
-    heartbeat_targets,
-    send_heartbeat,
-    send_heartbeats,
-)
 from downrange.client.flows.routing.name_servers import NameServers
 from downrange.client.flows.routing.routes import RouteTable
 from downrange.errors import (
@@ -42,9 +36,6 @@ if TYPE_CHECKING:
     from downrange.options.clients import FaultStyle
     from downrange.wire.bodies import ConsumerMember
     from downrange.wire.ids import UniqueIdMaker
-
-_FIRST_REFRESH: Final = 0.01
-_FIRST_HEARTBEAT: Final = 1.0
 
 
 class ConsumerState(Protocol):
@@ -112,8 +103,8 @@ class ClientCore:
         self.on_health: Callable[[HealthSnapshot], None] | None = None
         self.name_servers = NameServers(name_servers, randomness)
         self.routes = RouteTable()
-        #: Group -> the producer's core.
-        self.producers: dict[str, Any] = {}
+        #: Group -> its `ProducerCore`; `producers_of` gives them with their type.
+        self.producers: dict[str, object] = {}
         self.consumers: dict[str, ConsumerState] = {}
         #: Addresses of brokers whose last heartbeat named all of today's groups.
         self.registered: set[str] = set()
@@ -270,25 +261,11 @@ class ClientCore:
         remark = f" request type {command.code} not supported"
         return Command(int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), remark=remark)
 
-    def on_connect(self, address: str) -> Flow[None] | None:
-        """Return the flow to run on a new connection: a heartbeat, if a broker is there."""
-        if self.has_members and address in heartbeat_targets(self):
-            return send_heartbeat(self, address)
-        return None
-
     def on_disconnect(self, address: str) -> None:
         """Note that the connection for requests from this server is gone."""
         self.registered.discard(address)
 
     # ---- timers ----------------------------------------------------------------------------------
-
-    def background(self) -> list[Flow[None]]:
-        """Return the flows that run as long as the client does."""
-        options = self.options
-        return [
-            self.timer("routes", options.route_refresh_interval, _FIRST_REFRESH, self._refresh),
-            self.timer("heartbeats", options.heartbeat_interval, _FIRST_HEARTBEAT, self._beat),
-        ]
 
     def timer(
         self, name: str, interval: float, first: float, action: Callable[[], Flow[int]]
@@ -304,20 +281,6 @@ class ClientCore:
             facts.runs += 1
             facts.last_run_ms = self.clock.wall_ms()
             yield Pause(interval)
-
-    def _refresh(self) -> Flow[int]:
-        return (yield from refresh_all(self))
-
-    def _beat(self) -> Flow[int]:
-        self._forget_brokers_that_left()
-        return (yield from send_heartbeats(self))
-
-    def _forget_brokers_that_left(self) -> None:
-        known = self.routes.brokers()
-        for health in self._health.values():
-            for state in health.snapshot(self.clock.now()):
-                if state.broker not in known:
-                    health.forget(state.broker)
 
 
 def _ignore(where: str, error: Exception) -> None:

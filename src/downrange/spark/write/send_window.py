@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.bulk import send_until
+from downrange.client.flows.producing.producer_core import ProducerCore, producers_of
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.client.producer import Producer
 from downrange.errors import CallTimeout, ClientClosed
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from downrange.client.client import Client
     from downrange.client.flows.effects import Flow
-    from downrange.client.flows.producing.producer_core import ProducerCore
     from downrange.spark.write.requests import WriteRequest
     from downrange.spark.write.write_options import WriteOptions
 
@@ -60,7 +60,7 @@ def producer_for(options: WriteOptions) -> tuple[Client, ProducerCore]:
                 client, group=options.group, options=settings
             ).start()
     group = with_namespace(options.group, client.options.namespace)
-    core: ProducerCore = client.core.producers[group]
+    core = producers_of(client.core)[group]
     return client, core
 
 

@@ -26,7 +26,6 @@ from pyspark.sql.datasource import (
 )
 
 from downrange.client.flows.names import with_namespace
-from downrange.client.flows.producing.retry_loop import find_route
 from downrange.client.flows.routing.lookup import refresh_route
 from downrange.errors import OptionError
 from downrange.spark.write.column_checks import check_columns
@@ -285,9 +284,7 @@ class _TaskWriter:
         deadline = producer.deadline(self._options.timeout)
         queues = self._routes.get(topic)
         if queues is None:
-            queues = self._routes[topic] = client.run(
-                find_route(producer, whole, deadline)
-            ).writable
+            queues = self._routes[topic] = client.run(producer.find_route(whole, deadline)).writable
         while not {queue.broker for queue in queues}.issuperset(brokers):
             if client.core.clock.now() + _ROUTE_PAUSE >= deadline:
                 break  # the error that names the row tells the rest

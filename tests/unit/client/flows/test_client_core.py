@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from downrange.client.flows.background import background_flows
 from downrange.client.flows.client_core import TimerFacts
 from downrange.client.flows.effects import Flow, Once, Pause, UserCall
 from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.routing.lookup import refresh_all
+from downrange.client.flows.routing.membership import heartbeat_on_connect
 from downrange.errors import ConnectFailed, ConnectionLost, GroupTaken, NoPermission
 from downrange.options import ClientOptions, Credentials, FaultTolerance
 from downrange.wire.bodies import ConsumerMember
@@ -209,10 +212,10 @@ def test_a_brokers_request_that_nobody_handles_is_not_supported() -> None:
 
 def test_a_broker_gets_a_heartbeat_on_every_new_connection() -> None:
     core = core_with(route("a"))
-    assert core.on_connect("a:10911") is None  # no group yet
+    assert heartbeat_on_connect(core, "a:10911") is None  # no group yet
     core.add_producer("shop", object())
-    assert core.on_connect("ns:9876") is None
-    flow = core.on_connect("a:10911")
+    assert heartbeat_on_connect(core, "ns:9876") is None
+    flow = heartbeat_on_connect(core, "a:10911")
     assert flow is not None
     assert heartbeat_of(expect_call(next(flow)))["producerDataSet"] == [{"groupName": "shop"}]
     finish(flow, Command(0))
@@ -229,7 +232,7 @@ def test_routes_and_heartbeats_are_seen_to_in_the_background() -> None:
         route("a"), options=ClientOptions(route_refresh_interval=7.0, heartbeat_interval=9.0)
     )
     core.add_producer("shop", object())
-    routes, heartbeats = core.background()
+    routes, heartbeats = background_flows(core)
     assert next(routes) == Pause(0.01)
     assert next(heartbeats) == Pause(1.0)
     assert core.timers == {"routes": TimerFacts(7.0), "heartbeats": TimerFacts(9.0)}
@@ -260,7 +263,7 @@ def test_a_timer_survives_the_errors_of_what_it_does() -> None:
 
 def test_a_timer_does_not_hide_a_fault_of_ours() -> None:
     core = core_with()
-    flow = core.timer("mine", 10.0, 1.0, core._beat)
+    flow = core.timer("mine", 10.0, 1.0, lambda: refresh_all(core))
     next(flow)
     with pytest.raises(ZeroDivisionError):
         flow.throw(ZeroDivisionError())
@@ -271,7 +274,7 @@ def test_brokers_that_no_route_names_any_more_are_no_longer_judged() -> None:
     health = core.health_for("5.x")
     for broker in ("a", "gone"):
         health.failed(broker, ConnectionLost(f"{broker}:1", "cut"), 0.1, core.clock.now())
-    beating = core.background()[1]
+    beating = background_flows(core)[1]
     next(beating)
     beating.send(None)
     assert [state.broker for state in health.snapshot(core.clock.now())] == ["a"]

@@ -17,7 +17,7 @@ from downrange.wire.send_commands import SendCommand, SendForm
 
 if TYPE_CHECKING:
     from downrange.client.flows.producing.prepare import Outgoing
-    from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.client.flows.producing.producer_state import ProducerState
 
 _STATUSES: Final = {status.value: status for status in SendStatus}
 #: Requests whose fields have their names in full.
@@ -29,7 +29,7 @@ FORMS_MAX: Final = 4096
 
 
 def send_command(
-    producer: ProducerCore, outgoing: Outgoing, queue: QueueId
+    producer: ProducerState, outgoing: Outgoing, queue: QueueId
 ) -> Command | SendCommand:
     """Build the request that sends a message to a queue.
 
@@ -51,7 +51,7 @@ def send_command(
     )
 
 
-def plain_command(producer: ProducerCore, outgoing: Outgoing, queue: QueueId) -> Command:
+def plain_command(producer: ProducerState, outgoing: Outgoing, queue: QueueId) -> Command:
     """Build the same request as one whose fields may be changed: by a hook, or a signature.
 
     Raises:
@@ -61,7 +61,7 @@ def plain_command(producer: ProducerCore, outgoing: Outgoing, queue: QueueId) ->
     return command.plain() if isinstance(command, SendCommand) else command
 
 
-def _form_for(producer: ProducerCore, outgoing: Outgoing, queue: QueueId) -> SendForm:
+def _form_for(producer: ProducerState, outgoing: Outgoing, queue: QueueId) -> SendForm:
     options = producer.options
     form = SendForm(
         outgoing.code,
@@ -80,7 +80,7 @@ def _form_for(producer: ProducerCore, outgoing: Outgoing, queue: QueueId) -> Sen
     return form
 
 
-def _command_v1(producer: ProducerCore, outgoing: Outgoing, queue: QueueId) -> Command:
+def _command_v1(producer: ProducerState, outgoing: Outgoing, queue: QueueId) -> Command:
     options = producer.options
     header = SendRequest(
         producer_group=producer.group,

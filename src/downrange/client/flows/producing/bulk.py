@@ -17,7 +17,8 @@ import msgspec
 from downrange.client.flows.effects import Flow, Pause
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.prepare import Outgoing
-from downrange.client.flows.producing.retry_loop import SendRules, failure_of, send_with_retries
+from downrange.client.flows.producing.producer_state import SendRules
+from downrange.client.flows.producing.retry_loop import failure_of, send_with_retries
 from downrange.client.flows.routing.lookup import refresh_route
 from downrange.errors import RocketMQError, RouteNotFound, SendFailed
 from downrange.model import Attempt, Message
@@ -26,7 +27,7 @@ from downrange.wire.properties import PropertyKey, decode_properties, encode_pro
 from downrange.wire.records import decode_batch
 
 if TYPE_CHECKING:
-    from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.client.flows.producing.producer_state import ProducerState
     from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.model import QueueId, SendReceipt
 
@@ -76,7 +77,7 @@ class EncodedMessages(Sequence[Message]):
 
 
 def encoded_batch(
-    producer: ProducerCore, topic: str, body: bytes, count: int, first_id: str
+    producer: ProducerState, topic: str, body: bytes, count: int, first_id: str
 ) -> Outgoing:
     """Make a batch ready whose body is written; nothing in it is looked at.
 
@@ -107,7 +108,7 @@ def encoded_batch(
 
 
 def encoded_message(
-    producer: ProducerCore,
+    producer: ProducerState,
     topic: str,
     body: bytes,
     *,
@@ -142,7 +143,7 @@ def encoded_message(
 
 
 def send_until(
-    producer: ProducerCore,
+    producer: ProducerState,
     outgoing: Outgoing,
     round_robin: RoundRobin,
     deadline: float,
@@ -200,7 +201,7 @@ def send_until(
         yield from _refresh(producer, outgoing.topic, until=min(deadline, clock.now() + pause))
 
 
-def _refresh(producer: ProducerCore, topic: str, *, until: float) -> Flow[None]:
+def _refresh(producer: ProducerState, topic: str, *, until: float) -> Flow[None]:
     """Refresh the route; without an answer the old one stays."""
     with contextlib.suppress(RocketMQError):
         yield from refresh_route(producer.client, topic, until)

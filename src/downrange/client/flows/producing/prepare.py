@@ -24,7 +24,7 @@ from downrange.wire.properties import PropertyKey, encode_properties
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.client.flows.producing.producer_state import ProducerState
 
 _COMPRESSIONS: Final = {
     "zlib": Compression.ZLIB,
@@ -67,7 +67,7 @@ class Outgoing(msgspec.Struct, gc=False):
 
 
 def prepare(
-    producer: ProducerCore,
+    producer: ProducerState,
     message: Message,
     *,
     extra: Mapping[str, str] | None = None,
@@ -118,7 +118,7 @@ def prepare(
     )
 
 
-def prepare_batch(producer: ProducerCore, messages: Sequence[Message]) -> Outgoing:
+def prepare_batch(producer: ProducerState, messages: Sequence[Message]) -> Outgoing:
     """Make a list of messages ready as one batch; batches are not compressed, as in Java.
 
     A batch has no unique id of its own: brokers of 4.9 would give it to every message in it.
@@ -131,7 +131,7 @@ def prepare_batch(producer: ProducerCore, messages: Sequence[Message]) -> Outgoi
     return prepare_checked_batch(producer, messages)
 
 
-def prepare_checked_batch(producer: ProducerCore, messages: Sequence[Message]) -> Outgoing:
+def prepare_checked_batch(producer: ProducerState, messages: Sequence[Message]) -> Outgoing:
     """Make messages ready as one batch that are known to fit together, see `check_batch`.
 
     Raises:

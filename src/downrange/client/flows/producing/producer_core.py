@@ -1,96 +1,65 @@
-"""One producer: its group, its settings, what it has under way, and each way to send as a flow.
+"""One producer: every way to send, each as a flow, and how it opens and closes.
 
-What a method here does before it returns its flow happens in the caller's hands, without the core's
-lock: checking, compressing, writing properties. The flow does the rest.
+Work that a method does before it returns its flow runs in the caller's thread, without the core's
+lock: validation, compression, encoding of properties. The flow does the rest.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from downrange.client.flows.admin.changes import create_missing_topic
 from downrange.client.flows.effects import Flow, Signal, UserCall, Wait
-from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.accumulator import Accumulator
 from downrange.client.flows.producing.batches import check_batch, checked, size_in_batch, split
-from downrange.client.flows.producing.permits import Permits
 from downrange.client.flows.producing.prepare import Outgoing, prepare, prepare_checked_batch
-from downrange.client.flows.producing.request_reply import PendingRequests
-from downrange.client.flows.producing.retry_loop import SendRules, attempt_oneway, send_with_retries
+from downrange.client.flows.producing.producer_state import ProducerState
+from downrange.client.flows.producing.retry_loop import attempt_oneway, send_with_retries
 from downrange.client.flows.producing.trace_buffer import (
     BODY_BYTES_MAX,
     SEND_TIMEOUT,
-    TraceBuffer,
     flush_trace,
     trace_loop,
 )
 from downrange.client.flows.routing.membership import send_heartbeats, unregister
-from downrange.client.flows.routing.queue_picker import QueuePicker, RoundRobin
-from downrange.client.flows.validation import check_message, check_producer_group
-from downrange.errors import BatchFailed, ClientClosed, RocketMQError
+from downrange.client.flows.routing.queue_picker import RoundRobin
+from downrange.client.flows.validation import check_message
+from downrange.errors import BatchFailed, RocketMQError
 from downrange.model import BatchReceipt, Message, QueueId, SendReceipt
-from downrange.options import ProducerOptions, Trace
+from downrange.options import ProducerOptions
 from downrange.wire.limits import GROUP_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from downrange.client.flows.client_core import ClientCore
-    from downrange.client.flows.hooks import Hooks
-    from downrange.client.flows.producing.transactions import Checks
+    from downrange.client.flows.hooks import Hooks, Report
+    from downrange.client.flows.producing.producer_state import SendRules
     from downrange.client.flows.routing.selectors import Selector
-    from downrange.wire.send_commands import SendForm
 
-#: The producer of traces is one of its own: short of nothing that the traced one has.
+#: Traces are sent by a producer of their own, with its own permits and timeout.
 _TRACE_OPTIONS: Final = ProducerOptions(
     timeout=SEND_TIMEOUT, body_bytes_max=BODY_BYTES_MAX, compress_over_bytes=BODY_BYTES_MAX
 )
-#: How Java names the group that sends a group's traces.
+#: Java's name for the group that sends the traces of a group.
 _TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER-{}-PRODUCE-1"
 _NO_MORE: Final[list[Message]] = []
 
 
-class ProducerCounts(msgspec.Struct):
-    """What a producer has done so far, in messages.
+def producers_of(client: ClientCore) -> dict[str, ProducerCore]:
+    """Return the open producers of a client by group, namespace included."""
+    return {
+        group: producer
+        for group, producer in client.producers.items()
+        if isinstance(producer, ProducerCore)
+    }
+
+
+class ProducerCore(ProducerState):
+    """One producer of a client; arguments and errors: `ProducerState`.
 
     Attributes:
-        sent: Taken by a broker.
-        failed: Given up.
-        oneway: Handed over without an answer.
-        retried: Attempts beyond the first.
-        late_replies: Replies to requests that nobody waited for any more.
-        checked: Questions about transactions that were answered.
-        checks_dropped: Questions about transactions that were not; the broker asks again.
-    """
-
-    sent: int = 0
-    failed: int = 0
-    oneway: int = 0
-    retried: int = 0
-    late_replies: int = 0
-    checked: int = 0
-    checks_dropped: int = 0
-
-
-class ProducerCore:
-    """One producer of a client.
-
-    Args:
-        client: What it shares with others.
-        group: Its group.
-        options: How it sends.
-        hooks: Functions of the user's around every send.
-        report: Told of a hook's error: where, and what.
-
-    Attributes:
-        group: The group as servers know it, namespace included.
-        plain_group: The group as the user named it.
-
-    Raises:
-        OptionError: The group's name breaks a rule.
+        accumulator: Gathers messages of many callers into batches; None without `auto_batch`.
     """
 
     def __init__(
@@ -99,36 +68,15 @@ class ProducerCore:
         group: str,
         options: ProducerOptions,
         hooks: Hooks,
-        report: Callable[[str, Exception], None],
+        report: Report,
     ) -> None:
-        check_producer_group(group)
-        self.client = client
-        self.plain_group = group
-        self.group = with_namespace(group, client.options.namespace)
-        self.options = options
-        self.hooks = hooks
-        self.report = report
-        self.health = client.health_for(options.fault_tolerance)
-        self.picker = QueuePicker(self.health, client.randomness)
-        self.permits = Permits(client.clock, options.in_flight_max, options.in_flight_bytes_max)
-        self.counts = ProducerCounts()
-        self.trace: TraceBuffer | None = None
+        super().__init__(client, group, options, hooks, report)
         self._tracer: ProducerCore | None = None
-        if options.trace:
-            trace = options.trace if isinstance(options.trace, Trace) else Trace()
-            self.trace = TraceBuffer(trace, client.clock)
-            # Cut where it would be too long for a group: brokers only show it.
+        if self.trace is not None:
+            # Cut to the length limit of groups: brokers only display the name.
             room = GROUP_BYTES_MAX - len(_TRACE_GROUP.format(""))
             inner = _TRACE_GROUP.format(group[:room])
             self._tracer = ProducerCore(client, inner, _TRACE_OPTIONS, type(hooks)(), report)
-        has_hooks = bool(hooks.before_send or hooks.after_send or hooks.forbid_send)
-        #: Whether a send is a call and nothing else.
-        self.is_plain = client.is_plain and not has_hooks and self.trace is None
-        self.waiting_rules = SendRules("sync", options.retries, True, False)
-        self.async_rules = SendRules("async", options.retries, True, False)
-        self.submit_rules = SendRules("async", options.submit_retries, False, True)
-        #: What requests to each queue have in common, by queue and request code.
-        self.forms: dict[tuple[QueueId, int], SendForm] = {}
         self._round_robin = RoundRobin()
         self.accumulator: Accumulator | None = None
         if options.auto_batch is not None:
@@ -138,15 +86,8 @@ class ProducerCore:
                 self._send_gathered,
                 body_bytes_max=options.body_bytes_max,
             )
-        #: Answers questions about transactions; of transaction producers only.
-        self.checks: Checks | None = None
-        self.requests = PendingRequests()
-        #: Flows under way, and what fires when the last one has ended.
-        self._active = 0
-        self._idle: Signal | None = None
-        self._is_closing = False
 
-    # ---- life --------------------------------------------------------------------------------
+    # ---- opening and closing -----------------------------------------------------------------
 
     def background(self) -> list[Flow[None]]:
         """Return the flows that run as long as the producer does."""
@@ -155,7 +96,7 @@ class ProducerCore:
         return [trace_loop(self.trace, self._send_trace)]
 
     def enter(self) -> Flow[None]:
-        """Become known to the brokers that are known already.
+        """Add the producer to its client, and its group to the brokers of all cached routes.
 
         Raises:
             GroupTaken: The client has a producer of this group.
@@ -164,7 +105,7 @@ class ProducerCore:
         yield from send_heartbeats(self.client)
 
     def exit(self, deadline: float) -> Flow[None]:
-        """Finish what was accepted, as far as there is time, and say goodbye to the brokers."""
+        """Finish the tracked flows and the trace before the deadline, then unregister the group."""
         self._is_closing = True
         if self.accumulator is not None:
             self.accumulator.close()
@@ -176,36 +117,6 @@ class ProducerCore:
         if self.client.producers.get(self.group) is self:
             yield from unregister(self.client, producer=self.group, deadline=deadline)
             self.client.remove_producer(self.group)
-
-    def run_tracked(
-        self, flow: Flow[Any], deadline: float, limited_bytes: int | None = None
-    ) -> Flow[Any]:
-        """Run a flow that `exit` waits for; with a size, also when back-pressure lets it.
-
-        Raises:
-            ClientClosed: `exit` has begun.
-            TooManySends: There was no room before the deadline.
-        """
-        if self._is_closing:
-            raise ClientClosed(f"the producer of group {self.plain_group!r}")
-        self._active += 1
-        try:
-            if limited_bytes is None:
-                return (yield from flow)
-            if not self.permits.try_take(limited_bytes):
-                yield from self.permits.take(limited_bytes, deadline)
-            try:
-                return (yield from flow)
-            finally:
-                self.permits.give_back(limited_bytes)
-        finally:
-            self._active -= 1
-            if self._idle is not None and not self._active:
-                self._idle.fire()
-
-    def deadline(self, timeout: float | None) -> float:
-        """Return when a call that begins now must end."""
-        return self.client.clock.now() + (self.options.timeout if timeout is None else timeout)
 
     # ---- ways to send ------------------------------------------------------------------------
 
@@ -324,20 +235,14 @@ class ProducerCore:
         deadline: float,
         is_limited: bool,
     ) -> Flow[SendReceipt]:
-        """Send what is ready, as a part of an accepted flow; limited ones wait for their turn."""
+        """Return the flow that sends a prepared message, as a part of a tracked flow.
+
+        With `is_limited` it waits for room under the limits of back-pressure.
+        """
+        flow = send_with_retries(self, outgoing, round_robin, deadline, rules, target)
         if not is_limited:
-            return (
-                yield from send_with_retries(self, outgoing, round_robin, deadline, rules, target)
-            )
-        size = len(outgoing.body)
-        if not self.permits.try_take(size):
-            yield from self.permits.take(size, deadline)
-        try:
-            return (
-                yield from send_with_retries(self, outgoing, round_robin, deadline, rules, target)
-            )
-        finally:
-            self.permits.give_back(size)
+            return flow
+        return self.run_tracked(flow, deadline, len(outgoing.body), is_part=True)
 
     def _send_gathered(
         self, messages: list[Message], queue: QueueId | None, deadline: float
@@ -365,14 +270,4 @@ class ProducerCore:
             yield from send_with_retries(
                 tracer, outgoing, tracer._round_robin, deadline, tracer.waiting_rules
             )
-        )
-
-    def create_balanced(self, topic: str, deadline: float) -> Flow[None]:
-        """Create a missing topic on every master before the first message goes there."""
-        yield from create_missing_topic(
-            self.client,
-            topic,
-            self.options.default_topic_queues,
-            deadline,
-            default_topic=self.options.default_topic,
         )

@@ -17,12 +17,12 @@ from downrange.wire.system_names import GROUP_TOPIC_PREFIXES
 
 if TYPE_CHECKING:
     from downrange.client.flows.effects import Flow
-    from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.client.flows.producing.producer_state import ProducerState
 
 _NOT_SUPPORTED: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
 
-def recall(producer: ProducerCore, handle: str | None, timeout: float | None = None) -> Flow[str]:
+def recall(producer: ProducerState, handle: str | None, timeout: float | None = None) -> Flow[str]:
     """Return the flow that takes a timed message back and answers its id.
 
     Raises:
@@ -44,7 +44,7 @@ def recall(producer: ProducerCore, handle: str | None, timeout: float | None = N
 
 
 def _recall(
-    producer: ProducerCore, handle: str, parsed: RecallHandle, deadline: float
+    producer: ProducerState, handle: str, parsed: RecallHandle, deadline: float
 ) -> Flow[str]:
     client = producer.client
     broker = parsed.broker_name

@@ -11,12 +11,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from downrange.client.flows.effects import Flow, Signal, UserCall, Wait
+from downrange.client.flows.effects import Flow, UserCall, Wait
 from downrange.client.flows.names import without_namespace
 from downrange.client.flows.producing.prepare import Outgoing, prepare
-from downrange.client.flows.producing.retry_loop import find_route, send_with_retries
+from downrange.client.flows.producing.producer_core import producers_of
+from downrange.client.flows.producing.retry_loop import send_with_retries
 from downrange.client.flows.routing.lookup import refresh_route
 from downrange.client.flows.routing.membership import ensure_registered
 from downrange.errors import InvalidMessage, RequestTimedOut, RocketMQError
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from downrange.client.flows.client_core import ClientCore
-    from downrange.client.flows.producing.producer_core import ProducerCore
-    from downrange.client.flows.producing.retry_loop import SendRules
+    from downrange.client.flows.producing.producer_state import ProducerState, SendRules
     from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.client.flows.routing.routes import Route
     from downrange.client.flows.routing.selectors import Selector
@@ -41,67 +39,15 @@ if TYPE_CHECKING:
 _REPLY_TYPE: Final = "reply"
 #: Java's code for "there is nobody to reply to".
 _CANNOT_REPLY: Final = 10007
-#: Requests that were given up are remembered, to tell a late reply from one that was never ours.
-_GIVEN_UP_MAX: Final = 1000
 #: How much of a request's time brokers may take to learn of us.
 _HEARTBEAT_SHARE: Final = 1 / 3
-
-
-class PendingReply(msgspec.Struct):
-    """A reply that somebody waits for.
-
-    Attributes:
-        arrived: Fires when it is here.
-        message: The reply, then.
-    """
-
-    arrived: Signal
-    message: ReceivedMessage | None = None
-
-
-class PendingRequests:
-    """A producer's requests that wait for their replies, and the last ones that do no more."""
-
-    __slots__ = ("_given_up", "_waiting")
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, PendingReply] = {}
-        self._given_up: dict[str, None] = {}  # a set that keeps the order
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def open(self, correlation_id: str) -> PendingReply:
-        """Begin to wait."""
-        pending = self._waiting[correlation_id] = PendingReply(Signal())
-        return pending
-
-    def close(self, correlation_id: str) -> None:
-        """Stop waiting."""
-        if self._waiting.pop(correlation_id).message is None:
-            if len(self._given_up) >= _GIVEN_UP_MAX:
-                del self._given_up[next(iter(self._given_up))]
-            self._given_up[correlation_id] = None
-
-    def has(self, correlation_id: str) -> bool:
-        """Whether a request with this id is, or was, one of these."""
-        return correlation_id in self._waiting or correlation_id in self._given_up
-
-    def take(self, correlation_id: str, reply: ReceivedMessage) -> bool:
-        """Hand a reply over; return whether somebody waits for it."""
-        pending = self._waiting.get(correlation_id)
-        if pending is None:
-            return False
-        pending.message = reply
-        pending.arrived.fire()
-        return True
 
 
 # ---- asking --------------------------------------------------------------------------------------
 
 
 def request(
-    producer: ProducerCore,
+    producer: ProducerState,
     message: Message,
     round_robin: RoundRobin,
     rules: SendRules,
@@ -131,7 +77,7 @@ def request(
 
 
 def _send_and_wait(
-    producer: ProducerCore,
+    producer: ProducerState,
     outgoing: Outgoing,
     correlation_id: str,
     round_robin: RoundRobin,
@@ -140,7 +86,7 @@ def _send_and_wait(
     deadline: float,
 ) -> Flow[ReceivedMessage]:
     started = producer.client.clock.now()
-    route = yield from find_route(producer, outgoing.topic, deadline)
+    route = yield from producer.find_route(outgoing.topic, deadline)
     yield from _register_for_replies(producer.client, route, deadline)
     pending = producer.requests.open(correlation_id)
     try:
@@ -187,8 +133,8 @@ def take_reply(client: ClientCore, address: str, command: Command) -> Flow[Comma
         return Command(int(ResponseCode.SYSTEM_ERROR), remark=f"the reply cannot be read: {error}")
     reply = _reply_of(client, header, body, client.routes.broker_at(address) or "")
     correlation_id = reply.properties.get(PropertyKey.CORRELATION_ID, "")
-    for producer in client.producers.values():
-        requests: PendingRequests = producer.requests
+    for producer in producers_of(client).values():
+        requests = producer.requests
         if requests.has(correlation_id) and not requests.take(correlation_id, reply):
             producer.counts.late_replies += 1
     return Command(int(ResponseCode.SUCCESS))
@@ -221,7 +167,7 @@ def _reply_of(
 
 
 def reply(
-    producer: ProducerCore,
+    producer: ProducerState,
     request: ReceivedMessage,
     message: Message,
     round_robin: RoundRobin,

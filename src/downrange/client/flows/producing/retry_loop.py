@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from downrange.client.flows.effects import Call, Flow, UserCall
 from downrange.client.flows.hooks import (
     SendContext,
@@ -32,7 +30,7 @@ from downrange.client.flows.hooks import (
 )
 from downrange.client.flows.producing.attempt import plain_command, receipt_of, send_command
 from downrange.client.flows.producing.trace_buffer import trace_of_send
-from downrange.client.flows.routing.lookup import find_send_address, find_writable
+from downrange.client.flows.routing.lookup import find_send_address
 from downrange.client.flows.routing.selectors import (
     ByHash,
     ByRandom,
@@ -63,7 +61,7 @@ from downrange.wire.properties import decode_properties
 
 if TYPE_CHECKING:
     from downrange.client.flows.producing.prepare import Outgoing
-    from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.client.flows.producing.producer_state import ProducerState, SendRules
     from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.client.flows.routing.routes import Route
     from downrange.client.flows.routing.selectors import Selector
@@ -73,24 +71,8 @@ _STORED: Final = SendStatus.STORED
 _VIP_DISTANCE: Final = 2
 
 
-class SendRules(msgspec.Struct, frozen=True):
-    """What differs between the ways to send.
-
-    Attributes:
-        mode: As hooks are told.
-        retries: How many more attempts there may be.
-        is_refusal_retried: Whether an answer with a code of `retry_codes` is followed by one.
-        is_retried_when_chosen: Whether a chosen queue is tried again.
-    """
-
-    mode: SendMode
-    retries: int
-    is_refusal_retried: bool
-    is_retried_when_chosen: bool
-
-
 def send_with_retries(
-    producer: ProducerCore,
+    producer: ProducerState,
     outgoing: Outgoing,
     round_robin: RoundRobin,
     deadline: float,
@@ -118,7 +100,7 @@ def send_with_retries(
     topic = outgoing.topic
     route = client.routes.get(topic)
     if route is None or not route.writable:
-        route = yield from find_route(producer, topic, deadline)
+        route = yield from producer.find_route(topic, deadline)
     chosen = None
     if target is not None or outgoing.message.sharding_key is not None:
         chosen = yield from _choose(producer, route, outgoing, target)
@@ -183,7 +165,7 @@ def send_with_retries(
 
 
 def attempt_oneway(
-    producer: ProducerCore,
+    producer: ProducerState,
     outgoing: Outgoing,
     round_robin: RoundRobin,
     deadline: float,
@@ -198,7 +180,7 @@ def attempt_oneway(
     client = producer.client
     route = client.routes.get(outgoing.topic)
     if route is None or not route.writable:
-        route = yield from find_route(producer, outgoing.topic, deadline)
+        route = yield from producer.find_route(outgoing.topic, deadline)
     if target is not None or outgoing.message.sharding_key is not None:
         queue = yield from _choose(producer, route, outgoing, target)
     else:
@@ -235,29 +217,8 @@ def attempt_oneway(
 # ---- where to ------------------------------------------------------------------------------------
 
 
-def find_route(producer: ProducerCore, topic: str, deadline: float) -> Flow[Route]:
-    """Return a route that can be sent to; a missing topic gets what `auto_create` says.
-
-    Raises:
-        RouteNotFound: There is none.
-        RocketMQError: No name server answered.
-    """
-    options = producer.options
-    if options.auto_create == "balanced" and producer.client.routes.get(topic) is None:
-        yield from producer.create_balanced(topic, deadline)
-    return (
-        yield from find_writable(
-            producer.client,
-            topic,
-            deadline,
-            default_topic=None if options.auto_create == "off" else options.default_topic,
-            queue_count=options.default_topic_queues,
-        )
-    )
-
-
 def _choose(
-    producer: ProducerCore, route: Route, outgoing: Outgoing, target: QueueId | Selector | None
+    producer: ProducerState, route: Route, outgoing: Outgoing, target: QueueId | Selector | None
 ) -> Flow[QueueId]:
     """Return the queue that was asked for, or that a selector or the sharding key chooses."""
     if target is None:
@@ -287,7 +248,7 @@ def vip_address(address: str) -> str:
 # ---- failures ------------------------------------------------------------------------------------
 
 
-def _is_retried(producer: ProducerCore, rules: SendRules, error: RocketMQError) -> bool:
+def _is_retried(producer: ProducerState, rules: SendRules, error: RocketMQError) -> bool:
     if isinstance(error, ServerError):
         return rules.is_refusal_retried and error.code in producer.options.retry_codes
     # A command that cannot be written, or a client that was closed, stays so.
@@ -313,7 +274,7 @@ def failure_of(topic: str, failures: list[Attempt], elapsed: float) -> SendFaile
 
 
 def _attempt_with_hooks(
-    producer: ProducerCore,
+    producer: ProducerState,
     outgoing: Outgoing,
     queue: QueueId,
     address: str,
@@ -359,7 +320,7 @@ def _attempt_with_hooks(
 
 
 def _context(
-    producer: ProducerCore, outgoing: Outgoing, queue: QueueId, address: str, mode: SendMode
+    producer: ProducerState, outgoing: Outgoing, queue: QueueId, address: str, mode: SendMode
 ) -> SendContext:
     return SendContext(
         group=producer.plain_group,

@@ -24,10 +24,10 @@ from downrange.client.flows.consuming.pull import read_messages
 from downrange.client.flows.effects import Flow, UserCall
 from downrange.client.flows.hooks import EndTransactionContext, run_observers
 from downrange.client.flows.names import with_namespace
-from downrange.client.flows.producing.permits import Permits
 from downrange.client.flows.producing.prepare import Outgoing, prepare
-from downrange.client.flows.producing.retry_loop import find_route
+from downrange.client.flows.producing.producer_core import producers_of
 from downrange.client.flows.producing.trace_buffer import trace_of_end_transaction
+from downrange.client.flows.producing.transaction_checks import TransactionChecks
 from downrange.client.flows.routing.lookup import find_send_address
 from downrange.client.flows.routing.membership import ensure_registered
 from downrange.errors import (
@@ -35,7 +35,6 @@ from downrange.errors import (
     OptionError,
     RocketMQError,
     SendFailed,
-    TooManySends,
     server_error,
 )
 from downrange.model import (
@@ -58,11 +57,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from downrange.client.flows.client_core import ClientCore
-    from downrange.client.flows.effects import Clock
     from downrange.client.flows.producing.producer_core import ProducerCore
-    from downrange.client.flows.producing.retry_loop import SendRules
+    from downrange.client.flows.producing.producer_state import SendRules
     from downrange.client.flows.routing.queue_picker import RoundRobin
-    from downrange.options import ProducerOptions
     from downrange.wire.command import Command
 
 #: A question that waited so long for its turn is not worth an answer: the broker asks again.
@@ -183,7 +180,7 @@ def _send_half(
     deadline: float,
 ) -> Flow[tuple[SendReceipt, Half]]:
     """Send it to a broker that knows whom to ask about it."""
-    route = yield from find_route(producer, outgoing.topic, deadline)
+    route = yield from producer.find_route(outgoing.topic, deadline)
     now = producer.client.clock.now()
     yield from ensure_registered(
         producer.client, route.masters.values(), now + (deadline - now) * _HEARTBEAT_SHARE
@@ -306,46 +303,10 @@ def _send_end(
 # ---- the broker's questions ----------------------------------------------------------------------
 
 
-class Checks:
-    """What answers a broker's questions, a few at a time.
-
-    Args:
-        function: The user's; is given the half message, returns an `Outcome`.
-        options: How many at a time, and how many may wait.
-        clock: The time.
-    """
-
-    __slots__ = ("_permits", "_waiting_max", "function")
-
-    def __init__(
-        self, function: Callable[..., Any], options: ProducerOptions, clock: Clock
-    ) -> None:
-        self.function = function
-        self._permits = Permits(clock, options.check_threads, 1)
-        self._waiting_max = options.checks_waiting_max
-
-    def enter(self, deadline: float) -> Flow[bool]:
-        """Wait for a turn; return whether there is one, and then `leave` afterwards."""
-        permits = self._permits
-        if permits.try_take(0):
-            return True
-        if permits.waiting >= self._waiting_max:
-            return False
-        try:
-            yield from permits.take(0, deadline)
-        except TooManySends:
-            return False
-        return True
-
-    def leave(self) -> None:
-        """Give the turn to the next one."""
-        self._permits.give_back(0)
-
-
 def take_checks(producer: ProducerCore, function: Callable[..., Any]) -> None:
     """Let a function answer what brokers ask about the producer's transactions."""
     client = producer.client
-    producer.checks = Checks(function, producer.options, client.clock)
+    producer.checks = TransactionChecks(function, producer.options, client.clock)
     client.handlers[int(RequestCode.CHECK_TRANSACTION_STATE)] = partial(answer_check, client)
 
 
@@ -359,9 +320,7 @@ def answer_check(client: ClientCore, address: str, command: Command) -> Flow[Non
     header = CheckTransactionRequest.from_fields(command.fields)
     broker = header.broker_name or client.routes.broker_at(address) or ""
     message = read_messages(client, command.body, broker)[0]
-    producer: ProducerCore | None = client.producers.get(
-        message.properties.get(PropertyKey.PRODUCER_GROUP, "")
-    )
+    producer = producers_of(client).get(message.properties.get(PropertyKey.PRODUCER_GROUP, ""))
     if producer is None or producer.checks is None:
         return
     half = Half(
@@ -381,7 +340,7 @@ def answer_check(client: ClientCore, address: str, command: Command) -> Flow[Non
 
 
 def _check(
-    producer: ProducerCore, checks: Checks, half: Half, address: str, deadline: float
+    producer: ProducerCore, checks: TransactionChecks, half: Half, address: str, deadline: float
 ) -> Flow[None]:
     if not (yield from checks.enter(deadline)):
         producer.counts.checks_dropped += 1

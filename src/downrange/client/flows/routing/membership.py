@@ -57,6 +57,13 @@ def heartbeat_targets(core: ClientCore) -> list[str]:
     )
 
 
+def heartbeat_on_connect(core: ClientCore, address: str) -> Flow[None] | None:
+    """Return the heartbeat to send on a new connection; None when none is due there."""
+    if core.has_members and address in heartbeat_targets(core):
+        return send_heartbeat(core, address)
+    return None
+
+
 def send_heartbeat(core: ClientCore, address: str, deadline: float | None = None) -> Flow[None]:
     """Send one heartbeat; afterwards the broker knows our groups.
 

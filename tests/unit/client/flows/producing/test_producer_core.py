@@ -528,7 +528,7 @@ def test_a_trace_that_cannot_be_sent_fails_nothing() -> None:
 
 
 def test_a_missing_topic_is_made_where_the_default_topic_is() -> None:
-    options = ProducerOptions(default_topic="MINE", default_topic_queues=2)
+    options = ProducerOptions(auto_create="balanced", default_topic="MINE", default_topic_queues=2)
     producer = producer_with(options=options)
     created: list[Any] = []
 
@@ -539,7 +539,7 @@ def test_a_missing_topic_is_made_where_the_default_topic_is() -> None:
             return Command(0)
         return routed(body("b", queues=2) if created or fields["topic"] == "MINE" else None)
 
-    play(producer.create_balanced("orders", 103.0), serve)
+    play(producer.find_route("orders", 103.0), serve)
     assert created == [("b:10911", "orders", "2")]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from downrange.client.flows.effects import Wait
-from downrange.client.flows.producing.request_reply import PendingRequests, reply, reply_to, request
+from downrange.client.flows.producing.pending_requests import PendingRequests
+from downrange.client.flows.producing.request_reply import reply, reply_to, request
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ConnectFailed, InvalidMessage, RequestTimedOut, SendFailed
 from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage

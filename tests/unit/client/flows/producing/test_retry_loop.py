@@ -11,7 +11,6 @@ from downrange.client.flows.hooks import Hooks, SendContext
 from downrange.client.flows.producing.attempt import FORMS_MAX, send_command
 from downrange.client.flows.producing.prepare import prepare, prepare_batch
 from downrange.client.flows.producing.retry_loop import (
-    SendRules,
     attempt_oneway,
     send_with_retries,
     vip_address,
@@ -59,6 +58,7 @@ from tests.unit.client.flows.stepping import (
 
 if TYPE_CHECKING:
     from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.client.flows.producing.producer_state import SendRules
 
 MESSAGE = Message("orders", b"1")
 LOST = ConnectionLost("x:1", "cut")

@@ -10,8 +10,8 @@ import pytest
 from downrange.client.flows.effects import UserCall, Wait
 from downrange.client.flows.hooks import EndTransactionContext, Hooks
 from downrange.client.flows.producing.trace_records import EndTransactionTrace
+from downrange.client.flows.producing.transaction_checks import TransactionChecks
 from downrange.client.flows.producing.transactions import (
-    Checks,
     answer_check,
     begin,
     end,
@@ -415,7 +415,7 @@ def test_a_question_that_waits_too_long_is_dropped() -> None:
 
 def test_a_check_that_is_given_up_frees_its_place() -> None:
     here = asking(options=ProducerOptions(check_threads=1))
-    checks = Checks(lambda message: None, here.producer.options, here.clock)
+    checks = TransactionChecks(lambda message: None, here.producer.options, here.clock)
     here.producer.checks = checks
     first = answer_check(here.client, "a:1", question(here))
     next(first)
