@@ -1,4 +1,4 @@
-"""The `downrange` command: a door that needs no extra itself, to say which one is missing."""
+"""The `downrange` command. Imports no extra before it has checked that the extra is installed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from downrange.extras import check
 
 
 def main() -> None:
-    """Run the command line, or say what to install for it and exit with 2."""
+    """Run the command line; if its extra is missing, print what to install and exit with 2."""
     try:
         check("the command line", "cli")
     except MissingExtra as error:
-        sys.exit(_complain(error))
+        sys.exit(_report(error))
     from downrange.cli import app  # after the check: it imports the extra
 
     app()
 
 
-def _complain(error: MissingExtra) -> int:
+def _report(error: MissingExtra) -> int:
     print(f"downrange: {error}", file=sys.stderr)
     return 2
 

@@ -1,11 +1,11 @@
-"""A RocketMQ cluster inside this process, for tests, for one machine, for trying things out.
+"""A RocketMQ cluster inside this process: for tests, demos and single machines.
 
     with Cluster() as cluster:
         print(cluster.name_server)     # "127.0.0.1:40123": any client can connect here
 
-It is the real thing over real sockets: a name server, brokers, a durable store. Faults can be made
-on purpose: `intercept` treats chosen requests badly, `stop_broker`, `kill_broker` and
-`restart_broker` do what their names say.
+It consists of the real servers on real sockets: a name server, brokers, a durable store. Tests can
+inject faults: `intercept` drops, delays or refuses chosen requests; `stop_broker`, `kill_broker`
+and `restart_broker` end and start brokers.
 """
 
 from __future__ import annotations
@@ -59,12 +59,11 @@ _EVERY_BROKER: Final = None
 class Cluster:
     """A name server and brokers in this process.
 
-    A context manager, also an asynchronous one: `with` runs the servers in a thread beside the
-    caller, `async with` in the caller's event loop.
+    `with` runs the servers in a thread of their own, `async with` in the caller's event loop.
 
     Args:
         brokers: How many brokers.
-        store: Folder of the store. Without one it is a temporary folder, removed at the end.
+        store: Folder of the store; a temporary folder, removed at the end, if not given.
         host: Address to listen on.
         nameserver_port: The name server's port; 0 picks a free one.
         broker_port: The first broker's port; 0 picks free ones.
@@ -73,11 +72,11 @@ class Cluster:
         nameserver: All other settings of the name server.
         listener: Limits of all servers.
         tls: Certificate and key of all servers.
-        client_tls: How the brokers speak to the name server, when that wants TLS.
-        access: File of accounts, `plain_acl.yml` or TOML; everyone may do everything without.
+        client_tls: How the brokers connect to the name server if it requires TLS.
+        access: File of accounts, `plain_acl.yml` or TOML. Without one, access is not checked.
 
     Raises:
-        OptionError: Arguments contradict each other, or the file of accounts makes no sense.
+        OptionError: Arguments contradict each other, or the file of accounts has an error.
 
     Example:
         ```python
@@ -122,13 +121,13 @@ class Cluster:
         self._client_tls = client_tls
         self._access = None if access is None else AccessFile(os.fspath(access))
         self._is_temporary = store is None
-        self._make()  # wrong arguments show here, not at the start
+        self._make()  # raises on wrong arguments here, not only in start()
         self._server: ClusterServer | None = None
         self._thread: ServerThread | None = None
         self._temporary: str | None = None
         self._rules: dict[tuple[int, int], Callable[[Command, Peer], Interception | None]] = {}
 
-    # ---- life ------------------------------------------------------------------------------
+    # ---- start and stop --------------------------------------------------------------------
 
     def __enter__(self) -> Cluster:
         """Start in a thread."""
@@ -168,10 +167,10 @@ class Cluster:
             self._close()
 
     def start(self) -> None:
-        """Start in a thread and wait until it serves; nothing happens when it does already.
+        """Start in a thread and wait until the servers serve. Does nothing if they do already.
 
         Raises:
-            RocketMQError: It cannot start; the text says why.
+            RocketMQError: A server cannot start; the text says why.
         """
         if self._server is not None:
             return
@@ -183,7 +182,7 @@ class Cluster:
             raise
 
     def stop(self) -> None:
-        """Stop everything; harmless when it is stopped."""
+        """Stop all servers. Does nothing if they are stopped already."""
         if self._thread is None:
             return
         try:
@@ -191,11 +190,11 @@ class Cluster:
         finally:
             self._close()
 
-    # ---- what it is --------------------------------------------------------------------------
+    # ---- addresses and folders ---------------------------------------------------------------
 
     @property
     def name_server(self) -> str:
-        """Where clients connect: "host:port"."""
+        """The address for clients, "host:port"."""
         return self._running.name_server.address
 
     @property
@@ -222,13 +221,13 @@ class Cluster:
         *,
         broker: int | None = _EVERY_BROKER,
     ) -> None:
-        """Treat requests to the brokers badly.
+        """Inject a fault into requests of one code.
 
         Args:
             code: The request code.
-            rule: What to do with each such request, or a function that decides it per request;
-                None ends it.
-            broker: The number of the broker, or all of them.
+            rule: What to do with each such request, or a function that decides it per request.
+                None removes the rule.
+            broker: The number of the broker, counted from 0; all brokers if not given.
 
         Example:
             ```python
@@ -247,15 +246,15 @@ class Cluster:
             server.intercept = self._rule_of(index)
 
     def stop_broker(self, index: int = 0) -> None:
-        """Stop a broker in order: it flushes and leaves the name server."""
+        """Stop a broker cleanly: it flushes and unregisters from the name server."""
         self._run(self._broker(index).stop())
 
     def kill_broker(self, index: int = 0) -> None:
-        """End a broker as a crash would: its connections are cut and nothing more is flushed."""
+        """End a broker like a crash: cut its connections, flush nothing more."""
         self._run(self._broker(index).kill())
 
     def restart_broker(self, index: int = 0) -> None:
-        """Start a broker again on its store and its port; one that still serves is stopped."""
+        """Start a broker again on its store and its port, after stopping it if it still serves."""
         self._run(self._broker(index).stop())
         self._run(self._broker(index).start())
 
@@ -270,7 +269,9 @@ class Cluster:
     def _broker(self, index: int) -> BrokerServer:
         brokers = self._running.brokers
         if not 0 <= index < len(brokers):
-            raise OptionError(f"broker {index} is none of the {len(brokers)}, counted from 0")
+            raise OptionError(
+                f"broker {index} does not exist: there are {len(brokers)}, counted from 0"
+            )
         return brokers[index]
 
     def _rule_of(self, index: int) -> Callable[[Command, Peer], Interception | None] | None:

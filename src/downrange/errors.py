@@ -1,27 +1,27 @@
 """The exception tree of Downrange.
 
 Base classes end in `Error`, leaves name the event. An error carries its facts as fields, so that a
-program can act on them, and says in its text what was wrong and where.
+program can act on them. Its text says what was wrong, where, and what to do next.
 
     RocketMQError
-    ├── OptionError (ValueError)       a setting or argument makes no sense
+    ├── OptionError (ValueError)       a setting or argument is wrong
     │   └── InvalidMessage             a message breaks a rule; nothing was sent
     ├── MissingExtra (ImportError)     a feature needs an optional package
     ├── ClientStateError               a client, producer or consumer cannot do it now
     │   ├── NotStarted
     │   ├── ClientClosed
-    │   ├── GroupTaken                 the client has a member of that group already
-    │   └── ForkedClient               it was made before this process was forked
+    │   ├── GroupTaken                 the client already has a member of that group
+    │   └── ForkedClient               it was started before this process was forked
     ├── NoNameServer                   no address of a name server is known
-    ├── CheckFailed                    a look at the network found something; lists all of it
+    ├── CheckFailed                    `doctor` found problems; lists all of them
     ├── RouteNotFound                  a topic has no queues to use
     ├── SendFailed                     a message was not stored; lists every attempt
     │   ├── SendTimedOut (TimeoutError)
     │   ├── SendUnreachable (ConnectionError)    no broker could be reached
     │   ├── SendNotPermitted (PermissionError)   topic's permission, or access check
-    │   └── BatchFailed                a part of a list was sent; says which
+    │   └── BatchFailed                only a part of a list was sent; says which
     ├── TooManySends (TimeoutError)    back-pressure: no room came free in time
-    ├── SendForbidden                  a hook said no
+    ├── SendForbidden                  a hook refused the message
     ├── RequestTimedOut (TimeoutError)  a request message was sent, no reply came
     ├── ServerError                    a server refused; code, remark, address
     │   ├── ServerFailure              code 1
@@ -32,20 +32,20 @@ program can act on them, and says in its text what was wrong and where.
     │   ├── NoPermission (PermissionError)  code 16, or an access check that failed
     │   ├── TopicNotFound              code 17
     │   └── NotFound                   codes 22, 208
-    ├── LinkError                      a connection cannot take the call
+    ├── LinkError                      a connection cannot carry the request
     │   ├── LinkClosed
     │   └── TooManyInFlight
     ├── TransportError                 a peer did not answer
-    │   ├── ConnectFailed (ConnectionError)   it cannot be reached; nothing was asked
+    │   ├── ConnectFailed (ConnectionError)   it cannot be reached; nothing was sent
     │   │   ├── HostNotFound           its name has no address
-    │   │   └── TlsFailed              it does not speak TLS as demanded, or is not trusted
-    │   ├── ConnectionLost (ConnectionError)  it may have done what was asked, or not
-    │   └── CallTimeout (TimeoutError)        the same
-    ├── CannotListen                   a server's address cannot be had
+    │   │   └── TlsFailed              it does not speak TLS as required, or is not trusted
+    │   ├── ConnectionLost (ConnectionError)  outcome unknown
+    │   └── CallTimeout (TimeoutError)        outcome unknown
+    ├── CannotListen                   a server cannot use its address
     ├── StoreError                     a store folder cannot be used
-    │   ├── StoreLocked                another process has it
+    │   ├── StoreLocked                another process uses it
     │   ├── DiskFull                   nothing more can be written
-    │   └── CorruptStore               a file is not what it should be
+    │   └── CorruptStore               a file is damaged, or not a file of a store
     └── WireError                      bytes break the protocol, or a value cannot become bytes
         ├── FrameTooLarge
         ├── MalformedFrame             the length words
@@ -65,6 +65,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    # Only for annotations. The types are recursive: an error lists attempts and receipts, and each
+    # attempt holds its error.
     from downrange.model import Attempt, BatchReceipt, Message
 
 
@@ -72,10 +74,10 @@ class RocketMQError(Exception):
     """Base of every error that Downrange raises on purpose.
 
     Attributes:
-        retryable: Whether the same call may well succeed a moment later.
-        code: The protocol's number for it; Java's client numbers from 10001 on, or None.
-        address: The "host:port" that it is about, or None.
-        topic: The topic that it is about, or None.
+        retryable: Whether the same call may succeed a moment later.
+        code: The response code, or one of Java's client codes (from 10001 on), or None.
+        address: The "host:port" concerned, or None.
+        topic: The topic concerned, or None.
     """
 
     retryable: bool = False
@@ -85,11 +87,11 @@ class RocketMQError(Exception):
 
     @property
     def brief(self) -> str:
-        """What happened, for a list that names the address already."""
+        """What happened, without the address: for a list that already names it."""
         return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Constructors take facts and make the text of them, so a copy must not go through them.
+        # Constructors take facts and build the text, so unpickling must not call them.
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
@@ -103,7 +105,7 @@ def _rebuild(
 
 
 class OptionError(RocketMQError, ValueError):
-    """A setting or an argument makes no sense."""
+    """A setting or an argument is wrong."""
 
 
 class InvalidMessage(OptionError):
@@ -116,7 +118,7 @@ class MissingExtra(RocketMQError, ImportError):
     """A feature needs packages that only an extra installs."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        """Name the feature that was asked for and the extra that brings it."""
+        """Name the feature and the extra that installs what it needs."""
         super().__init__(
             f"{feature} needs the extra '{extra}': run pip install '.[{extra}]' in the checkout"
         )
@@ -132,7 +134,7 @@ class NotStarted(ClientStateError):
     """It was not started."""
 
     def __init__(self, what: str) -> None:
-        """Name the thing."""
+        """Name the client, producer or consumer."""
         super().__init__(f"{what} is not started: use it in a with statement, or call start()")
 
 
@@ -140,27 +142,27 @@ class ClientClosed(ClientStateError):
     """It was closed."""
 
     def __init__(self, what: str) -> None:
-        """Name the thing."""
+        """Name the client, producer or consumer."""
         super().__init__(f"{what} is closed; make a new one")
 
 
 class GroupTaken(ClientStateError):
-    """The client has a member of this group already."""
+    """The client already has a member of this group."""
 
     def __init__(self, kind: str, group: str) -> None:
         """Name the kind of member and the group."""
         super().__init__(
-            f"this client has a {kind} of group {group!r} already; close that one first, use "
+            f"this client already has a {kind} of group {group!r}; close that one first, use "
             "another group, or give each its own client"
         )
         self.group = group
 
 
 class ForkedClient(ClientStateError):
-    """It was started before this process was forked; connections and threads do not come along."""
+    """It was started before this process was forked, which copies no threads or connections."""
 
     def __init__(self, what: str) -> None:
-        """Name the thing."""
+        """Name the client, producer or consumer."""
         super().__init__(
             f"{what} was started before this process was forked; make a new one in the child, "
             "for example in a post-fork hook of the web server"
@@ -176,7 +178,7 @@ class NoNameServer(RocketMQError):
 def no_name_server_answered(failures: Sequence[TransportError]) -> TransportError:
     """Return one error that names every name server that was tried.
 
-    Its class is that of all failures when they agree, and `ConnectFailed` otherwise.
+    If all failures have the same class, so has the error; otherwise it is a `ConnectFailed`.
     """
     kinds = {type(failure) for failure in failures}
     kind = kinds.pop() if len(kinds) == 1 else ConnectFailed
@@ -185,29 +187,29 @@ def no_name_server_answered(failures: Sequence[TransportError]) -> TransportErro
     tried = ", ".join(f"{failure.address} ({failure.problem})" for failure in failures)
     address = failures[0].address
     hints: dict[type[TransportError], str] = {
-        HostNotFound: "Check the host's name.",
+        HostNotFound: "Check the host name.",
         TlsFailed: "Check the TLS settings, and that the servers speak TLS.",
-        ConnectionLost: "Is it a name server, and does it want TLS?",
+        ConnectionLost: "Is it a name server, and does it require TLS?",
         CallTimeout: "Is it a name server, and is there a firewall in between?",
     }
     hint = hints.get(kind, "Is the cluster running? Start one here with `downrange serve`.")
     error.args = (
-        f"no name server answered: {tried}.\n  {hint} `downrange doctor {address}` tells more.",
+        f"no name server answered: {tried}.\n  {hint} `downrange doctor {address}` shows more.",
     )
     return error
 
 
 class CheckFailed(RocketMQError):
-    """A look at the network found that something is not as it should be.
+    """`doctor` found problems with the cluster or the way to it.
 
     Attributes:
-        findings: What failed, each a `downrange.client.flows.admin.doctor.Finding`.
+        findings: The problems, each a `downrange.client.flows.admin.doctor.Finding`.
     """
 
     def __init__(self, findings: Sequence[object]) -> None:
         """List the findings."""
         listed = "".join(f"\n  {number}. {finding}" for number, finding in enumerate(findings, 1))
-        super().__init__(f"the network is not as it should be:{listed}")
+        super().__init__(f"doctor found problems:{listed}")
         self.findings = tuple(findings)
 
 
@@ -222,24 +224,24 @@ class RouteNotFound(RocketMQError):
     code = 10005
 
     def __init__(self, topic: str, addresses: Sequence[str], problem: str) -> None:
-        """Name the topic, who was asked, what is wrong and what to do."""
+        """Name the topic, the name servers, what is wrong and what to do."""
         super().__init__(f"topic {topic!r} has no route at {', '.join(addresses)}{problem}")
         self.topic = topic
         self.addresses = tuple(addresses)
 
 
 class SendFailed(RocketMQError):
-    """A message was not stored, as far as the answers tell.
+    """No broker confirmed that it stored a message.
 
-    After an attempt whose answer was lost it may be stored all the same.
+    If the reply to an attempt was lost, the message may be stored nevertheless.
 
     Attributes:
-        topic: Where it should have gone.
+        topic: The topic of the message.
         attempts: What was tried, in order: broker, address, queue, error, time.
-        elapsed: How long it took in all, in seconds.
+        elapsed: Seconds from the first attempt to the error.
     """
 
-    #: What to do about it, as the last line of the text.
+    #: The next step, as the last line of the text.
     hint: ClassVar[str] = ""
 
     def __init__(self, topic: str, attempts: Sequence[Attempt], elapsed: float) -> None:
@@ -261,7 +263,7 @@ class SendFailed(RocketMQError):
 
 
 class SendTimedOut(SendFailed, TimeoutError):
-    """The deadline passed before a message was stored, as far as the answers tell."""
+    """The deadline passed before a broker confirmed that it stored a message."""
 
     code = 10002
     retryable = True
@@ -272,23 +274,23 @@ class SendUnreachable(SendFailed, ConnectionError):
     """No broker could be reached; nothing is stored."""
 
     hint = (
-        "\n  The name server told these addresses; `downrange doctor` says which are reachable "
-        "from here."
+        "\n  These addresses come from the name server; `downrange doctor` shows which of them "
+        "are reachable from here."
     )
 
 
 class SendNotPermitted(SendFailed, PermissionError):
-    """Brokers do not allow it: the topic's permission, or the access check."""
+    """Brokers do not allow the send: the topic's permission, or the access check."""
 
     hint = "\n  Check the access key and its rights, and the topic with `downrange topic show`."
 
 
 class BatchFailed(SendFailed):
-    """A list of messages was sent in part.
+    """Only a part of a list of messages was sent.
 
     Attributes:
-        stored: What was stored before: a receipt per request, and how many messages they carried.
-        unsent: The messages of the request that failed; those after it were not looked at.
+        stored: The part that is stored: a receipt per request, and how many messages each carried.
+        unsent: The messages of the request that failed; those after it were not tried.
     """
 
     def __init__(
@@ -299,7 +301,7 @@ class BatchFailed(SendFailed):
             error.topic or "", getattr(error, "attempts", ()), getattr(error, "elapsed", 0.0)
         )
         self.args = (
-            f"{len(stored)} messages of a list were stored, then a request failed, and the rest "
+            f"{len(stored)} messages of a list were stored, then a request failed, so the rest "
             f"was not sent: {error}",
         )
         self.code, self.address, self.retryable = error.code, error.address, error.retryable
@@ -308,25 +310,25 @@ class BatchFailed(SendFailed):
 
 
 class TooManySends(RocketMQError, TimeoutError):
-    """As many messages, or bytes of them, as allowed are on their way, and none came back in time.
+    """The limit of messages, or of their bytes, in flight is reached, and no reply came in time.
 
     Attributes:
-        limit: The option that set the limit.
+        limit: The option that sets the limit.
     """
 
     retryable = True
 
     def __init__(self, limit: str, value: int, waited: float) -> None:
-        """Name the option, its value, and how long was waited."""
+        """Name the option, its value, and how long the send waited."""
         super().__init__(
-            f"{limit}={value} is reached, and nothing came back within {waited:.3g} s; slow down, "
-            "raise the limit, or give more time"
+            f"{limit}={value} is reached, and no reply came within {waited:.3g} s; send more "
+            "slowly, raise the limit, or give more time"
         )
         self.limit = limit
 
 
 class SendForbidden(RocketMQError):
-    """A hook said that this message must not be sent."""
+    """A hook refused to have this message sent."""
 
 
 class RequestTimedOut(RocketMQError, TimeoutError):
@@ -345,31 +347,31 @@ class RequestTimedOut(RocketMQError, TimeoutError):
 
 
 class ServerError(RocketMQError):
-    """A server refused a request. Classes of codes worth catching are found by `server_error`.
+    """A server refused a request. Codes worth catching have subclasses; see `server_error`.
 
     Attributes:
         code: The response code.
-        remark: What the server says about it.
+        remark: The server's explanation.
         address: The server.
     """
 
     def __init__(
         self, code: int, remark: str | None, address: str, topic: str | None = None
     ) -> None:
-        """Carry what the server said."""
-        said = f": {remark}" if remark else ""
-        super().__init__(f"{address} answered with code {code}{said}{self.hint}")
+        """Take the facts from the reply."""
+        explanation = f": {remark}" if remark else ""
+        super().__init__(f"{address} answered with code {code}{explanation}{self.hint}")
         self.code = code
         self.remark = remark
         self.address = address
         self.topic = topic
 
-    #: What to do about it, as a part of the text.
+    #: The next step, as a part of the text.
     hint: ClassVar[str] = ""
 
     @property
     def brief(self) -> str:
-        """What happened, for a list that names the address already."""
+        """Code and remark, without the address."""
         return f"code {self.code}: {self.remark}" if self.remark else f"code {self.code}"
 
 
@@ -388,23 +390,23 @@ def _for_codes(*codes: int) -> Callable[[type[ServerError]], type[ServerError]]:
 def server_error(
     code: int, remark: str | None, address: str, topic: str | None = None
 ) -> ServerError:
-    """Return the error for a response code; one of no special class is a plain `ServerError`."""
+    """Return the error for a response code; codes without a subclass give a `ServerError`."""
     kind = _SERVER_ERRORS.get(code, ServerError)
     if kind is ServerFailure and remark is not None and "AclException" in remark:
-        kind = NoPermission  # 4.9 brokers answer so
+        kind = NoPermission  # 4.9 brokers answer a failed access check like this
     return kind(code, remark, address, topic)
 
 
 @_for_codes(1)
 class ServerFailure(ServerError):
-    """The server failed at it, or refuses it without a code of its own (SYSTEM_ERROR)."""
+    """The server failed, or refused for a reason that has no code (SYSTEM_ERROR)."""
 
     retryable = True
 
 
 @_for_codes(2)
 class SystemBusy(ServerError):
-    """The server has too much to do (SYSTEM_BUSY)."""
+    """The server is overloaded (SYSTEM_BUSY)."""
 
     retryable = True
     hint = " (flow control: send more slowly, or to more brokers)"
@@ -419,7 +421,7 @@ class NotSupported(ServerError):
 
 @_for_codes(13)
 class MessageRefused(ServerError):
-    """The broker does not take this message (MESSAGE_ILLEGAL)."""
+    """The broker refuses this message (MESSAGE_ILLEGAL)."""
 
 
 @_for_codes(14)
@@ -438,7 +440,7 @@ class NoPermission(ServerError, PermissionError):
 
 @_for_codes(17)
 class TopicNotFound(ServerError):
-    """The topic does not exist there (TOPIC_NOT_EXIST)."""
+    """The topic does not exist on the broker (TOPIC_NOT_EXIST)."""
 
     retryable = True
     hint = " (create it with `downrange topic create`)"
@@ -450,15 +452,15 @@ class NotFound(ServerError):
 
 
 class LinkError(RocketMQError):
-    """A connection cannot take the call."""
+    """A connection cannot carry the request."""
 
 
 class LinkClosed(LinkError):
-    """The connection was closed, or broke, before the call."""
+    """The connection was closed or lost before the request."""
 
 
 class TooManyInFlight(LinkError):
-    """As many requests as the connection allows are waiting for their replies."""
+    """The limit of requests that wait for a reply on one connection is reached."""
 
     def __init__(self, limit: int) -> None:
         """Name the limit that was reached."""
@@ -484,12 +486,12 @@ class TransportError(RocketMQError):
 
     @property
     def brief(self) -> str:
-        """What happened, for a list that names the address already."""
+        """What happened, without the address."""
         return self.problem
 
 
 class ConnectFailed(TransportError, ConnectionError):
-    """A peer cannot be reached; nothing was asked of it."""
+    """A peer cannot be reached; no request was sent."""
 
     code = 10001
 
@@ -499,30 +501,30 @@ class HostNotFound(ConnectFailed):
 
 
 class TlsFailed(ConnectFailed):
-    """A peer does not speak TLS as demanded, or its certificate is not trusted."""
+    """A peer does not speak TLS as required, or its certificate is not trusted."""
 
 
 class ConnectionLost(TransportError, ConnectionError):
-    """A connection ended before the answer came; what was asked may be done, or not."""
+    """A connection ended before the reply came; the request may have been executed or not."""
 
 
 class CallTimeout(TransportError, TimeoutError):
-    """An answer did not come in time; what was asked may be done, or not."""
+    """A reply did not come in time; the request may have been executed or not."""
 
     code = 10002
 
     def __init__(self, address: str, timeout: float) -> None:
-        """Name the peer and how long was waited."""
+        """Name the peer and the timeout in seconds."""
         super().__init__(address, f"no answer within {timeout:g} s")
         self.timeout = timeout
 
 
 class CannotListen(RocketMQError):
-    """A server cannot listen where it was told to.
+    """A server cannot listen on its address.
 
     Attributes:
         address: "host:port".
-        problem: Why not, and what to do about it.
+        problem: Why not, and what to do.
     """
 
     def __init__(self, address: str, problem: str) -> None:
@@ -537,7 +539,7 @@ class StoreError(RocketMQError):
 
 
 class StoreLocked(StoreError):
-    """Somebody else has the store folder: another process, or another store of this one."""
+    """The store folder is in use by another process, or by another store of this process."""
 
     def __init__(self, folder: str) -> None:
         """Name the folder."""
@@ -555,11 +557,11 @@ class DiskFull(StoreError):
 
 
 class CorruptStore(StoreError):
-    """A file of the store is not what it should be.
+    """A file of the store is damaged, or not what its name says.
 
     Attributes:
-        path: The file, from the store's folder.
-        position: Where in the file.
+        path: The file, relative to the store's folder.
+        position: The byte in the file.
         problem: What is wrong there.
     """
 
@@ -572,10 +574,10 @@ class CorruptStore(StoreError):
 
 
 class WireError(RocketMQError):
-    """Bytes break the protocol, or a value cannot be turned into bytes.
+    """Bytes break the protocol, or a value cannot be encoded.
 
     Attributes:
-        where: The part of the input that is wrong, with its position where there is one.
+        where: The part of the input that is wrong, with its position if there is one.
         problem: What is wrong with it.
     """
 
@@ -587,17 +589,17 @@ class WireError(RocketMQError):
 
 
 class FrameTooLarge(WireError):
-    """A frame announces, or would have, more bytes than the limit."""
+    """A frame is larger than the limit: one that a peer announces, or one to be sent."""
 
     def __init__(self, size: int, limit: int) -> None:
-        """Name the frame's size with its length word, and the limit."""
+        """Name the frame's size, length word included, and the limit."""
         super().__init__("frame length", f"{size} bytes are more than the limit of {limit}")
         self.size = size
         self.limit = limit
 
 
 class MalformedFrame(WireError):
-    """A frame's length or header word cannot be true."""
+    """A frame's length word or header word is impossible."""
 
 
 class MalformedCommand(WireError):
@@ -608,29 +610,29 @@ class MissingField(MalformedCommand):
     """A header lacks a field that its command needs."""
 
     def __init__(self, header: str, field: str) -> None:
-        """Name the header class and the field as it is called on the wire."""
+        """Name the header class and the field's name on the wire."""
         super().__init__(header, f"field '{field}' is missing")
         self.field = field
 
 
 class InvalidField(MalformedCommand):
-    """A header field's text cannot be read as its type."""
+    """The text of a header field does not fit its type."""
 
     def __init__(self, header: str, field: str, problem: str) -> None:
-        """Name the header class, the field as it is called on the wire, and the problem."""
+        """Name the header class, the field's name on the wire, and the problem."""
         super().__init__(header, f"field '{field}': {problem}")
         self.field = field
 
 
 class MalformedBody(WireError):
-    """A command's or message's body cannot be read."""
+    """The body of a command or message cannot be read."""
 
 
 class MalformedRecord(WireError):
     """A stored message cannot be read.
 
     Attributes:
-        position: Where the record begins in the bytes that were read; everything before is whole.
+        position: Where the record begins in the bytes that were read; all before it is valid.
     """
 
     def __init__(self, position: int, problem: str) -> None:
@@ -640,8 +642,8 @@ class MalformedRecord(WireError):
 
 
 class MalformedId(WireError):
-    """A text is no message id."""
+    """A text is not a message id."""
 
 
 class Unencodable(WireError):
-    """A value of ours does not fit the protocol."""
+    """A value to send does not fit the protocol."""

@@ -1,4 +1,4 @@
-"""Optional packages: which extra brings which feature, and a clear word when it is missing."""
+"""Extras: optional packages, and an error that says what to install when one is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from downrange.errors import MissingExtra
 if TYPE_CHECKING:
     from types import ModuleType
 
-#: Extra -> the packages it brings, by the name they are imported under.
+#: Extra -> the packages it installs, by their import names.
 EXTRAS = {
     "server": ("uvloop", "yaml"),
     "cli": ("rich", "click"),
@@ -25,12 +25,12 @@ def require(feature: str, extra: str, *needed: str) -> list[ModuleType]:
     """Import packages of an extra.
 
     Args:
-        feature: What the user asked for, as the error text names it: "the command line".
+        feature: The subject of the error text, such as "the command line".
         extra: The extra's name in pyproject.toml.
-        needed: The packages to import, where it is not all of them: some are slow.
+        needed: The packages to import; all of the extra if not given. Some are slow to import.
 
     Returns:
-        The imported packages, in the order of `needed`, else of `EXTRAS`.
+        The imported packages, in the order of `needed`, or of `EXTRAS`.
 
     Raises:
         MissingExtra: A package is not installed; the text says what to install.
@@ -40,12 +40,12 @@ def require(feature: str, extra: str, *needed: str) -> list[ModuleType]:
         return [import_module(package) for package in packages]
     except ImportError as error:
         if error.name not in packages:
-            raise  # the package is there but broken: hiding that would send the user astray
+            raise  # the package is installed but broken: "install it" would be wrong advice
         raise MissingExtra(feature, extra) from error
 
 
 def check(feature: str, extra: str) -> None:
-    """Look whether all packages of an extra are installed, without importing them.
+    """Check that all packages of an extra are installed, without importing them.
 
     Raises:
         MissingExtra: One is not; the text says what to install.

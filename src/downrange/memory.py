@@ -1,21 +1,20 @@
-"""How the C library treats the memory of large frames."""
+"""How the C library handles the memory of large frames."""
 
 from __future__ import annotations
 
-from typing import Final
-
-#: As large as a frame gets.
-_LARGE_BLOCK_BYTES: Final = 16 * 1024 * 1024
+from downrange.wire.limits import FRAME_BYTES_MAX
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep the memory of large frames, and not give it back after each.
+    """Make the C library keep the memory of large frames instead of returning it after each one.
 
-    Glibc takes blocks over 128 KiB from the system and returns them as soon as they are freed,
-    until it has seen a larger one go: then it keeps blocks of that size, and twice as much memory
-    in all (see mallopt, M_MMAP_THRESHOLD). Without this, having empty pages filled in again and
-    again costs three times as much as all the rest of answering a bulk pull, and as much as all the
-    rest of sending batches from a background thread. The block itself is never touched, so it takes
-    no memory. Other C libraries do not care.
+    Glibc takes blocks over 128 KiB from the system and returns them when they are freed. Once a
+    larger block was freed, it keeps blocks up to that size, and twice as much memory in all (see
+    mallopt, M_MMAP_THRESHOLD). So this frees one block of the size of the largest frame.
+
+    Without it, the system fills in empty pages again and again. That costs three times as much as
+    the rest of answering a bulk pull, and as much as the rest of sending batches from a background
+    thread. The block itself is never touched, so it takes no memory. On other C libraries this has
+    no effect.
     """
-    bytes(_LARGE_BLOCK_BYTES)
+    bytes(FRAME_BYTES_MAX)

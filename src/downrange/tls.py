@@ -1,7 +1,7 @@
 """TLS contexts from PEM files, for servers, for brokers that register over TLS, and for clients.
 
-Which connections must speak TLS is `ListenerOptions.tls_mode`. Every problem is told with the file
-that has it; a key that needs a password never makes the process ask for one at the terminal.
+`ListenerOptions.tls_mode` says which connections must use TLS. Errors name the file concerned. A
+key that needs a password never makes the process ask for one at the terminal.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ def server_context(
     ca: str | Path | None = None,
     key_password: str | None = None,
 ) -> ssl.SSLContext:
-    """Return the context of a listener.
+    """Return the TLS context of a listener.
 
     Args:
-        certificate: The server's certificate, with those that lead to its authority behind it.
+        certificate: The server's certificate, followed by those that lead to its authority.
         key: The certificate's private key.
-        ca: Authorities of clients; with them, every client must show a certificate.
-        key_password: Opens the key.
+        ca: Authorities of clients. If given, every client must present a certificate.
+        key_password: The password of the key.
 
     Raises:
-        OptionError: A file cannot be read or is not what it should be; the text names it.
+        OptionError: A file cannot be read, or has the wrong content; the text names it.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -47,18 +47,19 @@ def client_context(
     key_password: str | None = None,
     is_name_checked: bool = True,
 ) -> ssl.SSLContext:
-    """Return the context of who connects to a server.
+    """Return the TLS context of a client.
 
     Args:
-        ca: Authorities to trust; those of this machine when not given.
-        certificate: What to show to servers that ask; needs `key`.
+        ca: Authorities to trust; those of this machine if not given.
+        certificate: Presented to servers that ask for one; needs `key`.
         key: The certificate's private key.
-        key_password: Opens the key.
-        is_name_checked: Whether the certificate must be for the host that was connected to. Java's
-            clients never check it, so certificates of existing clusters may name no host.
+        key_password: The password of the key.
+        is_name_checked: Whether the server's certificate must be for the host in the address.
+            Java's clients never check this, so certificates of existing clusters may not name
+            their hosts.
 
     Raises:
-        OptionError: A file cannot be read or is not what it should be; the text names it.
+        OptionError: A file cannot be read, or has the wrong content; the text names it.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -68,7 +69,7 @@ def client_context(
     else:
         _load_authorities(context, ca)
     if (certificate is None) != (key is None):
-        raise OptionError("a certificate needs its key, and a key its certificate: give both")
+        raise OptionError("certificate and key belong together: give both or neither")
     if certificate is not None and key is not None:
         _load_own(context, certificate, key, key_password)
     return context
@@ -80,7 +81,7 @@ def _load_own(
     for path, what in ((certificate, "CERTIFICATE"), (key, "PRIVATE KEY")):
         _check_pem(path, what)
     try:
-        # Without any password OpenSSL would ask at the terminal.
+        # If the password were None, OpenSSL would ask for one at the terminal.
         context.load_cert_chain(certificate, key, password or "")
     except ssl.SSLError as error:
         raise OptionError(_problem_of(certificate, key, password, error)) from error
@@ -111,4 +112,4 @@ def _check_pem(path: str | Path, what: str) -> None:
     except OSError as error:
         raise OptionError(f"{path} cannot be read: {error.strerror}") from error
     if f"{what}-----" not in text:
-        raise OptionError(f"{path} holds no {what.lower()} in PEM form")
+        raise OptionError(f"{path} does not contain a {what.lower()} in PEM form")

@@ -1,4 +1,4 @@
-"""Lets Spark find the data source by itself: it looks for modules whose names begin so."""
+"""Registers the data source `downrange`: Spark imports every module named `pyspark_...`."""
 
 from downrange.spark.source import DownrangeDataSource as DefaultSource
 

@@ -43,7 +43,7 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
     [
         (b"", 200, "named no name server"),
         (b" ; ;\n", 200, "named no name server"),
-        (b"<html>\n", 200, "'<html>' is no host:port"),
+        (b"<html>\n", 200, "'<html>' is not an address"),
         (b"ns1:9876", 404, "HTTP status 404"),
         (b"", 500, "HTTP status 500"),
     ],

@@ -332,7 +332,7 @@ def test_a_context_of_the_users_is_taken_as_it_is() -> None:
 
 def test_a_certificate_without_its_key_is_told(authority: Authority) -> None:
     certificate, _ = authority.issue("alone")
-    with pytest.raises(OptionError, match=r"alone\.pem holds no private key"):
+    with pytest.raises(OptionError, match=r"alone\.pem does not contain a private key"):
         tls_context(TLS(certificate=certificate))
 
 

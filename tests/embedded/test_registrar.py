@@ -331,5 +331,5 @@ def test_without_name_servers_nothing_happens() -> None:
 
 
 def test_an_address_that_is_none_is_refused_at_once() -> None:
-    with pytest.raises(OptionError, match="'nowhere' is no host:port"):
+    with pytest.raises(OptionError, match="'nowhere' is not an address"):
         Registrar(IDENTITY, ["nowhere"], Topics("one").table)

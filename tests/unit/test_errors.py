@@ -40,7 +40,7 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
     (
         errors.GroupTaken("producer", "shop"),
         {"group": "shop"},
-        "this client has a producer of group 'shop' already; close that one first, use another "
+        "this client already has a producer of group 'shop'; close that one first, use another "
         "group, or give each its own client",
     ),
     (
@@ -53,7 +53,7 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
     (
         errors.CheckFailed(["dns", "tcp"]),
         {"findings": ("dns", "tcp")},
-        "the network is not as it should be:\n  1. dns\n  2. tcp",
+        "doctor found problems:\n  1. dns\n  2. tcp",
     ),
     (
         errors.RouteNotFound("orders", ["ns:1", "ns:2"], "."),
@@ -76,8 +76,8 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         {"topic": "orders", "code": None, "address": "a:1", "retryable": True},
         "a message for 'orders' was not stored after 1 attempt in 1.0 s:"
         "\n  1. a a:1 queue 0: ConnectionLost after 0.5 s (cut)"
-        "\n  The name server told these addresses; `downrange doctor` says which are reachable "
-        "from here.",
+        "\n  These addresses come from the name server; `downrange doctor` shows which of them "
+        "are reachable from here.",
     ),
     (
         errors.SendNotPermitted("orders", [], 1.0),
@@ -91,13 +91,13 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         ),
         {"topic": "orders", "stored": BatchReceipt((), ()), "unsent": (), "attempts": (), "code": 2}
         | {"address": "b:1", "retryable": True},
-        "0 messages of a list were stored, then a request failed, and the rest was not sent: b:1 "
+        "0 messages of a list were stored, then a request failed, so the rest was not sent: b:1 "
         "answered with code 2: busy (flow control: send more slowly, or to more brokers)",
     ),
     (
         errors.TooManySends("in_flight_max", 10, 0.25),
         {"limit": "in_flight_max", "retryable": True},
-        "in_flight_max=10 is reached, and nothing came back within 0.25 s; slow down, raise the "
+        "in_flight_max=10 is reached, and no reply came within 0.25 s; send more slowly, raise the "
         "limit, or give more time",
     ),
     (errors.SendForbidden("text"), {"retryable": False}, "text"),

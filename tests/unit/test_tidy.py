@@ -25,7 +25,7 @@ _SHARED = {"wire", "model", "options", "errors", "extras", "addresses", "tls", "
 ARROWS: dict[str, set[str]] = {
     "errors": {"model"},  # for annotations: an error carries attempts and receipts
     "extras": {"errors"},
-    "memory": set(),
+    "memory": {"wire"},
     "busy_poll": set(),
     "model": {"errors"},
     "wire": {"model", "errors"},

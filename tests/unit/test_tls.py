@@ -130,10 +130,10 @@ def test_file_that_holds_something_else_is_named(authority: Authority) -> None:
     certificate, key = authority.issue("server")
     with pytest.raises(OptionError) as caught:
         server_context(key, certificate)
-    assert str(caught.value) == f"{key} holds no certificate in PEM form"
+    assert str(caught.value) == f"{key} does not contain a certificate in PEM form"
     with pytest.raises(OptionError) as caught:
         server_context(certificate, certificate)
-    assert str(caught.value) == f"{certificate} holds no private key in PEM form"
+    assert str(caught.value) == f"{certificate} does not contain a private key in PEM form"
 
 
 def test_file_that_is_damaged_is_named(authority: Authority, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_file_that_is_damaged_is_named(authority: Authority, tmp_path: Path) -> 
 
 def test_certificate_without_key_is_refused(authority: Authority) -> None:
     certificate, key = authority.issue("client")
-    with pytest.raises(OptionError, match="a certificate needs its key"):
+    with pytest.raises(OptionError, match="certificate and key belong together"):
         client_context(certificate=certificate)
-    with pytest.raises(OptionError, match="a certificate needs its key"):
+    with pytest.raises(OptionError, match="certificate and key belong together"):
         client_context(key=key)

@@ -1,7 +1,8 @@
-"""Settings: frozen, checked when they are made, and safe to pickle.
+"""Options: frozen dataclasses, checked when they are made, and safe to pickle.
 
-A bare duration is in seconds; every other number names its unit. What a limit protects is said
-beside it. Environment variables and files are read by the command line, not here.
+A bare duration is in seconds; every other number names its unit. Defaults stand with the fields,
+reasons in the docstring of the class. Only the command line reads environment variables and config
+files.
 """
 
 from downrange.options.clients import (

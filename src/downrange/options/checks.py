@@ -1,4 +1,4 @@
-"""Checks that settings have in common; each names the option and its value."""
+"""Checks that option classes share. Each error names the option and its value."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 def check_at_least(smallest: int, name: str, value: float) -> None:
-    """Refuse a number below the smallest that makes sense."""
-    if not value >= smallest:  # not a number compares as false
+    """Refuse a number below the smallest allowed one, and NaN."""
+    if not value >= smallest:  # NaN compares as false
         raise OptionError(f"{name}={value} is less than {smallest}")
 
 
 def check_positive(name: str, seconds: float) -> None:
-    """Refuse what is no time span."""
+    """Refuse a time span that is not above 0 and finite."""
     if not 0 < seconds < float("inf"):
-        raise OptionError(f"{name}={seconds} is no time span in seconds above 0")
+        raise OptionError(f"{name}={seconds} must be a time span in seconds, above 0")
 
 
 def check_one_of(name: str, value: object, allowed: Iterable[object]) -> None:
-    """Refuse a word that is none of those known."""
+    """Refuse a value that is not one of the allowed ones."""
     choices = list(allowed)
     if value not in choices:
-        raise OptionError(f"{name}={value!r} is none of {', '.join(map(str, choices))}")
+        raise OptionError(f"{name}={value!r} must be one of {', '.join(map(str, choices))}")

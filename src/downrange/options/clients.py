@@ -1,4 +1,4 @@
-"""Settings of clients, producers and pull consumers. Java's names stand in parentheses."""
+"""Options of clients, producers and pull consumers. Java's names stand in parentheses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 #: How bodies are compressed.
 CompressionName: TypeAlias = Literal["zlib", "lz4", "zstd"]
-#: Who creates a topic that does not exist: nobody; the broker that a message happens to go to
-#: (Apache's way); or we, on every master, before the first message.
+#: How a missing topic is created: not at all; by the first broker that gets a message for it
+#: (Apache's way); or by the producer, on every master, before the first message.
 AutoCreate: TypeAlias = Literal["off", "first-broker", "balanced"]
 #: How brokers that were slow or failed are avoided.
 FaultStyle: TypeAlias = Literal["off", "4.x", "5.x"]
@@ -25,12 +25,12 @@ FaultStyle: TypeAlias = Literal["off", "4.x", "5.x"]
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An account for access control; the secrets never show in texts.
+    """An account for access control. Its secrets never appear in a repr, log or error.
 
     Attributes:
         access_key: The account's name.
-        secret_key: What requests are signed with.
-        security_token: Of a temporary account.
+        secret_key: Signs the requests.
+        security_token: Belongs to a temporary account.
     """
 
     access_key: str
@@ -38,7 +38,7 @@ class Credentials:
     security_token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse wrong values.
 
         Raises:
             OptionError: A part is empty.
@@ -49,16 +49,16 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TLS:
-    """How to speak TLS to name servers and brokers alike.
+    """TLS settings of the connections to name servers and brokers.
 
     Attributes:
-        ca: File of the certificates to trust; the system's without one.
-        certificate: File of our own certificate, when the servers want to know who we are.
-        key: File of its key, unless that is in the same file.
-        key_password: Of the key.
-        check_host: Whether a server's certificate must name the host that was connected to.
+        ca: PEM file of the authorities to trust; those of the system if not given.
+        certificate: PEM file of the client's certificate, for servers that ask for one.
+        key: PEM file of its key, unless the certificate's file holds it.
+        key_password: The password of the key.
+        check_host: Whether a server's certificate must be for the host in its address.
         verify: Whether a server's certificate is checked at all; False is for tests.
-        context: An own context instead of all the others; options that hold one do not pickle.
+        context: A ready context instead of all other settings. Options with one do not pickle.
     """
 
     ca: str | os.PathLike[str] | None = None
@@ -70,24 +70,24 @@ class TLS:
     context: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse wrong values.
 
         Raises:
             OptionError: Names the options that contradict each other.
         """
         if self.key is not None and self.certificate is None:
-            raise OptionError("key without certificate: name the file of the certificate, too")
+            raise OptionError("key needs certificate: give the file of the certificate, too")
         if self.context is not None and (self.ca, self.certificate, self.key) != (None,) * 3:
-            raise OptionError("context takes the place of ca, certificate and key; give either")
+            raise OptionError("context replaces ca, certificate and key; give one or the other")
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A SOCKS5 proxy that all connections go through (socksProxyConfig).
+    """A SOCKS5 proxy for all connections (socksProxyConfig).
 
     Attributes:
         address: "host:port".
-        username: Where it wants one.
+        username: Needed if the proxy asks for one.
         password: See `username`.
     """
 
@@ -101,14 +101,14 @@ class FaultTolerance:
     """Which brokers a producer avoids, and for how long.
 
     Attributes:
-        style: "4.x" sorts brokers by latency and takes the better half when all are bad; "5.x"
+        style: "4.x" sorts brokers by latency and uses the better half if all are bad; "5.x"
             prefers available, then reachable brokers.
-        latency_ms: Classes of latency, rising; None takes the style's own (latencyMax).
+        latency_ms: Classes of latency, rising; those of the style if not given (latencyMax).
         avoid_ms: How long a broker of each class is avoided (notAvailableDuration).
         detect: Whether unreachable brokers are probed in the background; 5.x only
             (startDetectorEnable).
-        detect_interval: How often each of them (detectInterval).
-        detect_timeout: How long a probe may take (detectTimeout).
+        detect_interval: Seconds between two probes of a broker (detectInterval).
+        detect_timeout: Seconds that a probe may take (detectTimeout).
     """
 
     style: FaultStyle = "5.x"
@@ -119,7 +119,7 @@ class FaultTolerance:
     detect_timeout: float = 0.2
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse wrong values.
 
         Raises:
             OptionError: Names the option and its value.
@@ -140,13 +140,13 @@ class FaultTolerance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoBatch:
-    """How small messages are gathered into batches (autoBatch, 5.x).
+    """How small messages are collected into batches (autoBatch, 5.x).
 
     Attributes:
         hold_ms: How long the first message of a batch waits for others (batchMaxDelayMs).
-        hold_bytes: A batch with more bytes than this is sent at once (batchMaxBytes).
-        total_bytes_max: With more than this held back in all, messages are sent directly
-            (totalBatchMaxBytes).
+        hold_bytes: A batch of more bytes is sent at once (batchMaxBytes).
+        total_bytes_max: While all waiting batches together have more bytes, further messages are
+            sent one by one (totalBatchMaxBytes).
     """
 
     hold_ms: int = 10
@@ -154,7 +154,7 @@ class AutoBatch:
     total_bytes_max: int = 32 * MIB
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse wrong values.
 
         Raises:
             OptionError: Names the option and its value.
@@ -168,13 +168,13 @@ class AutoBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """How what happened to messages is recorded in a topic of its own (enableTrace).
+    """Message tracing: a record of each send, stored in a topic of its own (enableTrace).
 
     Attributes:
-        topic: Where the records go (traceTopic).
-        batch_count: So many are sent together (traceMsgBatchNum).
-        flush_interval: So long one waits for others.
-        queue_max: So many wait at most; more are dropped and counted.
+        topic: The topic of the records (traceTopic).
+        batch_count: Records that are sent together (traceMsgBatchNum).
+        flush_interval: Seconds that a record waits for others.
+        queue_max: Records that wait to be sent; more are dropped and counted.
     """
 
     topic: str = TRACE_TOPIC
@@ -183,13 +183,13 @@ class Trace:
     queue_max: int = 2048
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse wrong values.
 
         Raises:
             OptionError: Names the option and its value.
         """
         if LEGAL_NAME.fullmatch(self.topic) is None:
-            raise OptionError(f"topic={self.topic!r} is no topic name")
+            raise OptionError(f"topic={self.topic!r} is not a legal topic name")
         if not 1 <= self.batch_count <= 20:
             raise OptionError(f"batch_count={self.batch_count} is not between 1 and 20")
         check_positive("flush_interval", self.flush_interval)
@@ -198,41 +198,45 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What producers and consumers of one client share.
+    """What the producers and consumers of one client share.
 
     Attributes:
-        connect_on_start: Whether `start` fails when no name server can be reached. With False it
-            returns at once and the first call fails instead.
-        check_on_start: Whether `start` looks at the network first, as `downrange doctor` does, and
-            fails naming every finding.
-        connect_timeout: How long a connection may take to stand, TLS included.
-        call_timeout: How long a name server or an administrative call may take
+        connect_on_start: Whether `start` fails if no name server can be reached. With False, it
+            returns at once, and the first call fails instead.
+        check_on_start: Whether `start` first runs the checks of `downrange doctor`, and fails with
+            a list of all problems.
+        connect_timeout: Seconds until a connection must be established, TLS included.
+        call_timeout: Seconds for a request to a name server and for an administrative call
             (mqClientApiTimeout).
-        route_refresh_interval: How often the routes of used topics are asked for
+        route_refresh_interval: Seconds between two refreshes of the routes in use
             (pollNameServerInterval).
-        heartbeat_interval: How often brokers hear of us (heartbeatBrokerInterval).
-        discovery_url: Where name server addresses are fetched from when none were given.
-        discovery_interval: How often.
-        client_ip: What the client id and message ids say; found by itself unless given (clientIP).
-        instance: The middle of the client id; process id and a number unless given (instanceName).
+        heartbeat_interval: Seconds between two heartbeats to brokers (heartbeatBrokerInterval).
+        discovery_url: HTTP address that lists the name servers; used if none were given.
+        discovery_interval: Seconds between two requests to `discovery_url`.
+        client_ip: The IP address in the client id and in message ids; detected if not given
+            (clientIP).
+        instance: The middle part of the client id; process id and a number if not given
+            (instanceName).
         unit: The unit's name, a part of the client id (unitName).
         is_unit_mode: Sent with each message (unitMode).
-        namespace: Put before topics and groups, and taken off again (namespace).
+        namespace: Added before topics and groups in requests, removed in replies (namespace).
         namespace_v2: Sent with each request instead; 5.x (namespaceV2).
         is_stream_request: Sent with each request (enableStreamRequestType).
-        vip_channel: Send to the broker's second port, two below (vipChannelEnabled).
-        header_codec: How request headers are written; every server reads both.
+        vip_channel: Whether to send to a broker's second port, its number less 2
+            (vipChannelEnabled).
+        header_codec: The encoding of request headers; every server reads both.
         in_flight_max: Requests that wait for replies on one connection.
-        sync_connections_max: Connections per server that threads use directly; more threads than
-            this share the one of the background thread.
+        sync_connections_max: Connections per server that calling threads use directly. More
+            threads than this share the connection of the background thread.
         callback_threads: Threads that run callbacks of futures and checks of transactions
             (clientCallbackExecutorThreads).
-        callbacks_waiting_max: Callbacks that wait for such a thread; more run where they are.
-        idle_timeout: A connection that was not used for so long is closed.
-        busy_poll: Replies that come within so many seconds are waited for without sleeping, which
-            takes a core: for a process that sends one message after the other and has a core to
-            itself; 0.0005 is a good value. 0 sleeps at once.
-        body_bytes_max: The largest body to unpack when reading.
+        callbacks_waiting_max: Callbacks that wait for such a thread; further ones run in the
+            thread that completes the future.
+        idle_timeout: Seconds after which an unused connection is closed.
+        busy_poll: Seconds to poll for a reply before sleeping. Polling takes a whole core, so it
+            is for a process that sends one message after the other and has a core to itself;
+            0.0005 is a good value. 0 turns it off.
+        body_bytes_max: The largest body after decompression that is read.
     """
 
     connect_on_start: bool = True
@@ -261,7 +265,7 @@ class ClientOptions:
     body_bytes_max: int = UNPACKED_BODY_BYTES_MAX
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse wrong values.
 
         Raises:
             OptionError: Names the option and its value.
@@ -278,12 +282,14 @@ class ClientOptions:
             check_at_least(0, name, getattr(self, name))
         check_one_of("header_codec", self.header_codec, ("json", "binary"))
         if self.discovery_url is not None and not self.discovery_url.startswith("http"):
-            raise OptionError(f"discovery_url={self.discovery_url!r} is no http address")
+            raise OptionError(f"discovery_url={self.discovery_url!r} must begin with http")
         for name in ("instance", "unit", "namespace", "namespace_v2", "client_ip"):
             if getattr(self, name) == "":
-                raise OptionError(f"{name}='' says nothing; leave it out")
+                raise OptionError(f"{name}='' is empty; leave it out")
         if self.namespace is not None and LEGAL_NAME.fullmatch(self.namespace) is None:
-            raise OptionError(f"namespace={self.namespace!r} cannot be a part of a topic's name")
+            raise OptionError(
+                f"namespace={self.namespace!r} has characters that a topic's name cannot have"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,37 +297,39 @@ class ProducerOptions:
     """How a producer sends.
 
     Attributes:
-        timeout: For a whole call, all attempts together (sendMsgTimeout).
-        attempt_timeout: For one attempt, when another is possible
-            (sendMsgMaxTimeoutPerRequest).
-        retries: More attempts of a `send` that waits (retryTimesWhenSendFailed).
-        submit_retries: More attempts of a `submit` (retryTimesWhenSendAsyncFailed). An
-            `AsyncProducer` waits in `send`, so `retries` holds for that.
-        retry_when_not_stored: Try another broker when one was not in time with disk or slave
-            (retryAnotherBrokerWhenNotStoreOK).
+        timeout: Seconds for a whole call, all attempts together (sendMsgTimeout).
+        attempt_timeout: Seconds for one attempt if another can follow; the whole time that is left
+            if not given (sendMsgMaxTimeoutPerRequest).
+        retries: Further attempts after the first one of a `send` (retryTimesWhenSendFailed).
+        submit_retries: Further attempts after the first one of a `submit`
+            (retryTimesWhenSendAsyncFailed). For `send` of an `AsyncProducer`, `retries` counts.
+        retry_when_not_stored: Whether to try another broker if one stored a message, but did not
+            flush it or copy it to its slave in time (retryAnotherBrokerWhenNotStoreOK).
         retry_codes: Response codes after which another attempt is made (retryResponseCodes).
-        compress_over_bytes: Bodies of so many bytes or more are compressed
+        compress_over_bytes: Bodies of this size or more are compressed
             (compressMsgBodyOverHowmuch).
-        compression: How (compressType).
-        compression_level: How hard; lz4 has none (compressLevel).
-        body_bytes_max: Largest body, before compression (maxMessageSize).
-        default_topic: The topic whose route a missing topic borrows (createTopicKey).
-        default_topic_queues: Queues that a missing topic gets (defaultTopicQueueNums).
-        auto_create: Who creates a missing topic; "first-broker" is Apache's way, after which all
-            messages go to one broker, "balanced" creates it on every master first.
-        auto_batch: Gather small messages; None sends each by itself.
-        in_flight_max: Messages of `submit` and of an `AsyncProducer` on their way; one more waits.
-            Java has no limit by default; without one, memory grows when a broker is slow
-            (backPressureForAsyncSendNum).
-        in_flight_bytes_max: Bytes of their bodies (backPressureForAsyncSendSize).
-        fault_tolerance: Avoid slow and failed brokers; a style or all of its settings
+        compression: The algorithm (compressType).
+        compression_level: From 0 to 9; without effect on lz4 (compressLevel).
+        body_bytes_max: The largest body, before compression (maxMessageSize).
+        default_topic: The topic whose route is used for a missing topic (createTopicKey).
+        default_topic_queues: Queues of a topic that is created (defaultTopicQueueNums).
+        auto_create: How a missing topic is created. "first-broker" is Apache's way: the topic
+            exists on one broker then, which gets all messages. "balanced" creates it on every
+            master first. "off" raises an error.
+        auto_batch: Collect small messages into batches; None sends each by itself.
+        in_flight_max: Messages of `submit` and of an `AsyncProducer` that wait for their replies;
+            a further send waits. Java has no limit by default, and its memory use grows while a
+            broker is slow (backPressureForAsyncSendNum).
+        in_flight_bytes_max: The same for the bytes of their bodies
+            (backPressureForAsyncSendSize).
+        fault_tolerance: Avoid slow and failed brokers: a style, or all settings
             (sendLatencyFaultEnable).
-        trace: Record what happened to each message in the trace topic.
-        header_version: 2 writes send headers with short names, 1 with long ones.
-        check_threads: Threads that answer the broker's questions about transactions
+        trace: Record each send in the trace topic.
+        header_version: 2 writes send headers with short field names, 1 with long ones.
+        check_threads: Threads that answer the broker's checks of transactions
             (checkThreadPoolMaxSize).
-        checks_waiting_max: Questions that wait for such a thread; more are dropped, the broker
-            asks again (checkRequestHoldMax).
+        checks_waiting_max: Checks that wait for such a thread. Further ones are dropped; the
+            broker checks again later (checkRequestHoldMax).
     """
 
     timeout: float = 3.0
@@ -347,7 +355,7 @@ class ProducerOptions:
     checks_waiting_max: int = 2000
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse wrong values.
 
         Raises:
             OptionError: Names the option and its value.
@@ -362,7 +370,7 @@ class ProducerOptions:
             check_at_least(1, name, getattr(self, name))
         check_at_least(0, "retries", self.retries)
         check_at_least(0, "submit_retries", self.submit_retries)
-        # Java's smallest values, below which a producer would stand still.
+        # Java's smallest values. With less, a producer could hardly send anything.
         check_at_least(10, "in_flight_max", self.in_flight_max)
         check_at_least(MIB, "in_flight_bytes_max", self.in_flight_bytes_max)
         check_one_of("compression", self.compression, get_args(CompressionName))
@@ -373,7 +381,7 @@ class ProducerOptions:
         if not isinstance(self.fault_tolerance, FaultTolerance):
             check_one_of("fault_tolerance", self.fault_tolerance, get_args(FaultStyle))
         if LEGAL_NAME.fullmatch(self.default_topic) is None:
-            raise OptionError(f"default_topic={self.default_topic!r} is no topic name")
+            raise OptionError(f"default_topic={self.default_topic!r} is not a legal topic name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,12 +389,12 @@ class PullOptions:
     """How a pull consumer reads.
 
     Attributes:
-        batch_count: Messages per request; brokers give 32 at most unless told otherwise
-            (pullBatchSize).
-        suspend: How long a broker holds a request back until there is a message
+        batch_count: Messages per request (pullBatchSize). Brokers return at most 32 unless they
+            are configured otherwise.
+        suspend: Seconds that a broker holds a request while there is no message
             (brokerSuspendMaxTimeMillis).
-        answer_margin: How much longer than that the answer may take.
-        buffered_max: Messages that were fetched and not yet asked for, per consumer
+        answer_margin: Seconds that the reply may take in addition.
+        buffered_max: Messages that a consumer has fetched and not yet returned
             (pullThresholdForAll).
     """
 
@@ -396,7 +404,7 @@ class PullOptions:
     buffered_max: int = 10_000
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse wrong values.
 
         Raises:
             OptionError: Names the option and its value.

@@ -100,7 +100,7 @@ def test_an_attribute_is_set_or_removed() -> None:
     [
         (["send", "t", "x", "--access-key", "a"], "need each other"),
         (["send", "t", "x", "--timeout", "0"], "--timeout 0 is not above 0"),
-        (["send", "t", "x", "-n", "nowhere"], "no host:port"),
+        (["send", "t", "x", "-n", "nowhere"], "of the form host:port"),
         (["send", "t", "x", "--lines"], "exclude each other"),
         (["send", "t", "--lines", "--json-lines"], "exclude each other"),
         (["send", "t", "--lines", "--batch", "2", "--oneway"], "exclude each other"),
@@ -116,7 +116,7 @@ def test_an_attribute_is_set_or_removed() -> None:
         (["message", "show", "t", "id", "--since", "soon"], "--since"),
         (["message", "query", "t"], "--key"),
         (["topic", "create", "t", "--permission", "x"], "--permission"),
-        (["doctor", "nowhere"], "no host:port"),
+        (["doctor", "nowhere"], "of the form host:port"),
     ],
 )
 def test_wrong_use_ends_with_2_before_any_request(arguments: list[str], words: str) -> None:

@@ -45,7 +45,7 @@ class FakeConsumer:
 def test_a_second_producer_of_a_group_is_refused() -> None:
     core = core_with()
     core.add_producer("shop", object())
-    with pytest.raises(GroupTaken, match="a producer of group 'shop' already") as caught:
+    with pytest.raises(GroupTaken, match="already has a producer of group 'shop'") as caught:
         core.add_producer("shop", object())
     assert caught.value.group == "shop"
     core.add_consumer("shop", FakeConsumer())  # another kind of member may have the same name
@@ -54,7 +54,7 @@ def test_a_second_producer_of_a_group_is_refused() -> None:
 def test_a_second_consumer_of_a_group_is_refused() -> None:
     core = core_with()
     core.add_consumer("readers", FakeConsumer())
-    with pytest.raises(GroupTaken, match="a consumer of group 'readers' already"):
+    with pytest.raises(GroupTaken, match="already has a consumer of group 'readers'"):
         core.add_consumer("readers", FakeConsumer())
 
 
