@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from downrange.options import BrokerOptions
 from downrange.server.broker.broker import Broker
-from downrange.server.broker.state import BrokerState, StoreHost
+from downrange.server.broker.record_fields import StoreHost
+from downrange.server.broker.state import BrokerState
 from downrange.server.outputs import Peer
 from downrange.store.files import OsFiles
 from downrange.store.message_store import MessageStore, StoreOptions

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.sends import BATCH, Batches, Sends
 from downrange.options import BrokerOptions, ListenerOptions
 from downrange.server.broker.broker import Broker
-from downrange.server.broker.state import BrokerState, StoreHost
+from downrange.server.broker.record_fields import StoreHost
+from downrange.server.broker.state import BrokerState
 from downrange.server.net.connection import Connection
 from downrange.server.net.dispatcher import Dispatcher
 from downrange.server.outputs import Peer

@@ -8,8 +8,9 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from downrange.options import BrokerOptions, FlushMode
+from downrange.server.broker.record_fields import StoreHost
 from downrange.server.broker.scheduled.delay_levels import unit_tag_of
-from downrange.server.broker.state import BrokerState, StoreHost
+from downrange.server.broker.state import BrokerState
 from downrange.server.net.dispatcher import Dispatcher
 from downrange.server.outputs import BrokerIdentity
 from downrange.server.run.broker_loop import BrokerLoop

@@ -36,8 +36,8 @@ from downrange.server.broker.handlers import (
     send_back,
     topics,
 )
-from downrange.server.broker.scheduled.delay_levels import deliver_due
-from downrange.server.broker.scheduled.timed_messages import fire_due
+from downrange.server.broker.scheduled.delayed_delivery import deliver_due
+from downrange.server.broker.scheduled.timed_delivery import fire_due
 from downrange.server.broker.state import DISK_FULL
 from downrange.server.broker.transactions.half_checks import check_half_messages
 from downrange.server.outputs import (
@@ -218,9 +218,10 @@ class Broker:
     def is_behind(self, now_ms: int) -> bool:
         """Whether more messages are due than the last tick could deliver."""
         state = self.state
+        store, is_writable = state.store, state.unwritable is None
         due = (
-            state.delays.next_due_ms(state, now_ms),
-            state.timers.next_due_ms(state, now_ms),
+            state.delays.next_due_ms(store, now_ms, is_writable=is_writable),
+            state.timers.next_due_ms(store, now_ms, is_writable=is_writable),
         )
         return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
 

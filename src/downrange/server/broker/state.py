@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from downrange.server.broker.held_pulls import HeldPulls
@@ -15,11 +13,9 @@ from downrange.server.broker.tables.group_table import GroupTable
 from downrange.server.broker.tables.queue_locks import QueueLocks
 from downrange.server.broker.tables.statistics import Statistics
 from downrange.server.broker.tables.topic_table import READ_WRITE, TopicTable, create_system_topics
-from downrange.server.broker.transactions.half_messages import HalfMessages
+from downrange.server.broker.transactions.half_table import HalfMessages
 from downrange.server.broker.write_queue import WriteQueue
 from downrange.server.outputs import Note
-from downrange.wire.codes import SysFlag
-from downrange.wire.ids import offset_id
 from downrange.wire.properties import PropertyKey, encode_properties
 from downrange.wire.send_replies import StoredForm
 from downrange.wire.system_names import is_broker_system_topic
@@ -28,48 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from downrange.options import BrokerOptions
+    from downrange.server.broker.record_fields import StoreHost
     from downrange.store.message_store import MessageStore
 
 #: Why nothing is stored when an append found no space: whoever looks after the disk takes it back.
 DISK_FULL: Final = "the disk is full"
-
-_STORE_HOST_V6: Final = int(SysFlag.STORE_HOST_V6)
-
-
-@dataclass(frozen=True, slots=True)
-class StoreHost:
-    """Where the broker can be reached, as its records and message ids say.
-
-    Attributes:
-        ip: 4 or 16 bytes.
-        port: Its TCP port.
-        address: The same as text, "host:port".
-        sys_flag: The bit that says whether the address is IPv6.
-        id_prefix: What all message ids of this broker begin with.
-    """
-
-    ip: bytes
-    port: int
-    address: str
-    sys_flag: int
-    id_prefix: str
-
-    @classmethod
-    def of(cls, host: str, port: int) -> StoreHost:
-        """Make it of a numeric address."""
-        packed = ip_address(host).packed
-        is_v6 = len(packed) == 16
-        return cls(
-            ip=packed,
-            port=port,
-            address=f"[{host}]:{port}" if is_v6 else f"{host}:{port}",
-            sys_flag=_STORE_HOST_V6 if is_v6 else 0,
-            id_prefix=offset_id(packed, port, 0)[:-16],
-        )
-
-    def id_of(self, log_offset: int) -> str:
-        """Return the offset id of a record in this broker's log."""
-        return f"{self.id_prefix}{log_offset:016X}"
 
 
 class BrokerState:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from downrange.server.broker.scheduled.delay_levels import delay_message
-from downrange.server.broker.scheduled.timed_messages import time_message
+from downrange.server.broker.record_fields import join_properties
+from downrange.server.broker.scheduled.delayed_delivery import delay_message
+from downrange.server.broker.scheduled.timed_delivery import time_message
 from downrange.server.broker.write_queue import OnStored, no_outputs
 from downrange.server.outputs import refusal
 from downrange.wire.codes import ResponseCode
@@ -19,8 +20,6 @@ from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from downrange.server.broker.state import BrokerState
     from downrange.wire.command import Command
     from downrange.wire.records import Record
@@ -34,16 +33,6 @@ REDIRECT_KEYS: Final = frozenset(
         str(PropertyKey.TIMER_DELIVER_MS),
     }
 )
-#: What a client may set in `sysFlag`: compressed and how, several tags. The rest is ours to set:
-#: host bits, batch bits and transaction bits change how a record is read back.
-CLIENT_FLAGS: Final = 0x1 | 0x2 | 0x700
-
-
-def join_properties(properties: Mapping[str, str]) -> bytes:
-    """Write properties that were read from a property string."""
-    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode(
-        errors="replace"
-    )
 
 
 def store_message(

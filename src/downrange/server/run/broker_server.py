@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import OptionError
 from downrange.options import BrokerOptions, ListenerOptions
+from downrange.server.broker.record_fields import StoreHost
 from downrange.server.broker.scheduled.delay_levels import unit_tag_of
-from downrange.server.broker.state import BrokerState, StoreHost
+from downrange.server.broker.state import BrokerState
 from downrange.server.net.listener import Listener
 from downrange.server.outputs import BrokerIdentity, Reply
 from downrange.server.run.broker_loop import BrokerLoop, wall_clock_ms

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from downrange.options import BrokerOptions
 from downrange.server.broker.broker import Broker
+from downrange.server.broker.record_fields import StoreHost
 from downrange.server.broker.scheduled.delay_levels import unit_tag_of
-from downrange.server.broker.state import BrokerState, StoreHost
+from downrange.server.broker.state import BrokerState
 from downrange.server.outputs import LateReply, Note, Output, Peer, Reply
 from downrange.store.files import MemoryFiles
 from downrange.store.message_store import MessageStore, StoreOptions

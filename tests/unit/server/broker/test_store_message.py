@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.server.broker.store_message import join_properties, store_message
+from downrange.server.broker.record_fields import join_properties
+from downrange.server.broker.store_message import store_message
 from downrange.wire.codes import ResponseCode
 from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import decode_properties

@@ -10,8 +10,9 @@ import pytest
 from downrange.errors import DiskFull
 from downrange.options import BrokerOptions
 from downrange.server.broker.broker import Broker
+from downrange.server.broker.record_fields import StoreHost
 from downrange.server.broker.scheduled.delay_levels import unit_tag_of
-from downrange.server.broker.state import BrokerState, StoreHost
+from downrange.server.broker.state import BrokerState
 from downrange.server.broker.transactions.half_records import copy_to
 from downrange.server.outputs import Call, LateReply, Note, Output, Peer, Push, Reply
 from downrange.store.files import MemoryFiles
@@ -199,7 +200,7 @@ class World:
     def copy_as_apache(self, offset: int, **properties: str) -> None:
         """Store a half anew as Apache does: without an op record."""
         half = self.records(HALF_TOPIC)[offset]
-        self.store_raw(copy_to(self.state, half, HALF_TOPIC, half.properties() | properties))
+        self.store_raw(copy_to(self.state.host, half, HALF_TOPIC, half.properties() | properties))
 
     @contextmanager
     def full_disk(self) -> Generator[None]:

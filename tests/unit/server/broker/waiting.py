@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from downrange.options import BrokerOptions
-from downrange.server.broker.scheduled.delay_levels import deliver_due, unit_tag_of
-from downrange.server.broker.scheduled.timed_messages import fire_due
-from downrange.server.broker.state import BrokerState, StoreHost
-from downrange.server.broker.store_message import join_properties, store_message
+from downrange.server.broker.record_fields import StoreHost, join_properties
+from downrange.server.broker.scheduled.delay_levels import unit_tag_of
+from downrange.server.broker.scheduled.delayed_delivery import deliver_due
+from downrange.server.broker.scheduled.timed_delivery import fire_due
+from downrange.server.broker.state import BrokerState
+from downrange.server.broker.store_message import store_message
 from downrange.store.files import MemoryFiles
 from downrange.store.message_store import MessageStore, StoreOptions
 from downrange.wire.codes import SysFlag

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import MalformedId
-from downrange.server.broker.born_hosts import born_host
-from downrange.server.broker.store_message import join_properties, store_message
+from downrange.server.broker.record_fields import born_host, join_properties
+from downrange.server.broker.store_message import store_message
 from downrange.server.outputs import STORE_PENDING, LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command

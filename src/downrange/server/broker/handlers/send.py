@@ -20,16 +20,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import DiskFull, RocketMQError, StoreError
-from downrange.server.broker.born_hosts import born_host
 from downrange.server.broker.handlers.answers import ensure_group, ensure_topic
-from downrange.server.broker.scheduled.timed_messages import recall_handle_of
-from downrange.server.broker.store_message import (
-    CLIENT_FLAGS,
-    REDIRECT_KEYS,
-    join_properties,
-    store_directly,
-    store_message,
-)
+from downrange.server.broker.record_fields import CLIENT_FLAGS, born_host, join_properties
+from downrange.server.broker.scheduled.timed_delivery import recall_handle_of
+from downrange.server.broker.store_message import REDIRECT_KEYS, store_directly, store_message
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.broker.transactions.half_messages import prepare_half
 from downrange.server.outputs import (
@@ -239,7 +233,7 @@ def _store_unusual(
     if header.topic.startswith(RETRY_PREFIX):
         refused = _prepare_retry(state, header, record, properties, now_ms, changes)
     if refused is None and properties.get(_PREPARED) == "true":
-        prepare_half(state, record, properties)
+        prepare_half(record, properties)
         refused = store_directly(state, record, properties, on_stored, is_flush_awaited=is_awaited)
     elif refused is None:
         refused = store_message(

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from downrange.server.broker.handlers.answers import ensure_group, ensure_topic, refuse, succeed
-from downrange.server.broker.store_message import CLIENT_FLAGS, join_properties, store_message
+from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties
+from downrange.server.broker.store_message import store_message
 from downrange.server.broker.tables.topic_table import READ_WRITE, WRITE
 from downrange.server.outputs import LateReply, Output, Peer, Reply, StorePending, refusal
 from downrange.wire.codes import RequestCode, ResponseCode, SysFlag

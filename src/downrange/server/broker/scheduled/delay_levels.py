@@ -1,13 +1,14 @@
-"""Delayed messages: those with a delay level wait in SCHEDULE_TOPIC_XXXX, a queue per level.
+"""Delay levels: messages with one wait in SCHEDULE_TOPIC_XXXX, in one queue per level.
 
-All messages of a level wait equally long, so its queue is in the order of delivery, and a unit's
-tag hash is the time when its message is due. `delayOffset.json` says how far each level has come.
+All messages of a level wait equally long, so a queue is in the order of delivery, and the tag hash
+of a unit is the time when its message is due. `delayOffset.json` holds the next message of each
+level. `delayed_delivery` stores the messages that are due.
 
-Rules: nothing is delivered early. A message counts as delivered when it is stored, so a crash
-delivers a little again and loses nothing; without one, nothing is delivered twice.
+Rules: a message is never delivered early. It counts as delivered when it is stored, so after a
+crash some messages are delivered again and none is lost; without a crash, none is delivered twice.
 
-A clock that is set back would leave messages waiting for as long as it was set back. They are
-capped: nobody waits longer than the level's delay from when we saw that the clock is behind.
+If the clock is set back, messages would wait longer by that time. Their wait is capped: no message
+waits longer than its level's delay from the moment when the broker notices that the clock is back.
 """
 
 from __future__ import annotations
@@ -17,54 +18,36 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from downrange.errors import RocketMQError, StoreError
 from downrange.options import delays_of
-from downrange.server.broker.scheduled.redirect import (
-    RETRY_MS,
-    TICK_BYTES_MAX,
-    TICK_RECORDS_MAX,
-    read_number,
-    redirect,
-    undo_redirect,
-)
-from downrange.server.outputs import Note, Output, refusal
+from downrange.server.broker.scheduled.redirect import RETRY_MS, TICK_BYTES_MAX, TICK_RECORDS_MAX
 from downrange.wire.bodies import DataVersion, DelayOffsetsBody, decode_body
-from downrange.wire.codes import ResponseCode
 from downrange.wire.hashing import tag_hash
-from downrange.wire.properties import PropertyKey
 from downrange.wire.system_names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from downrange.server.broker.state import BrokerState
+    from downrange.errors import RocketMQError
+    from downrange.store.message_store import MessageStore
     from downrange.store.queue_index import QueueIndex, Unit
-    from downrange.wire.command import Command
     from downrange.wire.records import Record
 
 PATH: Final = "config/delayOffset.json"
 
 _TOPIC: Final = SCHEDULE_TOPIC.encode()
-_DELAY: Final = str(PropertyKey.DELAY)
-_TIMER_KEYS: Final = tuple(
-    map(
-        str,
-        (PropertyKey.TIMER_DELAY_SEC, PropertyKey.TIMER_DELAY_MS, PropertyKey.TIMER_DELIVER_MS),
-    )
-)
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class DelayLevel:
-    """One level: its queue, and how far delivery has come.
+    """One level: its queue, and the progress of its delivery.
 
     Attributes:
         delay_ms: How long its messages wait.
         queue_id: Its queue in SCHEDULE_TOPIC_XXXX.
-        taken: The first message that delivery was not begun of.
-        under_way: Those that are being stored.
-        failed: Those that could not be stored; they go first.
+        taken: Offset of the first message whose delivery has not begun.
+        under_way: Offsets of messages that are being stored.
+        failed: Offsets of messages that could not be stored; they go first.
         retry_ms: When to try these again.
     """
 
@@ -88,27 +71,27 @@ class DelayLevel:
         self.under_way: set[int] = set()
         self.failed: list[int] = []
         self.retry_ms = 0
-        #: When the first one that waits is due, as of which place, end and time we looked.
+        # When the message at `taken` is due, and for which (taken, end) and time that was found.
         self._head_ms = 0
         self._seen = (0, 0)
         self._seen_ms = 0
-        #: (number behind the last message it holds for, when these are due at the latest)
+        # (offset after the last message that the cap is for, latest due time of these messages)
         self._caps: deque[tuple[int, int]] = deque()
 
     @property
     def next_offset(self) -> int:
-        """The first message that is not known to be delivered."""
+        """Offset of the first message that may not be delivered yet."""
         return min((*self.under_way, *self.failed), default=self.taken)
 
     def next_due_ms(self, queue: QueueIndex, now_ms: int) -> int | None:
-        """Return when there is something to deliver; None while nothing waits."""
+        """Return when the next message is due; None while no message waits."""
         if self.failed:
             return self.retry_ms
         self._find_start(queue)
         if self.taken >= queue.max_offset:
             return None
         seen = (self.taken, queue.max_offset)
-        if seen != self._seen or now_ms < self._seen_ms:  # nothing else can change the answer
+        if seen != self._seen or now_ms < self._seen_ms:  # else the answer is the same
             self._cap(queue, now_ms)
             (head,) = queue.units(self.taken, 1)
             self._seen, self._head_ms = seen, self._due_ms(self.taken, head)
@@ -116,7 +99,7 @@ class DelayLevel:
         return self._head_ms
 
     def take_due(self, queue: QueueIndex, now_ms: int) -> list[tuple[int, Unit]]:
-        """Return the next messages to deliver, with their numbers, and count them as under way."""
+        """Return the next messages to deliver, with their offsets, and mark them as under way."""
         due_ms = self.next_due_ms(queue, now_ms)
         if due_ms is None or due_ms > now_ms:
             return []
@@ -130,7 +113,7 @@ class DelayLevel:
         return taken
 
     def finish(self, offset: int, error: RocketMQError | None, now_ms: int) -> None:
-        """Hear whether a message was stored."""
+        """Note that a message was stored, or why it was not."""
         self.under_way.discard(offset)
         if error is not None:
             self.failed.append(offset)
@@ -148,7 +131,7 @@ class DelayLevel:
         return taken
 
     def _find_start(self, queue: QueueIndex) -> None:
-        """Stay within the queue: retention may have cut its front, a crash its end."""
+        """Keep `taken` within the queue: retention may have cut its front, a crash its end."""
         self.taken = min(max(self.taken, queue.min_offset), queue.max_offset)
 
     def _due_ms(self, offset: int, unit: Unit) -> int:
@@ -158,7 +141,7 @@ class DelayLevel:
         return min(unit.tag_hash, caps[0][1]) if caps else unit.tag_hash
 
     def _cap(self, queue: QueueIndex, now_ms: int) -> None:
-        """See whether the clock was set back since the last message was stored, or capped."""
+        """Add a cap if the clock was set back since the last message was stored or capped."""
         caps, end = self._caps, queue.max_offset
         latest_ms = now_ms + self.delay_ms
         last_ms = (
@@ -171,52 +154,54 @@ class DelayLevel:
 
 
 class DelayedMessages:
-    """All levels.
+    """All delay levels.
 
     Args:
-        levels: Their delays, such as "1s 5s 2h"; level 1 comes first.
+        levels: Their delays, such as "1s 5s 2h", from level 1 on.
 
     Attributes:
-        levels: By their queues in SCHEDULE_TOPIC_XXXX: level 1 is number 0.
-        version: How many changes there were since the start.
+        levels: By queue id in SCHEDULE_TOPIC_XXXX: level 1 has queue 0.
+        version: The number of changes since the start.
     """
 
     def __init__(self, levels: str) -> None:
         self.levels = [DelayLevel(*numbered) for numbered in enumerate(delays_of(levels))]
         self.version = 0
         self._changed_ms = 0
-        self._others: dict[int, int] = {}  # offsets of levels that there are no more
+        self._others: dict[int, int] = {}  # offsets of levels that no longer exist
 
-    def next_due_ms(self, state: BrokerState, now_ms: int) -> int | None:
-        """Return when `deliver_due` has something to do, or None."""
-        if state.unwritable is not None:
+    def next_due_ms(
+        self, store: MessageStore, now_ms: int, *, is_writable: bool = True
+    ) -> int | None:
+        """Return when `deliver_due` can deliver the next message, or None."""
+        if not is_writable:
             return None
         return min(
             (
                 due_ms
                 for level in self.levels
-                if (due_ms := level.next_due_ms(_queue_of(state, level), now_ms)) is not None
+                if (due_ms := level.next_due_ms(queue_of(store, level), now_ms)) is not None
             ),
             default=None,
         )
 
     def note_change(self, now_ms: int) -> None:
-        """Note that a level has come farther."""
+        """Note that a level made progress."""
         self.version += 1
         self._changed_ms = now_ms
 
     def dump(self) -> bytes:
-        """Write delayOffset.json. What it counts as delivered must be durable before it is."""
+        """Encode delayOffset.json. Messages that it counts as delivered must be durable first."""
         offsets = {level.queue_id + 1: level.next_offset for level in self.levels}
         changed = DataVersion(timestamp=self._changed_ms, counter=self.version, state_version=0)
         table = {number: offset for number, offset in offsets.items() if offset}
         return _encode({"dataVersion": changed, "offsetTable": self._others | table})
 
     def load(self, data: bytes) -> None:
-        """Read delayOffset.json as we or Java wrote it.
+        """Decode delayOffset.json, written by this broker or by Java.
 
         Raises:
-            MalformedBody: It cannot be read.
+            MalformedBody: It cannot be decoded.
         """
         for number, offset in decode_body(DelayOffsetsBody, data).offset_table.items():
             if 1 <= number <= len(self.levels):
@@ -225,8 +210,13 @@ class DelayedMessages:
                 self._others[number] = offset
 
 
+def queue_of(store: MessageStore, level: DelayLevel) -> QueueIndex:
+    """Return the queue in which a level's messages wait."""
+    return store.queue(SCHEDULE_TOPIC, level.queue_id)
+
+
 def unit_tag_of(levels: str) -> Callable[[Record, str | None], int]:
-    """Return what a store calls for each queue unit's tag hash: due times for delayed messages."""
+    """Return the function for the tag hashes of queue units: due times of delayed messages."""
     delays = delays_of(levels)
     last = len(delays) - 1
 
@@ -236,72 +226,3 @@ def unit_tag_of(levels: str) -> Callable[[Record, str | None], int]:
         return record.store_ms + delays[min(record.queue_id, last)]
 
     return unit_tag
-
-
-def delay_message(state: BrokerState, record: Record, properties: dict[str, str]) -> Command | None:
-    """Send a message with a delay level on its detour, or return the refusal.
-
-    A level below 1 is none, and one beyond the last is the last. A level wins over timer
-    properties, which are removed.
-    """
-    text = properties.get(_DELAY)
-    if text is None:
-        return None
-    level = read_number(text)
-    if level is None:
-        return refusal(ResponseCode.SYSTEM_ERROR, f"the delay level {text[:40]!r} is no number")
-    if level <= 0:
-        return None
-    last = len(state.delays.levels)
-    if level > last:
-        level = last
-        properties[_DELAY] = str(last)
-    for key in _TIMER_KEYS:
-        properties.pop(key, None)
-    redirect(record, properties, _TOPIC, level - 1)
-    return None
-
-
-def deliver_due(state: BrokerState, now_ms: int) -> list[Output]:
-    """Have the messages that are due stored at the end of this turn.
-
-    It is a bounded number; `DelayedMessages.next_due_ms` says whether there are more.
-    """
-    outputs: list[Output] = []
-    if state.unwritable is None:
-        for level in state.delays.levels:
-            for offset, unit in level.take_due(_queue_of(state, level), now_ms):
-                outputs += _deliver(state, level, offset, unit, now_ms)
-    return outputs
-
-
-def _queue_of(state: BrokerState, level: DelayLevel) -> QueueIndex:
-    return state.store.queue(SCHEDULE_TOPIC, level.queue_id)
-
-
-def _deliver(
-    state: BrokerState, level: DelayLevel, offset: int, unit: Unit, now_ms: int
-) -> Iterable[Output]:
-    """Store one message where it belongs; one that cannot be delivered at all is reported."""
-
-    def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
-        if error is not None and not isinstance(error, StoreError):
-            return drop(error, now_ms)
-        level.finish(offset, error, now_ms)
-        state.delays.note_change(now_ms)
-        return ()
-
-    def drop(error: RocketMQError, now_ms: int) -> Iterable[Output]:
-        level.finish(offset, None, now_ms)
-        state.delays.note_change(now_ms)
-        text = f"message {offset} of delay level {level.queue_id + 1} is not delivered: {error}"
-        return [Note(text, is_warning=True)]
-
-    try:
-        record = state.store.read_record(unit)
-        properties = record.properties()
-        undo_redirect(state, record, properties)
-    except RocketMQError as error:
-        return drop(error, now_ms)
-    state.write_queue.add([record], [properties], on_stored)
-    return ()

@@ -1,10 +1,11 @@
-"""Detours: how a message is kept in one of the broker's own topics, and comes back from there.
+"""Redirects: store a message in a topic of the broker first, and in its own topic later.
 
-A delayed or timed message is stored in a topic of the broker with its own topic and queue as
-properties. When it is due, it is stored a second time, where it belongs, as Apache does.
+A delayed or timed message, and a half message, is stored in a topic of the broker. The properties
+REAL_TOPIC and REAL_QID hold its own topic and queue. When it is due or committed, it is stored a
+second time, there, as Apache does.
 
-One rule: what comes back is what went in. Born data, body and properties are the same bytes; only
-place and store host are new.
+One rule: the second record equals the message that was sent. Body, properties and the fields of
+its birth are the same bytes; only topic, queue and store host differ from the redirected record.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V1, MAGIC_V2
 
 if TYPE_CHECKING:
-    from downrange.server.broker.state import BrokerState
+    from downrange.server.broker.record_fields import StoreHost
     from downrange.wire.records import Record
 
-#: How much the deliveries of one tick may store: the event loop must not stall, nor memory fill.
+#: Limits of one tick: deliveries must neither stall the event loop nor fill the memory.
 TICK_RECORDS_MAX: Final = 200
 TICK_BYTES_MAX: Final = 4 * 1024 * 1024
-#: How long storing is left alone after it failed.
+#: The pause after a failed delivery.
 RETRY_MS: Final = 1_000
 
 _REAL_TOPIC: Final = str(PropertyKey.REAL_TOPIC)
@@ -35,32 +36,32 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def read_number(text: str) -> int | None:
-    """Read a number as Java does, who knows no blanks or underscores; None if it is none."""
+    """Parse a number as Java does, without blanks or underscores; None if that fails."""
     return int(text) if _NUMBER.fullmatch(text) is not None else None
 
 
 def redirect(record: Record, properties: dict[str, str], topic: bytes, queue_id: int) -> None:
-    """Let a record go to a topic of the broker, and its properties remember where it belongs."""
+    """Change a record's topic and queue, and keep its own ones as properties."""
     properties[_REAL_TOPIC] = record.topic
     properties[_REAL_QUEUE_ID] = str(record.queue_id)
     record.topic_bytes = topic
     record.queue_id = queue_id
 
 
-def undo_redirect(state: BrokerState, record: Record, properties: dict[str, str]) -> None:
-    """Turn a record that waited into the one that is stored where it belongs.
+def undo_redirect(host: StoreHost, record: Record, properties: dict[str, str]) -> None:
+    """Give a redirected record its own topic and queue again.
 
-    A topic that was deleted meanwhile is no obstacle, as with Apache: its queue gets the record.
+    A topic that was deleted since is ignored, as with Apache: its queue gets the record.
 
     Raises:
-        MalformedRecord: The properties do not say where it belongs.
+        MalformedRecord: The properties contain no topic or queue.
     """
     topic = properties.get(_REAL_TOPIC, "").encode()
     queue_id = properties.get(_REAL_QUEUE_ID, "")
     if not topic or not queue_id.isdecimal():
-        raise MalformedRecord(0, "no topic or queue to bring it back to")
+        raise MalformedRecord(0, "REAL_TOPIC or REAL_QID is missing or malformed")
     record.topic_bytes = topic
     record.queue_id = int(queue_id)
     record.magic = MAGIC_V2 if len(topic) > TOPIC_BYTES_MAX else MAGIC_V1
-    record.store_ip, record.store_port = state.host.ip, state.host.port
-    record.sys_flag = record.sys_flag & ~_STORE_HOST_V6 | state.host.sys_flag
+    record.store_ip, record.store_port = host.ip, host.port
+    record.sys_flag = record.sys_flag & ~_STORE_HOST_V6 | host.sys_flag

@@ -1,15 +1,16 @@
-"""How timed messages go from an Apache broker to ours and back, when a store folder does.
+"""The handover of timed messages when a store folder moves from an Apache broker to ours, or back.
 
-Apache keeps what waits in files of its own, a wheel and its log, which we neither read nor write:
-we read the timer's queue instead. So does Apache where these files are missing, from the place that
-`config/timercheck` names:
+Apache keeps the messages that wait in files of its own, a wheel and its log. We neither read nor
+write these: we read the timer's queue instead. So does Apache if the files are missing, from the
+queue offset in `config/timercheck` on:
 
     i64 time up to which all is delivered     i64 position in the wheel's log     i64 queue offset
 
-(the next two, the same offset at the master and a version, do not matter; the file is 4096 bytes).
+(The next two fields, the same offset at the master and a version, do not matter. The file has 4096
+bytes.)
 
-One rule: that place lies before everything that waits. So nothing is lost either way. Behind it,
-Apache delivers again what was delivered.
+One rule: this offset lies before every message that waits. So no message is lost either way; those
+after it that were delivered already are delivered again by Apache.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from downrange.server.broker.scheduled.timed_messages import TimedMessages
 
 PATH: Final = "config/timercheck"
-#: Apache's wheel and its log. They are wrong as soon as we deliver anything: remove them at the
-#: start, but not before `PATH` was written anew, as until then only they say what waits.
+#: Apache's wheel and its log. They are out of date as soon as we deliver a message, so they are
+#: removed at the start, but after `PATH` is rewritten: until then only they list what waits.
 STALE_PATHS: Final = ("timerwheel", "timerlog")
 
 _FILE_BYTES: Final = 4096
@@ -32,10 +33,10 @@ _CHECK: Final = Struct(">qqqq")
 
 
 class TimerHandover:
-    """Apache's view of how far timed messages have come; saved like a table.
+    """The progress of timed messages in Apache's format; saved like a table.
 
     Args:
-        timers: Ours. They are loaded before this is.
+        timers: Our own progress, loaded before this.
     """
 
     def __init__(self, timers: TimedMessages) -> None:
@@ -43,17 +44,17 @@ class TimerHandover:
 
     @property
     def version(self) -> int:
-        """How many changes there were since the start."""
+        """The number of changes since the start."""
         return self._timers.version
 
     def dump(self) -> bytes:
-        """Write timercheck. What it counts as delivered must be durable before it is."""
+        """Encode timercheck. Messages that it counts as delivered must be durable first."""
         progress = self._timers.progress()
         until_ms = progress.delivered_until_ms // SLOT_MS * SLOT_MS
         return _CHECK.pack(until_ms, 0, progress.low, progress.low).ljust(_FILE_BYTES, b"\x00")
 
     def load(self, data: bytes) -> None:
-        """Begin where an Apache broker ended, if one has had the store after us."""
+        """Continue where an Apache broker stopped, if one used the store after us."""
         if len(data) < _CHECK.size:
             return
         until_ms, _, read, _ = _CHECK.unpack_from(data)

@@ -1,16 +1,16 @@
-"""Checks: halves that nobody ends, and what is done about them.
+"""Checks: the broker asks producers about half messages that are not ended in time.
 
 Every `transaction_check_interval` the half queue is walked from its first open half to the first
-young one, some halves per tick. An old half is stored anew at the end of its queue, and its
-producer is asked by request 39 what became of it. One whose producer wants to be asked later
-(CHECK_IMMUNITY_TIME_IN_SECONDS) is stored anew all the same. So nothing old stays behind, and the
-offset from where the queue must be read at the next start moves on.
+young one, some halves per tick. An old half is stored again at the end of its queue, and its
+producer is asked for the decision by request 39. A half whose producer requested a later check
+(CHECK_IMMUNITY_TIME_IN_SECONDS) is stored again without asking. So no old half stays behind, and
+the offset from which the queue must be read at the next start advances.
 
-A half that was asked about often enough, or is older than the log is kept, goes to
-TRANS_CHECK_MAX_TIME_TOPIC, where a tool finds it and can bring it back (request 323).
+A half that was checked often enough, or is older than the retention of the log, moves to
+TRANS_CHECK_MAX_TIME_TOPIC. Request 323 brings it back.
 
-Apache counts a check that nobody could be asked about, and so do we. Unlike Apache, a half whose
-producer's clock is ahead gets no younger by that, and a copy keeps the message's `flag`.
+A check counts even if no producer was connected, as with Apache. Unlike Apache, a half does not
+count as younger if its producer's clock is ahead, and a copy keeps the message's `flag`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from downrange.errors import MalformedRecord
+from downrange.server.broker.record_fields import join_properties
 from downrange.server.broker.scheduled.redirect import TICK_BYTES_MAX, undo_redirect
-from downrange.server.broker.store_message import join_properties
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.broker.transactions.half_records import (
     CHECKS,
@@ -53,20 +53,20 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
     from downrange.wire.records import Record
 
-    #: Hears that a half was moved, or why it was not.
+    #: Called when a half was moved, or with the reason why it was not.
     _OnMoved = Callable[[RocketMQError | None], Iterable[Output]]
 
-#: A half older than this is given up (Java: fileReservedTime).
+#: The age at which a half moves to TRANS_CHECK_MAX_TIME_TOPIC (Java: fileReservedTime).
 RETENTION_MS: Final = 72 * 3_600_000
-#: How many open halves are looked at per tick: some 20 ms of work, and the loop goes on.
+#: How many open halves one tick examines: about 20 ms of work.
 HALVES_PER_TICK_MAX: Final = 200
 
 
 def check_half_messages(state: BrokerState, now_ms: int) -> Iterable[Output]:
-    """Ask producers about halves that wait too long; most calls find that nothing is due."""
+    """Continue or begin a round of checks; most calls find that no round is due."""
     halves = state.halves
-    halves.load(state, now_ms)
-    halves.keep_progress(state)
+    halves.load(state.store, state.offsets, now_ms)
+    halves.keep_progress(state.store, state.offsets)
     if halves.cursor is None:
         if not halves.is_due(now_ms, state.options.transaction_check_interval):
             return ()
@@ -76,20 +76,20 @@ def check_half_messages(state: BrokerState, now_ms: int) -> Iterable[Output]:
     if state.unwritable is not None:
         return ()
     outputs = _check_some(state, halves.cursor, now_ms)
-    halves.note_progress(state)
+    halves.note_progress(state.store)
     return outputs
 
 
 def _check_some(state: BrokerState, cursor: int, now_ms: int) -> list[Output]:
-    """Settle the next open halves that are old enough, and note where to go on."""
+    """Process the next open halves that are old enough, and set the cursor."""
     halves = state.halves
     timeout_ms = state.options.transaction_timeout * 1000
     outputs: list[Output] = []
     size = 0
     for _ in range(HALVES_PER_TICK_MAX):
         offset = halves.ended.next_open(cursor)
-        half = read_half(state, offset) if offset < halves.stop else None
-        # Those behind a young one are young, too. With a clock that was set back, none is young.
+        half = read_half(state.store, offset) if offset < halves.stop else None
+        # All halves after a young one are young too. If the clock was set back, none is young.
         is_young = half is not None and 0 <= now_ms - half.store_ms < timeout_ms
         if is_young or offset >= halves.stop:
             halves.cursor = None
@@ -97,10 +97,10 @@ def _check_some(state: BrokerState, cursor: int, now_ms: int) -> list[Output]:
         cursor = offset + 1
         if half is None:
             halves.ended.skip(offset)
-            text = f"half message {offset} cannot be read: nobody is asked about it"
+            text = f"half message {offset} cannot be read and is not checked any more"
             outputs.append(Note(text, is_warning=True))
             continue
-        _settle(state, half, now_ms)
+        _process(state, half, now_ms)
         size += half.size
         if size > TICK_BYTES_MAX:
             break
@@ -108,17 +108,17 @@ def _check_some(state: BrokerState, cursor: int, now_ms: int) -> list[Output]:
     return outputs
 
 
-def _settle(state: BrokerState, half: Record, now_ms: int) -> None:
-    """Have the producer of an old half asked, let it wait on at the queue's end, or give it up."""
+def _process(state: BrokerState, half: Record, now_ms: int) -> None:
+    """Copy an old half to the queue's end, with or without a check, or move it out of the queue."""
     properties = half.properties()
     checks = checks_of(properties)
     age_ms = now_ms - min(half.born_ms, half.store_ms)
-    is_asked = age_ms < 0 or age_ms >= immunity_ms(state, properties)
+    is_asked = age_ms < 0 or age_ms >= immunity_ms(state.options.transaction_timeout, properties)
     if is_asked:
         properties[CHECKS] = str(checks + 1)
     properties[FIRST_OFFSET] = str(first_offset(half, properties))
-    is_hopeless = checks >= state.options.transaction_checks_max or age_ms > RETENTION_MS
-    if is_hopeless or len(join_properties(properties)) > PROPERTIES_BYTES_MAX:
+    is_over = checks >= state.options.transaction_checks_max or age_ms > RETENTION_MS
+    if is_over or len(join_properties(properties)) > PROPERTIES_BYTES_MAX:
         _move_to_checked_out(state, half, now_ms)
     else:
         _copy(state, half, properties, now_ms, is_asked=is_asked)
@@ -127,7 +127,7 @@ def _settle(state: BrokerState, half: Record, now_ms: int) -> None:
 def _copy(
     state: BrokerState, half: Record, properties: dict[str, str], now_ms: int, *, is_asked: bool
 ) -> None:
-    copy = copy_to(state, half, HALF_TOPIC, properties)
+    copy = copy_to(state.host, half, HALF_TOPIC, properties)
 
     def on_moved(error: RocketMQError | None) -> Iterable[Output]:
         if error is not None:
@@ -146,11 +146,12 @@ def _move_to_checked_out(state: BrokerState, half: Record, now_ms: int) -> None:
         if error is not None:
             return ()
         state.halves.forget_copies(first)
-        return (Note(f"nobody decided on half message {first}: moved to {CHECKED_OUT_TOPIC}"),)
+        text = f"half message {first} got no decision and was moved to {CHECKED_OUT_TOPIC}"
+        return (Note(text),)
 
     state.topics.ensure(CHECKED_OUT_TOPIC, 1, READ_WRITE, now_ms)
-    given_up = copy_to(state, half, CHECKED_OUT_TOPIC, properties)
-    _move(state, half, given_up, properties, now_ms, on_moved)
+    moved = copy_to(state.host, half, CHECKED_OUT_TOPIC, properties)
+    _move(state, half, moved, properties, now_ms, on_moved)
 
 
 def _move(
@@ -161,32 +162,33 @@ def _move(
     now_ms: int,
     on_moved: _OnMoved,
 ) -> None:
-    """Store what becomes of a half together with the op record that ends it."""
+    """Store the new record of a half together with the op record that ends the old one."""
     ended, offset = state.halves.ended, half.queue_offset
 
     def stored(error: RocketMQError | None, _now_ms: int) -> Iterable[Output]:
         if error is None:
             ended.end((offset,))
         else:
-            ended.release(offset)
+            ended.cancel_end(offset)
         return on_moved(error)
 
-    ended.hold(offset)
-    op = op_record(state, offset, now_ms)
+    ended.begin_end(offset)
+    op = op_record(state.host, offset, now_ms)
     state.write_queue.add([moved, op], [properties, OP_PROPERTIES], stored)
 
 
 def _ask_producer(state: BrokerState, half: Record, copy: Record) -> Iterable[Output]:
-    """Ask one living producer of its group what became of a half (Java: sendCheckMessage)."""
+    """Ask one connected producer of the half's group for the decision (Java: sendCheckMessage)."""
     properties = copy.properties()
     group = properties.get(PropertyKey.PRODUCER_GROUP, "")
     connections = state.clients.producer_connections(group)
     if not connections:
         return ()
-    # The message is shown as it will be, but with the time of the old half, as Java shows it.
+    # The request has the message as committed, but with the store time of the old half, as in
+    # Java.
     shown = replace(half, queue_offset=copy.queue_offset, log_offset=copy.log_offset)
     try:
-        undo_redirect(state, shown, properties)
+        undo_redirect(state.host, shown, properties)
     except MalformedRecord:
         return ()
     del properties[FIRST_OFFSET]
@@ -199,7 +201,7 @@ def _ask_producer(state: BrokerState, half: Record, copy: Record) -> Iterable[Ou
         msg_id=unique_key,
         transaction_id=properties.get(PropertyKey.TRANSACTION_ID, unique_key),
         offset_msg_id=state.host.id_of(copy.log_offset),
-        topic=shown.topic,  # Java names the half topic, but a producer may end only its own topics
+        topic=shown.topic,  # Java sends the half topic; access rules need its own
         broker_name=state.options.name,
     )
     connection = connections[state.next_number() % len(connections)]
@@ -209,40 +211,40 @@ def _ask_producer(state: BrokerState, half: Record, copy: Record) -> Iterable[Ou
 def resume_half(
     state: BrokerState, position: int, now_ms: int, on_stored: OnStored
 ) -> Command | None:
-    """Count the checks of a half from the beginning again, or return the refusal.
+    """Reset the number of checks of a half, or return the refusal.
 
-    A half that was given up comes back to the half queue. So does one that was ended, as with
-    Apache: whoever asks for it knows why.
+    A half that was moved out of the half queue comes back. So does one that was ended, as with
+    Apache: the operator who asks for it decides that.
 
     Args:
         state: The broker.
-        position: Where it lies in the log, or one of its copies.
+        position: The log position of the half or of one of its copies.
         now_ms: The time.
-        on_stored: Told how it went.
+        on_stored: Called with the result.
     """
     halves = state.halves
-    halves.load(state, now_ms)
+    halves.load(state.store, state.offsets, now_ms)
     if state.unwritable is not None:
         remark = f"no half message is stored: {state.unwritable}"
         return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
-    half = queued_record_at(state, position, HALF_TOPIC, CHECKED_OUT_TOPIC)
+    half = queued_record_at(state.store, position, HALF_TOPIC, CHECKED_OUT_TOPIC)
     if half is None:
-        return refusal(ResponseCode.SYSTEM_ERROR, f"no half message lies at {position}")
+        return refusal(ResponseCode.SYSTEM_ERROR, f"there is no half message at {position}")
     properties = half.properties()
     is_open = False
     if half.topic == HALF_TOPIC:
-        half = read_half(state, halves.newest(half, properties)) or half
+        half = read_half(state.store, halves.newest(half, properties)) or half
         properties = half.properties()
         is_open = halves.ended.is_open(half.queue_offset)
     properties[CHECKS] = "0"
     if not is_open:
         properties.pop(FIRST_OFFSET, None)
-        copy = copy_to(state, half, HALF_TOPIC, properties)
+        copy = copy_to(state.host, half, HALF_TOPIC, properties)
         state.write_queue.add([copy], [properties], on_stored)
         return None
     first = first_offset(half, properties)
     properties[FIRST_OFFSET] = str(first)
-    copy = copy_to(state, half, HALF_TOPIC, properties)
+    copy = copy_to(state.host, half, HALF_TOPIC, properties)
 
     def on_moved(error: RocketMQError | None) -> Iterable[Output]:
         if error is None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from downrange.options import BrokerOptions
 from downrange.server.broker.broker import HANDLERS
+from downrange.server.broker.record_fields import StoreHost
 from downrange.server.broker.scheduled.delay_levels import unit_tag_of
-from downrange.server.broker.state import BrokerState, StoreHost
+from downrange.server.broker.state import BrokerState
 from downrange.server.outputs import Output, Peer, Push, Reply
 from downrange.store.files import MemoryFiles
 from downrange.store.message_store import MessageStore, StoreOptions

@@ -7,7 +7,7 @@ import pytest
 from downrange.errors import DiskFull, MissingField
 from downrange.options import BrokerOptions
 from downrange.server.broker.broker import HANDLERS
-from downrange.server.broker.scheduled.timed_messages import recall_handle_of
+from downrange.server.broker.scheduled.timed_delivery import recall_handle_of
 from downrange.server.outputs import STORE_PENDING, LateReply, Peer, Reply
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.server.broker.state import StoreHost
+from downrange.server.broker.record_fields import StoreHost
 from downrange.wire.bodies import GroupConfig, TopicConfig
 from downrange.wire.codes import ResponseCode
 from downrange.wire.fields import request_command

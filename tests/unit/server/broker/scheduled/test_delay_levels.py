@@ -5,9 +5,10 @@ import json
 import pytest
 
 from downrange.errors import DiskFull, MalformedBody, Unencodable
-from downrange.server.broker.scheduled.delay_levels import DelayedMessages, deliver_due, unit_tag_of
+from downrange.server.broker.record_fields import StoreHost
+from downrange.server.broker.scheduled.delay_levels import DelayedMessages, unit_tag_of
+from downrange.server.broker.scheduled.delayed_delivery import deliver_due
 from downrange.server.broker.scheduled.redirect import TICK_RECORDS_MAX
-from downrange.server.broker.state import StoreHost
 from downrange.server.outputs import Note
 from downrange.wire.codes import SysFlag
 from downrange.wire.hashing import tag_hash
@@ -80,12 +81,12 @@ def test_queue_unit_of_a_delayed_message_holds_when_it_is_due() -> None:
 def test_delayed_message_is_delivered_on_time_and_once() -> None:
     world = World()
     world.put("later", DELAY="1")
-    assert world.state.delays.next_due_ms(world.state, START_MS) == START_MS + 1_000
+    assert world.state.delays.next_due_ms(world.state.store, START_MS) == START_MS + 1_000
     world.tick(999)
     assert world.bodies() == []
     world.tick(1)
     assert world.bodies() == ["later"]
-    assert world.state.delays.next_due_ms(world.state, world.now_ms) is None
+    assert world.state.delays.next_due_ms(world.state.store, world.now_ms) is None
     world.tick(100_000)
     assert world.bodies() == ["later"]
 
@@ -128,7 +129,7 @@ def test_levels_do_not_wait_for_each_other() -> None:
     world = World()
     world.put("long", DELAY="3")
     world.put("short", DELAY="1")
-    assert world.state.delays.next_due_ms(world.state, world.now_ms) == START_MS + 1_000
+    assert world.state.delays.next_due_ms(world.state.store, world.now_ms) == START_MS + 1_000
     world.tick(1_000)
     assert world.bodies() == ["short"]
     world.tick(119_000)
@@ -141,7 +142,7 @@ def test_one_tick_delivers_a_bounded_number_and_asks_for_the_next() -> None:
         world.put(str(number), DELAY="1")
     world.tick(1_000)
     assert len(world.bodies()) == TICK_RECORDS_MAX
-    due_ms = world.state.delays.next_due_ms(world.state, world.now_ms)
+    due_ms = world.state.delays.next_due_ms(world.state.store, world.now_ms)
     assert due_ms is not None
     assert due_ms <= world.now_ms
     world.tick()
@@ -186,7 +187,7 @@ def test_delivery_is_tried_again_after_a_pause_when_storing_failed() -> None:
     world.error = DiskFull("commitlog")
     world.tick(1_000)
     world.error = None
-    assert world.state.delays.next_due_ms(world.state, world.now_ms) == world.now_ms + 1_000
+    assert world.state.delays.next_due_ms(world.state.store, world.now_ms) == world.now_ms + 1_000
     assert offsets_of(world.state.delays.dump()) == {}
     world.tick(999)
     assert world.bodies() == []
@@ -212,7 +213,8 @@ def test_nothing_is_delivered_while_nothing_can_be_stored() -> None:
     world.put("later", DELAY="1")
     world.state.unwritable = "the disk is full"
     world.tick(1_000)
-    assert world.state.delays.next_due_ms(world.state, world.now_ms) is None
+    delays, store = world.state.delays, world.state.store
+    assert delays.next_due_ms(store, world.now_ms, is_writable=False) is None
     world.state.unwritable = None
     world.tick()
     assert world.bodies() == ["later"]
@@ -256,7 +258,7 @@ def test_message_that_belongs_nowhere_is_reported(properties: dict[str, str]) ->
     world.tick(1_000)
     (note,) = world.outputs
     assert isinstance(note, Note)
-    assert "no topic or queue to bring it back to" in note.text
+    assert "REAL_TOPIC or REAL_QID is missing or malformed" in note.text
 
 
 # ---- restarts ----
@@ -305,7 +307,7 @@ def test_index_that_is_made_anew_knows_when_messages_are_due() -> None:
     world.state.store.close()
     world.files.remove("consumequeue")
     world.state = World._open(world)  # pyright: ignore[reportPrivateUsage]
-    assert world.state.delays.next_due_ms(world.state, world.now_ms) == START_MS + 5_000
+    assert world.state.delays.next_due_ms(world.state.store, world.now_ms) == START_MS + 5_000
 
 
 def test_offset_beyond_the_queue_goes_back_to_its_end() -> None:
@@ -325,7 +327,7 @@ def test_message_waits_no_longer_than_its_delay_after_the_clock_was_set_back() -
     world.put("later", DELAY="1")
     world.tick(-3_600_000)
     assert world.bodies() == []
-    assert world.state.delays.next_due_ms(world.state, world.now_ms) == world.now_ms + 1_000
+    assert world.state.delays.next_due_ms(world.state.store, world.now_ms) == world.now_ms + 1_000
     world.tick(999)
     assert world.bodies() == []
     world.tick(1)

@@ -7,14 +7,10 @@ import pytest
 
 from downrange.errors import DiskFull, MalformedBody, Unencodable
 from downrange.options import BrokerOptions
+from downrange.server.broker.record_fields import join_properties
 from downrange.server.broker.scheduled.redirect import TICK_RECORDS_MAX
-from downrange.server.broker.scheduled.timed_messages import (
-    TICK_READS_MAX,
-    TimedMessages,
-    fire_due,
-    recall_handle_of,
-)
-from downrange.server.broker.store_message import join_properties
+from downrange.server.broker.scheduled.timed_delivery import fire_due, recall_handle_of
+from downrange.server.broker.scheduled.timed_messages import TICK_READS_MAX, TimedMessages
 from downrange.server.outputs import Note
 from downrange.wire.recall_handles import RecallHandle, parse_recall_handle
 from downrange.wire.records import Record
@@ -30,7 +26,9 @@ def waits(world: World) -> list[str]:
 
 
 def next_due_ms(world: World) -> int | None:
-    return world.state.timers.next_due_ms(world.state, world.now_ms)
+    state = world.state
+    is_writable = state.unwritable is None
+    return state.timers.next_due_ms(state.store, world.now_ms, is_writable=is_writable)
 
 
 def illegal(refused: Command | None) -> bool:

@@ -28,18 +28,18 @@ def test_the_first_passes_ended_halves_only() -> None:
     ended = EndedHalves(10, 100)
     ended.end([10])
     ended.end([12])
-    ended.hold(11)
+    ended.begin_end(11)
     ended.advance()
     assert (ended.first, ended.first_op) == (11, 101)
 
 
 def test_a_half_that_is_being_ended_is_neither_open_nor_passed_until_it_is_released() -> None:
     ended = EndedHalves()
-    ended.hold(0)
+    ended.begin_end(0)
     ended.advance()
     assert not ended.is_open(0)
     assert ended.first == 0
-    ended.release(0)
+    ended.cancel_end(0)
     assert ended.is_open(0)
 
 

@@ -267,7 +267,7 @@ def test_a_damaged_half_is_reported_and_passed(world: World) -> None:
     world.damage(world.records(HALF_TOPIC)[0])
     world.tick(ROUND_MS)
     assert [note.text for note in world.notes if note.is_warning] == [
-        "half message 0 cannot be read: nobody is asked about it"
+        "half message 0 cannot be read and is not checked any more"
     ]
     assert [decode_record(command.body).body for _, command in world.checks] == [b"body of U1"]
     world.tick(ROUND_MS)

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from downrange.server.broker.state import StoreHost
-from downrange.server.broker.transactions import half_messages
+from downrange.server.broker.record_fields import StoreHost
+from downrange.server.broker.transactions import half_table
 from downrange.server.broker.transactions.half_messages import end_half, prepare_half
 from downrange.server.broker.transactions.half_records import op_record
 from downrange.server.broker.write_queue import no_outputs
@@ -59,7 +59,7 @@ def test_what_only_the_broker_may_say_of_a_half_is_taken_out() -> None:
 
 def test_a_half_without_a_unique_id_has_no_transaction_id() -> None:
     record, properties = Record(topic_bytes=b"T", queue_id=1), dict[str, str]()
-    prepare_half(World().state, record, properties)
+    prepare_half(record, properties)
     assert properties == record.properties() == {"REAL_TOPIC": "T", "REAL_QID": "1"}
 
 
@@ -286,7 +286,7 @@ def test_progress_is_kept_only_when_the_log_is_durable() -> None:
     world = World()
     world.tick()
     world.end(world.half())
-    world.state.store.append([op_record(world.state, 9, world.now_ms)], world.now_ms, [{}])
+    world.state.store.append([op_record(world.state.host, 9, world.now_ms)], world.now_ms, [{}])
     world.now_ms += 30_000
     list(world.broker.tick(world.now_ms))
     list(world.broker.tick(world.now_ms + 30_000))
@@ -311,7 +311,7 @@ def test_offsets_behind_the_end_of_a_cut_queue_do_not_hide_new_halves() -> None:
 def test_op_records_of_apache_that_name_several_halves_are_understood(body: bytes) -> None:
     world = World()
     halves = [world.half(key) for key in ("U0", "U1", "U2")]
-    op = op_record(world.state, 0, world.now_ms)
+    op = op_record(world.state.host, 0, world.now_ms)
     op.body = body
     world.store_raw(op)
     world.restart()
@@ -322,7 +322,7 @@ def test_op_records_of_apache_that_name_several_halves_are_understood(body: byte
 def test_an_op_record_that_makes_no_sense_ends_nothing(body: bytes) -> None:
     world = World()
     half = world.half()
-    op = op_record(world.state, 0, world.now_ms)
+    op = op_record(world.state.host, 0, world.now_ms)
     op.body = body
     world.store_raw(op)
     world.restart()
@@ -350,7 +350,7 @@ def test_halves_that_apache_copied_are_left_behind_its_offset() -> None:
 
 
 def test_only_so_many_copies_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(half_messages, "COPIES_MAX", 1)
+    monkeypatch.setattr(half_table, "COPIES_MAX", 1)
     world = World()
     world.tick()
     halves = [world.half("U0"), world.half("U1")]

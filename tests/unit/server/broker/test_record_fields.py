@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from downrange.server.broker.born_hosts import born_host
+from downrange.server.broker.record_fields import born_host
 from downrange.wire.codes import SysFlag
 
 
