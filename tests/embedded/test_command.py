@@ -97,7 +97,7 @@ def test_a_taken_port_ends_it_with_1_and_the_next_step() -> None:
         second = _end_of("--port", port)
         assert second.returncode == 1
         assert second.stdout == ""
-        assert f"cannot listen on {address}: another process has the port" in second.stderr
+        assert f"cannot listen on {address}: another process uses the port" in second.stderr
 
 
 def test_a_folder_that_cannot_be_used_ends_it_with_1(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_taken_broker_port_ends_it_with_1_and_nothing_is_left(tmp_path: Path) 
         arguments = ("--store", str(tmp_path), "--nameserver-port", "0", "--broker-port", port)
         ended = _end("serve", *arguments)
     assert ended.returncode == 1
-    assert "another process has the port" in ended.stderr
+    assert "another process uses the port" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

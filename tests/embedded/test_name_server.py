@@ -67,7 +67,7 @@ def test_a_second_server_on_the_port_fails_with_the_address_and_the_next_step() 
         with pytest.raises(CannotListen) as caught:
             second.start()
         assert caught.value.address == first.address
-        assert f"cannot listen on {first.address}: another process has the port" in str(
+        assert f"cannot listen on {first.address}: another process uses the port" in str(
             caught.value
         )
         second.stop()  # harmless: it never began
@@ -279,7 +279,7 @@ def test_plain_text_is_taken_beside_tls_in_permissive_mode_only(
             opened.sendall(b"\x00\x00\x00\x08")
             assert is_closed(opened)
         wait_until(lambda: server.connection_count == 0)
-    assert "plain text where TLS is demanded" in caplog.text
+    assert "plain text where TLS is required" in caplog.text
 
 
 def test_tls_to_a_server_without_it_is_cut(tls: TlsFiles) -> None:

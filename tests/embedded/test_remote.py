@@ -273,7 +273,7 @@ def test_after_close_calls_fail_and_nobody_hears_of_a_loss() -> None:
             kept = asyncio.create_task(remote.ask(Command(KEEP), WAIT))
             await remote.ask(Command(ECHO), WAIT)
             await remote.close()
-            with pytest.raises(ConnectionLost, match="closed by us"):
+            with pytest.raises(ConnectionLost, match="closed on this side"):
                 await kept
             with pytest.raises(LinkClosed):
                 await remote.ask(Command(ECHO), WAIT)

@@ -72,7 +72,7 @@ def test_a_taken_port_ends_it_with_1_and_the_next_step(tmp_path: Path) -> None:
         ports = ("--nameserver-port", "0", "--broker-port", port)
         second = end_of("--store", str(tmp_path / "other"), *ports)
     assert (second.returncode, second.stdout) == (1, "")
-    assert f"cannot listen on {server.broker}: another process has the port" in second.stderr
+    assert f"cannot listen on {server.broker}: another process uses the port" in second.stderr
 
 
 def test_a_folder_that_another_process_has_ends_it_with_1(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The asyncio side of the servers: sockets, signals, files; what to do is decided elsewhere."""
+"""Name server and broker: `net` and `run` do I/O with asyncio, all other packages are pure."""
 
 import logging
 
@@ -8,5 +8,5 @@ from downrange.server.run.name_server import NameServer
 
 __all__ = ["BrokerServer", "ClusterOptions", "ClusterServer", "NameServer"]
 
-# A library says nothing unless the program wants to hear it.
+# A library logs nothing unless the program configures logging.
 logging.getLogger("downrange").addHandler(logging.NullHandler())

@@ -1,13 +1,13 @@
-"""Which remote addresses a text of an access file means.
+"""Address patterns of access files.
 
-The forms are those of Apache's `plain_acl.yml`: one address, or a pattern in which any part is a
-number, a range, a list or anything:
+The forms are those of Apache's `plain_acl.yml`: one address, or a pattern in which each part is a
+number, a range, a list or `*`:
 
     10.0.0.7        10.0.0.*        10.0.0.1-100        10.0.0.{1,2}        *
     fe80::7         fe80::*         fe80::1-ff          fe80::{1,2}
 
-Several stand in one text, separated by commas. An IPv4 address that arrives over an IPv6 socket is
-the IPv4 address.
+One text may hold several patterns, separated by commas. An IPv4-mapped IPv6 address counts as the
+IPv4 address.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from downrange.errors import OptionError
 
 _COMMA_OUTSIDE_BRACES: Final = re.compile(r",(?![^{]*\})")
 
-#: The numbers that one part of an address may be.
+#: The allowed numbers of one part of an address.
 _Part: TypeAlias = Container[int]
 
 
 class AddressSet:
-    """Addresses, given by patterns; `"10.0.0.7" in addresses` asks for one.
+    """A set of addresses, given by patterns; supports `"10.0.0.7" in addresses`.
 
     Args:
-        texts: Patterns, each of them possibly several with commas between; blank ones name nothing.
+        texts: Patterns; each text may hold several, separated by commas. Blank ones are ignored.
 
     Raises:
-        OptionError: A text is no address pattern.
+        OptionError: A text is not an address pattern.
     """
 
-    __slots__ = ("_is_everything", "_patterns")
+    __slots__ = ("_has_all", "_patterns")
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         named = [
@@ -44,26 +44,26 @@ class AddressSet:
             for text in _COMMA_OUTSIDE_BRACES.split(several)
             if text.strip()
         ]
-        self._is_everything = "*" in named
+        self._has_all = "*" in named
         self._patterns = [_parse(text) for text in named if text != "*"]
 
     def __bool__(self) -> bool:
-        return self._is_everything or bool(self._patterns)
+        return self._has_all or bool(self._patterns)
 
     def __contains__(self, host: str) -> bool:
-        if self._is_everything or not self._patterns:
-            return self._is_everything
+        if self._has_all or not self._patterns:
+            return self._has_all
         numbers = _numbers_of(host)
         return any(_matches(pattern, numbers) for pattern in self._patterns)
 
 
 def host_of(address: str) -> str:
-    """Return the host of "host:port", an IPv6 one without its brackets and zone."""
+    """Return the host of "host:port"; for IPv6, without brackets and zone."""
     return address.rpartition(":")[0].strip("[]").partition("%")[0]
 
 
 def _numbers_of(host: str) -> list[int]:
-    """Return four numbers for an IPv4 address, eight for an IPv6 one, none for anything else."""
+    """Return 4 numbers for an IPv4 address, 8 for IPv6, and an empty list for anything else."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -90,11 +90,11 @@ def _parse(text: str) -> list[_Part]:
             raise ValueError("an IPv4 address has four parts")
         return [_part(part, 10, 0xFF) for part in parts]
     except ValueError as error:
-        raise OptionError(f"{text!r} is no address pattern: {error}") from error
+        raise OptionError(f"{text!r} is not an address pattern: {error}") from error
 
 
 def _ipv6_parts(text: str) -> list[str]:
-    """Return the eight parts of an IPv6 pattern, with the zeros that `::` stands for."""
+    """Return the eight parts of an IPv6 pattern, with `::` expanded to zeros."""
     head, gap, tail = text.partition("::")
     parts = head.split(":") if head else []
     if gap:
@@ -119,8 +119,8 @@ def _part(text: str, base: int, highest: int) -> _Part:
 
 
 def _number(text: str, base: int, highest: int) -> int:
-    if not text.isalnum():  # `int` would take signs, blanks and underscores
-        raise ValueError(f"{text!r} is no number")
+    if not text.isalnum():  # `int` accepts signs, blanks and underscores
+        raise ValueError(f"{text!r} is not a number")
     number = int(text, base)
     if number > highest:
         raise ValueError(f"{text} is above {highest}")

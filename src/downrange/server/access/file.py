@@ -1,6 +1,6 @@
-"""Access files: Apache's `plain_acl.yml`, or our own TOML, and a watch over the one in use.
+"""Access files: Apache's `plain_acl.yml` or our own TOML, reloaded when they change.
 
-By the file's name: `.yml` and `.yaml` are read as Apache 4.9 reads them, `.toml` as this:
+The suffix decides: `.yml` and `.yaml` are read as Apache 4.9 does, `.toml` has this form:
 
     trusted_addresses = ["10.0.0.*"]     # may do everything, unsigned
     nameserver_open = true               # routes and registrations need no account
@@ -12,11 +12,11 @@ By the file's name: `.yml` and `.yaml` are read as Apache 4.9 reads them, `.toml
     default_group = "DENY"
     topics = { orders = "PUB", bills = "PUB|SUB" }
     groups = { order-workers = "SUB" }
-    trusted_addresses = []               # need only the access key from here
+    trusted_addresses = []               # from here the access key is enough
 
-All but the secret may be left out; the values shown are then the defaults, and lists are empty. A
-name that is not known is refused: in this file a slip of the pen is a hole or a locked door. No
-error repeats a value that may be a secret.
+Only the secret is required. The values shown are the defaults, except that lists and tables are
+empty. An unknown name is an error: a typing error in this file would grant or deny too much. No
+error text contains a value that may be a secret.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ def load_access(path: str | Path) -> AccessRules:
     """Read an access file.
 
     Raises:
-        OptionError: It cannot be read, or says something that makes no sense; the text names the
-            file, the place in it and the problem.
-        MissingExtra: It is YAML, for which the extra `server` is needed.
+        OptionError: The file cannot be read or is not valid; the text names the file, the place
+            in it and the problem.
+        MissingExtra: YAML needs the extra `server`.
     """
     return _read(Path(path))[0]
 
 
 class AccessFile:
-    """The rules of a file, as it was when last looked at.
+    """The rules of a file, reloaded when the file changes.
 
     Args:
         path: The file.
-        interval: How often a change is looked for, at most.
-        clock: A clock in seconds that never jumps.
+        interval: The shortest time between two checks for a change.
+        clock: A monotonic clock in seconds.
 
     Raises:
-        OptionError: The file is bad from the start.
-        MissingExtra: It is YAML, for which the extra `server` is needed.
+        OptionError: The file cannot be read or is not valid.
+        MissingExtra: YAML needs the extra `server`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class AccessFile:
         self._path = Path(path)
         self._interval = interval
         self._clock = clock
-        self._looked_at = clock()
+        self._checked_at = clock()
         self._rules, self._stamp = _read(self._path)
 
     @property
@@ -93,19 +93,19 @@ class AccessFile:
         return self._rules
 
     def check(self, request: Command, peer: Peer) -> Denial | None:
-        """Return why a peer may not have a request served, or None when it may."""
+        """Return why a request is denied, or None if it is allowed."""
         return self._rules.check(request, peer)
 
     def poll(self) -> bool:
-        """Look whether the file changed, and say whether new rules are in force.
+        """Reload the file if it changed; return whether new rules are in force.
 
-        A bad file is worth one warning; the old rules stay. Nothing is done when the last look was
+        An invalid file is logged once, and the old rules stay. Does nothing if the last check was
         less than the interval ago.
         """
         now = self._clock()
-        if now - self._looked_at < self._interval:
+        if now - self._checked_at < self._interval:
             return False
-        self._looked_at = now
+        self._checked_at = now
         try:
             stamp = _stamp_of(self._path.stat())
         except OSError as error:
@@ -116,7 +116,7 @@ class AccessFile:
         return self._reload()
 
     async def watch(self) -> None:
-        """Poll for ever; reading happens in another thread, so that the event loop goes on."""
+        """Poll for ever; files are read in another thread, so the event loop is not blocked."""
         while True:
             await asyncio.sleep(self._interval)
             await asyncio.to_thread(self.poll)
@@ -125,9 +125,9 @@ class AccessFile:
         try:
             self._rules, self._stamp = _read(self._path)
         except OptionError as error:
-            _log.warning("%s; the rules from before stay in force", error)
+            _log.warning("%s; the previous rules stay in force", error)
             return False
-        _log.info("%s was read again: %d accounts", self._path, self._rules.account_count)
+        _log.info("%s was reloaded: %d accounts", self._path, self._rules.account_count)
         return True
 
 
@@ -137,13 +137,13 @@ def _stamp_of(status: os.stat_result) -> tuple[object, ...]:
 
 def _read(path: Path) -> tuple[AccessRules, tuple[object, ...]]:
     try:
-        # The stamp is older than the text, so a change in between is seen at the next look.
+        # The stamp is taken before the text, so a change in between is found by the next check.
         stamp = _stamp_of(path.stat())
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise OptionError(f"access file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise OptionError(f"access file {path} is no UTF-8 at byte {error.start}") from None
+        raise OptionError(f"access file {path} is not UTF-8 at byte {error.start}") from None
     try:
         match path.suffix.lower():
             case ".yml" | ".yaml":
@@ -151,12 +151,12 @@ def _read(path: Path) -> tuple[AccessRules, tuple[object, ...]]:
             case ".toml":
                 return _rules_of_toml(text), stamp
             case _:
-                raise OptionError("its name ends neither in .toml nor in .yml")
+                raise OptionError("the suffix is neither .toml nor .yml")
     except OptionError as error:
         raise OptionError(f"access file {path}: {error}") from error.__cause__
 
 
-# ---- our form ------------------------------------------------------------------------------------
+# ---- TOML ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def _account_of_toml(access_key: str, value: dict[str, Any]) -> Account:
     )
 
 
-# ---- Apache's form -------------------------------------------------------------------------------
+# ---- Apache's YAML -------------------------------------------------------------------------------
 
 _YAML_TRUE: Final = {"true", "yes", "on"}
 _YAML_FALSE: Final = {"false", "no", "off"}
@@ -227,17 +227,18 @@ class _YamlAccount(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 class _YamlFile(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     global_white_remote_addresses: list[str] = []
     accounts: list[dict[str, Any]] = []
-    data_version: Any = None  # Apache keeps count of its own changes here
+    data_version: Any = None  # Apache counts its own changes here
 
 
 def _rules_of_yaml(text: str) -> AccessRules:
     (yaml,) = require("an access file in YAML", "server", "yaml")
     try:
-        # The base loader makes nothing but texts, lists and tables, and so keeps a secret such as
-        # 01234567 as it is written, where a number would lose its zero.
+        # The base loader returns only texts, lists and tables. So a secret such as 01234567 keeps
+        # its leading zero.
         value = yaml.load(text, Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
-        raise OptionError(_problem_of_yaml(error)) from None  # its text quotes the line: a secret?
+        # Not str(error): it quotes the line, which may hold a secret.
+        raise OptionError(_problem_of_yaml(error)) from None
     file = _convert(_without_blanks(value), _YamlFile, "")
     return AccessRules(
         [_account_of_yaml(number, value) for number, value in enumerate(file.accounts)],
@@ -248,7 +249,7 @@ def _rules_of_yaml(text: str) -> AccessRules:
 def _problem_of_yaml(error: Any) -> str:
     mark = getattr(error, "problem_mark", None)
     where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-    return f"{where}{getattr(error, 'problem', None) or 'it is no YAML'}"
+    return f"{where}{getattr(error, 'problem', None) or 'it is not YAML'}"
 
 
 def _account_of_yaml(number: int, value: dict[str, Any]) -> Account:
@@ -261,20 +262,20 @@ def _account_of_yaml(number: int, value: dict[str, Any]) -> Account:
         is_admin=_boolean(given.admin, f"{place}.admin"),
         default_topic=_permission(given.default_topic_perm, f"{place}.defaultTopicPerm"),
         default_group=_permission(given.default_group_perm, f"{place}.defaultGroupPerm"),
-        topics=_listed(given.topic_perms, f"{place}.topicPerms"),
-        groups=_listed(given.group_perms, f"{place}.groupPerms"),
+        topics=_permission_list(given.topic_perms, f"{place}.topicPerms"),
+        groups=_permission_list(given.group_perms, f"{place}.groupPerms"),
         trusted=_addresses([given.white_remote_address], f"{place}.whiteRemoteAddress"),
     )
 
 
 def _without_blanks(value: Any) -> Any:
-    """Leave out what has a name and no value: it means the default."""
+    """Remove keys without a value: they mean the default."""
     if isinstance(value, dict):
         return {name: item for name, item in value.items() if item != ""}
     return value
 
 
-def _listed(texts: list[str], place: str) -> dict[str, int]:
+def _permission_list(texts: list[str], place: str) -> dict[str, int]:
     """Read permissions of the form `orders=PUB|SUB`."""
     found: dict[str, str] = {}
     for text in texts:
@@ -282,7 +283,7 @@ def _listed(texts: list[str], place: str) -> dict[str, int]:
         if not equals:
             raise OptionError(f"{place}: {text!r} is not of the form name=permission")
         if name in found:
-            raise OptionError(f"{place}: {name!r} is there twice")
+            raise OptionError(f"{place}: {name!r} is given twice")
         found[name] = permission
     return _permissions(found, place)
 
@@ -293,14 +294,14 @@ def _boolean(text: str, place: str) -> bool:
     raise OptionError(f"{place}: {text!r} is neither true nor false")
 
 
-# ---- both ----------------------------------------------------------------------------------------
+# ---- common --------------------------------------------------------------------------------------
 
 
 def _convert(value: Any, kind: type[_StructT], place: str) -> _StructT:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        # The text says what type a value has, never the value.
+        # The text contains the type of a value, never the value.
         raise OptionError(f"{place}: {error}" if place else str(error)) from None
 
 

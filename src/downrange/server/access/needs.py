@@ -1,12 +1,13 @@
-"""What a request needs of the account that signed it: one table for brokers and name servers.
+"""The permissions that each request code needs; one table for brokers and name servers.
 
-Reading from a topic or about it needs SUB, writing to it PUB; a consumer group needs SUB. What is
-of the whole broker, or changes more than the progress of one's own group, needs an administrator,
-and so does every code that the table does not name.
+To read a topic, or information about it, needs SUB, to write to it PUB; a consumer group needs
+SUB. Requests about the whole broker, requests that change more than the progress of a group, and
+all codes that are not in the table need an administrator.
 
-Beyond what Apache checks (4.9 lets anyone who signs use most codes, batches and the access file
-among them), everything that names a topic or a group is held against it. A request that points
-into the log instead (33, 36) must say whose message it expects there; its handler compares.
+This is stricter than Apache: 4.9 allows most codes to every signed request, among them batches and
+changes of the access file. Here every request that names a topic or a group needs a permission for
+it. A request that gives a position in the log instead (33, 36) must name the topic it expects
+there; its handler compares.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ SUB: Final = 2
 ResourceKind: TypeAlias = Literal["topic", "group"]
 
 
-class Who(Enum):
-    """Who may ask at all."""
+class Role(Enum):
+    """The accounts that may send a request at all."""
 
-    ANYONE = "anyone signed in"
+    ANYONE = "every account"
     ADMIN = "administrators"
 
 
 class Resource(NamedTuple):
-    """A topic or group that a request names in its body, and the permission it needs there."""
+    """A topic or group in the body of a request, with the permission that it needs."""
 
     kind: ResourceKind
     name: str
@@ -49,7 +50,7 @@ class Resource(NamedTuple):
 
 
 class FieldResource(NamedTuple):
-    """A resource that a header field names; an optional one may be absent."""
+    """A topic or group in a header field; an optional field may be absent."""
 
     kind: ResourceKind
     field: str
@@ -58,18 +59,18 @@ class FieldResource(NamedTuple):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What one request code needs.
+    """The permissions that one request code needs.
 
     Attributes:
-        fields: Resources that header fields name.
-        read_body: Finds the resources that the body names; it may raise `MalformedBody`.
-        who: Who may ask at all.
-        is_of_names: A name server serves this to everybody, unless the rules close it.
+        fields: Resources in header fields.
+        read_body: Returns the resources in the body; may raise `MalformedBody`.
+        role: The accounts that may send it at all.
+        is_of_names: A name server allows it without an account, unless the rules forbid that.
     """
 
     fields: tuple[FieldResource, ...] = ()
     read_body: Callable[[bytes], Iterator[Resource]] | None = None
-    who: Who = Who.ANYONE
+    role: Role = Role.ANYONE
     is_of_names: bool = False
 
 
@@ -77,14 +78,14 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class AssignmentBody(Body):
-    """What matters here of a query for assigned queues (Java: QueryAssignmentRequestBody, 5.x)."""
+    """The needed part of a query for assigned queues (Java: QueryAssignmentRequestBody, 5.x)."""
 
     topic: str
     consumer_group: str
 
 
 class PopAcknowledgement(Body):
-    """What matters here of one entry in a batch of acknowledgements (Java: BatchAck)."""
+    """The needed part of one entry in a batch of acknowledgements (Java: BatchAck)."""
 
     group: str = msgspec.field(name="c")
     topic: str = msgspec.field(name="t")
@@ -96,7 +97,7 @@ class PopAcknowledgementsBody(Body):
     acks: list[PopAcknowledgement]
 
 
-def _reading(group: str, *topics: str) -> Iterator[Resource]:
+def _to_read(group: str, *topics: str) -> Iterator[Resource]:
     yield Resource("group", group, SUB)
     for topic in topics:
         yield Resource("topic", topic, SUB)
@@ -104,38 +105,38 @@ def _reading(group: str, *topics: str) -> Iterator[Resource]:
 
 def _of_heartbeat(body: bytes) -> Iterator[Resource]:
     for member in decode_body(HeartbeatBody, body).consumer_data_set:
-        yield from _reading(
+        yield from _to_read(
             member.group_name,
             *(subscription.topic for subscription in member.subscription_data_set),
         )
 
 
 def _of_locks(body: bytes) -> Iterator[Resource]:
-    wanted = decode_body(LockQueuesBody, body)
-    return _reading(wanted.consumer_group, *{queue.topic: None for queue in wanted.mq_set})
+    locks = decode_body(LockQueuesBody, body)
+    return _to_read(locks.consumer_group, *{queue.topic: None for queue in locks.mq_set})
 
 
 def _of_client_check(body: bytes) -> Iterator[Resource]:
-    wanted = decode_body(CheckClientBody, body)
-    return _reading(wanted.group, wanted.subscription_data.topic)
+    check = decode_body(CheckClientBody, body)
+    return _to_read(check.group, check.subscription_data.topic)
 
 
 def _of_assignment(body: bytes) -> Iterator[Resource]:
-    wanted = decode_body(AssignmentBody, body)
-    return _reading(wanted.consumer_group, wanted.topic)
+    query = decode_body(AssignmentBody, body)
+    return _to_read(query.consumer_group, query.topic)
 
 
 def _of_pop_acknowledgements(body: bytes) -> Iterator[Resource]:
     for entry in decode_body(PopAcknowledgementsBody, body).acks:
-        yield from _reading(entry.group, entry.topic)
+        yield from _to_read(entry.group, entry.topic)
 
 
 # ---- the table -----------------------------------------------------------------------------------
 
-ADMIN: Final = Need(who=Who.ADMIN)
+ADMIN: Final = Need(role=Role.ADMIN)
 _SIGNED_IN: Final = Need()
 _ROUTES: Final = Need(is_of_names=True)
-_REGISTRATION: Final = Need(who=Who.ADMIN, is_of_names=True)
+_REGISTRATION: Final = Need(role=Role.ADMIN, is_of_names=True)
 
 _READ_TOPIC: Final = FieldResource("topic", "topic", SUB)
 _MAYBE_READ_TOPIC: Final = FieldResource("topic", "topic", SUB, is_optional=True)
@@ -216,7 +217,7 @@ _TABLE: Final[tuple[tuple[Need, tuple[Code, ...]], ...]] = (
     (Need(read_body=_of_client_check), (Code.CHECK_CLIENT_CONFIG,)),
     (Need(read_body=_of_assignment), (Code.QUERY_ASSIGNMENT,)),
     (Need(read_body=_of_pop_acknowledgements), (Code.BATCH_ACK_MESSAGE,)),
-    # What says nothing about a topic or group.
+    # Requests about neither a topic nor a group.
     (_SIGNED_IN, (Code.GET_BROKER_RUNTIME_INFO, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)),
     # The broker as a whole.
     (
@@ -285,5 +286,5 @@ _TABLE: Final[tuple[tuple[Need, tuple[Code, ...]], ...]] = (
     ),
 )
 
-#: Request code -> what it needs; `ADMIN` for a code that is not here.
+#: Request code -> the permissions it needs; a code that is missing here needs `ADMIN`.
 NEEDS: Final[dict[int, Need]] = {int(code): need for need, codes in _TABLE for code in codes}

@@ -1,10 +1,10 @@
-"""Access control: who signed a request, and whether that account may do what it asks.
+"""Access control: checks the signature of a request and the permissions of its account.
 
-The rules are a snapshot: accounts, their permissions and the trusted addresses never change, a
-changed file makes new rules. `check` asks in Apache's order: trusted address, access key, trusted
-address of that account, signature, then permissions, of which an administrator has all. A denial is
-answered with NO_PERMISSION as 5.x does (4.9 answers SYSTEM_ERROR), and says who lacks which
-permission on what, never a secret or a signature.
+The rules are an immutable snapshot of accounts, permissions and trusted addresses; a changed file
+makes new rules. `check` has Apache's order: trusted address, access key, trusted address of that
+account, signature, permissions. An administrator has all permissions. The reply to a denied request
+has the code NO_PERMISSION as in 5.x (4.9: SYSTEM_ERROR) and names the account, the missing
+permission and the resource, never a secret or a signature.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import MalformedBody, OptionError, Unencodable
 from downrange.server.access.addresses import AddressSet, host_of
-from downrange.server.access.needs import ADMIN, DENY, NEEDS, PUB, SUB, Need, ResourceKind, Who
+from downrange.server.access.needs import ADMIN, DENY, NEEDS, PUB, SUB, Need, ResourceKind, Role
 from downrange.server.outputs import refusal
 from downrange.wire import system_names
 from downrange.wire.codes import ResponseCode
@@ -36,12 +36,12 @@ _PERMISSIONS: Final = {
     "SUB|PUB": PUB | SUB,
 }
 _KEY_CHARACTERS_MIN: Final = 7
-#: How much of an access key nobody vouches for goes into a text.
-_STRANGER_CHARACTERS_MAX: Final = 64
-#: Connections whose address was looked at; more than a listener has at once.
-_REMEMBERED_MAX: Final = 16_384
+#: An unknown access key is cut to this length in texts.
+_UNKNOWN_KEY_CHARACTERS_MAX: Final = 64
+#: Connections whose trust is cached; more than a listener has at once.
+_CACHED_MAX: Final = 16_384
 
-#: Topics in which the broker keeps messages of all topics: a default permission is not for them.
+#: Topics that hold messages of all topics: default permissions do not apply to them.
 _SHARED_TOPICS: Final = system_names.HOLDING_TOPICS | {system_names.CHECKED_OUT_TOPIC}
 
 
@@ -49,12 +49,12 @@ def parse_permission(text: str) -> int:
     """Read `DENY`, `PUB`, `SUB` or `PUB|SUB`.
 
     Raises:
-        OptionError: It is none of them.
+        OptionError: It is something else.
     """
     try:
         return _PERMISSIONS[text.strip()]
     except KeyError:
-        raise OptionError(f"{text!r} is no permission: give DENY, PUB, SUB or PUB|SUB") from None
+        raise OptionError(f"{text!r} is not a permission: give DENY, PUB, SUB or PUB|SUB") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +63,13 @@ class Account:
 
     Attributes:
         access_key: Its name, at least 7 characters, as in Apache.
-        secret_key: What it signs with, at least 7 characters.
-        is_admin: It may do everything.
-        default_topic: Permission for topics that `topics` does not name.
-        default_group: Permission for groups that `groups` does not name.
+        secret_key: Signs its requests, at least 7 characters.
+        is_admin: Whether it may do everything.
+        default_topic: Permission for topics that are not in `topics`.
+        default_group: Permission for groups that are not in `groups`.
         topics: Permission by topic.
         groups: Permission by consumer group.
-        trusted: Whoever names this account from one of these addresses may do everything, without
-            a signature.
+        trusted: Requests with this access key from these addresses may do everything, unsigned.
     """
 
     access_key: str
@@ -83,7 +82,7 @@ class Account:
     trusted: AddressSet = field(default_factory=AddressSet)
 
     def __post_init__(self) -> None:
-        """Refuse short keys.
+        """Check the length of the keys.
 
         Raises:
             OptionError: Names the account.
@@ -96,9 +95,10 @@ class Account:
                 )
 
     def topic_permission(self, topic: str) -> int:
-        """Return what the account may do with a topic.
+        """Return the account's permission for a topic.
 
-        Retry and dead-letter topics are their group's. Everyone may write traces, as in Apache.
+        Retry and dead-letter topics need the permission for their group. Every account may write
+        traces, as in Apache.
         """
         granted = self.topics.get(topic)
         if topic == system_names.TRACE_TOPIC:
@@ -112,7 +112,7 @@ class Account:
         return self.default_topic
 
     def group_permission(self, group: str) -> int:
-        """Return what the account may do with a consumer group."""
+        """Return the account's permission for a consumer group."""
         return self.groups.get(group, self.default_group)
 
 
@@ -123,33 +123,33 @@ def _group_of(topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why a request is not served.
+    """The reason why a request is denied.
 
     Attributes:
-        text: For the peer and for the log: who, what, and the permission that is missing.
-        access_key: The account, as the request names it.
+        text: For the peer and the log: account, resource and the missing permission.
+        access_key: The access key in the request.
     """
 
     text: str
     access_key: str | None = None
 
     def reply(self) -> Command:
-        """Return the answer."""
+        """Return the reply to the peer."""
         return refusal(ResponseCode.NO_PERMISSION, self.text)
 
 
 class AccessRules:
-    """All accounts, and what they may do.
+    """All accounts with their permissions.
 
     Args:
         accounts: One per access key.
-        trusted: Whoever comes from one of these addresses may do everything, unsigned.
-        is_name_server_open: Name servers register brokers and give routes without asking who
-            wants them, as Apache's do. Otherwise routes are for anyone signed in, and brokers
-            register with an administrator's account.
+        trusted: Requests from these addresses may do everything, unsigned.
+        is_name_server_open: Whether name servers allow routes and registrations without an
+            account, as Apache's do. Otherwise routes need an account, and registrations an
+            administrator's.
 
     Raises:
-        OptionError: Two accounts have one access key.
+        OptionError: Two accounts have the same access key.
     """
 
     def __init__(
@@ -162,20 +162,20 @@ class AccessRules:
         self._accounts: dict[str, Account] = {}
         for account in accounts:
             if account.access_key in self._accounts:
-                raise OptionError(f"account {account.access_key!r} is there twice")
+                raise OptionError(f"account {account.access_key!r} is given twice")
             self._accounts[account.access_key] = account
         self._trusted = trusted or AddressSet()
         self._is_name_server_open = is_name_server_open
         # An address is parsed once per connection, not once per message.
-        self._trusts = lru_cache(_REMEMBERED_MAX)(self._find_trust)
+        self._trusts = lru_cache(_CACHED_MAX)(self._find_trust)
 
     @property
     def account_count(self) -> int:
-        """How many accounts there are."""
+        """The number of accounts."""
         return len(self._accounts)
 
     def check(self, request: Command, peer: Peer) -> Denial | None:
-        """Return why a peer may not have a request served, or None when it may."""
+        """Return why a request is denied, or None if it is allowed."""
         need = NEEDS.get(request.code, ADMIN)
         if need.is_of_names and self._is_name_server_open:
             return None
@@ -186,8 +186,8 @@ class AccessRules:
         if not access_key:
             return Denial(f"request {request.code} from {peer.address} is not signed")
         if account is None:
-            stranger = access_key[:_STRANGER_CHARACTERS_MAX]
-            return Denial(f"there is no account {stranger!r}", stranger)
+            unknown = access_key[:_UNKNOWN_KEY_CHARACTERS_MAX]
+            return Denial(f"there is no account {unknown!r}", unknown)
         if not _is_signed(request, account.secret_key):
             return Denial(f"the signature for account {access_key!r} is wrong", access_key)
         if account.is_admin:
@@ -206,7 +206,7 @@ def _is_signed(request: Command, secret_key: str) -> bool:
     try:
         if _is_same(given, signature(request.fields, request.body, secret_key)):
             return True
-        # Clients of 5.x sign this field, those of 4.9 do not.
+        # Clients of 5.x sign this field, clients of 4.9 do not.
         return UNIQUE_KEY_QUERY in request.fields and _is_same(
             given, signature(request.fields, request.body, secret_key, with_unique_key_query=True)
         )
@@ -215,13 +215,13 @@ def _is_signed(request: Command, secret_key: str) -> bool:
 
 
 def _is_same(given: bytes, expected: str) -> bool:
-    return hmac.compare_digest(given, expected.encode())  # takes equally long for all that is wrong
+    return hmac.compare_digest(given, expected.encode())  # takes the same time for every input
 
 
 def _find_missing(account: Account, need: Need, request: Command) -> Denial | None:
     """Return the first permission that an account lacks for a request."""
     key = account.access_key
-    if need.who is Who.ADMIN:
+    if need.role is Role.ADMIN:
         return Denial(f"account {key!r} has no admin permission for request {request.code}", key)
     for kind, name_field, permission, is_optional in need.fields:
         name = request.fields.get(name_field)

@@ -1,5 +1,5 @@
-"""A name server's decisions: which brokers live and which topics they hold. Pure.
+"""A name server's decisions, without I/O: live brokers, their topics, and key-value config.
 
-`registry` holds what brokers told, `key_values` what administrators stored, `handlers` answer
-requests from both.
+`registry` holds what brokers registered, `key_values` what administrators stored, and `handlers`
+answer requests from both.
 """

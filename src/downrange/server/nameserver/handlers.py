@@ -1,4 +1,4 @@
-"""A name server's answers, one function per request code.
+"""The request handlers of a name server, one function per request code.
 
 Served, with the fields that are read (behaviour of 5.5.0 where releases differ):
 
@@ -7,14 +7,14 @@ Served, with the fields that are read (behaviour of 5.5.0 where releases differ)
     104 322 904      unregister, data version, heartbeat: cluster, address, name
     105              route: topic, acceptStandardJsonOnly, zone fields, the sender's version
     106 901          clusters, replicas of a name: number keys are never quoted
-    205 327          write permission of a broker: name
+    205 327          remove and add a broker's write permission: name
     206 224 304 311-313  topic lists: of all, of a cluster, of the system, by unit flag
     216 217          delete a topic (of a cluster), set one by hand
     318 319          settings: orderMessageEnable and supportActingMaster can be changed
 
 Skipped on purpose: `needWaitForService` and the options that switch topic lists off, notification
-905 (off by default), `deleteTopicWithBrokerRegistration` (off by default). Every other code is
-answered with 3. A header or body that cannot be read is answered with 1.
+905 (off by default), `deleteTopicWithBrokerRegistration` (off by default). The reply to every
+other code is 3 (not supported), the reply to a malformed header or body is 1 (system error).
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ NameServerOutput: TypeAlias = Output | SaveKeyValues
 
 
 class NameServerState:
-    """Everything a name server knows.
+    """The state of a name server.
 
     Attributes:
         options: As given, then as changed by request 318.
         registry: Brokers and topics.
         key_values: Key-value config.
-        settings: What request 319 shows besides the options: where the server listens, for example.
+        settings: What request 319 returns besides the options, such as the port.
     """
 
     def __init__(self, options: NameServerOptions) -> None:
@@ -107,13 +107,13 @@ Handler: TypeAlias = Callable[[NameServerState, Command, Peer, int], list[NameSe
 def handle(
     state: NameServerState, request: Command, peer: Peer, now_ms: int
 ) -> list[NameServerOutput]:
-    """Answer one request; a one-way request has its effect and no reply.
+    """Handle one request; a one-way request gets no reply.
 
     Args:
         state: The name server.
         request: The request.
-        peer: The connection it came on.
-        now_ms: A clock that does not jump.
+        peer: Its connection.
+        now_ms: Monotonic time.
     """
     handler = HANDLERS.get(request.code)
     try:
@@ -131,18 +131,18 @@ def handle(
 
 
 def on_disconnect(state: NameServerState, peer: Peer) -> list[NameServerOutput]:
-    """Forget the brokers that registered on a connection which ended."""
+    """Remove the brokers that registered on a connection which ended."""
     return [
-        Note(f"broker {live.name} {key.address} is gone: its connection {peer.address} ended")
+        Note(f"broker {live.name} {key.address} is removed: its connection {peer.address} ended")
         for key, live in state.registry.on_disconnect(peer.number)
     ]
 
 
 def expire(state: NameServerState, now_ms: int) -> list[NameServerOutput]:
-    """Forget the brokers that were silent for too long, and hang up on them."""
+    """Remove the brokers whose time-out has passed, and close their connections."""
     outputs: list[NameServerOutput] = []
     for key, live in state.registry.expire(now_ms):
-        text = f"broker {live.name} {key.address} is gone: silent for {live.timeout_ms} ms"
+        text = f"broker {live.name} {key.address} is removed: no heartbeat for {live.timeout_ms} ms"
         outputs += [Note(text, is_warning=True), Disconnect(live.connection)]
     return outputs
 
@@ -202,7 +202,7 @@ def _unregister_broker(
     key = BrokerKey(header.cluster_name, header.broker_addr)
     outputs = _succeed()
     if state.registry.unregister(key, header.broker_name):
-        outputs.append(Note(f"broker {header.broker_name} {key.address} left"))
+        outputs.append(Note(f"broker {header.broker_name} {key.address} unregistered"))
     return outputs
 
 
@@ -218,7 +218,7 @@ def _query_data_version(
     return _succeed(b"" if known is None else known.encode(), changed.to_fields())
 
 
-def _hear_broker(
+def _broker_heartbeat(
     state: NameServerState, request: Command, peer: Peer, now_ms: int
 ) -> list[NameServerOutput]:
     header = BrokerHeartbeatRequest.from_fields(request.fields)
@@ -292,7 +292,7 @@ def _show_route(
 
 
 def _of_zone(route: RouteBody, zone: str) -> RouteBody:
-    """Keep what is in the zone, and groups without master, which a client of any zone may read."""
+    """Keep the brokers of a zone, and those without a master, which all zones may read."""
     route.broker_datas = [
         group
         for group in route.broker_datas
@@ -341,12 +341,12 @@ def _list_system_topics(
 def _list_unit_topics(
     state: NameServerState, request: Command, peer: Peer, now_ms: int
 ) -> list[NameServerOutput]:
-    is_wanted: Callable[[int], bool] = {
+    has_flags: Callable[[int], bool] = {
         int(RequestCode.GET_UNIT_TOPIC_LIST): lambda flag: bool(flag & 1),
         int(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST): lambda flag: bool(flag & 2),
         int(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST): lambda flag: flag & 3 == 2,
     }[request.code]
-    return _topic_names(state.registry.topics_by_flag(is_wanted))
+    return _topic_names(state.registry.topics_by_flag(has_flags))
 
 
 def _delete_topic(
@@ -363,7 +363,7 @@ def _put_topic(
     header = RegisterTopicRequest.from_fields(request.fields)
     route = decode_body(RouteBody, request.body)
     if not state.registry.put_topic(header.topic, route.queue_datas):
-        # Apache logs it and answers with success; so do we, since its tools look at the code.
+        # Apache logs it and answers with success; so do we, since its tools check the code.
         text = f"topic {header.topic} from {peer.address} names a broker that is not registered"
         return [Note(text, is_warning=True), *_succeed()]
     return _succeed()
@@ -380,7 +380,7 @@ def _put_value(
     header = PutKeyValueRequest.from_fields(request.fields)
     if not state.key_values.put(header.namespace, header.key, header.value):
         limit = state.options.key_value_bytes_max
-        return _refuse(ResponseCode.SYSTEM_ERROR, f"key-value config would pass {limit} bytes")
+        return _refuse(ResponseCode.SYSTEM_ERROR, f"key-value config would exceed {limit} bytes")
     return [SaveKeyValues(state.key_values.dump()), *_succeed()]
 
 
@@ -430,10 +430,10 @@ def _change_settings(
     try:
         properties = _read_properties(request.body.decode())
     except UnicodeDecodeError:
-        return _refuse(ResponseCode.SYSTEM_ERROR, "string2Properties error: no UTF-8 text")
+        return _refuse(ResponseCode.SYSTEM_ERROR, "string2Properties error: not UTF-8 text")
     if not _FORBIDDEN.isdisjoint(properties):
         return _refuse(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-    # Apache passes over names that it does not know, and so do we.
+    # Unknown names are ignored, as in Apache.
     changes: dict[str, Any] = {
         _CHANGEABLE[name]: value.lower() == "true"
         for name, value in properties.items()
@@ -455,7 +455,7 @@ def _show_settings(
 
 
 def _read_properties(text: str) -> dict[str, str]:
-    """Read `name=value` lines as Java's properties are written by Apache's tools."""
+    """Read `name=value` lines, the form of Java properties that Apache's tools write."""
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
     return {name.strip(): value.strip() for name, _, value in pairs}
@@ -477,7 +477,7 @@ def _topic_names(names: list[str], broker_address: str | None = None) -> list[Na
 
 
 def _loose_route(route: RouteBody) -> bytes:
-    """Write a route as old Java clients know it, with `brokerAddrs` that only fastjson reads."""
+    """Encode a route for old Java clients, with `brokerAddrs` that only fastjson reads."""
     members = fastjson.loads(route.encode())
     members["brokerDatas"] = [_loose_replicas(group) for group in route.broker_datas]
     return fastjson.dumps(members)
@@ -498,7 +498,7 @@ def _loose_replicas(group: BrokerReplicas) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-#: Every code that is served.
+#: All request codes that are served.
 HANDLERS: Final[dict[int, Handler]] = {
     int(RequestCode.PUT_KV_CONFIG): _put_value,
     int(RequestCode.GET_KV_CONFIG): _get_value,
@@ -507,7 +507,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     int(RequestCode.REGISTER_BROKER): _register_broker,
     int(RequestCode.UNREGISTER_BROKER): _unregister_broker,
     int(RequestCode.QUERY_DATA_VERSION): _query_data_version,
-    int(RequestCode.BROKER_HEARTBEAT): _hear_broker,
+    int(RequestCode.BROKER_HEARTBEAT): _broker_heartbeat,
     int(RequestCode.GET_ROUTEINFO_BY_TOPIC): _show_route,
     int(RequestCode.GET_BROKER_CLUSTER_INFO): _show_clusters,
     int(RequestCode.GET_BROKER_MEMBER_GROUP): _show_members,

@@ -1,8 +1,8 @@
-"""Key-value config: texts by namespace and key, kept for administrators and order topics.
+"""Key-value config: texts by namespace and key, for administrators and order topics.
 
-The file that holds it is Apache's `kvConfig.json`: `{"configTable":{namespace:{key:value}}}`.
-A namespace stays when its last key goes, as in Apache's server, which then answers with an empty
-table instead of "not found".
+Its file is Apache's `kvConfig.json`: `{"configTable":{namespace:{key:value}}}`. A namespace stays
+after its last key was deleted, as in Apache's server: the reply is then an empty table instead of
+"not found".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import field
 
 from downrange.wire.bodies import Body, decode_body
 
-#: Namespace of the topics whose messages are in order over all brokers: "broker-a:4;broker-b:4".
+#: The namespace of topics that are ordered across brokers; values like "broker-a:4;broker-b:4".
 ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 
 
@@ -27,7 +27,7 @@ class KeyValues:
     """All namespaces.
 
     Args:
-        bytes_max: Size of all names and values together that is not passed.
+        bytes_max: The largest size of all names and values together.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -36,10 +36,10 @@ class KeyValues:
         self._bytes = 0
 
     def load(self, data: bytes) -> None:
-        """Take the place of everything by what a file holds.
+        """Replace everything by the contents of a file.
 
         Raises:
-            MalformedBody: It is no such file.
+            MalformedBody: The file is not valid.
         """
         self._spaces = decode_body(_File, data).config_table
         self._bytes = sum(
@@ -49,11 +49,11 @@ class KeyValues:
         )
 
     def dump(self) -> bytes:
-        """Return what the file shall hold."""
+        """Return the contents of the file."""
         return _File(config_table=self._spaces).encode()
 
     def put(self, space: str, key: str, value: str) -> bool:
-        """Store a value; return False, and store nothing, when the limit is reached."""
+        """Store a value; return False if that would exceed the limit."""
         grown = self._bytes + _size(space, key, value)
         values = self._spaces.get(space, {})
         if key in values:
@@ -65,11 +65,11 @@ class KeyValues:
         return True
 
     def get(self, space: str, key: str) -> str | None:
-        """Return a value."""
+        """Return a value, or None."""
         return self._spaces.get(space, {}).get(key)
 
     def delete(self, space: str, key: str) -> bool:
-        """Delete a value; tell whether there was one."""
+        """Delete a value; return whether it existed."""
         value = self._spaces.get(space, {}).pop(key, None)
         if value is None:
             return False
@@ -77,7 +77,7 @@ class KeyValues:
         return True
 
     def namespace(self, space: str) -> dict[str, str] | None:
-        """Return all values of a namespace; None when there never was one."""
+        """Return all values of a namespace; None if there never was one."""
         return self._spaces.get(space)
 
 

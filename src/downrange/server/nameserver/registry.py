@@ -1,18 +1,19 @@
-"""What brokers told a name server: who lives where, and which topics they hold.
+"""The registered brokers of a name server, and the topics that they hold.
 
-Apache's `RouteInfoManager` of 5.x is the truth, except where a method says otherwise. Five tables:
+The behaviour is that of Apache's `RouteInfoManager` of 5.x, unless a method says otherwise. Five
+tables:
 
     topic         -> broker name -> its queues there
     broker name   -> cluster, and address by broker id (0 is the master)
     cluster       -> broker names
-    cluster and address -> when the broker was last heard, on which connection, its data version
+    cluster and address -> time of the last heartbeat, connection, data version
     topic         -> broker name -> queue mapping (static topics)
 
-One rule: time and connections come in as arguments, so every step can be replayed.
+One rule: time and connections are arguments, so that every step can be replayed.
 
-A registration's topic table may hold one topic only, so what is missing in it is not deleted. A
-topic that the table does hold is taken when the broker is new, when its data version is another
-than last time, or when the topic was unknown.
+A registration may contain a single topic, so topics that are missing in it are not deleted. A
+topic in it is stored when the broker is new, when its data version has changed, or when the topic
+is unknown.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MASTER_ID: Final = 0
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 
-#: Why registrations are refused; the first is Apache's text.
+#: Reasons to refuse a registration; the first is Apache's text.
 NOT_YET_REGISTERED: Final = "register broker failed"
 TOO_MANY_BROKERS: Final = "register broker failed: the name server holds brokers_max brokers"
 TOO_MANY_TOPICS: Final = "register broker failed: the name server holds topics_max topics"
@@ -44,7 +45,7 @@ TOO_MANY_TOPICS: Final = "register broker failed: the name server holds topics_m
 
 @dataclass(slots=True, kw_only=True)
 class Registration:
-    """What one broker process tells about itself.
+    """The registration of one broker process.
 
     Attributes:
         name: Broker name, which a master shares with its slaves.
@@ -52,9 +53,9 @@ class Registration:
         cluster: Cluster name.
         broker_id: 0 for the master.
         ha_address: Where slaves fetch the log.
-        connection: Number of the connection it came on; its end is the broker's end.
-        timeout_ms: How long the broker lives without a word.
-        acting_master: Whether a slave may stand in for the master; None from a 4.9 broker.
+        connection: Number of its connection; when that ends, the broker is removed.
+        timeout_ms: The broker is removed after this time without a heartbeat.
+        acting_master: Whether a slave may act as the master; None from a 4.9 broker.
         zone: Name of the broker's zone.
         table: Its topics, or some of them.
         filter_servers: Addresses.
@@ -75,13 +76,13 @@ class Registration:
 
 @dataclass(slots=True)
 class Registered:
-    """What came of a registration.
+    """The result of a registration.
 
     Attributes:
-        refused: Why it was refused; None when it was taken.
+        refused: Why it was refused; None if it was accepted.
         is_new: Whether the broker was unknown before.
-        master_address: A slave's master, when it lives.
-        ha_address: Where that master's log is fetched.
+        master_address: For a slave: the address of its master, if that is live.
+        ha_address: For a slave: where to fetch the log of that master.
     """
 
     refused: str | None = None
@@ -91,7 +92,7 @@ class Registered:
 
 
 class BrokerKey(NamedTuple):
-    """A broker process: two clusters may share a name server and, in tests, an address."""
+    """Identifies a broker process; in tests, two clusters may have the same address."""
 
     cluster: str
     address: str
@@ -99,7 +100,7 @@ class BrokerKey(NamedTuple):
 
 @dataclass(slots=True)
 class LiveBroker:
-    """A broker process that was heard of lately."""
+    """A registered broker process whose time-out has not passed."""
 
     name: str
     seen_ms: int
@@ -113,8 +114,8 @@ class RouteRegistry:
     """The tables of one name server.
 
     Args:
-        brokers_max: Broker processes that are held.
-        topics_max: Topics that are held.
+        brokers_max: The limit of broker processes.
+        topics_max: The limit of topics.
     """
 
     def __init__(self, *, brokers_max: int = 10_000, topics_max: int = 1_000_000) -> None:
@@ -122,37 +123,37 @@ class RouteRegistry:
         self._topics_max = topics_max
         self._queues: dict[str, dict[str, BrokerQueues]] = {}
         self._replicas: dict[str, BrokerReplicas] = {}
-        self._clusters: dict[str, dict[str, None]] = {}  # an ordered set: answers keep their order
+        self._clusters: dict[str, dict[str, None]] = {}  # ordered sets: replies keep their order
         self._live: dict[BrokerKey, LiveBroker] = {}
         self._filter_servers: dict[BrokerKey, list[str]] = {}
         self._mappings: dict[str, dict[str, Any]] = {}
 
-    # ---- brokers come and go ----
+    # ---- registration ----
 
     def register(self, registration: Registration, now_ms: int) -> Registered:
-        """Take what a broker tells about itself; a refused registration leaves no trace."""
+        """Store a registration; a refused one changes nothing."""
         key = BrokerKey(registration.cluster, registration.address)
         if (reason := self._reason_to_refuse(registration, key)) is not None:
             return Registered(refused=reason)
         version = normal_version(registration.table.data_version)
         if self._is_superseded(registration, version):
-            # Apache takes the answer for a success: the broker that lost its role must not retry.
+            # Apache answers with success too: a broker that lost its role must not retry.
             self._live.pop(key, None)
             self._filter_servers.pop(key, None)
             return Registered()
 
         known = self._live.get(key)
         if known is not None and known.name != registration.name:
-            self.unregister(key, known.name)  # renamed; Apache keeps the old name for ever
+            self.unregister(key, known.name)  # it was renamed; Apache keeps the old name for ever
         replicas = self._replicas_of(registration)
         addresses = replicas.broker_addrs
-        # A slave that became master leaves its old id.
+        # A slave that became the master gives up its old id.
         for broker_id in [number for number, held in addresses.items() if held == key.address]:
             if broker_id != registration.broker_id:
                 del addresses[broker_id]
         is_first = registration.broker_id not in addresses
         addresses[registration.broker_id] = key.address
-        self._take_topics(registration, key, version, is_first=is_first)
+        self._store_topics(registration, key, version, is_first=is_first)
 
         is_new = key not in self._live
         self._live[key] = LiveBroker(
@@ -174,19 +175,19 @@ class RouteRegistry:
         replicas = self._replicas.get(registration.name)
         is_known = replicas is not None and registration.broker_id in replicas.broker_addrs
         if not is_known and len(topics) == 1:
-            # A table of one topic is news of that topic. From a broker that is not registered it
-            # would make a broker with a single topic; refused, the broker sends its whole table.
+            # A table of one topic is an update of that topic. For an unknown broker it would
+            # create a broker with a single topic; after a refusal the broker sends all topics.
             return NOT_YET_REGISTERED
         if key not in self._live and len(self._live) >= self._brokers_max:
             return TOO_MANY_BROKERS
-        if len(topics) > self._topics_max - len(self._queues):  # else they fit in any case
+        if len(topics) > self._topics_max - len(self._queues):  # otherwise they fit
             new = sum(config.topic_name not in self._queues for config in topics.values())
             if len(self._queues) + new > self._topics_max:
                 return TOO_MANY_TOPICS
         return None
 
     def _is_superseded(self, registration: Registration, version: DataVersion) -> bool:
-        """Tell whether another address holds this id with a newer state (after a switch)."""
+        """Whether another address has this id with a newer state (after a switch of roles)."""
         replicas = self._replicas.get(registration.name)
         holder = replicas.broker_addrs.get(registration.broker_id) if replicas else None
         if holder is None or holder == registration.address:
@@ -206,7 +207,7 @@ class RouteRegistry:
         replicas.zone_name = registration.zone
         return replicas
 
-    def _take_topics(
+    def _store_topics(
         self, registration: Registration, key: BrokerKey, version: DataVersion, *, is_first: bool
     ) -> None:
         name = registration.name
@@ -218,7 +219,7 @@ class RouteRegistry:
         if registration.broker_id != MASTER_ID and not is_prime_slave:
             return
         is_changed = is_first or self.is_changed(key, version)
-        # While the master is away its stand-in is announced, but only for reading.
+        # While the master is down, the acting master is announced for reading only.
         forbidden = PERM_WRITE if is_prime_slave and registration.acting_master else 0
         for config in registration.table.topic_config_table.values():
             if is_changed or name not in self._queues.get(config.topic_name, {}):
@@ -240,10 +241,10 @@ class RouteRegistry:
         return answer
 
     def unregister(self, key: BrokerKey, name: str) -> bool:
-        """Forget a broker process, and with the last of its name the name's topics.
+        """Remove a broker process; the last process of a name takes the topics with it.
 
         Returns:
-            Whether it was known.
+            Whether it was registered.
         """
         live = self._live.pop(key, None)
         self._filter_servers.pop(key, None)
@@ -254,12 +255,12 @@ class RouteRegistry:
         for broker_id in [number for number, held in addresses.items() if held == key.address]:
             del addresses[broker_id]
         if not addresses:
-            self._forget_name(replicas.broker_name)
+            self._remove_name(replicas.broker_name)
         elif replicas.enable_acting_master and MASTER_ID not in addresses:
             self.wipe_write_permission(replicas.broker_name)
         return live is not None
 
-    def _forget_name(self, name: str) -> None:
+    def _remove_name(self, name: str) -> None:
         del self._replicas[name]
         for cluster in [known for known, names in self._clusters.items() if name in names]:
             del self._clusters[cluster][name]
@@ -269,19 +270,19 @@ class RouteRegistry:
             _drop(table, [name])
 
     def on_heartbeat(self, key: BrokerKey, now_ms: int) -> None:
-        """Note that a broker lives; nothing is known of one that never registered."""
+        """Restart the time-out of a broker; an unknown broker is ignored."""
         live = self._live.get(key)
         if live is not None:
             live.seen_ms = now_ms
 
     def expire(self, now_ms: int) -> list[tuple[BrokerKey, LiveBroker]]:
-        """Forget the brokers that were silent for too long, and return them."""
+        """Remove the brokers whose time-out has passed, and return them."""
         return self._remove(lambda live: live.seen_ms + live.timeout_ms < now_ms)
 
     def on_disconnect(self, connection: int) -> list[tuple[BrokerKey, LiveBroker]]:
-        """Forget the brokers that registered on a connection which ended, and return them.
+        """Remove the brokers that registered on a connection which ended, and return them.
 
-        Apache forgets one of them and lets the others time out.
+        Apache removes only one of them; the others time out.
         """
         return self._remove(lambda live: live.connection == connection)
 
@@ -294,9 +295,9 @@ class RouteRegistry:
     # ---- topics ----
 
     def put_topic(self, topic: str, queues: Iterable[BrokerQueues]) -> bool:
-        """Set queues of a topic by hand; return False at the first broker that is not known.
+        """Set queues of a topic by hand; return False if a broker is unknown.
 
-        What came before that broker is set, as in Apache's server.
+        The queues before that broker are set, as in Apache's server.
         """
         for part in queues:
             is_full = topic not in self._queues and len(self._queues) >= self._topics_max
@@ -306,7 +307,7 @@ class RouteRegistry:
         return True
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, or what the brokers of one cluster hold of it."""
+        """Remove a topic, or only its queues in one cluster."""
         if not cluster:
             self._queues.pop(topic, None)
             self._mappings.pop(topic, None)
@@ -314,11 +315,11 @@ class RouteRegistry:
             _drop(self._queues, self._clusters.get(cluster, {}), only=topic)
 
     def wipe_write_permission(self, name: str) -> int:
-        """Announce a broker's topics as not writable; return how many they are."""
+        """Announce a broker's topics as not writable; return the number of topics."""
         return self._change_perms(name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_permission(self, name: str) -> int:
-        """Announce a broker's topics as readable and writable; return how many they are."""
+        """Announce a broker's topics as readable and writable; return the number of topics."""
         return self._change_perms(name, lambda _: PERM_READ | PERM_WRITE)
 
     def _change_perms(self, name: str, change: Callable[[int], int]) -> int:
@@ -327,15 +328,16 @@ class RouteRegistry:
             part.perm = change(part.perm)
         return len(parts)
 
-    # ---- answers ----
+    # ---- queries ----
 
     def route(self, topic: str, *, is_acting_master_supported: bool = False) -> RouteBody | None:
-        """Return where a topic is; None when no living broker holds it.
+        """Return the route of a topic; None if no live broker holds it.
 
         Args:
             topic: Topic.
-            is_acting_master_supported: Show the lowest slave of a group that lost its master as
-                the master, when the group allows it and its queues are not writable.
+            is_acting_master_supported: For a broker name without a master, return the slave with
+                the lowest id as the master, if the registration allows it and the queues are not
+                writable.
         """
         queues = self._queues.get(topic, {})
         replicas = [_copy(self._replicas[name]) for name in queues if name in self._replicas]
@@ -368,36 +370,36 @@ class RouteRegistry:
         return list(self._queues)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the names of the topics that a cluster's brokers hold."""
+        """Return the names of the topics that the brokers of a cluster hold."""
         names = self._clusters.get(cluster, {})
         return [
             topic for topic, queues in self._queues.items() if not names.keys().isdisjoint(queues)
         ]
 
-    def topics_by_flag(self, is_wanted: Callable[[int], bool]) -> list[str]:
-        """Return the topics whose system flag is wanted; brokers agree on it, so one is asked."""
+    def topics_by_flag(self, has_flags: Callable[[int], bool]) -> list[str]:
+        """Return the topics whose system flag passes the test; all brokers have the same flag."""
         return [
             topic
             for topic, queues in self._queues.items()
-            if is_wanted(next(iter(queues.values())).topic_sys_flag)
+            if has_flags(next(iter(queues.values())).topic_sys_flag)
         ]
 
     def data_version(self, key: BrokerKey) -> DataVersion | None:
-        """Return a living broker's data version."""
+        """Return the data version of a live broker."""
         live = self._live.get(key)
         return None if live is None else live.data_version
 
     def is_changed(self, key: BrokerKey, version: DataVersion) -> bool:
-        """Tell whether a broker must register anew for this data version."""
+        """Whether a broker with this data version must register again."""
         return self.data_version(key) != normal_version(version)
 
     def live_brokers(self) -> dict[BrokerKey, LiveBroker]:
-        """Return all living broker processes."""
+        """Return all live broker processes."""
         return self._live
 
 
 def normal_version(version: DataVersion) -> DataVersion:
-    """Return a data version that can be compared: a 4.9 broker has no state version, 5.x says 0."""
+    """Return a comparable data version: 4.9 has no state version where 5.x has 0."""
     return DataVersion(
         timestamp=version.timestamp, counter=version.counter, state_version=_state(version)
     )
@@ -418,7 +420,7 @@ def _queues_of(config: TopicConfig, name: str, perm: int) -> BrokerQueues:
 
 
 def _drop(table: dict[str, dict[str, Any]], names: Iterable[str], only: str | None = None) -> None:
-    """Take brokers out of a table by topic; a topic without brokers goes."""
+    """Remove brokers from a table by topic; topics without brokers are removed too."""
     for topic in list(table) if only is None else [only]:
         for name in names:
             table[topic].pop(name, None)

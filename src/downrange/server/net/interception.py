@@ -1,7 +1,7 @@
-"""What a test may have done to a request in place of, or around, its handling.
+"""Faults that tests inject into the handling of a request.
 
-A rule sees every request before the service does and returns one of these, or None to leave the
-request alone.
+A rule gets every request before the service and returns an `Interception`, or None for normal
+handling.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from downrange.wire.command import Command
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interception:
-    """What becomes of one request; made by the functions of this module.
+    """The treatment of one request; made by the functions of this module.
 
     Attributes:
-        delay: How long the request waits first; later ones overtake it.
-        is_handled: Whether the service gets to see it.
-        is_answered: Whether the service's reply, late or not, reaches the peer.
-        refusal: Code and remark of the error that is answered in place of handling it.
-        is_cut: Whether the connection is cut in the end.
+        delay: Seconds before anything else happens; later requests overtake this one.
+        is_handled: Whether the service gets the request.
+        is_answered: Whether the peer gets the service's reply, late or not.
+        refusal: Code and remark of an error reply that replaces the handling.
+        is_cut: Whether the connection is cut afterwards.
     """
 
     delay: float = 0.0
@@ -37,30 +37,30 @@ Rule: TypeAlias = Callable[[Command, Peer], Interception | None]
 
 
 def deliver(*, after: float) -> Interception:
-    """Handle the request as ever, but only `after` seconds."""
+    """Handle the request normally, `after` seconds later."""
     return Interception(delay=after)
 
 
 def drop() -> Interception:
-    """Pass over the request, as if it had been lost on its way."""
+    """Ignore the request, as if it was lost on the network."""
     return Interception(is_handled=False)
 
 
 def refuse(code: int, remark: str, *, after: float = 0.0) -> Interception:
-    """Answer with an error; the service never sees the request."""
+    """Reply with an error; the service does not get the request."""
     return Interception(delay=after, is_handled=False, refusal=(int(code), remark))
 
 
 def cut(*, after: float = 0.0) -> Interception:
-    """Cut the connection; the service never sees the request."""
+    """Cut the connection; the service does not get the request."""
     return Interception(delay=after, is_handled=False, is_cut=True)
 
 
 def lose_reply(*, after: float = 0.0) -> Interception:
-    """Handle the request, and lose the reply on its way back."""
+    """Handle the request, and drop the reply."""
     return Interception(delay=after, is_answered=False)
 
 
 def handle_then_cut(*, after: float = 0.0) -> Interception:
-    """Handle the request, and cut the connection before the reply gets out."""
+    """Handle the request, and cut the connection instead of replying."""
     return Interception(delay=after, is_answered=False, is_cut=True)

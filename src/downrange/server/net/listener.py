@@ -1,9 +1,9 @@
-"""A TCP listener that feeds a service: any set of pure handlers behind one method.
+"""A TCP listener: accepts connections and passes their requests to a service.
 
-The listener accepts by itself instead of through `loop.create_server`, for two reasons: a
-connection beyond a limit is refused before anything is made for it, and the first byte can be
-looked at, without being read, to tell TLS (0x16, a handshake record) from plain text. No frame of
-ours begins so: its length would be far above every limit.
+The listener accepts sockets itself instead of using `loop.create_server`, for two reasons. It can
+refuse a connection beyond a limit before anything is created for it. And it can peek at the first
+byte to distinguish TLS (0x16, a handshake record) from plain text; a plain frame never begins with
+0x16, since its length would be far above every limit.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ _log: Final = logging.getLogger("downrange.server")
 _BACKLOG: Final = 1024
 _TLS_HANDSHAKE: Final = b"\x16"
 _SWEEP_INTERVAL_MAX: Final = 5.0
-#: How often a refused connection is worth a line; an attack must not fill the disk.
+#: Refused connections are logged at this interval, so that an attack does not fill the disk.
 _REFUSAL_LOG_INTERVAL: Final = 1.0
 
 _numbers: Final = itertools.count(1)
 
 
 def monotonic_ms() -> int:
-    """Return a clock in ms that never jumps; it says nothing about the date."""
+    """Return the monotonic time in ms; it is not a date."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Listener:
-    """Listens on one address and connects peers with a service.
+    """Listens on one address and passes requests to a service.
 
     Args:
-        service: Answers the requests.
+        service: Handles the requests.
         options: Address and limits.
         tls: Certificate and key, for the TLS modes other than disabled.
-        clock_ms: The time that handlers are given.
-        logger: Where the handlers' notes go.
+        clock_ms: The time that handlers get.
+        logger: Logs the notes of handlers.
 
     Raises:
-        OptionError: TLS is demanded and there is no context for it.
+        OptionError: TLS is required and `tls` is missing.
     """
 
     def __init__(
@@ -76,24 +76,24 @@ class Listener:
         self._options = options
         self._tls = None if options.tls_mode == "disabled" else tls
         self._dispatcher = Dispatcher(
-            service, clock_ms=clock_ms, logger=logger, on_closed=self._leave
+            service, clock_ms=clock_ms, logger=logger, on_closed=self._on_closed
         )
         self._busy_poll: BusyPoll | None = None
         self._socket: socket.socket | None = None
         self._address = ""
         self._port = 0
         self._per_host: Counter[str] = Counter()
-        self._places: dict[int, str] = {}  # number of a connection -> its host
+        self._hosts: dict[int, str] = {}  # number of a connection -> host
         self._tasks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._connecting: dict[asyncio.Task[Any], socket.socket] = {}
-        self._emptied: asyncio.Event | None = None
+        self._none_left: asyncio.Event | None = None
         self._refused = 0
         self._refusal_logged_at = float("-inf")
 
     @property
     def address(self) -> str:
-        """Where it listens, "host:port"; the port that was picked, where 0 was asked for."""
+        """Its address, "host:port"; with the chosen port if the option is 0."""
         return self._address
 
     @property
@@ -103,12 +103,12 @@ class Listener:
 
     @property
     def connection_count(self) -> int:
-        """How many connections are open, handshakes included."""
-        return len(self._places)
+        """The number of open connections, including those in a TLS handshake."""
+        return len(self._hosts)
 
     @property
     def intercept(self) -> Rule | None:
-        """A rule that sees every request before the service does; for tests."""
+        """A rule that gets every request before the service; for tests."""
         return self._dispatcher.intercept
 
     @intercept.setter
@@ -116,10 +116,10 @@ class Listener:
         self._dispatcher.intercept = rule
 
     async def start(self) -> None:
-        """Listen; nothing happens when it does already.
+        """Listen; does nothing if it listens already.
 
         Raises:
-            CannotListen: The address cannot be had; the text says why and what to do.
+            CannotListen: The address cannot be bound; the text says why and what to do.
         """
         if self._socket is not None:
             return
@@ -137,7 +137,7 @@ class Listener:
         ]
 
     async def stop(self) -> None:
-        """Stop listening, let replies go, close all connections; harmless when it is stopped."""
+        """Stop listening, send the replies, close all connections; does nothing if stopped."""
         if self._socket is None:
             return
         listening, self._socket = self._socket, None
@@ -146,50 +146,50 @@ class Listener:
         await asyncio.gather(*self._loops, return_exceptions=True)
         self._loops.clear()
         listening.close()
-        # A connection that is being set up is let come up: cancelled half-way, it would be a
-        # transport on a closed socket, whose end nobody is told.
+        # Connections in setup are completed first. A cancelled setup would leave a transport on a
+        # closed socket that never reports its end.
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._options.stop_timeout)
-        for task in list(self._tasks):  # these wait for a first byte that does not come
+        for task in list(self._tasks):  # these wait for a first byte
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in list(self._dispatcher.connections.values()):
             connection.close()
-        if not await self._is_emptied():
+        if not await self._all_closed():
             for connection in list(self._dispatcher.connections.values()):
                 connection.abort()
-            await self._is_emptied()
+            await self._all_closed()
 
     def abort(self) -> None:
-        """Cut all connections, as a crash would; `stop` then has nothing to wait for."""
-        for task in self._loops:  # the loop watches the socket, so it is closed after these
+        """Cut all connections, as in a crash; `stop` then has nothing to wait for."""
+        for task in self._loops:  # they use the socket, which `stop` closes
             task.cancel()
         for connection in list(self._dispatcher.connections.values()):
             connection.abort()
 
-    async def _is_emptied(self) -> bool:
-        """Wait until all connections are gone, or for `stop_timeout`; say whether they are."""
+    async def _all_closed(self) -> bool:
+        """Wait up to `stop_timeout` for all connections to close; return whether they did."""
         if self._dispatcher.connections:
-            self._emptied = asyncio.Event()
+            self._none_left = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.stop_timeout):
-                    await self._emptied.wait()
-            self._emptied = None
+                    await self._none_left.wait()
+            self._none_left = None
         return not self._dispatcher.connections
 
     def perform(self, outputs: Iterable[Output]) -> None:
-        """Act on outputs that belong to no request that is being handled.
+        """Perform outputs that do not answer the request that is being handled.
 
-        Each connection is written once, at the end, for all its replies together; only what passes
-        64 KiB goes out before.
+        Each connection is written once, at the end, with all its replies; only more than 64 KiB
+        are written before.
         """
         self._dispatcher.perform(outputs)
 
-    # ---- inside ----
+    # ---- internals ----
 
     async def _bind(self) -> socket.socket:
         host = self._options.host
-        # A free port that was picked once is kept, so that clients find a server that comes back.
+        # A port chosen by the system is kept, so that clients find a restarted server.
         port = self._options.port or self._port
         where = _text_of((host, port))
         loop = asyncio.get_running_loop()
@@ -211,7 +211,7 @@ class Listener:
         return listening
 
     def _bind_to(self, listening: socket.socket, address: Any) -> None:
-        # Otherwise the remains of our own closed connections would bar us for a minute.
+        # Otherwise closed connections in TIME_WAIT would block the port for a minute.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.setblocking(False)
         listening.bind(address)
@@ -223,7 +223,7 @@ class Listener:
                 accepted, address = await self._accept_one(listening)
             except OSError as error:
                 _log.warning("%s cannot accept a connection: %s", self._address, error)
-                await asyncio.sleep(0.1)  # most likely no file handles: one may come free
+                await asyncio.sleep(0.1)  # most likely the limit of open files is reached
                 continue
             host = str(address[0])
             reason = self._reason_to_refuse(host)
@@ -232,16 +232,16 @@ class Listener:
                 self._log_refusal(host, reason)
                 continue
             peer = Peer(next(_numbers), _text_of(address))
-            self._places[peer.number] = host
+            self._hosts[peer.number] = host
             self._per_host[host] += 1
-            self._spawn(self._bring_up(accepted, peer))
+            self._spawn(self._set_up(accepted, peer))
 
     async def _accept_one(self, listening: socket.socket) -> tuple[socket.socket, Any]:
         return await asyncio.get_running_loop().sock_accept(listening)
 
     def _reason_to_refuse(self, host: str) -> str | None:
         options = self._options
-        if len(self._places) >= options.connections_max:
+        if len(self._hosts) >= options.connections_max:
             return f"connections_max={options.connections_max} are open"
         if self._per_host[host] >= options.connections_per_host_max:
             return f"connections_per_host_max={options.connections_per_host_max} are open"
@@ -254,13 +254,13 @@ class Listener:
             self._refusal_logged_at = time.monotonic()
             self._refused = 0
 
-    async def _bring_up(self, accepted: socket.socket, peer: Peer) -> None:
+    async def _set_up(self, accepted: socket.socket, peer: Peer) -> None:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            tls = await self._wanted_tls(accepted)
+            tls = await self._tls_for(accepted)
             self._connecting[task] = accepted
             await loop.connect_accepted_socket(
                 lambda: Connection(self._dispatcher, peer, self._options, loop, self._busy_poll),
@@ -270,16 +270,16 @@ class Listener:
             )
         except BaseException as error:
             accepted.close()
-            self._give_back(peer)
-            if not isinstance(error, OSError):  # of which a time-out is one
+            self._uncount(peer)
+            if not isinstance(error, OSError):  # a time-out is one, too
                 raise
-            reason = str(error) or "it was too slow to begin"
+            reason = str(error) or "no first byte within handshake_timeout"
             _log.warning("connection %s is cut: %s", peer.address, reason)
         finally:
             self._connecting.pop(task, None)
 
-    async def _wanted_tls(self, accepted: socket.socket) -> ssl.SSLContext | None:
-        """Look at the first byte, without reading it, and say what the connection speaks."""
+    async def _tls_for(self, accepted: socket.socket) -> ssl.SSLContext | None:
+        """Peek at the first byte; return the TLS context, or None for plain text."""
         if self._tls is None:
             return None
         loop = asyncio.get_running_loop()
@@ -294,11 +294,11 @@ class Listener:
         if first == _TLS_HANDSHAKE:
             return self._tls
         if self._options.tls_mode == "enforcing":
-            raise ConnectionError("plain text where TLS is demanded")
+            raise ConnectionError("plain text where TLS is required")
         return None
 
     async def _sweep(self) -> None:
-        """Close connections that are silent for too long."""
+        """Close idle connections."""
         idle = self._options.idle_timeout
         loop = asyncio.get_running_loop()
         while True:
@@ -306,19 +306,18 @@ class Listener:
             for connection in list(self._dispatcher.connections.values()):
                 if loop.time() - connection.active_at > idle:
                     _log.info(
-                        "connection %s is closed: silent for %g s", connection.peer.address, idle
+                        "connection %s is closed: idle for %g s", connection.peer.address, idle
                     )
                     connection.abort()
 
-    def _leave(self, peer: Peer) -> None:
-        """Hear that a connection ended."""
-        self._give_back(peer)
-        if self._emptied is not None and not self._dispatcher.connections:
-            self._emptied.set()
+    def _on_closed(self, peer: Peer) -> None:
+        self._uncount(peer)
+        if self._none_left is not None and not self._dispatcher.connections:
+            self._none_left.set()
 
-    def _give_back(self, peer: Peer) -> None:
-        """Free the place of a connection; the second time nothing happens."""
-        host = self._places.pop(peer.number, None)
+    def _uncount(self, peer: Peer) -> None:
+        """Uncount a connection; does nothing the second time."""
+        host = self._hosts.pop(peer.number, None)
         if host is not None:
             self._per_host[host] -= 1
             if not self._per_host[host]:
@@ -326,7 +325,7 @@ class Listener:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)  # the loop itself holds tasks weakly
+        self._tasks.add(task)  # the event loop holds only weak references
         task.add_done_callback(self._tasks.discard)
 
 
@@ -339,9 +338,9 @@ def _text_of(address: Any) -> str:
 def _reason(error: OSError) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return "another process has the port; stop it, or choose another port (0 picks one)"
+            return "another process uses the port; stop it, or choose another one (0 picks any)"
         case errno.EADDRNOTAVAIL:
-            return "this machine does not have the address; 0.0.0.0 is every address it has"
+            return "this machine does not have the address; 0.0.0.0 means all its addresses"
         case errno.EACCES:
             return "not permitted; choose a port above 1023"
         case _:

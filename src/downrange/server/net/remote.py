@@ -1,8 +1,8 @@
-"""A server's own requests to another server: one connection, made when it is needed.
+"""Requests of a server to another server, over one connection that is opened when needed.
 
 One rule: every call ends by its deadline, with the reply or with an error that names the address.
-Calls share the connection and do not wait for each other. Nothing is sent twice: a caller that
-gets an error decides itself whether to ask again, and the next call connects anew.
+Calls share the connection and do not wait for each other. Nothing is sent twice: after an error
+the caller decides whether to repeat the request, and the next call reconnects.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
     from downrange.wire.command import Command
 
-#: How long the other side may take to close a connection in order.
+#: How long the other side may take to close the connection.
 _CLOSE_TIMEOUT: Final = 1.0
 
 
 class RemotePeer:
-    """A server that ours asks.
+    """Another server.
 
     Args:
         address: "host:port"; an IPv6 address is in brackets.
-        tls: How to speak TLS to it; plain text without.
-        connect_timeout: How long it may take until the connection stands, TLS included.
+        tls: For TLS; without it, plain text.
+        connect_timeout: The limit for connecting, TLS handshake included.
         credentials: Access key and secret that commands are signed with.
 
     Attributes:
         address: See above.
-        on_lost: Called when a connection has ended that we did not close.
+        on_lost: Called when a connection ended that was not closed by `close`.
 
     Raises:
-        OptionError: The address is none.
+        OptionError: The address is not host:port.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class RemotePeer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a connection stands."""
+        """Whether the connection is open."""
         return self._channel is not None and self._channel.is_open
 
     async def ask(self, command: Command, within: float) -> Command:
         """Send a request and return the reply, whatever its code.
 
         Raises:
-            ConnectFailed: The peer cannot be reached.
+            ConnectFailed: The server cannot be reached.
             ConnectionLost: The connection ended before the reply came.
-            CallTimeout: The reply did not come `within` seconds, connecting included.
-            LinkError: The peer was closed, or too many requests wait for it.
-            WireError: The command cannot be sent.
+            CallTimeout: No reply came `within` seconds, connecting included.
+            LinkError: `close` was called, or too many requests wait for replies.
+            WireError: The command cannot be encoded.
         """
         try:
             async with asyncio.timeout(within):
@@ -85,13 +85,13 @@ class RemotePeer:
             raise CallTimeout(self.address, within) from error
 
     async def oneway(self, command: Command) -> None:
-        """Send a request that is not answered.
+        """Send a one-way request.
 
         Raises:
-            ConnectFailed: The peer cannot be reached.
-            CallTimeout: The connection did not stand within `connect_timeout`.
-            LinkError: The peer was closed.
-            WireError: The command cannot be sent.
+            ConnectFailed: The server cannot be reached.
+            CallTimeout: The connection was not open within `connect_timeout`.
+            LinkError: `close` was called.
+            WireError: The command cannot be encoded.
         """
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -101,22 +101,22 @@ class RemotePeer:
         channel.notify(self._signed(command))
 
     async def close(self) -> None:
-        """Close the connection; calls that wait fail, later ones too. Harmless the second time."""
+        """Close the connection; pending and later calls fail. Does nothing the second time."""
         self._is_closed = True
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
 
-    # ---- inside ----
+    # ---- internals ----
 
     async def _connected(self) -> _Channel:
-        """Return the connection, made anew where there is none; only one caller makes it."""
+        """Return the connection, or open one; concurrent callers share it."""
         async with self._connecting:
             self._check_open()
             if self._channel is not None and self._channel.is_open:
                 return self._channel
             channel = await self._connect()
-            if self._is_closed:  # while we connected
+            if self._is_closed:  # closed while connecting
                 await channel.close()
             self._check_open()
             self._channel = channel
@@ -137,7 +137,7 @@ class RemotePeer:
                     ssl=self._tls,
                     server_hostname=None if self._tls is None else self._host,
                 )
-        except OSError as error:  # a time-out is one too
+        except OSError as error:  # a time-out is one, too
             problem = (
                 error.strerror or str(error) or f"no answer within {self._connect_timeout:g} s"
             )
@@ -151,7 +151,7 @@ class RemotePeer:
 
 
 class _Channel(asyncio.Protocol):
-    """One connection of a `RemotePeer`, from its beginning to its end."""
+    """One connection of a `RemotePeer`."""
 
     def __init__(self, address: str, on_lost: Callable[[], None] | None) -> None:
         self._address = address
@@ -180,7 +180,7 @@ class _Channel(asyncio.Protocol):
     async def close(self) -> None:
         assert self._transport is not None
         self._on_lost = None
-        self._fail(self._link.close(), "the connection was closed by us")
+        self._fail(self._link.close(), "the connection was closed on this side")
         self._transport.close()
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
@@ -188,10 +188,10 @@ class _Channel(asyncio.Protocol):
         except TimeoutError:
             self._transport.abort()
 
-    # ---- what the event loop calls ----
+    # ---- called by the event loop ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
@@ -200,7 +200,7 @@ class _Channel(asyncio.Protocol):
                 if not event.waiter.done():
                     event.waiter.set_result(event.command)
             elif isinstance(event, LinkBroken):
-                self._fail(event.waiters, f"it broke the protocol: {event.error}")
+                self._fail(event.waiters, f"the server broke the protocol: {event.error}")
                 self._transport.abort()
             elif not event.command.is_oneway:
                 refused = refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not served here")

@@ -1,4 +1,4 @@
-"""A whole cluster in one process: a name server, and brokers that are registered there."""
+"""A whole cluster in one process: a name server, and brokers that register with it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
     from downrange.server.access.file import AccessFile
 
-#: Every address of this machine -> one of them.
+#: The wildcard address -> an address to connect to.
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
-#: Between the ports of two brokers, so that tools that count up from one do not meet the next.
+#: Between the ports of two brokers: Apache's tools also use port numbers next to a broker's.
 _PORT_STEP = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """How a cluster is made up.
+    """Settings of a cluster.
 
     Attributes:
-        store: Folder of the store; that of each broker when there are several.
-        brokers: How many brokers.
-        nameserver_port: Its port; 0 picks a free one.
+        store: Folder of the store; with several brokers, each has a sub-folder.
+        brokers: The number of brokers.
+        nameserver_port: The name server's port; 0 picks a free one.
         broker_port: The first broker's port; 0 picks free ones.
-        listener: Address and limits, for all of them; its port is not used.
-        nameserver: How the name server decides.
-        broker: How the brokers decide; names and name servers are filled in.
+        listener: Address and limits of all servers; its port is not used.
+        nameserver: Settings of the name server.
+        broker: Settings of the brokers; names and name servers are filled in.
         store_files: Sizes of the store's files.
         retention: How long messages are kept.
     """
@@ -53,15 +53,15 @@ class ClusterOptions:
     retention: RetentionOptions = field(default_factory=RetentionOptions)
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Check the values.
 
         Raises:
             OptionError: Names the option and its value.
         """
         if self.brokers < 1:
-            raise OptionError(f"brokers={self.brokers} makes no cluster")
+            raise OptionError(f"brokers={self.brokers} must be at least 1")
         if not self.store:
-            raise OptionError("store='' names no folder")
+            raise OptionError("store='' must be a folder")
         for port in (self.nameserver_port, *map(self.port_of, range(self.brokers))):
             dataclasses.replace(self.listener, port=port)
 
@@ -74,7 +74,7 @@ class ClusterOptions:
         return self.store if self.brokers == 1 else str(Path(self.store) / self.name_of(index))
 
     def name_of(self, index: int) -> str:
-        """Return the name of a broker: the given one, or broker-a and so on."""
+        """Return the name of a broker: the given one, or broker-a, broker-b and so on."""
         if self.brokers == 1:
             return self.broker.name
         return f"broker-{chr(ord('a') + index)}" if index < 26 else f"broker-{index + 1}"
@@ -84,11 +84,11 @@ class ClusterServer:
     """One name server and some brokers.
 
     Args:
-        options: How it is made up.
+        options: Settings.
         tls: Certificate and key of all servers.
-        client_tls: How the brokers speak to the name server, when that wants TLS.
+        client_tls: For the brokers' connections to the name server, if it needs TLS.
         credentials: Access key and secret that the brokers sign with.
-        access: Says what a request's sender may not do; everyone may do everything without.
+        access: Access rules; without them every request is allowed.
 
     Attributes:
         name_server: The name server.
@@ -105,11 +105,11 @@ class ClusterServer:
         access: AccessFile | None = None,
     ) -> None:
         self.options = options
-        listening = dataclasses.replace(options.listener, port=options.nameserver_port)
+        listener = dataclasses.replace(options.listener, port=options.nameserver_port)
         name_server_store = options.nameserver.store or str(Path(options.store) / "namesrv")
         self.name_server = NameServer(
             dataclasses.replace(options.nameserver, store=name_server_store),
-            listening,
+            listener,
             tls=tls,
             access=access,
         )
@@ -123,7 +123,7 @@ class ClusterServer:
         """Start the name server, then all brokers at once.
 
         Raises:
-            RocketMQError: A part cannot start; the others are stopped then.
+            RocketMQError: A server cannot start; the others are stopped.
         """
         await self.name_server.start()
         try:
@@ -135,10 +135,10 @@ class ClusterServer:
             raise
 
     async def stop(self) -> None:
-        """Stop all brokers, then the name server; harmless when they are stopped.
+        """Stop all brokers, then the name server; does nothing if they are stopped.
 
         Raises:
-            StoreError: A store cannot be closed in order; everything is stopped even so.
+            StoreError: A store cannot be closed; all servers are stopped nevertheless.
         """
         stopping = [broker.stop() for broker in self.brokers]
         ends = await asyncio.gather(*stopping, return_exceptions=True)
@@ -166,6 +166,6 @@ class ClusterServer:
 
 
 def _reachable(address: str) -> str:
-    """Return an address of this machine in place of the one that means all of them."""
+    """Replace a wildcard address by loopback."""
     host, _, port = address.rpartition(":")
     return f"{_LOOPBACK.get(host, host)}:{port}"

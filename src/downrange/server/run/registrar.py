@@ -1,12 +1,12 @@
-"""How a broker makes itself known to its name servers, and keeps itself known.
+"""Registers a broker with its name servers, and repeats the registration.
 
-Name servers know nothing of each other, so each has a registration of its own here that fails and
-recovers alone. One rule: a name server gets one registration at a time, as the last data version
-that it hears of is the one it believes.
+Name servers do not communicate with each other, so each has its own registration here, which fails
+and recovers alone. One rule: a name server gets one registration at a time, because it keeps the
+data version that arrives last.
 
-A registration may name only the topics that changed. The first one on a connection never does: the
-name server forgot us when the last connection ended, or was started anew, and one of 5.x refuses a
-newcomer with a single topic.
+A registration may contain only the topics that changed. The first one on a connection contains all
+topics: the name server removed the broker when the last connection ended, or was restarted, and 5.x
+refuses an unknown broker with a single topic.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class Registrar:
         identity: The broker.
         name_servers: "host:port" of each.
         table: Returns all topics of the broker and their data version.
-        interval: How often the broker registers anew.
-        retry_interval: How often a name server is tried that cannot be reached.
+        interval: The interval of registrations.
+        retry_interval: The interval of attempts while a name server cannot be used.
         announce_timeout: How long `announce` waits for name servers.
-        tls: How to speak TLS to them; plain text without.
+        tls: For TLS; without it, plain text.
         credentials: Access key and secret that requests are signed with.
-        on_order_topics: Hears what a name server says about topics with order (Java's namespace
+        on_order_topics: Called with the order topics that a name server returns (Java's namespace
             ORDER_TOPIC_CONFIG), by topic.
 
     Raises:
-        OptionError: An address is none.
+        OptionError: An address is not host:port.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Registrar:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Register everywhere, and go on doing so; return when each was tried once."""
+        """Register with all name servers, and keep doing so; return after one attempt each."""
         await self._at_all(lambda registration: registration.register())
         for registration in self._registrations:
             self._spawn(registration.keep())
@@ -104,16 +104,16 @@ class Registrar:
     async def announce(
         self, topics: list[TopicConfig] | None = None, version: DataVersion | None = None
     ) -> None:
-        """Tell all name servers that topics changed.
+        """Announce changed topics to all name servers.
 
-        Returns when all have answered, or cannot be reached, or after `announce_timeout`; what is
-        still on its way then goes on.
+        Returns when all have answered or failed, or after `announce_timeout`; registrations that
+        are still running continue in the background.
 
         Args:
-            topics: Those that changed; None is the whole table.
-            version: The data version that they came with. It must be the one that holds exactly
-                these changes: topics that come later with a version that is known already are
-                passed over by name servers of 4.9. Without one it is the table's.
+            topics: The changed topics; None means all.
+            version: The data version that contains exactly these changes: name servers of 4.9
+                ignore topics that come with a version they have already. Without it, the version
+                of the whole table.
         """
         tasks = [
             self._spawn(registration.register(topics, version))
@@ -123,23 +123,23 @@ class Registrar:
             await asyncio.wait(tasks, timeout=self._announce_timeout)
 
     async def stop(self) -> None:
-        """Unregister everywhere, 3 s at most; harmless when it was never started."""
+        """Unregister everywhere, within 3 s; does nothing if it was never started."""
         await self._end_tasks()
         await self._at_all(lambda registration: registration.leave())
 
     async def abandon(self) -> None:
-        """Close the connections without a word, as a crash would."""
+        """Close the connections without unregistering, as in a crash."""
         await self._end_tasks()
         await self._at_all(lambda registration: registration.peer.close())
 
-    # ---- inside ----
+    # ---- internals ----
 
     async def _at_all(self, do: Callable[[_Registration], Coroutine[None, None, None]]) -> None:
         await asyncio.gather(*(do(registration) for registration in self._registrations))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)  # the loop itself holds tasks weakly
+        self._tasks.add(task)  # the event loop holds only weak references
         task.add_done_callback(self._tasks.discard)
         return task
 
@@ -151,7 +151,7 @@ class Registrar:
 
 
 class _Registration:
-    """A broker at one name server."""
+    """The registration of a broker with one name server."""
 
     def __init__(
         self,
@@ -169,43 +169,43 @@ class _Registration:
         self._interval = interval
         self._retry_interval = retry_interval
         self._on_order_topics = on_order_topics
-        self._turn = asyncio.Lock()
-        self._is_known = False  # all our topics are there, as far as we know
+        self._lock = asyncio.Lock()
+        self._has_all_topics = False  # the name server has them, as far as known
         self._is_failing = False
-        self._trouble = asyncio.Event()
-        peer.on_lost = self._trouble.set
+        self._failed = asyncio.Event()
+        peer.on_lost = self._failed.set
 
     async def keep(self) -> None:
-        """Register again and again; soon when the name server is gone or did not take us."""
+        """Repeat the registration; soon after a failure or a lost connection."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval):
-                    await self._trouble.wait()
+                    await self._failed.wait()
                 await asyncio.sleep(self._retry_interval)
-            self._trouble.clear()
+            self._failed.clear()
             await self.register()
 
     async def register(
         self, topics: list[TopicConfig] | None = None, version: DataVersion | None = None
     ) -> None:
-        """Tell the name server of these topics, or of all; what goes wrong is logged."""
-        async with self._turn:
+        """Register these topics, or all of them; failures are logged."""
+        async with self._lock:
             table = self._table()
-            if topics is not None and self._is_known and self.peer.is_connected:
+            if topics is not None and self._has_all_topics and self.peer.is_connected:
                 table = msgspec.structs.replace(
                     table,
                     topic_config_table={topic.topic_name: topic for topic in topics},
                     data_version=version or table.data_version,
                 )
-            self._is_known = False
+            self._has_all_topics = False
             problem = await self._try(table)
-            self._is_known = problem is None
+            self._has_all_topics = problem is None
             if problem is not None:
-                self._trouble.set()
+                self._failed.set()
             self._log_change(problem)
 
     async def leave(self) -> None:
-        """Unregister, where there is a connection to do so, and close it."""
+        """Unregister if a connection is open, and close it."""
         identity = self._identity
         header = UnregisterBrokerRequest(
             broker_name=identity.name,
@@ -217,23 +217,23 @@ class _Registration:
             if self.peer.is_connected:
                 await self.peer.ask(request_command(header), _UNREGISTER_TIMEOUT)
         except RocketMQError as error:
-            _log.info("%s did not leave name server %s", identity.name, error)
+            _log.info("broker %s could not unregister: %s", identity.name, error)
         finally:
             await self.peer.close()
 
-    # ---- inside ----
+    # ---- internals ----
 
     async def _try(self, table: TopicTableBody) -> str | None:
         """Register; return why that failed, or None."""
         try:
             reply = await self.peer.ask(self._registration(table), _REGISTER_TIMEOUT)
             if reply.code != ResponseCode.SUCCESS:
-                return f"it refuses with code {reply.code}, {reply.remark}"
+                return f"it refuses with code {reply.code}: {reply.remark}"
             if reply.body and self._on_order_topics is not None:
                 self._on_order_topics(decode_body(KeyValueBody, reply.body).table)
         except TransportError as error:
             return error.problem
-        except Exception as error:  # whatever it is, the next try may go well
+        except Exception as error:  # no error may end the repetition
             _log.debug("registration at %s failed", self.peer.address, exc_info=True)
             return f"{type(error).__name__}: {error}"
         return None
@@ -261,11 +261,11 @@ class _Registration:
 
 
 def _encode(table: TopicTableBody) -> bytes:
-    """Write a registration's body.
+    """Encode the body of a registration.
 
-    `Body.encode` looks at every value in Python; with 10,000 topics nobody would be served for
-    0.14 s every time, against 2 ms here. In return no member may be None: 5.x iterates over
-    the maps without asking whether they are there.
+    `Body.encode` handles every value in Python; with 10,000 topics that would block the event loop
+    for 0.14 s each time, against 2 ms here. In return no member may be None: 5.x iterates over the
+    maps without checking for null.
     """
     replace = msgspec.structs.replace
     whole = replace(

@@ -1,4 +1,4 @@
-"""Ways to run a server: until a signal comes, or in a thread beside other code."""
+"""Runs a server: until a signal arrives, or in a thread beside other code."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Server(Protocol):
-    """What can be run."""
+    """A server that can be run."""
 
     async def start(self) -> None:
-        """Serve."""
+        """Start serving."""
         ...
 
     async def stop(self) -> None:
-        """Stop serving; harmless when it never began."""
+        """Stop serving; does nothing if it never started."""
         ...
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's event loop where it is installed, else Python's own."""
+    """Return uvloop's event loop if uvloop is installed, else asyncio's."""
     try:
         (uvloop,) = require("a faster event loop", "server", "uvloop")
     except MissingExtra:
@@ -45,10 +45,10 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def run_until_signal(server: Server, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then stop in order; a second signal ends the process at once.
+    """Serve until SIGTERM or SIGINT, then stop; a second signal ends the process at once.
 
     Args:
-        server: Started, and stopped in the end.
+        server: The server.
         on_ready: Called when it serves.
 
     Raises:
@@ -57,21 +57,21 @@ def run_until_signal(server: Server, on_ready: Callable[[], None]) -> None:
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        wanted = asyncio.Event()
+        stop_requested = asyncio.Event()
 
-        def arrive(number: int) -> None:
-            if wanted.is_set():
-                os._exit(128 + number)  # the shell's code for "ended by this signal"
-            wanted.set()
+        def on_signal(number: int) -> None:
+            if stop_requested.is_set():
+                os._exit(128 + number)  # the shell's code for "killed by this signal"
+            stop_requested.set()
 
         for number in _SIGNALS:
-            loop.add_signal_handler(number, arrive, number)
+            loop.add_signal_handler(number, on_signal, number)
         try:
             await server.start()
-            _calm_collector()
+            _tune_garbage_collector()
             keep_freed_memory()
             on_ready()
-            await wanted.wait()
+            await stop_requested.wait()
         finally:
             await server.stop()
 
@@ -79,10 +79,10 @@ def run_until_signal(server: Server, on_ready: Callable[[], None]) -> None:
         runner.run(serve())
 
 
-def _calm_collector() -> None:
-    """Have the garbage collector look less often, and not at what is there for good.
+def _tune_garbage_collector() -> None:
+    """Make the garbage collector run less often, and skip objects that stay for ever.
 
-    A server makes and drops some dozens of objects per message, hardly any of them in cycles.
+    A server allocates and frees dozens of objects per message, hardly any of them in cycles.
     """
     gc.collect()
     gc.freeze()
@@ -90,12 +90,10 @@ def _calm_collector() -> None:
 
 
 class ServerThread:
-    """Runs a server in a thread of its own, for code that is not asynchronous.
-
-    A context manager: inside `with`, the server serves.
+    """Runs a server in its own thread, for synchronous code; a context manager.
 
     Args:
-        server: Started in the thread, and stopped there.
+        server: Started and stopped in the thread.
     """
 
     def __init__(self, server: Server) -> None:
@@ -118,10 +116,10 @@ class ServerThread:
         self.stop()
 
     def start(self) -> None:
-        """Start the thread and the server, and wait until it serves; once is enough.
+        """Start the thread and the server, and wait until it serves; does nothing if it does.
 
         Raises:
-            RocketMQError: The server cannot start; no thread is left then.
+            RocketMQError: The server cannot start; the thread has ended.
         """
         if self._loop is not None:
             return
@@ -137,7 +135,7 @@ class ServerThread:
             raise
 
     def stop(self) -> None:
-        """Stop the server and the thread; harmless when they are stopped."""
+        """Stop the server and the thread; does nothing if they are stopped."""
         if self._loop is None:
             return
         try:
@@ -146,7 +144,7 @@ class ServerThread:
             self._end()
 
     def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Run a coroutine beside the server and return its result."""
+        """Run a coroutine in the server's event loop and return its result."""
         assert self._loop is not None, "not started"
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 

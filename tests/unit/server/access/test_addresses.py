@@ -42,10 +42,10 @@ def test_pattern_means_these_addresses_and_no_others(
     [
         ("10.0.0", "an IPv4 address has four parts"),
         ("10.0.0.256", "256 is above 255"),
-        ("10.0.0.-1", "'' is no number"),
-        ("10.0.0.+1", "'+1' is no number"),
+        ("10.0.0.-1", "'' is not a number"),
+        ("10.0.0.+1", "'+1' is not a number"),
         ("10.0.0.9-3", "the range 9-3 is empty"),
-        ("10.0.0.{1,}", "'' is no number"),
+        ("10.0.0.{1,}", "'' is not a number"),
         ("10.0.0.x", "invalid literal for int() with base 10: 'x'"),
         ("1:2:3", "an IPv6 address has eight parts"),
         ("1:2:3:4:5:6:7:8::9", "an IPv6 address has eight parts"),
@@ -55,7 +55,7 @@ def test_pattern_means_these_addresses_and_no_others(
 def test_text_that_is_no_pattern_is_refused(pattern: str, problem: str) -> None:
     with pytest.raises(OptionError) as caught:
         AddressSet(["10.0.0.1", pattern])
-    assert str(caught.value) == f"{pattern!r} is no address pattern: {problem}"
+    assert str(caught.value) == f"{pattern!r} is not an address pattern: {problem}"
 
 
 @pytest.mark.parametrize(

@@ -160,20 +160,20 @@ YAML_ACCOUNT = "accounts:\n- accessKey: app-account\n  secretKey: 0123456\n"
         (
             "a.toml",
             f'{ACCOUNT}topics = {{ orders = "pub" }}',
-            "accounts.app-account.topics.orders: 'pub' is no permission: give ",
+            "accounts.app-account.topics.orders: 'pub' is not a permission: give ",
         ),
         (
             "a.toml",
             f'{ACCOUNT}default_group = "ALL"',
-            "accounts.app-account.default_group: 'ALL' is no permission: give ",
+            "accounts.app-account.default_group: 'ALL' is not a permission: give ",
         ),
         (
             "a.toml",
             'trusted_addresses = ["10.0.0"]',
-            "trusted_addresses: '10.0.0' is no address pattern: an IPv4 address has four parts",
+            "trusted_addresses: '10.0.0' is not an address pattern: an IPv4 address has four parts",
         ),
         ("a.yml", "accounts: [", "line 1, column 12: expected the node content, but found "),
-        ("a.yml", "\x07", "it is no YAML"),
+        ("a.yml", "\x07", "it is not YAML"),
         ("a.yml", "just a text", "Expected `object`, got `str`"),
         (
             "a.yml",
@@ -193,15 +193,15 @@ YAML_ACCOUNT = "accounts:\n- accessKey: app-account\n  secretKey: 0123456\n"
         (
             "a.yml",
             f"{YAML_ACCOUNT}  groupPerms: [g=SUB, g = DENY]",
-            "accounts[0] (app-account).groupPerms: 'g' is there twice",
+            "accounts[0] (app-account).groupPerms: 'g' is given twice",
         ),
         (
             "a.yml",
             f"{YAML_ACCOUNT}  groupPerms: [g=ALL]",
-            "accounts[0] (app-account).groupPerms.g: 'ALL' is no permission",
+            "accounts[0] (app-account).groupPerms.g: 'ALL' is not a permission",
         ),
-        ("a.yml", YAML_ACCOUNT + YAML_ACCOUNT[10:], "account 'app-account' is there twice"),
-        ("a.json", "{}", "its name ends neither in .toml nor in .yml"),
+        ("a.yml", YAML_ACCOUNT + YAML_ACCOUNT[10:], "account 'app-account' is given twice"),
+        ("a.json", "{}", "the suffix is neither .toml nor .yml"),
     ],
 )
 def test_bad_file_is_refused_with_the_place_and_the_problem(
@@ -229,7 +229,7 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"access file .*none\.toml cannot be read: No such file"):
         load_access(tmp_path / "none.toml")
     (tmp_path / "odd.toml").write_bytes(b"# \xff")
-    with pytest.raises(OptionError, match=r"access file .*odd\.toml is no UTF-8 at byte 2"):
+    with pytest.raises(OptionError, match=r"access file .*odd\.toml is not UTF-8 at byte 2"):
         load_access(tmp_path / "odd.toml")
 
 
@@ -304,7 +304,7 @@ def test_bad_change_keeps_the_old_rules_with_one_warning(
     (warning,) = caplog.records
     assert warning.levelno == logging.WARNING
     assert str(path) in warning.message
-    assert warning.message.endswith("; the rules from before stay in force")
+    assert warning.message.endswith("; the previous rules stay in force")
     replaced(path, ACCOUNT)
     clock.seconds += 1
     assert file.poll()

@@ -1,4 +1,4 @@
-"""Who may do what: signatures, permissions, trusted addresses, and the table of needs."""
+"""Role may do what: signatures, permissions, trusted addresses, and the table of needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from downrange.errors import OptionError
 from downrange.server.access.addresses import AddressSet
-from downrange.server.access.needs import DENY, NEEDS, PUB, SUB, Need, Who
+from downrange.server.access.needs import DENY, NEEDS, PUB, SUB, Need, Role
 from downrange.server.access.rules import AccessRules, Account, Denial, parse_permission
 from downrange.server.outputs import Peer
 from downrange.wire import headers
@@ -126,7 +126,7 @@ def test_permissions_are_read(text: str, permission: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "pub", "ANY", "PUB,SUB"])
 def test_text_that_is_no_permission_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match=r"is no permission: give DENY, PUB, SUB or PUB\|SUB"):
+    with pytest.raises(OptionError, match=r"is not a permission: give DENY, PUB, SUB or PUB\|SUB"):
         parse_permission(text)
 
 
@@ -209,7 +209,7 @@ def test_short_keys_are_refused(access_key: str, secret_key: str, problem: str) 
 
 
 def test_two_accounts_of_one_access_key_are_refused() -> None:
-    with pytest.raises(OptionError, match="account 'app-account' is there twice"):
+    with pytest.raises(OptionError, match="account 'app-account' is given twice"):
         AccessRules([account(), account(default_topic=PUB)])
     assert AccessRules([account(), ADMIN]).account_count == 2
 
@@ -276,7 +276,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "G SUB": {"groups": {"G": SUB}},
     "T SUB, G SUB": {"topics": {"T": SUB}, "groups": {"G": SUB}},
 }
-#: Who of them is served -> the request codes.
+#: Role of them is served -> the request codes.
 SERVED: list[tuple[set[str], list[int]]] = [
     ({"T PUB"}, [10, 310, 320, 324, 325, 37, 370]),
     ({"T SUB", "T SUB, G SUB"}, [12, 29, 30, 31, 32, 33, 202, 300, 351]),
@@ -386,4 +386,4 @@ def test_closed_name_server_gives_routes_to_accounts_and_takes_brokers_of_admini
 
 def test_table_knows_no_code_that_the_protocol_does_not() -> None:
     assert set(NEEDS) <= {int(code) for code in RequestCode}
-    assert NEEDS[int(RequestCode.UPDATE_NAMESRV_CONFIG)] == Need(who=Who.ADMIN)
+    assert NEEDS[int(RequestCode.UPDATE_NAMESRV_CONFIG)] == Need(role=Role.ADMIN)
