@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 from downrange.cli.exit_codes import exit_on_error
 from downrange.cli.parameters import PATH, shared_option, with_options_of
 from downrange.errors import OptionError
+from downrange.options.cluster import (
+    DEFAULT_NAME_SERVER,
+    VARIABLES,
+    ConnectionOptions,
+    check_account,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -22,11 +28,9 @@ if TYPE_CHECKING:
 
     from downrange.client.admin import Admin
     from downrange.client.client import Client
-    from downrange.options import Credentials
 
     P = ParamSpec("P")
 
-DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 _CONNECT_TIMEOUT_MAX: Final = 3.0
 
 
@@ -40,7 +44,7 @@ class Connection:
             "--name-server",
             "--nameserver",
             "-n",
-            envvar="NAMESRV_ADDR",
+            envvar=VARIABLES["name_server"],
             show_envvar=True,
             metavar="HOST:PORT",
             help="Name server; several are separated by ';'.",
@@ -50,7 +54,7 @@ class Connection:
         default=None,
         metadata=shared_option(
             "--access-key",
-            envvar="DOWNRANGE_ACCESS_KEY",
+            envvar=VARIABLES["access_key"],
             show_envvar=True,
             metavar="NAME",
             help="Access key of the account, if servers check access.",
@@ -61,7 +65,7 @@ class Connection:
         repr=False,
         metadata=shared_option(
             "--secret-key",
-            envvar="DOWNRANGE_SECRET_KEY",
+            envvar=VARIABLES["secret_key"],
             show_envvar=True,
             metavar="SECRET",
             help="Secret of the account; the variable is safer, as others can see options.",
@@ -118,19 +122,29 @@ class Connection:
         Raises:
             OptionError: An option is invalid; names it.
         """
-        if (self.access_key is None) != (self.secret_key is None):
-            raise OptionError("--access-key and --secret-key need each other; give both or neither")
+        check_account(
+            has_access_key=self.access_key is not None,
+            has_secret=self.secret_key is not None,
+            names=("--access-key", "--secret-key"),
+        )
         if self.timeout <= 0:
             raise OptionError(f"--timeout {self.timeout:g} is not above 0")
 
     @property
-    def credentials(self) -> Credentials | None:
-        """The account, if one was given."""
-        from downrange.options import Credentials
-
-        if self.access_key is None or self.secret_key is None:
-            return None
-        return Credentials(self.access_key, self.secret_key)
+    def options(self) -> ConnectionOptions:
+        """These options in the form that every part of the library takes."""
+        return ConnectionOptions(
+            name_server=self.name_server,
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            tls=self.tls or self.no_check_host,
+            ca=None if self.ca is None else str(self.ca),
+            certificate=None if self.certificate is None else str(self.certificate),
+            certificate_key=None if self.certificate_key is None else str(self.certificate_key),
+            check_host=not self.no_check_host,
+            namespace=self.namespace,
+            call_timeout=self.timeout,
+        )
 
     def client(self, *, connect_on_start: bool = True) -> Client:
         """Return a client that is not started yet.
@@ -142,26 +156,18 @@ class Connection:
             OptionError: An option is invalid.
         """
         from downrange.client.client import Client  # slow, and not needed for help
-        from downrange.options import TLS, ClientOptions
+        from downrange.options import ClientOptions
 
-        uses_tls = self.tls or self.no_check_host or self.ca or self.certificate
-        options = ClientOptions(
+        options = self.options
+        base = ClientOptions(
             connect_on_start=connect_on_start,
             connect_timeout=min(self.timeout, _CONNECT_TIMEOUT_MAX),
-            call_timeout=self.timeout,
-            namespace=self.namespace,
-        )
-        tls = TLS(
-            ca=self.ca,
-            certificate=self.certificate,
-            key=self.certificate_key,
-            check_host=not self.no_check_host,
         )
         return Client(
-            self.name_server,
-            options=options,
-            credentials=self.credentials,
-            tls=tls if uses_tls else None,
+            options.name_server,
+            options=options.client_options(base),
+            credentials=options.credentials,
+            tls=options.tls_options,
         )
 
     @contextmanager

@@ -24,7 +24,8 @@ from downrange.cli.exit_codes import EPILOG, exit_on_error
 from downrange.cli.parameters import PATH, Argument, Command, Option
 from downrange.errors import OptionError
 from downrange.extras import require
-from downrange.pipelines.options import make_options, read_pairs, tables_of
+from downrange.options.cluster import VARIABLES
+from downrange.pipelines.options import make_options, option_fields, read_pairs, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -40,13 +41,6 @@ _TABLES: Final = {
     "spark": ("", "Spark"),
 }
 _MORE_NAMES: Final = {"--name-server": ("--nameserver", "-n"), "--output": ("-o",)}
-#: Options that an environment variable can set; the target cluster has its own variables.
-_VARIABLES: Final = {
-    "name_server": "NAMESRV_ADDR",
-    "access_key": "DOWNRANGE_ACCESS_KEY",
-    "secret_key": "DOWNRANGE_SECRET_KEY",
-    "security_token": "DOWNRANGE_SECURITY_TOKEN",
-}
 
 
 @click.group(cls=Group)
@@ -55,7 +49,8 @@ def pipeline() -> None:
 
 
 def _variable(table: str, name: str) -> str | None:
-    variable = _VARIABLES.get(name)
+    """Return the environment variable of a field; a target has variables of its own."""
+    variable = VARIABLES.get(name)
     if variable is None or table not in ("cluster", "target"):
         return None
     return variable if table == "cluster" else f"DOWNRANGE_TARGET_{name.upper()}"
@@ -88,9 +83,7 @@ class Flags:
 
     def _parameters(self, kind: type[Any], table: str) -> Iterator[click.Parameter]:
         hints = get_type_hints(kind)
-        for one in dataclasses.fields(kind):
-            if dataclasses.is_dataclass(hints[one.name]):
-                continue
+        for one in option_fields(kind):
             prefix, panel = _TABLES.get(table, ("", "Options"))
             word = (one.metadata.get("name") or one.name).replace("_", "-")
             flag, name = f"--{prefix}{word}", f"{table}__{one.name}"

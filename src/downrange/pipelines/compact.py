@@ -28,6 +28,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from downrange.errors import OptionError
+from downrange.options.flags import flag
 from downrange.pipelines.folders import (
     local_path,
     lock_folder,
@@ -36,7 +37,7 @@ from downrange.pipelines.folders import (
     write_durably,
 )
 from downrange.pipelines.manifest import ManifestError, read_manifest, replace_files
-from downrange.pipelines.options import SparkOptions, flag
+from downrange.pipelines.options import SparkOptions
 from downrange.pipelines.stream_run import (
     PipelineFailed,
     StopRequest,

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from downrange.errors import OptionError
+from downrange.options.flags import flag
 from downrange.pipelines.folders import absolute, claim_output, folder_of, local_path, lock_folder
 from downrange.pipelines.manifest import read_manifest
-from downrange.pipelines.options import ReadingOptions, flag
+from downrange.pipelines.options import ReadingOptions
 from downrange.pipelines.stream_run import (
     own_session,
     run_stream,

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
+from downrange.options.flags import flag
 from downrange.pipelines.file_rows import SETTINGS, FileRows, numbered
 from downrange.pipelines.folders import absolute, folder_of, local_path, spark_path
-from downrange.pipelines.options import ClusterOptions, RunOptions, SparkOptions, flag
+from downrange.pipelines.options import ClusterOptions, RunOptions, SparkOptions
 from downrange.pipelines.row_mapping import RowMapping, checked_rows, sent_columns
 from downrange.pipelines.stream_run import (
     own_session,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
-from downrange.pipelines.options import ReadingOptions, flag
+from downrange.options.flags import flag
+from downrange.pipelines.options import ReadingOptions
 from downrange.pipelines.stream_run import (
     own_session,
     run_stream,

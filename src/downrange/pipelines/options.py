@@ -19,7 +19,7 @@ with the one that was probably meant. One file may hold the tables of several pi
 from __future__ import annotations
 
 import tomllib
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
 import msgspec
 
 from downrange.errors import OptionError
+from downrange.options.cluster import ConnectionOptions
+from downrange.options.flags import flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,80 +43,37 @@ PIPELINES: Final = ("lake", "compact", "load", "mirror", "replay", "trace")
 _SHARED: Final = ("cluster", "target", "run", "spark")
 
 
-def flag(text: str, *, metavar: str | None = None, name: str | None = None) -> dict[str, Any]:
-    """Return what a field's flag says: its help, what stands for its value, another name."""
-    return {"help": text, "metavar": metavar, "name": name}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterOptions:
-    """How to reach a cluster.
+class ClusterOptions(ConnectionOptions):
+    """How to reach a cluster; the secret may come from a file.
 
     Attributes:
-        name_server: "host:port"; several are separated by ";".
-        access_key: The account, where access is checked.
-        secret_key: Its secret; a file or the environment is safer than a flag.
-        secret_key_file: A file that holds the secret, alone.
-        security_token: For accounts that are lent for a time.
-        tls: Whether to speak TLS.
-        ca: Authorities to trust instead of the system's, PEM; turns TLS on.
-        certificate: Our own certificate, PEM; turns TLS on.
-        certificate_key: Its private key, PEM.
-        check_host: Whether a server's certificate must name its host.
-        namespace: Put before topics.
+        secret_key_file: A file that holds only the secret.
     """
 
-    name_server: str = field(
-        default="127.0.0.1:9876",
-        metadata=flag("Name server; several are separated by ';'.", metavar="HOST:PORT"),
-    )
-    access_key: str | None = field(
-        default=None, metadata=flag("Account, where access is checked.", metavar="NAME")
-    )
-    secret_key: str | None = field(
-        default=None,
-        repr=False,
-        metadata=flag("Its secret; the variable or a file is safer.", metavar="SECRET"),
-    )
     secret_key_file: str | None = field(
-        default=None, metadata=flag("File that holds the secret alone.", metavar="FILE")
+        default=None, metadata=flag("File that holds only the secret.", metavar="FILE")
     )
-    security_token: str | None = field(
-        default=None,
-        repr=False,
-        metadata=flag("Token of an account that is lent for a time.", metavar="TOKEN"),
-    )
-    tls: bool = field(default=False, metadata=flag("Speak TLS."))
-    ca: str | None = field(
-        default=None,
-        metadata=flag("Authorities to trust instead of the system's.", metavar="PEM"),
-    )
-    certificate: str | None = field(
-        default=None, metadata=flag("Our own certificate, where one is wanted.", metavar="PEM")
-    )
-    certificate_key: str | None = field(
-        default=None, metadata=flag("Its private key, unless in the same file.", metavar="PEM")
-    )
-    check_host: bool = field(
-        default=True, metadata=flag("Whether a certificate must name its host.")
-    )
-    namespace: str | None = field(default=None, metadata=flag("Put before topics.", metavar="NAME"))
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Reject options that contradict each other.
 
         Raises:
             OptionError: Names the option.
         """
         if self.secret_key is not None and self.secret_key_file is not None:
             raise OptionError("secret_key and secret_key_file exclude each other; give either")
-        has_secret = self.secret_key is not None or self.secret_key_file is not None
-        if (self.access_key is not None) != has_secret:
-            raise OptionError("access_key and secret_key belong together; give both or neither")
+        # Not super(): slots make a new class, and super() would refer to the old one.
+        ConnectionOptions.__post_init__(self)
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether a secret is given, here or in a file."""
+        return self.secret_key is not None or self.secret_key_file is not None
 
     @property
     def secret(self) -> str | None:
-        """The secret, from its file where one is named.
+        """The secret of the account, read from its file if one is named.
 
         Raises:
             OptionError: The file cannot be read, or is empty.
@@ -130,30 +89,6 @@ class ClusterOptions:
         if not text:
             raise OptionError(f"secret_key_file {self.secret_key_file} is empty")
         return text
-
-    @property
-    def wants_tls(self) -> bool:
-        """Whether any option asks for TLS."""
-        return self.tls or self.ca is not None or self.certificate is not None
-
-    def source_options(self) -> dict[str, str]:
-        """Return these as options of the `rocketmq` data source."""
-        given: dict[str, str | None] = {
-            "nameServer": self.name_server,
-            "accessKey": self.access_key,
-            "secretKey": self.secret,
-            "securityToken": self.security_token,
-            "namespace": self.namespace,
-        }
-        if self.wants_tls:
-            given |= {
-                "tls.enabled": "true",
-                "tls.ca": self.ca,
-                "tls.certificate": self.certificate,
-                "tls.key": self.certificate_key,
-                "tls.checkHost": "true" if self.check_host else "false",
-            }
-        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,30 +149,19 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingOptions:
-    """What is read of a cluster; the pipelines that follow topics have these.
+class SourceOptions:
+    """How messages are read; shared by the pipelines that read topics as a stream.
 
     Attributes:
-        topics: Which.
-        cluster: Where they are.
-        start: Where a new job begins: "earliest", "latest", or a time in ISO 8601 with its zone.
-        tags: Only messages with one of these, as in "paid || sent".
-        batch_messages_max: The most messages of one batch.
-        fail_on_data_loss: Whether to end when messages went away before they were read.
-        read: More options of the `rocketmq` source, by their names.
-        run: How to run.
-        spark: Where.
+        cluster: The cluster to read from.
+        batch_messages_max: Messages of one batch of a stream, at most.
+        fail_on_data_loss: Whether to fail if messages were deleted before they were read.
+        read: More options of the `rocketmq` source, by name.
+        run: How a stream runs.
+        spark: Where Spark runs.
     """
 
-    topics: tuple[str, ...] = field(metadata=flag("Topic; repeatable.", name="topic"))
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
-    start: str = field(
-        default="earliest",
-        metadata=flag("Where a new job begins: earliest, latest, or a time.", metavar="WHERE"),
-    )
-    tags: str | None = field(
-        default=None, metadata=flag("Only messages with such tags: 'a || b'.", metavar="EXPRESSION")
-    )
     batch_messages_max: int = field(
         default=1_000_000, metadata=flag("The most messages of one batch.", metavar="COUNT")
     )
@@ -256,25 +180,57 @@ class ReadingOptions:
     spark: SparkOptions = field(default_factory=SparkOptions)
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Reject a batch without messages.
+
+        Raises:
+            OptionError: Names the option.
+        """
+        if self.batch_messages_max < 1:
+            raise OptionError(f"batch_messages_max = {self.batch_messages_max} leaves no messages")
+
+    def read_options(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the options of the `rocketmq` source that a batch and a stream share."""
+        return self.cluster.source_options() | {
+            "subscribe": ",".join(topics),
+            "failOnDataLoss": "true" if self.fail_on_data_loss else "false",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingOptions(SourceOptions):
+    """What is read; the pipelines that follow topics have these.
+
+    Attributes:
+        topics: The topics.
+        start: Where a new job begins: "earliest", "latest", or a time in ISO 8601 with its zone.
+        tags: Only messages with one of these, as in "paid || sent".
+    """
+
+    topics: tuple[str, ...] = field(metadata=flag("Topic; repeatable.", name="topic"))
+    start: str = field(
+        default="earliest",
+        metadata=flag("Where a new job begins: earliest, latest, or a time.", metavar="WHERE"),
+    )
+    tags: str | None = field(
+        default=None, metadata=flag("Only messages with such tags: 'a || b'.", metavar="EXPRESSION")
+    )
+
+    def __post_init__(self) -> None:
+        """Reject options that are empty or wrong.
 
         Raises:
             OptionError: Names the option.
         """
         if not self.topics:
             raise OptionError("topics is empty; name at least one")
-        if self.batch_messages_max < 1:
-            raise OptionError(f"batch_messages_max = {self.batch_messages_max} leaves no messages")
+        SourceOptions.__post_init__(self)
         if self.start not in ("earliest", "latest"):
             time_ms("start", self.start)
 
     def source_options(self) -> dict[str, str]:
-        """Return these as options of the `rocketmq` data source, for a stream."""
-        options = self.cluster.source_options() | {
-            "subscribe": ",".join(self.topics),
-            "maxOffsetsPerTrigger": str(self.batch_messages_max),
-            "failOnDataLoss": "true" if self.fail_on_data_loss else "false",
-        }
+        """Return these as options of the `rocketmq` source, for a stream."""
+        options = self.read_options(self.topics)
+        options["maxOffsetsPerTrigger"] = str(self.batch_messages_max)
         if self.start in ("earliest", "latest"):
             options["startingOffsets"] = self.start
         else:
@@ -304,6 +260,12 @@ def time_ms(name: str, text: str) -> int:
 
 
 # ---- files and flags -----------------------------------------------------------------------------
+
+
+def option_fields(kind: type[DataclassInstance]) -> list[Field[Any]]:
+    """Return the fields that a file or a flag can set: neither tables nor fields without a flag."""
+    tables = tables_of(kind)
+    return [one for one in fields(kind) if one.name not in tables and "help" in one.metadata]
 
 
 def tables_of(kind: type[DataclassInstance]) -> dict[str, type[DataclassInstance]]:
@@ -379,7 +341,7 @@ class Layers:
             OptionError: A name is not known, a value of another type, or something is missing.
         """
         hints = get_type_hints(kind)
-        own = [one for one in fields(kind) if not is_dataclass(hints[one.name])]
+        own = option_fields(kind)
         names = [one.name for one in own]
         found: dict[str, Any] = {}
         for key, value in self.tables.get(table, {}).items():

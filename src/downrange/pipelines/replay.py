@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
+from downrange.options.flags import flag
 from downrange.pipelines.batch_run import run_batch
-from downrange.pipelines.options import ClusterOptions, SparkOptions, flag, time_ms
+from downrange.pipelines.options import ClusterOptions, SparkOptions, time_ms
 from downrange.pipelines.stream_run import own_session, translate_errors
 from downrange.pipelines.summary import Summary
 from downrange.pipelines.topic_copy import TargetOptions, copied_rows, find_queues, write_options

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import OptionError, RouteNotFound
-from downrange.pipelines.options import ClusterOptions, flag
+from downrange.options.flags import flag
+from downrange.pipelines.options import ClusterOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -186,23 +187,12 @@ def find_queues(
 def client_of(cluster: ClusterOptions) -> Client:
     """Return a client of a cluster, not started."""
     from downrange.client.client import Client
-    from downrange.options import TLS, ClientOptions, Credentials
 
-    secret = cluster.secret
-    credentials = None
-    if cluster.access_key is not None and secret is not None:
-        credentials = Credentials(cluster.access_key, secret, cluster.security_token)
-    tls = TLS(
-        ca=cluster.ca,
-        certificate=cluster.certificate,
-        key=cluster.certificate_key,
-        check_host=cluster.check_host,
-    )
     return Client(
         cluster.name_server,
-        options=ClientOptions(namespace=cluster.namespace),
-        credentials=credentials,
-        tls=tls if cluster.wants_tls else None,
+        options=cluster.client_options(),
+        credentials=cluster.credentials,
+        tls=cluster.tls_options,
     )
 
 

@@ -36,7 +36,7 @@ from downrange.errors import (
     SendFailed,
 )
 from downrange.model import Message, QueueId, ReceivedMessage
-from downrange.spark.connection import close_clients
+from downrange.spark.connection import client_for, close_clients
 from downrange.spark.write import requests as write_requests
 from downrange.spark.write import send_window
 from downrange.spark.write import writers as writing
@@ -686,7 +686,7 @@ def test_a_client_that_is_closed_meanwhile_ends_the_write(
 ) -> None:
     Requests(cluster, lambda *_: deliver(after=30.0))
     topic = server.topic()
-    client = parse_write({"nameServer": server.name_server}).connection.client()
+    client = client_for(parse_write({"nameServer": server.name_server}).connection)
     timer = threading.Timer(0.3, client.close, [0.1])
     timer.start()
     with pytest.raises(ClientClosed):

@@ -134,8 +134,8 @@ def test_options_of_a_connection_become_a_client(tmp_path: Path) -> None:
     assert (client.options.call_timeout, client.options.connect_timeout) == (2.0, 2.0)
     assert client.options.connect_on_start is False
     assert "hidden" not in repr(connection)
-    assert connection.credentials is not None
-    assert connection.credentials.access_key == "key"
+    assert connection.options.credentials is not None
+    assert connection.options.credentials.access_key == "key"
 
 
 @pytest.mark.parametrize(

@@ -100,12 +100,12 @@ def test_flags_of_the_others_become_options(calls: Calls, tmp_path: Path) -> Non
         False,
         ("a", "b"),
     )
-    assert (mirrored.target.name_server, mirrored.target.wants_tls, mirrored.create) == (
+    assert (mirrored.target.name_server, mirrored.target.uses_tls, mirrored.create) == (
         "far:1",
         True,
         True,
     )
-    assert not mirrored.cluster.wants_tls
+    assert not mirrored.cluster.uses_tls
     assert (replayed.keys, replayed.dry_run, replayed.from_ms) == (
         ("k1", "k2"),
         True,

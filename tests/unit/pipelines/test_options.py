@@ -135,7 +135,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(OptionError, match="belong together"):
+    with pytest.raises(OptionError, match="need each other"):
         ClusterOptions(access_key="a")
     with pytest.raises(OptionError, match="exclude each other"):
         ClusterOptions(access_key="a", secret_key="b", secret_key_file="c")

@@ -17,15 +17,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from downrange.errors import OptionError
+from downrange.options.flags import flag
 from downrange.pipelines.batch_run import run_batch
 from downrange.pipelines.folders import absolute, claim_output, folder_of, local_path, lock_folder
-from downrange.pipelines.options import (
-    ClusterOptions,
-    RunOptions,
-    SparkOptions,
-    flag,
-    time_ms,
-)
+from downrange.pipelines.options import RunOptions, SourceOptions, time_ms
 from downrange.pipelines.stream_run import (
     own_session,
     run_stream,
@@ -58,7 +53,7 @@ _FOLLOW_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOptions:
+class TraceOptions(SourceOptions):
     """Which traces are looked at, and where the tables and the report go.
 
     Attributes:
@@ -66,7 +61,6 @@ class TraceOptions:
         trace_topic: Where the traces are.
         topics: Business topics, for the queues that traces do not tell, and for what was sent
             without a trace.
-        cluster: Where the topics are.
         from_time: Only what happened at this time or later; ISO 8601 with its zone, or ms.
         to_time: Only what happened before this time; for batches.
         settle: Seconds after `to_time` in which consumptions still count.
@@ -76,11 +70,6 @@ class TraceOptions:
         handling: Seconds that a stream waits for the end of a consumption.
         report: The HTML file; `report.html` in the output if not given.
         title: What stands at its top.
-        batch_messages_max: The most trace messages of one batch of a stream.
-        fail_on_data_loss: Whether to end when messages went away before they were read.
-        read: More options of the `rocketmq` source, by their names.
-        run: How a stream runs.
-        spark: Where Spark runs.
     """
 
     output: str = field(metadata=flag("Folder of the tables.", metavar="DIR"))
@@ -91,7 +80,6 @@ class TraceOptions:
         default=(),
         metadata=flag("Business topic to look at, too; repeatable.", metavar="TOPIC", name="topic"),
     )
-    cluster: ClusterOptions = field(default_factory=ClusterOptions)
     from_time: str | None = field(
         default=None,
         metadata=flag("What happened at this time or later.", metavar="TIME", name="from"),
@@ -121,22 +109,6 @@ class TraceOptions:
     title: str = field(
         default="Message traces", metadata=flag("What stands at its top.", metavar="TEXT")
     )
-    batch_messages_max: int = field(
-        default=1_000_000, metadata=flag("The most messages of one batch.", metavar="COUNT")
-    )
-    fail_on_data_loss: bool = field(
-        default=True, metadata=flag("Whether to end when unread messages went away.")
-    )
-    read: dict[str, str] = field(
-        default_factory=dict[str, str],
-        metadata=flag(
-            "An option of the rocketmq source; repeatable.",
-            metavar="NAME=VALUE",
-            name="read-option",
-        ),
-    )
-    run: RunOptions = field(default_factory=RunOptions)
-    spark: SparkOptions = field(default_factory=SparkOptions)
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense.
@@ -157,8 +129,7 @@ class TraceOptions:
                 raise OptionError(f"{name} = {getattr(self, name):g} is less than a second")
         if self.settle < 0:
             raise OptionError(f"settle = {self.settle:g} is negative")
-        if self.batch_messages_max < 1:
-            raise OptionError(f"batch_messages_max = {self.batch_messages_max} leaves no messages")
+        SourceOptions.__post_init__(self)
         if self.report is None and local_path(absolute(self.output)) is None:
             raise OptionError(
                 f"output {self.output} is not on this machine; say with report where the HTML goes"
@@ -183,11 +154,7 @@ class TraceOptions:
 
     def source_options(self, *topics: str) -> dict[str, str]:
         """Return these as options of the `rocketmq` data source, for some topics."""
-        options = self.cluster.source_options() | {
-            "subscribe": ",".join(topics),
-            "includeMetadata": "true",
-            "failOnDataLoss": "true" if self.fail_on_data_loss else "false",
-        }
+        options = self.read_options(topics) | {"includeMetadata": "true"}
         # A trace is stored after what it tells of.
         if self.begin is not None:
             options["startingTimestamp"] = str(_ms(self.begin))

@@ -25,6 +25,7 @@ from downrange.client.flows.effects import Flow, Gather
 from downrange.client.flows.names import shown_queue, with_namespace
 from downrange.client.flows.routing.lookup import refresh_route
 from downrange.errors import OptionError, RocketMQError, RouteNotFound
+from downrange.spark.connection import client_for
 from downrange.spark.read.offsets import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Catalog:
 
     @property
     def _client(self) -> Client:
-        return self._options.connection.client()
+        return client_for(self._options.connection)
 
     # ---- which queues --------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from downrange.client.flows.consuming.pull import PullStatus, RawPull, pull_raw
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.lookup import refresh_route
 from downrange.errors import RocketMQError, RouteNotFound, TopicNotFound
+from downrange.spark.connection import client_for
 from downrange.spark.read.column_decoder import decode
 from downrange.spark.read.losses import DataLost, report_loss
 from downrange.spark.read.record_decoder import DecodeSpec
@@ -117,7 +118,7 @@ class _RangeReader:
         self._queue = span.queue
         self._end = span.end
         self._options = options
-        self._client = options.connection.client()
+        self._client = client_for(options.connection)
         self._filter = options.message_filter
         self._is_filtered = options.message_filter.kind != "TAG" or bool(
             options.message_filter.tags

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 from downrange.client.flows.consuming.pull import EVERYTHING, Filter, by_sql, by_tags
 from downrange.client.flows.validation import check_group
 from downrange.errors import OptionError
-from downrange.spark.connection import ConnectionOptions, take_connection
+from downrange.options.cluster import ConnectionOptions
 from downrange.spark.option_reader import OptionReader, json_object
 from downrange.spark.read.offsets import EARLIEST, LATEST, Positions, read_table
 
@@ -204,7 +204,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
     if group is not None:
         check_group(group)
     parsed = ReadOptions(
-        connection=take_connection(reader),
+        connection=ConnectionOptions.from_source_options(reader),
         selection=selection,
         starting=_read_bound(reader, "starting"),
         ending=_read_bound(reader, "ending"),

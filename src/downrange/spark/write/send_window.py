@@ -21,6 +21,7 @@ from downrange.client.producer import Producer
 from downrange.errors import CallTimeout, ClientClosed
 from downrange.model import QueueId, SendReceipt, SendStatus
 from downrange.options import FaultTolerance, ProducerOptions
+from downrange.spark.connection import client_for
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -48,7 +49,7 @@ def producer_for(options: WriteOptions) -> tuple[Client, ProducerCore]:
     Raises:
         RocketMQError: No name server can be reached.
     """
-    client = options.connection.client()
+    client = client_for(options.connection)
     settings = ProducerOptions(auto_create=options.auto_create, fault_tolerance=_TOLERANCE)
     with _lock:
         mine = _producers.setdefault(client, {})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 from downrange.client.flows.validation import check_producer_group, check_topic
 from downrange.errors import OptionError
-from downrange.spark.connection import ConnectionOptions, take_connection
+from downrange.options.cluster import ConnectionOptions
 from downrange.spark.option_reader import OptionReader
 from downrange.wire.limits import BODY_BYTES_MAX, MIB
 from downrange.wire.system_names import CLIENT_FORBIDDEN_TOPICS
@@ -75,7 +75,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         OptionError: One is unknown, missing, or makes no sense.
     """
     reader = OptionReader(options)
-    connection = take_connection(reader)
+    connection = ConnectionOptions.from_source_options(reader)
     topic = reader.text("topic")
     if topic is not None:
         check_topic(topic)

@@ -142,6 +142,7 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fetch, "pull_raw", pull)
     monkeypatch.setattr(fetch, "refresh_route", lambda *_: None)
+    monkeypatch.setattr(fetch, "client_for", lambda client: client)
 
 
 def options(broker: FakeBroker, **texts: Any) -> ReadOptions:
@@ -154,15 +155,8 @@ def options(broker: FakeBroker, **texts: Any) -> ReadOptions:
             **given_texts,
         }
     )
-    client = FakeClient(broker)
-
-    class Connection:
-        @staticmethod
-        def client() -> FakeClient:
-            return client
-
-    connection: Any = Connection
-    return replace(parsed, connection=connection)
+    client: Any = FakeClient(broker)
+    return replace(parsed, connection=client)
 
 
 def offsets(broker: FakeBroker, begin: int, end: int, **texts: Any) -> list[int]:

@@ -107,14 +107,14 @@ def test_who_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOWNRANGE_SECURITY_TOKEN", "")
     assert parse().connection.credentials == Credentials("shop", "sesame")
     monkeypatch.delenv("DOWNRANGE_SECRET_KEY")
-    with pytest.raises(OptionError, match="accessKey and secretKey belong together"):
+    with pytest.raises(OptionError, match="accessKey and secretKey need each other"):
         parse()
 
 
 def test_how_tls_is_spoken() -> None:
-    assert parse().connection.tls is None
-    assert parse(tls__enabled="true").connection.tls == TLS()
-    assert parse(tls__enabled="false", tls__ca="ca.pem").connection.tls is None
+    assert parse().connection.tls_options is None
+    assert parse(tls__enabled="true").connection.tls_options == TLS()
+    assert parse(tls__enabled="false", tls__ca="ca.pem").connection.tls_options is None
     everything = parse(
         tls__ca="ca.pem",
         tls__certificate="own.pem",
@@ -123,7 +123,7 @@ def test_how_tls_is_spoken() -> None:
         tls__checkHost="false",
         tls__verify="false",
     )
-    assert everything.connection.tls == TLS(
+    assert everything.connection.tls_options == TLS(
         ca="ca.pem",
         certificate="own.pem",
         key="key.pem",
