@@ -25,7 +25,8 @@ from downrange.cli.parameters import PATH, Argument, Command, Option
 from downrange.errors import OptionError
 from downrange.extras import require
 from downrange.options.cluster import VARIABLES
-from downrange.pipelines.options import make_options, option_fields, read_pairs, tables_of
+from downrange.options.flags import option_fields
+from downrange.pipelines.options import make_options, read_pairs, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping

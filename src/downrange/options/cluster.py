@@ -1,8 +1,7 @@
 """Where a cluster is and how to sign in: the settings that command line, pipelines and Spark share.
 
-A field's metadata is its flag (see `flags.flag`); a field without is set by programs only. The
-Spark data source gets the same settings as texts: `source_options` writes these texts and
-`from_source_options` reads them.
+The fields are also flags and keys of config files, see `flags`. The Spark data source gets the same
+settings as texts: `source_options` writes these texts and `from_source_options` reads them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Final, Protocol, Self
 
 from downrange.errors import OptionError
 from downrange.options.clients import TLS, ClientOptions, Credentials
-from downrange.options.flags import flag
+from downrange.options.flags import PROGRAM_ONLY, flag
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 #: Field -> the environment variable that may hold its value.
@@ -94,13 +93,13 @@ class ConnectionOptions:
     certificate_key: str | None = field(
         default=None, metadata=flag("Its private key, unless in the same file.", metavar="PEM")
     )
-    certificate_key_password: str | None = field(default=None, repr=False)
+    certificate_key_password: str | None = field(default=None, repr=False, metadata=PROGRAM_ONLY)
     check_host: bool = field(
         default=True, metadata=flag("Whether a certificate must name its host.")
     )
-    verify: bool = True
+    verify: bool = field(default=True, metadata=PROGRAM_ONLY)
     namespace: str | None = field(default=None, metadata=flag("Prefix of topics.", metavar="NAME"))
-    call_timeout: float | None = None
+    call_timeout: float | None = field(default=None, metadata=PROGRAM_ONLY)
 
     def __post_init__(self) -> None:
         """Reject options that contradict each other.

@@ -8,13 +8,14 @@ one that was probably meant.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import msgspec
 
 from downrange.errors import OptionError
+from downrange.options.flags import option_fields
 from downrange.options.hints import hint
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def read_values(
         OptionError: A key is not a field of the class, or a value is not of the field's type.
     """
     hints = get_type_hints(kind)
-    known = [one.name for one in fields(kind) if one.init and not is_dataclass(hints[one.name])]
+    known = [one.name for one in option_fields(kind)]
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in known:

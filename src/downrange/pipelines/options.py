@@ -18,18 +18,15 @@ with the one that was probably meant. One file may hold the tables of several pi
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
-
-import msgspec
 
 from downrange.errors import OptionError
 from downrange.options.cluster import ConnectionOptions
 from downrange.options.flags import flag
+from downrange.options.toml import TomlTables, load_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -262,12 +259,6 @@ def time_ms(name: str, text: str) -> int:
 # ---- files and flags -----------------------------------------------------------------------------
 
 
-def option_fields(kind: type[DataclassInstance]) -> list[Field[Any]]:
-    """Return the fields that a file or a flag can set: neither tables nor fields without a flag."""
-    tables = tables_of(kind)
-    return [one for one in fields(kind) if one.name not in tables and "help" in one.metadata]
-
-
 def tables_of(kind: type[DataclassInstance]) -> dict[str, type[DataclassInstance]]:
     """Return the fields of options that are tables of their own in a file, with their classes."""
     hints = get_type_hints(kind)
@@ -295,63 +286,39 @@ def make_options(
         OptionError: The file cannot be read, holds something that is not known or of another type,
             something is missing, or makes no sense.
     """
-    source = "the command line" if file is None else f"config file {file}"
-    tables = {} if file is None else _read_file(file, source)
-    layers = Layers(tables, flags or {}, fallback or {}, source)
-    within = {name: inner(**layers.values(inner, name)) for name, inner in tables_of(kind).items()}
-    return kind(**layers.values(kind, pipeline), **within)
-
-
-def _read_file(file: str | Path, source: str) -> dict[str, dict[str, Any]]:
-    try:
-        tables = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise OptionError(f"{source} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # no TOML, or not even UTF-8
-        raise OptionError(f"{source}: {error}") from error
-    known = (*_SHARED, *PIPELINES)
-    for name, table in tables.items():
-        if name not in known:
-            raise OptionError(f"{source}: [{name}] is not known{hint(name, known)}")
-        if not isinstance(table, dict):
-            raise OptionError(f"{source}: {name} is no table; write [{name}] above its keys")
-    return tables
+    if file is None:
+        tables = TomlTables({}, "the command line", ())
+    else:
+        tables = load_tables(file, (*_SHARED, *PIPELINES))
+    layers = Layers(tables, flags or {}, fallback or {})
+    within = {
+        name: tables.build(inner, name, layers.values(inner, name))
+        for name, inner in tables_of(kind).items()
+    }
+    return tables.build(kind, pipeline, layers.values(kind, pipeline) | within)
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Where values come from: a file, flags over it, and what counts where neither says anything.
+    """The sources of values: a file, flags that override it, and values for what neither sets.
 
     Attributes:
-        tables: Of the file.
-        flags: By table and field.
-        fallback: By table and field.
-        source: What the errors name: the file.
+        tables: The tables of the file.
+        flags: Values by table and field.
+        fallback: Values by table and field.
     """
 
-    tables: Mapping[str, Mapping[str, Any]]
+    tables: TomlTables
     flags: Mapping[str, Mapping[str, Any]]
     fallback: Mapping[str, Mapping[str, Any]]
-    source: str
 
     def values(self, kind: type[DataclassInstance], table: str) -> dict[str, Any]:
         """Return the values of a table as keyword arguments.
 
         Raises:
-            OptionError: A name is not known, a value of another type, or something is missing.
+            OptionError: The file has an unknown key, or a value of the wrong type.
         """
-        hints = get_type_hints(kind)
-        own = option_fields(kind)
-        names = [one.name for one in own]
-        found: dict[str, Any] = {}
-        for key, value in self.tables.get(table, {}).items():
-            place = f"{self.source}: [{table}] {key}"
-            if key not in names:
-                raise OptionError(f"{place} is not known{hint(key, names)}")
-            try:
-                found[key] = msgspec.convert(value, hints[key])
-            except msgspec.ValidationError as error:
-                raise OptionError(f"{place}: {error}") from None
+        found = self.tables.values(kind, table)
         given = {
             key: value for key, value in self.flags.get(table, {}).items() if value is not None
         }
@@ -363,18 +330,7 @@ class Layers:
         for key, value in self.fallback.get(table, {}).items():
             if key != "secret_key" or "secret_key_file" not in found:
                 found.setdefault(key, value)
-        for one in own:
-            is_required = one.default is MISSING and one.default_factory is MISSING
-            if is_required and one.name not in found:
-                raise OptionError(f"{one.name} is missing: give it, or write it into [{table}]")
         return found
-
-
-def hint(word: str, known: Iterable[str]) -> str:
-    """Return what may have been meant, or what there is."""
-    names = list(known)
-    likely = get_close_matches(word, names, 1)
-    return f"; did you mean {likely[0]!r}?" if likely else f"; known are {', '.join(names)}"
 
 
 def read_pairs(name: str, texts: Iterable[str]) -> dict[str, str]:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.client.flows.validation import RESERVED_PROPERTIES
 from downrange.errors import OptionError
+from downrange.options.hints import hint
 from downrange.pipelines.file_rows import CORRUPT, PLACE_COLUMNS
-from downrange.pipelines.options import hint
 from downrange.pipelines.topic_copy import place_id
+from downrange.spark.write.write_options import ID_PATTERN
 from downrange.wire.limits import BODY_BYTES_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_ID_PATTERN: Final = "^[!-~]{1,128}$"
 #: The marks of the protocol, which no text may hold.
 _MARKS: Final = "[\\x01\\x02]"
 
@@ -173,7 +173,7 @@ def _problem(mapping: RowMapping) -> Column:
             F.concat(F.lit(f"column {mapping.delay!r} is no delay: "), F.col("delay_text")),
         ),
         (
-            F.col("msg_id").isNull() | ~F.col("msg_id").rlike(_ID_PATTERN),
+            F.col("msg_id").isNull() | ~F.col("msg_id").rlike(ID_PATTERN),
             F.lit(f"column {mapping.id!r} is no id: 1 to 128 visible ASCII characters"),
         ),
     ]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from downrange.errors import OptionError
+from downrange.options.hints import similar_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -133,10 +133,10 @@ class OptionReader:
 
     def similar(self, names: Iterable[str]) -> str | None:
         """Return which of some names an option that is given looks like."""
-        by_lower = {name.lower(): name for name in names}
-        for lower in self._given:
-            if close := get_close_matches(lower, by_lower, n=1, cutoff=0.75):
-                return f"{self._given[lower][0]!r}; did you mean {by_lower[close[0]]}?"
+        known = tuple(names)
+        for given, _ in self._given.values():
+            for name in similar_names(given, known, likeness=0.75):
+                return f"{given!r}; did you mean {name}?"
         return None
 
     def reject_unknown(self) -> None:
@@ -167,8 +167,7 @@ def json_object(name: str, text: str) -> dict[str, Any]:
 def _hint(lower: str, known: Iterable[str]) -> str:
     if lower in _HINTS:
         return f": {_HINTS[lower]}"
-    by_lower = {name.lower(): name for name in known}
-    close = get_close_matches(lower, by_lower, n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean {by_lower[close[0]]}?"
-    return f"; there are {', '.join(sorted(by_lower.values()))}"
+    names = {name.lower(): name for name in known}.values()
+    for name in similar_names(lower, names):
+        return f"; did you mean {name}?"
+    return f"; there are {', '.join(sorted(names))}"

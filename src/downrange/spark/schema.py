@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 RecordBatch: TypeAlias = Any
 ArrowSchema: TypeAlias = Any
 
+#: The first and last millisecond that a timestamp can hold: years 1 to 9999.
+TIME_MS_MIN: Final = -62_135_596_800_000
+TIME_MS_MAX: Final = 253_402_300_799_999
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 #: Spark calls the entries of a map so in Arrow, too; the values may be null, the keys never.
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())

@@ -112,7 +112,7 @@ def test_secrets_are_not_shown(file: Path) -> None:
     [
         ("[lake]\ntopic = ['a']", "[lake] topic is not known; did you mean 'topics'?"),
         ("[laek]\n", "[laek] is not known; did you mean 'lake'?"),
-        ("lake = 1", "lake is no table; write [lake] above its keys"),
+        ("lake = 1", "lake must be a table; write [lake] above its keys"),
         ("[lake]\ntopics = 'orders'", "[lake] topics: Expected `array`, got `str`"),
         ("[lake]\nbody = 'json'\n", "[lake] body: Invalid enum value 'json'"),
         ("[lake", "Expected ']'"),

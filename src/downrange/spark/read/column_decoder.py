@@ -15,8 +15,6 @@ import pyarrow as pa
 from downrange.errors import WireError
 from downrange.spark.read.property_columns import PropertyTable, arrow, pick_slices
 from downrange.spark.read.record_decoder import (
-    TIME_MS_MAX,
-    TIME_MS_MIN,
     Decoded,
     check_bodies,
     check_input,
@@ -24,7 +22,7 @@ from downrange.spark.read.record_decoder import (
     unpacked,
 )
 from downrange.spark.read.record_table import RecordTable, find_records, unwrap_batches
-from downrange.spark.schema import arrow_schema
+from downrange.spark.schema import TIME_MS_MAX, TIME_MS_MIN, arrow_schema
 from downrange.wire.codes import SysFlag
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import Record

@@ -13,6 +13,7 @@ from downrange.errors import OptionError
 from downrange.options.cluster import ConnectionOptions
 from downrange.spark.option_reader import OptionReader, json_object
 from downrange.spark.read.offsets import EARLIEST, LATEST, Positions, read_table
+from downrange.spark.schema import TIME_MS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from downrange.model import QueueId
 
 _WORDS: Final = ("earliest", "latest", "group")
-_TIME_MS_MAX: Final = 253_402_300_799_999
 SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
 #: Where a queue begins that nobody has named.
 Edge: TypeAlias = Literal["earliest", "latest"]
@@ -371,7 +371,7 @@ def _time_ms(name: str, given: Any) -> int:
     """Read milliseconds since 1970, or a time in ISO 8601 with its zone."""
     text = str(given)
     if text.isdecimal():
-        if int(text) > _TIME_MS_MAX:
+        if int(text) > TIME_MS_MAX:
             raise OptionError(f"option {name}: {text} is more milliseconds than the year 9999 has")
         return int(text)
     try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from downrange.errors import MalformedBody, MalformedRecord, WireError
-from downrange.spark.schema import arrow_schema
+from downrange.spark.schema import TIME_MS_MAX, TIME_MS_MIN, arrow_schema
 from downrange.wire.compression import decompress
 from downrange.wire.limits import INT32_MAX, UNPACKED_BODY_BYTES_MAX
 from downrange.wire.properties import PropertyKey
@@ -29,9 +29,6 @@ from downrange.wire.records import Record, decode_record, decode_records, unwrap
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-#: The first and last millisecond that becomes a timestamp: years 1 to 9999.
-TIME_MS_MIN: Final = -62_135_596_800_000
-TIME_MS_MAX: Final = 253_402_300_799_999
 #: Replies that become one batch: more could fill a string column over its 2 GiB.
 _INPUT_BYTES_MAX: Final = 256 * 2**20
 #: Arrow counts the bytes of a binary column in 31 bits.

@@ -19,7 +19,6 @@ too important to be guessed from what was left in a DataFrame.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import (
@@ -34,6 +33,7 @@ from pyspark.sql.types import (
 )
 
 from downrange.errors import OptionError
+from downrange.options.hints import similar_names
 
 if TYPE_CHECKING:
     from downrange.spark.write.write_options import WriteOptions
@@ -149,8 +149,7 @@ def _unknown(name: str, names: list[str]) -> str:
         )
     if name in _KAFKA_NAMES:
         return f"column {name!r} is called {_KAFKA_NAMES[name]} here; rename it with alias"
-    close = get_close_matches(name.lower(), _TYPES, n=1, cutoff=0.6)
-    meant = f"did you mean {close[0]!r}? " if close else ""
+    meant = "".join(f"did you mean {known!r}? " for known in similar_names(name, _TYPES))
     return (
         f"column {name!r} is none that can be written: {', '.join(_TYPES)}; {meant}drop it, or put "
         "it into 'body' or 'properties'"

@@ -19,6 +19,7 @@ from downrange.errors import OptionError
 from downrange.model import Message
 from downrange.spark.write.row_ids import fixed_width
 from downrange.spark.write.row_properties import property_strings
+from downrange.spark.write.write_options import ID_PATTERN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +36,6 @@ _NOTHING: Final = pa.scalar(b"", _BINARY)
 #: Header of an item, and what stands before its properties (wire/records.py).
 _HEADER_BYTES: Final = 20
 _ITEM_BYTES: Final = _HEADER_BYTES + 2
-#: Visible ASCII: anything else breaks in a tool sooner or later.
-_ID_PATTERN: Final = "^[!-~]{1,128}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ def _bodies(rows: Rows, bytes_max: int) -> Any:
 
 def _own_ids(rows: Rows) -> Any:
     column = rows.column("msg_id")
-    is_right = pc.match_substring_regex(column.cast(_BINARY), _ID_PATTERN).fill_null(False)
+    is_right = pc.match_substring_regex(column.cast(_BINARY), ID_PATTERN).fill_null(False)
     rows.reject_first(
         pc.invert(is_right),
         lambda index: (

@@ -25,6 +25,8 @@ WRITE_NAMES: Final = (
     *("topic", "orderBy", "dedup", "inFlight", "maxBatchBytes", "compressOver", "compression"),
     *("producerGroup", "sendTimeoutMs", "maxMessageBytes", "autoCreate"),
 )
+#: Unique ids that a column may hold: visible ASCII, as some tools cannot handle anything else.
+ID_PATTERN: Final = "^[!-~]{1,128}$"
 #: A request must stay below what servers take as one frame, header included.
 _BATCH_BYTES_MAX: Final = 15 * MIB
 
