@@ -43,14 +43,16 @@ test: lint  ## Check format, lint, types, and run all tests; lists skipped tests
 unit: $(READY)  ## Run the unit tests only
 	$(BIN)/python -m pytest tests/unit tests/golden
 
-lint: $(READY)  ## Check format, lint rules, types (mypy and pyright) and the lock
+lint: $(READY)  ## Check format, lint rules, types (mypy and pyright), generated files and the lock
 	$(BIN)/uv lock --check --offline --quiet
+	$(BIN)/python scripts/generate_sync.py --check
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-fix: $(READY)  ## Format, and fix what ruff can fix
+fix: $(READY)  ## Generate the sync classes, format, and fix what ruff can fix
+	$(BIN)/python scripts/generate_sync.py
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 

@@ -96,9 +96,21 @@ from downrange.options import (
 )
 
 if TYPE_CHECKING:
-    from downrange.client.admin import Admin, AsyncAdmin
-    from downrange.client.client import AsyncClient, Client, ClientStats, ProducerStats
-    from downrange.client.consumer import AsyncPullConsumer, PullConsumer
+    from downrange.client._async.admin import AsyncAdmin
+    from downrange.client._async.client import AsyncClient
+    from downrange.client._async.producer import AsyncProducer
+    from downrange.client._async.pull_consumer import AsyncPullConsumer
+    from downrange.client._async.template import AsyncMessageTemplate
+    from downrange.client._async.transaction_producer import (
+        AsyncTransaction,
+        AsyncTransactionProducer,
+    )
+    from downrange.client._sync.admin import Admin
+    from downrange.client._sync.client import Client
+    from downrange.client._sync.producer import Producer
+    from downrange.client._sync.pull_consumer import PullConsumer
+    from downrange.client._sync.template import MessageTemplate
+    from downrange.client._sync.transaction_producer import Transaction, TransactionProducer
     from downrange.client.converters import Converter, Converters
     from downrange.client.flows.admin.clusters import ClusterFacts
     from downrange.client.flows.admin.doctor import Finding
@@ -115,14 +127,7 @@ if TYPE_CHECKING:
     )
     from downrange.client.flows.routing.routes import Route
     from downrange.client.flows.routing.selectors import by_hash, by_random, by_room
-    from downrange.client.producer import AsyncProducer, Producer
-    from downrange.client.template import AsyncMessageTemplate, MessageTemplate
-    from downrange.client.transaction import (
-        AsyncTransaction,
-        AsyncTransactionProducer,
-        Transaction,
-        TransactionProducer,
-    )
+    from downrange.client.stats import ClientStats, ProducerStats
     from downrange.embedded import Cluster
 
 __all__ = [
@@ -245,24 +250,24 @@ __all__ = [
 
 #: Name -> the module that is loaded for it; the same as what type checkers see above.
 _HOMES: Final = {
-    "Admin": "downrange.client.admin",
-    "AsyncAdmin": "downrange.client.admin",
-    "AsyncClient": "downrange.client.client",
-    "Client": "downrange.client.client",
-    "ClientStats": "downrange.client.client",
-    "ProducerStats": "downrange.client.client",
-    "AsyncPullConsumer": "downrange.client.consumer",
-    "PullConsumer": "downrange.client.consumer",
+    "Admin": "downrange.client._sync.admin",
+    "AsyncAdmin": "downrange.client._async.admin",
+    "AsyncClient": "downrange.client._async.client",
+    "Client": "downrange.client._sync.client",
+    "ClientStats": "downrange.client.stats",
+    "ProducerStats": "downrange.client.stats",
+    "AsyncPullConsumer": "downrange.client._async.pull_consumer",
+    "PullConsumer": "downrange.client._sync.pull_consumer",
     "Converter": "downrange.client.converters",
     "Converters": "downrange.client.converters",
-    "AsyncProducer": "downrange.client.producer",
-    "Producer": "downrange.client.producer",
-    "AsyncMessageTemplate": "downrange.client.template",
-    "MessageTemplate": "downrange.client.template",
-    "AsyncTransaction": "downrange.client.transaction",
-    "AsyncTransactionProducer": "downrange.client.transaction",
-    "Transaction": "downrange.client.transaction",
-    "TransactionProducer": "downrange.client.transaction",
+    "AsyncProducer": "downrange.client._async.producer",
+    "Producer": "downrange.client._sync.producer",
+    "AsyncMessageTemplate": "downrange.client._async.template",
+    "MessageTemplate": "downrange.client._sync.template",
+    "AsyncTransaction": "downrange.client._async.transaction_producer",
+    "AsyncTransactionProducer": "downrange.client._async.transaction_producer",
+    "Transaction": "downrange.client._sync.transaction_producer",
+    "TransactionProducer": "downrange.client._sync.transaction_producer",
     "Finding": "downrange.client.flows.admin.doctor",
     "ClusterFacts": "downrange.client.flows.admin.clusters",
     "EndTransactionContext": "downrange.client.flows.hooks",

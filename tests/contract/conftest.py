@@ -13,13 +13,13 @@ sync code; under "async" the objects are the asyncio ones behind a `Blocking`.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import secrets
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import pytest
 
-from downrange.client.producer import Producer
+import downrange
+from downrange import Producer
 from downrange.embedded import Cluster
 from downrange.options import BrokerOptions
 from tests.apache.artifacts import VERSIONS, ApacheUnavailable
@@ -30,7 +30,7 @@ from tests.contract.servers import Server
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from downrange.client.client import Client
+    from downrange import Client
     from tests.apache.cluster import ApacheCluster
     from tests.apache.fixtures import ApacheVersions
 
@@ -78,8 +78,7 @@ class Make:
         if self.kind == "sync":
             made = thing(*args, **settings)
         else:
-            module = importlib.import_module(thing.__module__)
-            twin = getattr(module, f"Async{thing.__name__}")
+            twin = getattr(downrange, f"Async{thing.__name__}")
             inner = twin(
                 *map(unwrapped, args),
                 **{name: unwrapped(value) for name, value in settings.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from downrange.client.client import Client
+from downrange import Client
 from downrange.client.flows.consuming.pull import PullBatch, PullStatus, pull
 from downrange.client.flows.routing.lookup import ask_route, read_queues
 from downrange.client.flows.routing.routes import Route, route_of

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.client.admin import Admin
-from downrange.client.client import Client
-from downrange.client.producer import Producer
+from downrange import Admin, Client, Producer
 from downrange.embedded import Cluster
 from downrange.errors import (
     ClientClosed,

@@ -16,8 +16,7 @@ from tests.contract.blocking import PATIENCE
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from downrange.client.client import ProducerStats
-    from downrange.client.producer import Producer
+    from downrange import Producer, ProducerStats
     from tests.contract.conftest import Embedded, MakeProducer
     from tests.contract.servers import Server
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.client.client import AsyncClient, Client
-from downrange.client.producer import AsyncProducer, Producer
+from downrange import AsyncClient, AsyncProducer, Client, Producer
 from downrange.embedded import Cluster, deliver, drop
 from downrange.errors import (
     ClientClosed,

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.client.admin import Admin
-from downrange.client.client import Client
-from downrange.client.consumer import PullConsumer
-from downrange.client.producer import Producer
+from downrange import Admin, Client, Producer, PullConsumer
 from downrange.embedded import Cluster, cut
 from downrange.errors import (
     ClientClosed,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.client.producer import Producer
+from downrange import Producer
 from downrange.embedded import Cluster, cut, refuse
 from downrange.errors import InvalidMessage, RequestTimedOut, SendFailed
 from downrange.model import Message

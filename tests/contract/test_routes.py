@@ -25,8 +25,8 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from downrange import Producer
     from downrange.client.flows.routing.routes import Route
-    from downrange.client.producer import Producer
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
     from tests.contract.conftest import Embedded, MakeProducer

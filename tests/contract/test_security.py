@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.client.client import Client
-from downrange.client.producer import Producer
+from downrange import Client, Producer
 from downrange.embedded import Cluster
 from downrange.errors import ConnectFailed, NoPermission, SendNotPermitted, TlsFailed
 from downrange.model import Message

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pydantic
 import pytest
 
+from downrange import AsyncMessageTemplate, MessageTemplate, Producer, TransactionProducer
 from downrange.client.flows.routing.selectors import by_hash
-from downrange.client.producer import Producer
-from downrange.client.template import AsyncMessageTemplate, MessageTemplate
-from downrange.client.transaction import TransactionProducer
 from downrange.errors import BatchFailed, OptionError
 from downrange.model import Message, Outcome, QueueId
 from downrange.options import ProducerOptions

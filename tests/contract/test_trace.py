@@ -17,8 +17,7 @@ from downrange.wire.headers import SendRequestV2
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from downrange.client.client import ProducerStats
-    from downrange.client.producer import Producer
+    from downrange import Producer, ProducerStats
     from downrange.server.outputs import Peer
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName

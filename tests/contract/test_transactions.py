@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.client.client import Client
+from downrange import AsyncTransactionProducer, Client, TransactionProducer
 from downrange.client.flows.hooks import EndTransactionContext, Hooks
 from downrange.client.flows.producing.trace_records import EndTransactionTrace, decode_trace
-from downrange.client.transaction import AsyncTransactionProducer, TransactionProducer
 from downrange.embedded import drop
 from downrange.errors import (
     ClientClosed,
@@ -412,7 +411,7 @@ def test_an_end_after_closing_is_logged_and_no_error(
     tx = producer.transaction(Message(embedded.topic(), b"1"))
     with caplog.at_level(logging.WARNING, "downrange.client"), tx:
         producer.close()
-    assert "was not told: the client is closed" in caplog.text
+    assert "was not sent: the client is closed" in caplog.text
 
 
 # ---- of one front end only -----------------------------------------------------------------------

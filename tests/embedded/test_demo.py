@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from downrange import Admin, PullConsumer
 from downrange.cli.app import app
-from downrange.client.admin import Admin
-from downrange.client.consumer import PullConsumer
 from downrange.client.flows.producing.trace_records import (
     PubTrace,
     SubAfterTrace,

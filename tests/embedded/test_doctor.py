@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from downrange.client.client import AsyncClient, Client
-from downrange.client.producer import Producer
+from downrange import AsyncClient, Client, Producer
 from downrange.embedded import Cluster
 from downrange.errors import CheckFailed
 from downrange.model import Message

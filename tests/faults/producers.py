@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from downrange.client.producer import AsyncProducer, Producer
+from downrange import AsyncProducer, Producer
 from downrange.errors import RocketMQError
 from downrange.model import Message
 from tests.contract.blocking import Blocking, LoopThread

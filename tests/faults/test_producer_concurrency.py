@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
-from downrange.client.producer import AsyncProducer, Producer
+from downrange import AsyncProducer, Producer
 from downrange.embedded import Cluster
 from downrange.model import Message
 from downrange.options import AutoBatch, ClientOptions, ProducerOptions

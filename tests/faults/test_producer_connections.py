@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
-from downrange.client.producer import AsyncProducer
+from downrange import AsyncProducer
 from downrange.embedded import Cluster
 from downrange.errors import CallTimeout, ConnectionLost, SendFailed, SendTimedOut
 from downrange.model import Message
@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from downrange.client.producer import Producer
+    from downrange import Producer
 
 #: A call may end so much later than its deadline on a busy machine.
 SLACK = 0.5

@@ -27,7 +27,7 @@ def _message() -> Message:
 @contextmanager
 def _threaded() -> Generator[Producer]:
     with (
-        patch("downrange.client.client.Dialer", AnsweringDialer),
+        patch("downrange.client._sync.client.Dialer", AnsweringDialer),
         Producer(NAME_SERVER, group="guards") as producer,
     ):
         yield producer
@@ -37,7 +37,10 @@ def _threaded() -> Generator[Producer]:
 def _asynchronous(
     options: ProducerOptions | None = None,
 ) -> Generator[tuple[asyncio.Runner, AsyncProducer]]:
-    with patch("downrange.client.client.Dialer", AnsweringDialer), asyncio.Runner() as runner:
+    with (
+        patch("downrange.client._async.client.Dialer", AnsweringDialer),
+        asyncio.Runner() as runner,
+    ):
 
         async def producer() -> AsyncProducer:
             return await AsyncProducer(NAME_SERVER, group="guards", options=options).start()

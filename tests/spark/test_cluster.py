@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange import Producer
 from downrange.client.flows.admin.topics import topic_stats
-from downrange.client.producer import Producer
 from downrange.model import Message
 from downrange.spark import drop_duplicates
 from tests.spark.standalone import Job, StandaloneCluster

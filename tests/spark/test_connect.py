@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from downrange.client.producer import Producer
+from downrange import Producer
 from downrange.embedded import Cluster
 from downrange.model import Message
 from tests.apache.processes import ChildProcess

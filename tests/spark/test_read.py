@@ -9,8 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from downrange.client.admin import Admin
-from downrange.client.producer import Producer
+from downrange import Admin, Producer
 from downrange.model import Message, QueueId
 from downrange.options import ProducerOptions
 

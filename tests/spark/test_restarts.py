@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from downrange.client.producer import Producer
+from downrange import Producer
 from downrange.embedded import Cluster, deliver
 from downrange.model import Message, QueueId
 from downrange.wire.codes import RequestCode

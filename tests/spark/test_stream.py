@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from downrange.client.admin import Admin
-from downrange.client.producer import Producer
+from downrange import Admin, Producer
 from downrange.embedded import Cluster
 from downrange.model import Message, QueueId
 from downrange.spark import LagListener

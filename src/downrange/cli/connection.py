@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-    from downrange.client.admin import Admin
-    from downrange.client.client import Client
+    from downrange import Admin, Client
 
     P = ParamSpec("P")
 
@@ -155,7 +154,7 @@ class Connection:
         Raises:
             OptionError: An option is invalid.
         """
-        from downrange.client.client import Client  # slow, and not needed for help
+        from downrange import Client  # slow, and not needed for help
         from downrange.options import ClientOptions
 
         options = self.options
@@ -177,7 +176,7 @@ class Connection:
         Raises:
             RocketMQError: No name server can be reached.
         """
-        from downrange.client.admin import Admin
+        from downrange import Admin
 
         with self.client() as client, Admin(client) as admin:
             yield admin

@@ -19,7 +19,7 @@ from downrange.wire.system_names import TOOLS_GROUP
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from downrange.client.consumer import PullConsumer
+    from downrange import PullConsumer
     from downrange.client.flows.consuming.offsets import Start
     from downrange.client.flows.consuming.pull import PullBatch
     from downrange.model import QueueId, QueueOffset, ReceivedMessage
@@ -99,7 +99,7 @@ def tail(
 
     Messages of one queue are printed in order, different queues in order of arrival.
     """
-    from downrange.client.consumer import PullConsumer
+    from downrange import PullConsumer
 
     begin = parse_start(start, datetime.now(UTC))
     if commit and group == TOOLS_GROUP:
@@ -124,7 +124,7 @@ def tail(
 
 def _queue_ends(consumer: PullConsumer) -> dict[QueueId, QueueOffset]:
     """Return the current end of each queue."""
-    from downrange.client.admin import Admin
+    from downrange import Admin
 
     with Admin(consumer.client) as admin:
         return {queue: admin.max_offset(queue) for queue in consumer.queues()}

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
     from pathlib import Path
 
+    from downrange import Producer
     from downrange.cli.message_input import MessageDefaults
-    from downrange.client.producer import Producer
 
 #: Producer group of the command.
 GROUP: Final = "downrange-command"
@@ -181,7 +181,7 @@ def _single_body(body: str | None, file: Path | None) -> bytes:
 
 @contextmanager
 def _producer(connection: Connection) -> Generator[Producer]:
-    from downrange.client.producer import Producer
+    from downrange import Producer
     from downrange.options import ProducerOptions
 
     options = ProducerOptions(timeout=connection.timeout)

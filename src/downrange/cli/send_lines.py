@@ -17,9 +17,9 @@ from downrange.errors import BatchFailed, OptionError, RocketMQError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from downrange import Producer
     from downrange.cli.message_input import InputLine
     from downrange.cli.send_progress import OnProgress, RateLimit
-    from downrange.client.producer import Producer
     from downrange.model import Message, SendReceipt
 
 

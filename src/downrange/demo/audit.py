@@ -16,8 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from downrange.client.admin import Admin
-from downrange.client.consumer import PullConsumer
+from downrange import Admin, PullConsumer
 from downrange.demo.workload import CLIENT
 from downrange.errors import CallTimeout, RocketMQError
 from downrange.wire.system_names import TOOLS_GROUP

@@ -16,14 +16,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from downrange.client.consumer import PullConsumer
+from downrange import Producer, PullConsumer
 from downrange.client.flows.producing.trace_records import (
     SubAfterTrace,
     SubBeforeTrace,
     encode_contexts,
     index_keys,
 )
-from downrange.client.producer import Producer
 from downrange.demo.workload import CLIENT
 from downrange.errors import RocketMQError
 from downrange.model import Message

@@ -22,9 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from downrange.client.admin import Admin
-from downrange.client.producer import AsyncProducer, Producer
-from downrange.client.transaction import TransactionProducer
+from downrange import Admin, AsyncProducer, Producer, TransactionProducer
 from downrange.errors import BatchFailed, RocketMQError, ServerError
 from downrange.model import Message, Outcome
 from downrange.options import AutoBatch, ClientOptions, FaultTolerance, ProducerOptions, Trace

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from downrange.client.client import Client
+    from downrange import Client
 
 #: What stands for the topic that a message was read from.
 TOPIC_MARK: Final = "{topic}"
@@ -186,7 +186,7 @@ def find_queues(
 
 def client_of(cluster: ClusterOptions) -> Client:
     """Return a client of a cluster, not started."""
-    from downrange.client.client import Client
+    from downrange import Client
 
     return Client(
         cluster.name_server,
@@ -197,7 +197,7 @@ def client_of(cluster: ClusterOptions) -> Client:
 
 
 def _writable(client: Client, topic: str) -> dict[str, int]:
-    from downrange.client.admin import Admin
+    from downrange import Admin
 
     with Admin(client) as admin:
         route = admin.topic_route(topic)
@@ -210,7 +210,7 @@ def _writable(client: Client, topic: str) -> dict[str, int]:
 
 
 def _create(client: Client, topic: str, queues: int) -> None:
-    from downrange.client.admin import Admin
+    from downrange import Admin
 
     with Admin(client) as admin:
         admin.create_topic(topic, queues=queues)

@@ -11,7 +11,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-from downrange.client.client import Client
+from downrange import Client
 from downrange.memory import keep_freed_memory
 from downrange.options import ClientOptions
 

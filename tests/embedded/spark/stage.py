@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from downrange.client.admin import Admin
+from downrange import Admin, Producer
 from downrange.client.flows.consuming.offsets import max_offset
-from downrange.client.producer import Producer
 from downrange.embedded import Cluster
 from downrange.errors import RocketMQError
 from downrange.model import Message, QueueId

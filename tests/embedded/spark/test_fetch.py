@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.client.producer import Producer
+from downrange import Producer
 from downrange.embedded import Cluster, cut, drop, handle_then_cut, refuse
 from downrange.errors import RocketMQError, RouteNotFound
 from downrange.model import Message, QueueId

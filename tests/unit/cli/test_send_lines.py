@@ -15,7 +15,7 @@ from downrange.model import BatchReceipt, Message, QueueId, QueueOffset, SendRec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from downrange.client.producer import Producer
+    from downrange import Producer
 
 
 def _receipt(count: int = 1) -> SendReceipt:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from downrange.client.producer import AsyncProducer, Producer
-from downrange.client.template import AsyncMessageTemplate, MessageTemplate
+from downrange import AsyncMessageTemplate, AsyncProducer, MessageTemplate, Producer
 from downrange.errors import MalformedBody, OptionError
 from downrange.model import LogOffset, QueueId, QueueOffset, ReceivedMessage
 
@@ -106,7 +105,7 @@ def test_template_refuses_the_other_kind_of_producer() -> None:
     with pytest.raises(OptionError, match=r"MessageTemplate needs a Producer, not <AsyncProducer"):
         MessageTemplate(other)
     this: Any = PRODUCER
-    with pytest.raises(OptionError, match=r"AsyncMessageTemplate needs a AsyncProducer"):
+    with pytest.raises(OptionError, match=r"AsyncMessageTemplate needs an AsyncProducer"):
         AsyncMessageTemplate(this)
 
 

@@ -12,7 +12,9 @@ from downrange.busy_poll import BusyPoll
 from downrange.client.drivers.aio_connection import Connection
 from downrange.client.drivers.deadlines import Deadlines
 from downrange.client.drivers.flow_task import Awaited, Running, Sharing
-from downrange.errors import ClientClosed, RocketMQError
+from downrange.client.drivers.fork_guard import ForkGuard
+from downrange.client.flows.routing.queue_picker import RoundRobin
+from downrange.errors import ClientClosed, ForkedClient, RocketMQError
 from downrange.memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -38,10 +40,12 @@ class AioDriver:
         dialer: Makes connections.
         lock: Held while a flow takes a step; a lock of its own unless other threads step, too.
         pool: Runs functions of the user's that may block.
-        busy_poll: Replies that follow each other within so many seconds keep the loop awake; not
-            for a loop in the background, which would take the interpreter from the user's threads.
+        busy_poll: Replies that follow each other within so many seconds keep the loop awake; the
+            client's option unless given. 0 for a loop in the background, which would take the
+            interpreter from the user's threads.
 
     Attributes:
+        lane: The round robin of all flows that run here.
         late_replies: Replies that nobody waited for any more, of connections that have ended.
     """
 
@@ -52,7 +56,7 @@ class AioDriver:
         *,
         lock: threading.Lock | None = None,
         pool: ThreadPoolExecutor | None = None,
-        busy_poll: float = 0.0,
+        busy_poll: float | None = None,
     ) -> None:
         self.core = core
         self.clock = core.clock
@@ -60,6 +64,8 @@ class AioDriver:
         self.lock = lock or threading.Lock()
         self.pool = pool
         self.loop = asyncio.get_running_loop()
+        if busy_poll is None:
+            busy_poll = core.options.busy_poll
         self.busy_poll = BusyPoll(self.loop, busy_poll) if busy_poll > 0 else None
         self.deadlines = Deadlines(self.loop, self.clock)
         self.late_replies = 0
@@ -69,8 +75,21 @@ class AioDriver:
         self._background: set[Running] = set()
         self._woken: list[Waiting] = []
         self._is_closed = False
+        self._fork_guard = ForkGuard()
+        self._tidying: asyncio.TimerHandle | None = None
+        self.round_robin = RoundRobin()
+
+    # ---- life cycle --------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to close idle connections."""
         keep_freed_memory()
-        self._tidying = self.loop.call_later(core.options.idle_timeout / 4, self._tidy)
+        self._tidying = self.loop.call_later(self.core.options.idle_timeout / 4, self._tidy)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child of the process in which the driver was made."""
+        return self._fork_guard.is_forked
 
     # ---- flows -------------------------------------------------------------------------------
 
@@ -80,11 +99,11 @@ class AioDriver:
         Raises:
             BaseException: What the flow raises.
         """
+        if self._is_closed or self._fork_guard.is_forked:
+            flow.close()
+            raise self._unusable()
         future: asyncio.Future[ResultT] = self.loop.create_future()
         running = Awaited(self, flow, future=future)
-        if self._is_closed:
-            flow.close()
-            raise ClientClosed("the client")
         running.resume()
         try:
             return await future
@@ -92,7 +111,9 @@ class AioDriver:
             running.cancel()
             raise
 
-    def start(self, flow: Flow[Any], done: Callable[[Any, BaseException | None], None]) -> Running:
+    def start_flow(
+        self, flow: Flow[Any], done: Callable[[Any, BaseException | None], None]
+    ) -> Running:
         """Start a flow; `done` is called at its end with the result, or with None and the error."""
         running = Running(self, flow, done)
         self.begin(running)
@@ -115,6 +136,8 @@ class AioDriver:
             elif error is not None:
                 _log.error("a background flow ended", exc_info=error)
 
+        if self._fork_guard.is_forked:
+            raise self._unusable()
         running = Running(self, flow, done)
         self._background.add(running)
         running.resume()
@@ -135,6 +158,17 @@ class AioDriver:
         else:
             sharing.waiters.append(waiter)
         return partial(sharing.waiters.remove, waiter)
+
+    def step(self, function: Callable[[], ResultT]) -> ResultT:
+        """Call a short function of the core as one step, while no flow takes one.
+
+        Raises:
+            ClientClosed, ForkedClient: The driver cannot be used any more.
+        """
+        if self._is_closed or self._fork_guard.is_forked:
+            raise self._unusable()
+        with self.lock:
+            return function()
 
     def wake(self, waiting: Waiting) -> None:
         """Let a flow go on in the next turn, together with others that are woken until then.
@@ -181,6 +215,10 @@ class AioDriver:
         with self.lock:
             self.core.on_disconnect(connection.address)
 
+    def connections(self) -> dict[str, int]:
+        """Return the number of connections to each server, which is one; from any thread."""
+        return dict.fromkeys(self.addresses(), 1)
+
     def addresses(self) -> dict[str, int]:
         """Return the servers that connections stand to, and how many requests wait at each.
 
@@ -208,9 +246,15 @@ class AioDriver:
                 connection.close("it was not used")
 
     async def close(self) -> None:
-        """End all connections and everything in the background."""
+        """End all connections and everything in the background; may be called again.
+
+        In a forked child it does nothing: the connections are the parent's.
+        """
+        if self.is_forked:
+            return
         self._is_closed = True
-        self._tidying.cancel()
+        if self._tidying is not None:
+            self._tidying.cancel()
         self.deadlines.close()
         for running in list(self._background):
             running.cancel()
@@ -231,5 +275,8 @@ class AioDriver:
 
     def abandon(self) -> None:
         """Close when the loop comes to it, from whichever thread: nobody is left who could wait."""
-        if not self.loop.is_closed():
+        if not self.is_forked and not self.loop.is_closed():
             self.call_soon(lambda: self.loop.create_task(self.close()))
+
+    def _unusable(self) -> ClientClosed | ForkedClient:
+        return ForkedClient("the client") if self.is_forked else ClientClosed("the client")

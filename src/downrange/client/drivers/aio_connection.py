@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
                 self._write(self._link.reply(request, reply))
 
         driver = self._driver
-        driver.start(driver.core.answer(self.address, request), done)
+        driver.start_flow(driver.core.answer(self.address, request), done)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail those who wait."""

@@ -1,7 +1,7 @@
-"""Whether this process was forked from the one in which something began.
+"""Detection of a fork: whether this is still the process in which an object was made.
 
-Asking the system for the process id costs as much as a tenth of a send, so a fork is noticed when
-it happens: in the child, every place that was remembered is left.
+`os.getpid` costs a tenth of a send. So the check is an attribute, which a hook of `os.fork` sets in
+the child for all guards that exist.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from typing import Final
 from weakref import WeakSet
 
 
-class Birthplace:
-    """The process in which this was made.
+class ForkGuard:
+    """Remembers the process in which it was made.
 
     Attributes:
-        is_left: Whether this is another process by now.
+        is_forked: Whether this is a child of that process.
     """
 
-    __slots__ = ("__weakref__", "is_left")
+    __slots__ = ("__weakref__", "is_forked")
 
     def __init__(self) -> None:
-        self.is_left = False
-        _PLACES.add(self)
+        self.is_forked = False
+        _GUARDS.add(self)
 
 
-_PLACES: Final[WeakSet[Birthplace]] = WeakSet()
+_GUARDS: Final[WeakSet[ForkGuard]] = WeakSet()
 
 
-def _leave_all() -> None:
-    for place in _PLACES:
-        place.is_left = True
+def _mark_all() -> None:
+    for guard in _GUARDS:
+        guard.is_forked = True
 
 
-os.register_at_fork(after_in_child=_leave_all)
+os.register_at_fork(after_in_child=_mark_all)

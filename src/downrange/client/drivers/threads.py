@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.blocking import BlockingConnections, NoneFree
-from downrange.client.drivers.fork_guard import Birthplace
+from downrange.client.drivers.fork_guard import ForkGuard
 from downrange.client.drivers.handing import HandedCall
 from downrange.client.drivers.submitting import CallbackFuture, Submission
 from downrange.client.flows.effects import Call, Effect, Flow, Gather, Once, Pause, UserCall, Wait
@@ -54,7 +54,7 @@ class ThreadDriver:
         self._dialer = dialer
         self._connections = BlockingConnections(dialer, core.options, core.clock)
         self._round_robins = threading.local()
-        self._birthplace = Birthplace()
+        self._fork_guard = ForkGuard()
         self._inbox: deque[Callable[[], None]] = deque()
         self.submissions: set[Submission] = set()
         self._is_woken = False
@@ -83,7 +83,10 @@ class ThreadDriver:
         self._loop = loop
 
         async def begin() -> None:
-            self._engine = AioDriver(self.core, self._dialer, lock=self._lock, pool=self._pool)
+            self._engine = AioDriver(
+                self.core, self._dialer, lock=self._lock, pool=self._pool, busy_poll=0.0
+            )
+            await self._engine.start()
             self._tidy_later(loop)
 
         try:
@@ -119,6 +122,10 @@ class ThreadDriver:
             self._thread.join(_STOP_TIMEOUT)
         self._pool.shutdown(wait=False)
 
+    def abandon(self) -> None:
+        """Close a driver whose client was not closed; called from a finalizer."""
+        self.close()
+
     def _fail_submitted(self) -> None:
         """End what waits for something that will not come any more."""
         self._take()
@@ -128,7 +135,7 @@ class ThreadDriver:
     @property
     def is_forked(self) -> bool:
         """Whether this is another process than the one that started it."""
-        return self._birthplace.is_left
+        return self._fork_guard.is_forked
 
     # ---- flows -------------------------------------------------------------------------------
 
@@ -192,7 +199,12 @@ class ThreadDriver:
         self.on_engine(lambda: self.engine.spawn(flow))
 
     def step(self, function: Callable[[], ResultT]) -> ResultT:
-        """Call a short function of the core while no flow takes a step."""
+        """Call a short function of the core as one step, while no flow takes one.
+
+        Raises:
+            ClientClosed, ForkedClient: The driver cannot be used any more.
+        """
+        self._check()
         with self._lock:
             return function()
 
@@ -324,7 +336,7 @@ class ThreadDriver:
             inbox.popleft()()
 
     def _check(self) -> None:
-        if self._birthplace.is_left:
+        if self._fork_guard.is_forked:
             raise ForkedClient("the client")
         if self._is_closed:
             raise ClientClosed("the client")

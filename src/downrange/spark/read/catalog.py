@@ -31,7 +31,7 @@ from downrange.spark.read.offsets import EARLIEST, LATEST
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from downrange.client.client import Client
+    from downrange import Client
     from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId
     from downrange.spark.read.read_options import Bound, Edge, ReadOptions

@@ -13,11 +13,11 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from downrange import Producer
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.bulk import send_until
 from downrange.client.flows.producing.producer_core import ProducerCore, producers_of
 from downrange.client.flows.routing.queue_picker import RoundRobin
-from downrange.client.producer import Producer
 from downrange.errors import CallTimeout, ClientClosed
 from downrange.model import QueueId, SendReceipt, SendStatus
 from downrange.options import FaultTolerance, ProducerOptions
@@ -26,7 +26,7 @@ from downrange.spark.connection import client_for
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from downrange.client.client import Client
+    from downrange import Client
     from downrange.client.flows.effects import Flow
     from downrange.spark.write.requests import WriteRequest
     from downrange.spark.write.write_options import WriteOptions

@@ -167,8 +167,8 @@ async def aio_driver(
 ) -> AsyncGenerator[AioDriver]:
     """Return a driver on the running loop; afterwards everything is closed."""
     dialer = dialer or FakeDialer()
-    core = real_core(options)
-    driver = AioDriver(core, dialer, busy_poll=core.options.busy_poll)
+    driver = AioDriver(real_core(options), dialer)
+    await driver.start()
     try:
         yield driver
     finally:

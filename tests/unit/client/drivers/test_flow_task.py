@@ -257,9 +257,9 @@ def test_who_wakes_first_may_give_up_others_who_share() -> None:
             def ends(result: Any, _: Any) -> None:
                 results.append(result)
 
-            driver.start(one(Once("key", shared)), first_ends)
-            second = driver.start(one(Once("key", shared)), ends)
-            driver.start(one(Once("key", shared)), ends)
+            driver.start_flow(one(Once("key", shared)), first_ends)
+            second = driver.start_flow(one(Once("key", shared)), ends)
+            driver.start_flow(one(Once("key", shared)), ends)
             await asyncio.sleep(0.02)
             return results
 
@@ -351,7 +351,7 @@ def test_a_flow_that_was_given_up_is_done_with_whatever_still_comes() -> None:
     async def main() -> list[Any]:
         async with aio_driver() as driver:
             ends: list[Any] = []
-            running = driver.start(one(Pause(PATIENCE)), lambda *end: ends.append(end))
+            running = driver.start_flow(one(Pause(PATIENCE)), lambda *end: ends.append(end))
             running.cancel()
             running.cancel()
             running.resume(7)

@@ -439,13 +439,13 @@ def test_a_forked_driver_refuses_and_closes_without_a_hang() -> None:
     with thread_driver() as driver:
         driver.run(asking(driver))
 
-        driver._birthplace.is_left = True
+        driver._fork_guard.is_forked = True
         for use in (driver.run, driver.submit, driver.spawn):
             with pytest.raises(ForkedClient):
                 use(asking(driver))
         driver._connections._lock.acquire()  # a thread that did not come along has it
         driver.close()
-        driver._birthplace.is_left = driver._is_closed = False
+        driver._fork_guard.is_forked = driver._is_closed = False
 
 
 # ---- what it knows -------------------------------------------------------------------------------

@@ -1,22 +1,29 @@
+# Generated from client/_async/client_user.py by scripts/generate_sync.py; do not edit.
 """What producers, consumers and admins have in common: the client that they use."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self
 
-from downrange.client.client import AsyncClient, Client, Servers, State, cannot_pickle
-from downrange.errors import ClientClosed, NoNameServer, NotStarted, OptionError
+from downrange.client._sync.client import Client
+from downrange.client.client_base import (
+    CLOSE_TIMEOUT,
+    ClientBase,
+    cannot_pickle,
+    servers_from_env,
+)
+from downrange.errors import ClientClosed, NotStarted, OptionError
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
+    from downrange.client.client_base import Servers, State
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.hooks import Hooks
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 
-ClientT = TypeVar("ClientT", Client, AsyncClient)
 
-
-class ClientUser(Generic[ClientT]):
+class ClientUser:
     """Uses a client: the one it is given, or one of its own, which it starts and closes.
 
     Args:
@@ -31,11 +38,9 @@ class ClientUser(Generic[ClientT]):
         OptionError: Settings of a client are given beside a client, or it is of the wrong kind.
     """
 
-    _client_class: type[ClientT]
-
     def __init__(
         self,
-        servers: ClientT | Servers | None = None,
+        servers: Client | Servers | None = None,
         *,
         client_options: ClientOptions | None = None,
         credentials: Credentials | None = None,
@@ -44,10 +49,12 @@ class ClientUser(Generic[ClientT]):
         hooks: Hooks | None = None,
     ) -> None:
         self._state: State = "new"
-        self._owns_client = not isinstance(servers, Client | AsyncClient)
-        if self._owns_client:
-            self._client: ClientT = self._client_class(
-                cast("Servers | None", servers),
+        self._owns_client = not isinstance(servers, Client)
+        if not isinstance(servers, Client):
+            if isinstance(servers, ClientBase):
+                raise OptionError(f"{type(self).__name__} needs a Client, not {servers!r}")
+            self._client = Client(
+                servers,
                 options=client_options,
                 credentials=credentials,
                 tls=tls,
@@ -55,10 +62,6 @@ class ClientUser(Generic[ClientT]):
                 hooks=hooks,
             )
             return
-        if not isinstance(servers, self._client_class):
-            raise OptionError(
-                f"{type(self).__name__} needs a {self._client_class.__name__}, not {servers!r}"
-            )
         given = {
             "client_options": client_options,
             "credentials": credentials,
@@ -78,13 +81,46 @@ class ClientUser(Generic[ClientT]):
         Raises:
             NoNameServer: It is not set.
         """
-        servers = os.environ.get("NAMESRV_ADDR")
-        if not servers:
-            raise NoNameServer("the environment variable NAMESRV_ADDR is not set")
-        return cls(servers, **settings)
+        return cls(servers_from_env(), **settings)
+
+    def start(self) -> Self:
+        """Start it, and its own client; does nothing while it is running.
+
+        Raises:
+            ConnectFailed: No name server can be reached.
+            ClientClosed: It was closed.
+        """
+        if self._state == "closed":
+            raise ClientClosed(repr(self))
+        self._client.start()
+        self._state = "running"
+        return self
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Close it, and its own client; may be called again.
+
+        Args:
+            timeout: How long its own client may take.
+        """
+        self._state = "closed"
+        if self._owns_client:
+            self._client.close(timeout)
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
 
     @property
-    def client(self) -> ClientT:
+    def client(self) -> Client:
         """The client that it uses: the one it was given, or its own."""
         return self._client
 

@@ -1,0 +1,191 @@
+"""`AsyncClient`: connections, routes and timers, shared by producers and consumers.
+
+    async with AsyncClient("127.0.0.1:9876") as client:
+        producer = AsyncProducer(client, group="shop")
+
+A producer that is given an address makes a client of its own. Nothing starts before `start` or
+`async with`; nothing is left running after `close`.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from downrange.client.client_base import CLOSE_TIMEOUT, ClientBase, addresses_of
+from downrange.client.drivers.aio import AioDriver
+from downrange.client.drivers.dialer import Dialer
+from downrange.client.flows.producing.producer_core import producers_of
+from downrange.client.stats import ClientStats, client_stats
+from downrange.errors import ClientClosed, ForkedClient, NoNameServer, NotStarted, RocketMQError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    # sync: from concurrent.futures import Future
+    from types import TracebackType
+
+    from downrange.client.client_base import Servers
+    from downrange.client.flows.effects import Flow
+    from downrange.client.flows.routing.queue_picker import RoundRobin
+
+_log = logging.getLogger("downrange.client")
+ResultT = TypeVar("ResultT")
+
+
+class AsyncClient(ClientBase):
+    """Connections, routes, broker health and timers, shared by producers and consumers.
+
+    Args:
+        name_servers: "host:port", several separated by ";", or a list. Without any, they are
+            fetched from `options.discovery_url`.
+        options: Timeouts, intervals and limits.
+        credentials: Keys to sign requests with.
+        tls: TLS settings; plain text without.
+        proxy: A proxy for all connections.
+        hooks: Functions called around every request.
+
+    Raises:
+        OptionError: An address is not host:port, or a file of `tls` cannot be used.
+
+    Example:
+        ```python
+        async with AsyncClient("127.0.0.1:9876") as client:
+            async with AsyncProducer(client, group="shop") as producer:
+                await producer.send(Message("orders", b"1"))
+        ```
+    """
+
+    _driver: AioDriver | None = None
+
+    # ---- life cycle --------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Start the client; does nothing while it is running.
+
+        Raises:
+            ConnectFailed: No name server can be reached, unless `connect_on_start` is off.
+            ClientClosed: The client was closed.
+        """
+        if self._state == "closed":
+            raise ClientClosed("the client")
+        if self._state == "running":
+            self._check_fork()
+            return self
+        core = self._make_core()
+        driver = AioDriver(core, Dialer(self._tls, self._proxy, self._options.connect_timeout))
+        await driver.start()
+        try:
+            await driver.run(self._connect(core))
+        except BaseException:
+            await driver.close()
+            raise
+        self._core, self._driver, self._state = core, driver, "running"
+        for flow in self._background(core):
+            driver.spawn(flow)
+        return self
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Close open producers, then all connections and timers; may be called again.
+
+        Args:
+            timeout: How long the producers may take to send what they have accepted.
+        """
+        driver, core = self._driver, self._core
+        was_running, self._state = self._state == "running", "closed"
+        if was_running and driver is not None and core is not None:
+            if not driver.is_forked:
+                deadline = core.clock.now() + timeout
+                for producer in producers_of(core).values():
+                    try:
+                        leave = producer.exit(deadline)
+                        await driver.run(leave)  # sync: driver.run_last(leave)
+                    except RocketMQError as error:
+                        _log.warning("while closing: %s", error)
+            await driver.close()
+
+    async def __aenter__(self) -> Self:
+        """Start the client."""
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the client."""
+        await self.close()
+
+    def __del__(self) -> None:
+        driver = self._driver
+        if self._state == "running" and driver is not None:
+            is_forked, text = driver.is_forked, f"{self!r} was not closed"
+            self._state = "closed"
+            driver.abandon()
+            if not is_forked:  # last: where warnings are errors, nothing after this line runs
+                warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+
+    # ---- state -------------------------------------------------------------------------------
+
+    def stats(self) -> ClientStats:
+        """Return a snapshot: connections, timers, routes, counters of the producers."""
+        driver, core = self._running_driver(), self.core
+        self._check_fork()
+        connections, late = driver.connections(), driver.late_count()
+        return driver.step(lambda: client_stats(core, connections, late))
+
+    def set_name_servers(self, name_servers: Servers) -> None:
+        """Replace the name servers of a running client.
+
+        Raises:
+            OptionError: An address is not host:port.
+            NoNameServer: The list is empty.
+        """
+        addresses = addresses_of(name_servers)
+        if not addresses:
+            raise NoNameServer("no address is left; give at least one")
+        self._addresses = addresses
+        core = self.core
+        self._running_driver().step(lambda: core.name_servers.replace(addresses))
+
+    # ---- for producers, consumers and connectors ---------------------------------------------
+
+    def run(self, flow: Flow[ResultT]) -> Coroutine[Any, Any, ResultT]:
+        """Run a flow on this event loop."""
+        return self._running_driver().run(flow)
+
+    # sync: def run_last(self, flow: Flow[ResultT]) -> ResultT:
+    # sync:     """Run a flow that begins after all submitted flows have begun."""
+    # sync:     return self._running_driver().run_last(flow)
+    # sync:
+    # sync: def submit(self, flow: Flow[ResultT]) -> Future[ResultT]:
+    # sync:     """Run a flow in the background; return the future of its result."""
+    # sync:     return self._running_driver().submit(flow)
+    # sync:
+    def spawn(self, flow: Flow[None]) -> None:
+        """Run a flow in the background until it ends or the client is closed."""
+        self._running_driver().spawn(flow)
+
+    def step(self, function: Callable[[], ResultT]) -> ResultT:
+        """Call a short function of the core as one step, while no flow takes one."""
+        return self._running_driver().step(function)
+
+    @property
+    def round_robin(self) -> RoundRobin:
+        """The round robin of this event loop."""
+        driver = self._driver
+        if driver is None:
+            raise NotStarted("the client")
+        return driver.round_robin
+
+    def _running_driver(self) -> AioDriver:
+        driver = self._driver
+        if self._state != "running" or driver is None:
+            raise self._not_running()
+        return driver
+
+    def _check_fork(self) -> None:
+        if self._driver is not None and self._driver.is_forked:
+            raise ForkedClient("the client")

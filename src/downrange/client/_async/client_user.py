@@ -1,0 +1,146 @@
+"""What producers, consumers and admins have in common: the client that they use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from downrange.client._async.client import AsyncClient
+from downrange.client.client_base import (
+    CLOSE_TIMEOUT,
+    ClientBase,
+    cannot_pickle,
+    servers_from_env,
+)
+from downrange.errors import ClientClosed, NotStarted, OptionError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from downrange.client.client_base import Servers, State
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.hooks import Hooks
+    from downrange.options import TLS, ClientOptions, Credentials, Proxy
+
+
+class AsyncClientUser:
+    """Uses a client: the one it is given, or one of its own, which it starts and closes.
+
+    Args:
+        servers: Name servers, "host:port" separated by ";" or a list; or a client to share.
+        client_options: How its own client behaves.
+        credentials: What its own client signs with.
+        tls: How its own client speaks TLS.
+        proxy: What its own client connects through.
+        hooks: What its own client calls around every request.
+
+    Raises:
+        OptionError: Settings of a client are given beside a client, or it is of the wrong kind.
+    """
+
+    def __init__(
+        self,
+        servers: AsyncClient | Servers | None = None,
+        *,
+        client_options: ClientOptions | None = None,
+        credentials: Credentials | None = None,
+        tls: TLS | None = None,
+        proxy: Proxy | None = None,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self._state: State = "new"
+        self._owns_client = not isinstance(servers, AsyncClient)
+        if not isinstance(servers, AsyncClient):
+            if isinstance(servers, ClientBase):
+                raise OptionError(f"{type(self).__name__} needs an AsyncClient, not {servers!r}")
+            self._client = AsyncClient(
+                servers,
+                options=client_options,
+                credentials=credentials,
+                tls=tls,
+                proxy=proxy,
+                hooks=hooks,
+            )
+            return
+        given = {
+            "client_options": client_options,
+            "credentials": credentials,
+            "tls": tls,
+            "proxy": proxy,
+        }
+        if hooks is not None and (hooks.before_call or hooks.after_call):
+            raise OptionError("before_call and after_call: give these hooks to the client")
+        if named := [name for name, value in given.items() if value is not None]:
+            raise OptionError(f"{', '.join(named)}: give it to the client, which has its own")
+        self._client = servers
+
+    @classmethod
+    def from_env(cls, **settings: Any) -> Self:
+        """Make one with the name servers of the environment variable NAMESRV_ADDR.
+
+        Raises:
+            NoNameServer: It is not set.
+        """
+        return cls(servers_from_env(), **settings)
+
+    async def start(self) -> Self:
+        """Start it, and its own client; does nothing while it is running.
+
+        Raises:
+            ConnectFailed: No name server can be reached.
+            ClientClosed: It was closed.
+        """
+        if self._state == "closed":
+            raise ClientClosed(repr(self))
+        await self._client.start()
+        self._state = "running"
+        return self
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Close it, and its own client; may be called again.
+
+        Args:
+            timeout: How long its own client may take.
+        """
+        self._state = "closed"
+        if self._owns_client:
+            await self._client.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    @property
+    def client(self) -> AsyncClient:
+        """The client that it uses: the one it was given, or its own."""
+        return self._client
+
+    @property
+    def state(self) -> State:
+        """Whether it is new, running or closed."""
+        return self._state
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._state}>"
+
+    def __getstate__(self) -> object:
+        raise cannot_pickle(self)
+
+    def _client_core(self) -> ClientCore:
+        """Return the client's core; only while this is running."""
+        if self._state == "running":
+            return self._client.core
+        raise ClientClosed(repr(self)) if self._state == "closed" else NotStarted(repr(self))
+
+    def _deadline(self, timeout: float | None) -> tuple[ClientCore, float]:
+        """Return the client's core, and when a call that starts now is to be given up."""
+        core = self._client_core()
+        return core, core.clock.now() + (core.options.call_timeout if timeout is None else timeout)

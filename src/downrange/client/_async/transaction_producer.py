@@ -1,0 +1,207 @@
+"""`AsyncTransactionProducer`: messages that consumers see only if local work succeeds.
+
+    async with AsyncTransactionProducer("127.0.0.1:9876", group="pay", check=look_up) as producer:
+        async with producer.transaction(Message("payments", b"42")):
+            await database.commit()
+
+The broker holds the message back until the producer sends the outcome. When no outcome arrives,
+the broker sends a check to a producer of the group, which calls its check function.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from downrange.client._async.producer import AsyncProducer
+from downrange.client.flows.producing.transactions import (
+    begin,
+    end,
+    send_in_transaction,
+    take_checks,
+)
+from downrange.client.transaction_base import (
+    TransactionBase,
+    any_function,
+    outcome_of,
+    reason_of,
+)
+from downrange.errors import RocketMQError
+from downrange.model import Message, Outcome, ReceivedMessage, SendReceipt, TransactionReceipt
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from downrange.client._async.client import AsyncClient
+    from downrange.client.client_base import Servers
+    from downrange.client.flows.hooks import Hooks
+    from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.options import TLS, ClientOptions, Credentials, ProducerOptions, Proxy
+
+#: Called with a half message; returns how its transaction ended.
+AsyncCheck: TypeAlias = "Callable[[ReceivedMessage], Outcome | Awaitable[Outcome | None] | None]"
+#: Local work; None means that the outcome is not known yet.
+AsyncExecute: TypeAlias = (
+    "Callable[[Message, SendReceipt], Outcome | Awaitable[Outcome | None] | None]"
+)
+
+
+class AsyncTransactionProducer(AsyncProducer):
+    """Sends messages that depend on local work, from any number of tasks of one event loop.
+
+    Args:
+        servers: Name servers, "host:port" separated by ";" or a list; or a client to share.
+        group: The producer's group; brokers ask any member of it about transactions.
+        check: Called with a half message; returns the `Outcome` of its transaction, or None while
+            it is not known. Brokers ask about messages of the whole group, including those of
+            other processes, so it must look where all of them record their work.
+            Coroutine functions run on the event loop, others in a pool.
+        options: How it sends; `check_threads` and `checks_waiting_max` limit the checks.
+        hooks: Functions called around every send, and when a transaction ends.
+        client_options: How its own client behaves.
+        credentials: What its own client signs with.
+        tls: How its own client speaks TLS.
+        proxy: What its own client connects through.
+
+    Raises:
+        OptionError: An argument makes no sense.
+
+    Example:
+        ```python
+        async with AsyncTransactionProducer("127.0.0.1:9876", group="pay", check=look_up) as p:
+            async with p.transaction(Message("payments", b"42")) as tx:
+                await database.commit(tx.message_id)
+        ```
+    """
+
+    def __init__(
+        self,
+        servers: AsyncClient | Servers | None = None,
+        *,
+        group: str,
+        check: AsyncCheck,
+        options: ProducerOptions | None = None,
+        hooks: Hooks | None = None,
+        client_options: ClientOptions | None = None,
+        credentials: Credentials | None = None,
+        tls: TLS | None = None,
+        proxy: Proxy | None = None,
+    ) -> None:
+        super().__init__(
+            servers,
+            group=group,
+            options=options,
+            hooks=hooks,
+            client_options=client_options,
+            credentials=credentials,
+            tls=tls,
+            proxy=proxy,
+        )
+        self._check = any_function("check", check)
+
+    def _make_core(self) -> ProducerCore:
+        core = super()._make_core()
+        take_checks(core, self._check)
+        return core
+
+    def transaction(self, message: Message, *, timeout: float | None = None) -> AsyncTransaction:
+        """Return a context that sends a message, and commits it when its block succeeds.
+
+        An `Exception` rolls the message back and is raised again. Any other `BaseException`, such
+        as Ctrl-C or a cancelled task, leaves the transaction open: the broker will send a check.
+
+        Args:
+            message: The message; it cannot be delayed.
+            timeout: For sending it; the options' unless given.
+
+        Raises:
+            InvalidMessage: From `with`: the message breaks a rule.
+            SendFailed: From `with`: it was not stored safely, and the block does not run.
+        """
+        return AsyncTransaction(self._running_core(), self._client, message, timeout)
+
+    async def send_in_transaction(
+        self, message: Message, execute: AsyncExecute, *, timeout: float | None = None
+    ) -> TransactionReceipt:
+        """Send a message, do local work, and tell the broker how that ended.
+
+        Args:
+            message: The message; it cannot be delayed.
+            execute: The local work. It is given the message and its receipt, and returns an
+                `Outcome`, or None when the outcome is not known yet. What it raises means the
+                same, and is in the result. It does not run when the message was stored, but not
+                safely: then it is rolled back.
+            timeout: For sending the message; the options' unless given.
+
+        Returns:
+            The receipt, the outcome, and what `execute` raised.
+
+        Raises:
+            InvalidMessage: The message breaks a rule.
+            SendFailed: No broker took it; the work was not begun.
+        """
+        core, client = self._running_core(), self._client
+        work = any_function("execute", execute)
+        return await client.run(
+            send_in_transaction(core, message, work, client.round_robin, core.async_rules, timeout)
+        )
+
+
+class AsyncTransaction(TransactionBase):
+    """A transaction under way; see `AsyncTransactionProducer.transaction`."""
+
+    def __init__(
+        self, core: ProducerCore, client: AsyncClient, message: Message, timeout: float | None
+    ) -> None:
+        super().__init__(core, message, timeout)
+        self._client = client
+
+    async def commit(self) -> None:
+        """Let consumers have the message, now.
+
+        Raises:
+            ClientStateError: It has ended already, or not begun.
+        """
+        await self._finish(Outcome.COMMIT)
+
+    async def rollback(self) -> None:
+        """Let nobody have the message.
+
+        Raises:
+            ClientStateError: It has ended already, or not begun.
+        """
+        await self._finish(Outcome.ROLLBACK)
+
+    async def leave_open(self) -> None:
+        """Leave it to the check function; the broker will ask.
+
+        Raises:
+            ClientStateError: It has ended already, or not begun.
+        """
+        await self._finish(Outcome.UNKNOWN)
+
+    async def __aenter__(self) -> Self:
+        """Send the half message."""
+        self._check_new()
+        core, client = self._core, self._client
+        self._begun = await client.run(
+            begin(core, self._message, client.round_robin, core.async_rules, self._timeout)
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Commit, or roll back, unless it has ended."""
+        if self._outcome is None:
+            await self._finish(outcome_of(error), error)
+
+    async def _finish(self, outcome: Outcome, error: BaseException | None = None) -> None:
+        half = self._set_outcome(outcome)
+        try:
+            await self._client.run(end(self._core, half, outcome, reason_of(error)))
+        except RocketMQError as problem:  # the broker will ask
+            self._log_failure(problem)

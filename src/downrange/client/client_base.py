@@ -1,0 +1,242 @@
+"""The part of `Client` and `AsyncClient` that never waits: settings, the core, log lines.
+
+One rule: nothing here belongs to a driver, so that both twins can use it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import os
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+
+from downrange.addresses import split_address
+from downrange.client.drivers.address_server import fetch_name_servers
+from downrange.client.drivers.identity import (
+    SystemClock,
+    SystemRandomness,
+    client_id,
+    client_ip,
+    unique_ids,
+)
+from downrange.client.flows.background import background_flows
+from downrange.client.flows.client_core import ClientCore
+from downrange.client.flows.effects import Flow, UserCall
+from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.names import namespace_of_endpoint
+from downrange.errors import ClientClosed, NoNameServer, NotStarted
+from downrange.options import ClientOptions
+from downrange.wire.fields import request_command
+from downrange.wire.headers import RouteRequest
+from downrange.wire.system_names import DEFAULT_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.client.flows.routing.health import HealthSnapshot
+    from downrange.client.flows.routing.routes import Route
+    from downrange.options import TLS, Credentials, Proxy
+
+_log = logging.getLogger("downrange.client")
+State: TypeAlias = Literal["new", "running", "closed"]
+Servers: TypeAlias = "str | Iterable[str]"
+CLOSE_TIMEOUT: Final = 5.0
+_counter: Final = itertools.count(1)
+
+
+def addresses_of(servers: Servers | None) -> list[str]:
+    """Return the addresses in "host:port;host:port", or in a list of such texts.
+
+    Raises:
+        OptionError: An address is not host:port.
+    """
+    texts = [servers] if isinstance(servers, str) else list(servers or ())
+    addresses = [
+        # Old settings have a scheme before the address; cloud endpoints are URLs.
+        part.strip().rpartition("/")[2]
+        for text in texts
+        for part in text.replace(",", ";").split(";")
+        if part.strip()
+    ]
+    for address in addresses:
+        split_address(address)
+    return addresses
+
+
+def servers_from_env() -> str:
+    """Return the name servers in the environment variable NAMESRV_ADDR.
+
+    Raises:
+        NoNameServer: It is not set.
+    """
+    servers = os.environ.get("NAMESRV_ADDR")
+    if not servers:
+        raise NoNameServer("the environment variable NAMESRV_ADDR is not set")
+    return servers
+
+
+def cannot_pickle(what: object) -> TypeError:
+    """Return the error for an attempt to pickle an object with connections."""
+    return TypeError(
+        f"{what!r} cannot be pickled: it holds connections; pickle its options, and make a new one "
+        "where they arrive"
+    )
+
+
+def report_hook(where: str, error: Exception) -> None:
+    """Log the error of a user's hook; it has no other effect."""
+    _log.warning("%s failed: %r", where, error)
+
+
+class ClientBase:
+    """Settings and core of a client; the twins add a driver and the methods that wait."""
+
+    def __init__(
+        self,
+        name_servers: Servers | None = None,
+        *,
+        options: ClientOptions | None = None,
+        credentials: Credentials | None = None,
+        tls: TLS | None = None,
+        proxy: Proxy | None = None,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self._state: State = "new"
+        self._addresses = addresses_of(name_servers)
+        self._options = _with_namespace_of(options or ClientOptions(), self._addresses)
+        self._credentials = credentials
+        self._tls = tls
+        self._proxy = proxy
+        self._hooks = hooks or Hooks()
+        self._core: ClientCore | None = None
+
+    @classmethod
+    def from_env(cls, **settings: Any) -> Self:
+        """Make a client of the name servers in the environment variable NAMESRV_ADDR.
+
+        Raises:
+            NoNameServer: It is not set.
+        """
+        return cls(servers_from_env(), **settings)
+
+    @property
+    def state(self) -> State:
+        """Whether the client is new, running or closed."""
+        return self._state
+
+    @property
+    def options(self) -> ClientOptions:
+        """The client's options."""
+        return self._options
+
+    @property
+    def core(self) -> ClientCore:
+        """The state behind the client; for producers, consumers and tests.
+
+        Raises:
+            NotStarted: The client was never started.
+        """
+        if self._core is None:
+            raise NotStarted("the client")
+        return self._core
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {';'.join(self._addresses) or 'discovered'} {self._state}>"
+
+    def __getstate__(self) -> object:
+        raise cannot_pickle(self)
+
+    # ---- inside ------------------------------------------------------------------------------
+
+    def _not_running(self) -> ClientClosed | NotStarted:
+        return ClientClosed("the client") if self._state == "closed" else NotStarted("the client")
+
+    def _make_core(self) -> ClientCore:
+        options = self._options
+        ip = options.client_ip or client_ip()
+        core = ClientCore(
+            options,
+            client_id=client_id(options, next(_counter)),
+            name_servers=self._addresses,
+            credentials=self._credentials,
+            hooks=self._hooks,
+            clock=SystemClock(),
+            randomness=SystemRandomness(),
+            unique_ids=unique_ids(ip),
+        )
+        core.routes.on_change.append(_log_route)
+        core.report = report_hook
+        core.on_health = _log_health
+        return core
+
+    def _background(self, core: ClientCore) -> list[Flow[None]]:
+        flows = background_flows(core)
+        if self._is_discovering:
+            interval = self._options.discovery_interval
+            flows.append(core.timer("discovery", interval, interval, lambda: self._discover(core)))
+        return flows
+
+    @property
+    def _is_discovering(self) -> bool:
+        return not self._addresses
+
+    def _discover(self, core: ClientCore) -> Flow[int]:
+        """Fetch the addresses of the name servers; return the number of failures, always 0."""
+        options = self._options
+        if options.discovery_url is None:
+            raise NoNameServer(
+                "no name server address was given: pass one such as '127.0.0.1:9876', or set "
+                "discovery_url in ClientOptions"
+            )
+        addresses: list[str] = yield UserCall(
+            fetch_name_servers,
+            (options.discovery_url, options.unit, options.call_timeout),
+            may_block=True,
+        )
+        if core.name_servers.replace(addresses):
+            _log.info("name servers are now %s", ";".join(addresses))
+        return 0
+
+    def _connect(self, core: ClientCore) -> Flow[None]:
+        """Find the name servers, and make sure that one of them answers, as options say."""
+        if self._is_discovering:
+            yield from self._discover(core)
+        if self._options.check_on_start:
+            from downrange.client.flows.admin.doctor import check_network, failed_findings
+
+            failed_findings((yield from check_network(core)))
+        elif self._options.connect_on_start:
+            # A name server answers for every topic, if only that it has no route.
+            command = request_command(RouteRequest(DEFAULT_TOPIC, accept_standard_json_only=True))
+            deadline = core.clock.now() + self._options.call_timeout
+            yield from core.call_name_server(command, deadline)
+
+
+def _with_namespace_of(options: ClientOptions, addresses: list[str]) -> ClientOptions:
+    """Take the namespace out of an address such as MQ_INST_1_2.mq.example.com:80."""
+    if options.namespace is None and addresses:
+        namespace = namespace_of_endpoint(addresses[0])
+        if namespace is not None:
+            return dataclasses.replace(options, namespace=namespace)
+    return options
+
+
+def _log_health(state: HealthSnapshot) -> None:
+    if state.is_available and state.is_reachable:
+        _log.info("broker %s is used again", state.broker)
+    else:
+        _log.warning(
+            "broker %s is avoided for %.1f s: slow, or it failed", state.broker, state.avoided_for
+        )
+
+
+def _log_route(old: Route | None, new: Route) -> None:
+    _log.info(
+        "route of %s %s: %d queues to write to on %s%s",
+        new.topic,
+        "found" if old is None else "changed",
+        len(new.writable),
+        ", ".join(sorted(new.masters)) or "no broker",
+        " (borrowed from the default topic)" if new.is_borrowed else "",
+    )

@@ -1,0 +1,137 @@
+"""`submit…` of the sync classes: send without waiting, get a future.
+
+The only part of the public classes without an asyncio twin: there, a task is a future already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from downrange.client._sync.topic_calls import TopicCalls
+from downrange.client.flows.producing.request_reply import request
+from downrange.client.template_base import Details, TemplateBase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from concurrent.futures import Future
+
+    from downrange.client.flows.producing.producer_core import ProducerCore
+    from downrange.client.flows.routing.selectors import Selector
+    from downrange.model import BatchReceipt, Message, QueueId, ReceivedMessage, SendReceipt
+
+
+class ProducerFutures(TopicCalls):
+    """`submit`, `submit_batch` and `submit_request` of `Producer`."""
+
+    def submit(
+        self,
+        message: Message,
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> Future[SendReceipt]:
+        """Send a message without waiting.
+
+        When `in_flight_max` messages are on their way, later ones wait for their turn; the wait
+        counts into the timeout.
+
+        Args:
+            message: The message.
+            queue: A queue, or a selector that chooses one.
+            timeout: For the whole call, all attempts together; the producer's option unless given.
+
+        Returns:
+            A future of the receipt. Its callbacks run in the client's pool.
+
+        Raises:
+            InvalidMessage: The message breaks a rule.
+        """
+        core, client = self._running_core(), self._client
+        flow = core.send(
+            message, client.round_robin, core.submit_rules, queue, timeout, is_limited=True
+        )
+        return client.submit(flow)
+
+    def submit_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> Future[BatchReceipt]:
+        """Send messages of one topic without waiting, in as few requests as possible.
+
+        Args:
+            messages: Any number of messages; they are taken from the iterable in the background.
+            queue: A queue, or a selector that chooses one, for each request.
+            timeout: For each request; the producer's option unless given.
+
+        Returns:
+            A future of one receipt per request.
+        """
+        core, client = self._running_core(), self._client
+        flow = core.send_batch(
+            messages, client.round_robin, core.submit_rules, queue, timeout, is_limited=True
+        )
+        return client.submit(flow)
+
+    def submit_request(
+        self,
+        message: Message,
+        *,
+        queue: QueueId | Selector | None = None,
+        timeout: float | None = None,
+    ) -> Future[ReceivedMessage]:
+        """Send a request without waiting for its reply.
+
+        Args:
+            message: The request.
+            queue: A queue, or a selector that chooses one.
+            timeout: For sending and waiting together; the producer's option unless given.
+
+        Returns:
+            A future of the reply. Its callbacks run in the client's pool.
+
+        Raises:
+            InvalidMessage: The message breaks a rule.
+        """
+        core, client = self._running_core(), self._client
+        rules = core.submit_rules
+        flow = request(core, message, client.round_robin, rules, queue, timeout, is_limited=True)
+        return client.submit(flow)
+
+    def _running_core(self) -> ProducerCore:
+        raise NotImplementedError
+
+
+class TemplateFutures(TemplateBase):
+    """`convert_and_submit` of `MessageTemplate`."""
+
+    @property
+    def producer(self) -> ProducerFutures:
+        """The producer of the template."""
+        raise NotImplementedError
+
+    def convert_and_submit(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        timeout: float | None = None,
+        **details: Unpack[Details],
+    ) -> Future[SendReceipt]:
+        """Send a value without waiting.
+
+        Args:
+            destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
+            payload: The value to convert into the body.
+            timeout: For the whole call; the producer's option unless given.
+            details: Keys, properties, delay.
+
+        Returns:
+            A future of the receipt.
+
+        Raises:
+            OptionError: No converter takes the payload, or an argument is invalid.
+        """
+        return self.producer.submit(self.message(destination, payload, **details), timeout=timeout)
