@@ -5,8 +5,8 @@
     with mq.Producer("127.0.0.1:9876", group="shop") as producer:
         producer.send(mq.Message("orders", b"1", tags="new", keys=["o-1"]))
 
-All public names are here. Clients and the embedded cluster are loaded when their names are first
-used, so that a program pays only for what it needs: a producer never loads a broker.
+All public names are here. Clients and the embedded cluster are imported when their names are first
+used, so a program loads only the parts that it needs: a producer never loads a broker.
 """
 
 from importlib import import_module
@@ -248,7 +248,7 @@ __all__ = [
     "decode_trace",
 ]
 
-#: Name -> the module that is loaded for it; the same as what type checkers see above.
+#: Name -> the module that defines it; the same as the imports for type checkers above.
 _HOMES: Final = {
     "Admin": "downrange.client._sync.admin",
     "AsyncAdmin": "downrange.client._async.admin",
@@ -291,15 +291,15 @@ _HOMES: Final = {
     "Cluster": "downrange.embedded",
 }
 
-if not TYPE_CHECKING:  # a checker would believe that every name is there
+if not TYPE_CHECKING:  # with this function, a type checker would accept every name
 
     def __getattr__(name):
-        """Load what a name stands for (PEP 562)."""
+        """Import the module that defines a name (PEP 562)."""
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return value
 
     def __dir__():
-        """Name what is here, loaded or not."""
+        """List all public names, imported already or not."""
         return sorted({*globals(), *__all__})

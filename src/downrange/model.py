@@ -1,4 +1,4 @@
-"""What users hold in their hands: messages, queues, offsets."""
+"""Messages, queues and receipts: the values of the public API."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class QueueId(
     gc=False,
     rename={"broker": "brokerName", "number": "queueId"},
 ):
-    """One queue of a topic on one broker. Queues sort as Java's `MessageQueue` does."""
+    """One queue of a topic on one broker. The sort order is that of Java's `MessageQueue`."""
 
     topic: str
     broker: str
@@ -38,20 +38,21 @@ class Message:
     """A message to send.
 
     Args:
-        topic: Where it goes.
-        body: Any bytes; text becomes UTF-8.
+        topic: The topic to send to.
+        body: Any bytes; a string is encoded as UTF-8.
         tags: One word that consumers can filter by.
-        keys: Words that the message can be looked up by later; no blanks in them.
+        keys: Words for later lookup of the message; without blanks.
         properties: Your own names and values.
         sharding_key: Messages with the same key go to the same queue, in order.
-        delay_level: Deliver after the delay of this level (1 to 18, broker's setting).
-        deliver_at: Deliver at this time, which must know its time zone (5.x brokers).
-        deliver_in: Deliver after so many seconds (5.x brokers).
-        flag: A number of your own that travels along.
-        wait_stored: Whether a broker that flushes or copies synchronously answers only then.
+        delay_level: Deliver after the delay of this level (1 to 18; brokers can define others).
+        deliver_at: Deliver at this time, which must have a time zone (5.x brokers).
+        deliver_in: Deliver after this many seconds (5.x brokers).
+        flag: A number of your own that is stored with the message.
+        wait_stored: Whether a broker that flushes or replicates synchronously answers only after
+            that.
 
     Raises:
-        OptionError: Arguments contradict each other or cannot be carried.
+        OptionError: Arguments contradict each other, or cannot be sent.
 
     Example:
         >>> Message("orders", "42 apples", tags="new", keys=["o-1"]).body
@@ -98,7 +99,7 @@ class Message:
         self.deliver_in = deliver_in
         self.flag = flag
         self.wait_stored = wait_stored
-        # Most messages have no delay; looking costs less than asking.
+        # Most messages have no delay, so save the call.
         if delay_level or deliver_at is not None or deliver_in:
             self._check_delay()
         if self.keys:
@@ -107,14 +108,16 @@ class Message:
     def _check_delay(self) -> None:
         ways = [name for name in ("delay_level", "deliver_at", "deliver_in") if getattr(self, name)]
         if len(ways) > 1:
-            raise OptionError(f"a message can be delayed in one way only, not {' and '.join(ways)}")
+            raise OptionError(
+                f"a message can be delayed in one way only, not by {' and '.join(ways)}"
+            )
         if self.deliver_at is not None and self.deliver_at.utcoffset() is None:
-            raise OptionError(f"deliver_at={self.deliver_at!r} does not say its time zone")
+            raise OptionError(f"deliver_at={self.deliver_at!r} needs a time zone")
 
     def _check_keys(self) -> None:
         for key in self.keys:
             if not key or len(key.split()) != 1 or key.strip() != key:
-                raise OptionError(f"key {key!r} is empty or holds blanks, which separate keys")
+                raise OptionError(f"key {key!r} is empty or contains blanks, which separate keys")
 
     def __repr__(self) -> str:
         return (
@@ -125,20 +128,21 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
-    """A message as a consumer gets it.
+    """A message that was read.
 
     Attributes:
-        message_id: The producer's unique id, or the offset id of a message sent without one.
-        queue: The queue it was read from.
-        offset: Its position there.
+        message_id: The producer's unique id, or the offset id if it was sent without one.
+        queue: The queue that it was read from.
+        offset: Its position in the queue.
         body: The body, decompressed.
-        properties: All properties, the protocol's own included.
-        offset_id: Broker address and commit-log position as one text; a broker finds it by this.
+        properties: All properties, including those of the protocol.
+        offset_id: Broker address and log offset in one string; the broker finds the message by it.
         log_offset: Its position in the broker's commit log.
-        born_at_ms: When the producer made it.
-        born_host: Who sent it, as `host:port`.
-        stored_at_ms: When the broker stored it.
-        delivery_attempts: How often a consumer group has given it back.
+        flag: The number that the sender gave.
+        born_at_ms: When the producer made it, in ms since 1970.
+        born_host: The producer's address, "host:port".
+        stored_at_ms: When the broker stored it, in ms since 1970.
+        delivery_attempts: How often a consumer group has sent it back for another attempt.
     """
 
     message_id: str
@@ -156,7 +160,7 @@ class ReceivedMessage:
 
     @property
     def topic(self) -> str:
-        """The topic it was read from."""
+        """The topic that it was read from."""
         return self.queue.topic
 
     @property
@@ -166,12 +170,12 @@ class ReceivedMessage:
 
     @property
     def keys(self) -> list[str]:
-        """The words that it can be looked up by."""
+        """The words that it can be found by."""
         return self.properties.get("KEYS", "").split()
 
 
 class SendStatus(Enum):
-    """What a broker says about a message that it stored."""
+    """The status of a stored message: what a broker confirmed, or was not in time for."""
 
     STORED = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -183,14 +187,14 @@ _LATE_STATUSES: Final = {status.value for status in SendStatus if status is not 
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One try to send that did not end well.
+    """One failed attempt to send.
 
     Attributes:
         broker: The broker's name.
         address: Its "host:port".
-        queue_number: The queue there.
+        queue_number: The queue on the broker.
         error: What happened.
-        elapsed: How long it took, in seconds.
+        elapsed: Seconds that the attempt took.
     """
 
     broker: str
@@ -207,19 +211,19 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class SendReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker says about a message, or a batch, that it took.
+    """A broker's confirmation that it stored a message or a batch.
 
     Attributes:
         message_id: The unique id; for a batch, those of its messages, joined by commas.
-        queue: Where it was stored.
-        offset: Its position there; the first message's for a batch.
-        offset_id: The broker's own id, for one or joined by commas.
-        status: STORED, or what the broker was not in time for; the message is stored then, too.
-        transaction_id: Of a half message.
-        recall_handle: Takes a timed message back: `producer.recall(handle)`.
-        region: Where the broker says it stands.
-        is_traced: Whether the broker wants traces of this message.
-        failures: The attempts before this one.
+        queue: The queue that it was stored in.
+        offset: Its position there; for a batch, that of the first message.
+        offset_id: The broker's own id; for a batch, all of them, joined by commas.
+        status: STORED, or what the broker was not in time for. The message is stored in any case.
+        transaction_id: The id of the transaction, for a half message.
+        recall_handle: Recalls a timed message: `producer.recall(handle)`.
+        region: The region in the broker's configuration.
+        is_traced: Whether the broker asks for traces of this message.
+        failures: The failed attempts before this one.
     """
 
     message_id: str
@@ -240,26 +244,26 @@ class SendReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_stored_twice(self) -> bool:
-        """Whether an attempt before may have stored it, too: its answer was lost, or late."""
+        """Whether an earlier attempt may have stored it, too: its reply was lost or late."""
         return any(map(_may_have_stored, self.failures))
 
 
 class Outcome(Enum):
-    """How a transaction ended; the values are the protocol's."""
+    """How a transaction ended; the values are those of the protocol."""
 
     COMMIT = 8
     ROLLBACK = 12
-    #: Not known yet; the broker asks again.
+    #: Not known yet; the broker checks again later.
     UNKNOWN = 0
 
 
 class TransactionReceipt(msgspec.Struct, frozen=True):
-    """What became of a message that was sent in a transaction.
+    """The result of a message that was sent in a transaction.
 
     Attributes:
-        receipt: What the broker says about the half message.
-        outcome: What the broker was told.
-        error: What the local work raised; the outcome is UNKNOWN then.
+        receipt: The broker's receipt for the half message.
+        outcome: The outcome that was sent to the broker.
+        error: The exception of the local transaction; the outcome is UNKNOWN then.
     """
 
     receipt: SendReceipt
@@ -275,11 +279,11 @@ def _may_have_stored(attempt: Attempt) -> bool:
 
 
 class BatchReceipt(msgspec.Struct, frozen=True):
-    """What became of a list of messages.
+    """The receipts of a list of messages. Its length is the number of messages.
 
     Attributes:
-        receipts: One per request that it took, in order.
-        counts: How many messages each of them carried.
+        receipts: One per request, in order.
+        counts: How many messages each request carried.
     """
 
     receipts: tuple[SendReceipt, ...]
@@ -287,7 +291,7 @@ class BatchReceipt(msgspec.Struct, frozen=True):
 
     @property
     def request_count(self) -> int:
-        """How many requests it took."""
+        """How many requests were sent."""
         return len(self.receipts)
 
     @property

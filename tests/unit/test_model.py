@@ -107,7 +107,7 @@ def test_a_message_is_delayed_in_one_way_only(options: dict[str, Any], named: st
 
 
 def test_a_delivery_time_must_know_its_time_zone() -> None:
-    with pytest.raises(OptionError, match=r"deliver_at=.* does not say its time zone"):
+    with pytest.raises(OptionError, match=r"deliver_at=.* needs a time zone"):
         Message("T", b"", deliver_at=datetime(2030, 1, 1))
     assert Message("T", b"", deliver_at=datetime(2030, 1, 1, tzinfo=UTC)).deliver_at is not None
 

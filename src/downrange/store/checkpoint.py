@@ -1,10 +1,10 @@
-"""The checkpoint: up to where everything is durable, log and indexes alike.
+"""The checkpoint: the position up to which log and indexes are durable.
 
     i64 store time of the last durable record, i64 of the last one in a durable queue index,
     i64 of the last one in a durable key index,
     5.x: i64 and i64 for replicas, unused here; 5.5: i64 log offset that the durable indexes cover
 
-Recovery begins there. Releases before 5.5 know only the times, so they are kept as well.
+Recovery begins there. Releases before 5.5 have only the times, so these are written as well.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 PATH: Final = "checkpoint"
 _FILE_BYTES: Final = 4096
 _FORM: Final = Struct(">qqqqqq")
-#: Java takes so much off the times, since it notes them a little early.
+#: Subtracted from the times, as Java does: it writes them a little early.
 _MARGIN_MS: Final = 3000
 
 
 class Checkpoint(NamedTuple):
-    """What is durable. All zeros mean that nothing is known."""
+    """What is durable. All zeros: nothing is known to be."""
 
     log_ms: int = 0
     queues_ms: int = 0
@@ -41,11 +41,11 @@ class Checkpoint(NamedTuple):
 
 
 def load_checkpoint(files: Files) -> Checkpoint:
-    """Read the checkpoint; a missing or short one says nothing."""
+    """Read the checkpoint; missing bytes read as zeros."""
     data = files.read_all(PATH) or b""
     return Checkpoint(*_FORM.unpack(data[: _FORM.size].ljust(_FORM.size, b"\x00")))
 
 
 def save_checkpoint(files: Files, checkpoint: Checkpoint) -> None:
-    """Write the checkpoint and make it durable. It is small enough to be written whole or not."""
+    """Write the checkpoint and make it durable. It fits one sector, so it is never torn."""
     files.write_durably([Write(PATH, _FILE_BYTES, 0, _FORM.pack(*checkpoint))])

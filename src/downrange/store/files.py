@@ -1,15 +1,15 @@
-"""Files, as the store needs them: the only module that opens, syncs, renames or removes one.
+"""Files of the store: the only module that opens, syncs, renames or removes a file.
 
-`OsFiles` is a folder on a disk. `MemoryFiles` is the same in memory for tests and simulations,
-with the bad days of a disk on request: what was not synced may be lost, torn or reordered at a
-crash, power may go in the middle of anything, and space may run out.
+`OsFiles` is a folder on a disk. `MemoryFiles` is a folder in memory, for tests and simulations. It
+has injectable disk faults: lost, torn and reordered writes at a crash, a power loss before any
+step, and a full disk.
 
-Rules both keep: a write is visible to reads at once and durable after `sync`; creating, renaming
-and removing are durable when they return; paths are relative to the store's folder, with `/`.
+Rules of both: a write is visible to reads at once and durable after `sync`. Creating, renaming and
+removing are durable when they return. Paths are relative to the store's folder, with `/`.
 
-A `File` is read and written by one thread, the store's owner. Other threads may call its `sync`,
-and of a `Files` all but `open`: these work with handles of their own, so that no thread ever uses a
-handle that another one closes.
+Only the owner thread of the store reads and writes a `File`. Other threads may call `sync` of a
+`File`, and all methods of a `Files` but `open`. These open handles of their own, so that a thread
+never uses a handle that another one closes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-#: How many file handles an `OsFiles` keeps open, if the process may have as many twice over; a
-#: store may have many thousand files.
+#: How many file handles an `OsFiles` keeps open, if the process may open twice as many. A store may
+#: have many thousand files.
 HANDLES_MAX: Final = 4096
-#: With so many files to sync, one call for the whole file system is quicker than one for each.
+#: For more files than this, one call that syncs the whole file system is faster than one per file.
 _FILES_SYNCED_ALONE_MAX: Final = 32
-#: A system call takes at most so many buffers (IOV_MAX on Linux and macOS).
+#: The most buffers of one system call (IOV_MAX on Linux and macOS).
 _BUFFERS_MAX: Final = 1024
-#: What a disk writes whole or not at all.
+#: A disk writes a sector as a whole or not at all.
 SECTOR_BYTES: Final = 512
 
 
@@ -43,11 +43,11 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class PowerLost(Exception):
-    """A `MemoryFiles` was told to stop here; call its `crash` next."""
+    """The power loss that `MemoryFiles.steps_left` asked for; call `crash` next."""
 
 
 class Write(NamedTuple):
-    """Bytes to go into a file that is created where it is missing; none only sync it."""
+    """Bytes to write to a file, which is created if it is missing; no bytes only sync it."""
 
     path: str
     file_bytes: int
@@ -60,12 +60,12 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it is, from the store's folder."""
+        """The path, relative to the store's folder."""
         ...
 
     @property
     def size(self) -> int:
-        """Its size in bytes, written or not."""
+        """The size in bytes, unwritten ones included."""
         ...
 
     def read(self, at: int, size: int) -> bytes:
@@ -76,7 +76,7 @@ class File(Protocol):
         """Write parts back to back from a position, in as few system calls as possible.
 
         Raises:
-            DiskFull: There is no space left; nothing of it counts as written.
+            DiskFull: There is no space left; the parts count as not written.
         """
         ...
 
@@ -85,7 +85,7 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return when all that was written is durable; any thread may wait for that."""
+        """Make all writes durable; any thread may call it."""
         ...
 
 
@@ -93,15 +93,15 @@ class Files(Protocol):
     """The store's folder."""
 
     def open(self, path: str, *, size: int | None = None) -> File:
-        """Open a file; with a size, create it with that size where it is missing."""
+        """Open a file; if a size is given, create a missing file with that size."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names in a folder; none where the folder is missing."""
+        """Return the sorted names in a folder; none if the folder is missing."""
         ...
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is a folder; it stays when all that was in it is removed."""
+        """Whether a folder exists; it stays when all files in it are removed."""
         ...
 
     def make_folder(self, path: str) -> None:
@@ -109,32 +109,32 @@ class Files(Protocol):
         ...
 
     def read_all(self, path: str) -> bytes | None:
-        """Return a whole file, or None where it is missing."""
+        """Return the content of a file, or None if it is missing."""
         ...
 
     def write_durably(self, writes: Sequence[Write]) -> None:
-        """Write to many files and return when all of it is durable.
+        """Write to many files and return when all writes are durable.
 
         Raises:
-            DiskFull: There is no space left; any part of it may have been written.
+            DiskFull: There is no space left; any of the writes may have been done.
         """
         ...
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write a whole file so that a crash leaves the old or the new one, never a part.
+        """Replace a whole file: a crash leaves the old one or the new one, never a part.
 
-        The old one stays behind as `path.bak`; a crash may leave that alone.
+        The old one is kept as `path.bak`. After a crash, that may be the only one.
         """
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all that is in it; a missing one is no error."""
+        """Remove a file, or a folder with all its content. Does nothing if it is missing."""
         ...
 
     def space(self) -> tuple[int, int]:
-        """Return the bytes of the disk that may still be taken, and those with all that are taken.
+        """Return the free bytes of the disk, and the free and used bytes together.
 
-        As `df` and Java count them: what the system keeps for itself is neither.
+        As in `df` and in Java, bytes that are reserved for the system count as neither.
         """
         ...
 
@@ -142,32 +142,32 @@ class Files(Protocol):
 # ---- on a disk -----------------------------------------------------------------------------------
 
 
-#: Folders that this process has: the system's lock keeps out other processes alone.
-_taken: Final[set[str]] = set()
+#: Folders that are open in this process: the system's lock only keeps out other processes.
+_open_folders: Final[set[str]] = set()
 
 
 class OsFiles:
-    """A folder on a disk, locked against a second one who would write there.
+    """A folder on a disk, locked so that only one store writes to it.
 
     Args:
-        folder: Created where it is missing.
-        handles_max: How many files are held open at once; None for what the system allows, within
-            reason.
+        folder: Created if it is missing.
+        handles_max: How many files are kept open at once; if not given, up to `HANDLES_MAX`, as
+            the limits of the process allow.
 
     Raises:
-        StoreLocked: Another process has the folder.
-        StoreError: The folder cannot be created or written.
+        StoreLocked: The folder is in use.
+        StoreError: The folder cannot be created or written to.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, handles_max: int | None = None) -> None:
         self.folder = Path(folder)
         self._prefix = f"{os.fspath(folder)}/"
-        #: In the order of opening: the first one goes first, and is opened again if it is in use.
+        #: In the order of opening. The oldest is closed first, and opened again when it is used.
         self._handles: dict[str, int] = {}
         self._handles_max = allow_handles(HANDLES_MAX) if handles_max is None else handles_max
-        self._guard = Lock()  # held while a handle comes or goes
-        self._place = os.path.realpath(folder)
-        if self._place in _taken:
+        self._guard = Lock()  # held while a handle is added or removed
+        self._real_path = os.path.realpath(folder)
+        if self._real_path in _open_folders:
             raise StoreLocked(str(self.folder))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -175,13 +175,13 @@ class OsFiles:
         except OSError as error:
             raise StoreError(f"store folder {self.folder} cannot be used: {error}") from error
         try:
-            # Java locks the first byte with a POSIX lock; the same kind keeps both out.
+            # Java locks the first byte with a POSIX lock. The same lock keeps both out.
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
             os.close(self._lock)
             raise StoreLocked(str(self.folder)) from error
         os.pwrite(self._lock, b"lock", 0)
-        _taken.add(self._place)
+        _open_folders.add(self._real_path)
 
     def open(self, path: str, *, size: int | None = None) -> File:
         target = self._prefix + path
@@ -191,7 +191,7 @@ class OsFiles:
             if size is None:
                 raise
             found = 0
-        if found or size is None:  # an empty one is just being created by another thread
+        if found or size is None:  # another thread is just creating an empty one
             return OsFile(self, path, found)
         handle, changed = self._create(target, size)
         os.close(handle)
@@ -219,7 +219,7 @@ class OsFiles:
             return None
 
     def write_durably(self, writes: Sequence[Write]) -> None:
-        changed: dict[str, Callable[[int], None]] = {}  # how to sync what
+        changed: dict[str, Callable[[int], None]] = {}  # path -> how to sync it
         for path, file_bytes, at, data in writes:
             target = self._prefix + path
             changed[target] = os.fdatasync
@@ -281,10 +281,10 @@ class OsFiles:
         while self._handles:
             os.close(self._handles.popitem()[1])
         os.close(self._lock)
-        _taken.discard(self._place)
+        _open_folders.discard(self._real_path)
 
     def handle(self, path: str) -> int:
-        """Return an open handle of a file, good until the owner's thread asks for another one."""
+        """Return an open handle of a file, valid until the owner thread asks for another one."""
         handle = self._handles.get(path)
         if handle is None:
             handle = os.open(self._prefix + path, os.O_RDWR)
@@ -295,17 +295,17 @@ class OsFiles:
         return handle
 
     def full_path(self, path: str) -> str:
-        """Return a path that the system understands."""
+        """Return a path for system calls."""
         return self._prefix + path
 
     def _create(self, target: str, size: int) -> tuple[int, list[str]]:
-        """Create a file; return a handle and the folders that must be synced for it to stay."""
+        """Create a file; return a handle and the folders to sync to make it durable."""
         folder = os.path.dirname(target)  # noqa: PTH120  # often called
         changed = [folder]
         while not os.path.isdir(changed[-1]):  # noqa: PTH112
             changed.append(os.path.dirname(changed[-1]))  # noqa: PTH120
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103
-        # Two threads may do this at once; the size is the same, so neither undoes the other.
+        # Two threads may do this at once. Both set the same size, so no work is undone.
         handle = os.open(target, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             os.ftruncate(handle, size)
@@ -316,7 +316,7 @@ class OsFiles:
 
 
 class OsFile:
-    """A file of an `OsFiles`; it holds no handle of its own."""
+    """A file of an `OsFiles`, which holds the handle."""
 
     __slots__ = ("_files", "path", "size")
 
@@ -342,9 +342,9 @@ class OsFile:
 
 
 def allow_handles(wanted: int) -> int:
-    """Raise the process's limit of open files where it may be; return how many a store may take.
+    """Raise the process's limit of open files if possible; return how many a store may open.
 
-    That is half of the limit at most: connections need handles, too.
+    That is at most half of the limit: connections need handles, too.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < 2 * wanted:
@@ -355,7 +355,7 @@ def allow_handles(wanted: int) -> int:
 
 
 def _write_whole(handle: int, path: str, at: int, parts: Sequence[Buffer]) -> None:
-    """Write all parts; a short write is gone on with."""
+    """Write all parts, and go on after a short write."""
     try:
         for first in range(0, len(parts), _BUFFERS_MAX):
             together = parts if len(parts) <= _BUFFERS_MAX else parts[first : first + _BUFFERS_MAX]
@@ -373,7 +373,7 @@ def _write_whole(handle: int, path: str, at: int, parts: Sequence[Buffer]) -> No
 
 
 def _sync(path: str | Path, sync: Callable[[int], None]) -> None:
-    """Make a file or folder durable, through a handle of its own; a folder needs `fsync`."""
+    """Make a file or folder durable through a new handle; a folder needs `fsync`."""
     handle = os.open(path, os.O_RDONLY)
     try:
         sync(handle)
@@ -382,7 +382,7 @@ def _sync(path: str | Path, sync: Callable[[int], None]) -> None:
 
 
 def _sync_file_system(handle: int) -> None:
-    """Make everything durable that lies on the same file system as an open file."""
+    """Make all writes to the file system of an open file durable."""
     import ctypes  # only stores with many queues need it
 
     system = ctypes.CDLL(None, use_errno=True)
@@ -397,13 +397,13 @@ def _sync_file_system(handle: int) -> None:
 
 
 class MemoryFiles:
-    """A folder in memory whose disk can have bad days.
+    """A folder in memory with injectable disk faults.
 
     Args:
-        capacity: How many bytes may be written before the disk is full; clearing gives none back.
+        capacity: How many bytes can be written until the disk is full; clearing frees none.
 
     Attributes:
-        steps_left: After so many writes, syncs and removals, power is lost; None for never.
+        steps_left: Power is lost after this many writes, syncs and removals; None: never.
     """
 
     def __init__(self, *, capacity: int = 1 << 40) -> None:
@@ -465,10 +465,10 @@ class MemoryFiles:
         return self.capacity, max(self.capacity, 1)
 
     def step(self) -> None:
-        """Count what is about to be done.
+        """Count a write, sync or removal before it is done.
 
         Raises:
-            PowerLost: It is not done, as there is no power.
+            PowerLost: No steps are left; it must not be done.
         """
         if self.steps_left is not None:
             if self.steps_left == 0:
@@ -476,14 +476,14 @@ class MemoryFiles:
             self.steps_left -= 1
 
     def crash(self, random: Random) -> None:
-        """Lose power: of what was not synced, the disk keeps what chance decides."""
+        """Lose power: each unsynced write is kept, torn or lost at random."""
         self.steps_left = None
         for file in self._files.values():
             file.crash(random)
 
 
 class MemoryFile:
-    """A file of a `MemoryFiles`: what reads see, and what a crash would leave."""
+    """A file of a `MemoryFiles`: the content for reads, and the content after a crash."""
 
     __slots__ = ("_content", "_durable", "_files", "_unsynced", "path", "size")
 
@@ -491,7 +491,7 @@ class MemoryFile:
         self._files = files
         self.path = path
         self.size = size
-        self._content = bytearray()  # both end where the last write ended; zeros follow
+        self._content = bytearray()  # both end with the last written byte; zeros follow
         self._durable = b""
         self._unsynced: list[tuple[int, bytes]] = []
 
@@ -519,7 +519,7 @@ class MemoryFile:
         self._unsynced.clear()
 
     def crash(self, random: Random) -> None:
-        """Keep some unsynced writes, in any order, some of them only in part."""
+        """Keep some of the unsynced writes, in any order, and some only in part."""
         left = bytearray(self._durable)
         random.shuffle(self._unsynced)
         for at, data in self._unsynced:
@@ -534,7 +534,7 @@ class MemoryFile:
 
 
 def _torn_size(at: int, size: int, random: Random) -> int:
-    """Return how much of a write reaches the disk when it stops between two sectors."""
+    """Return how many bytes of a write reach the disk if it stops between two sectors."""
     sectors: list[int] = [0, *range(SECTOR_BYTES - at % SECTOR_BYTES, size, SECTOR_BYTES)]
     return random.choice(sectors)
 

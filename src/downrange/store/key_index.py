@@ -1,4 +1,4 @@
-"""Key indexes: which messages have a key.
+"""The key index: finds messages by their keys.
 
     header, 40 bytes   i64 first and i64 last store time, i64 first and i64 last log offset,
                        i32 slots in use, i32 number of the next entry
@@ -6,18 +6,19 @@
     entries, 20 bytes  i32 key hash, i64 log offset, i32 seconds since the first store time,
                        i32 number of the entry before it in the same slot
 
-A key's slot is its hash modulo the number of slots. Entries are numbered from 1. A file that is
-full is followed by a new one, named by the time it was made.
+A key's slot is its hash modulo the number of slots. Entries are numbered from 1. When a file is
+full, a new one begins, named by its creation time.
 
-Entries only ever grow, while slots change in place: a slot on the disk that names an entry which
-never got there would hide all older ones. One rule keeps that from happening: the header on the
-disk never counts an entry that is not durable, and no slot on the disk names an entry that the
-header does not count. So a flush makes the entries durable, then the header, then the slots. After
-a crash, the entries of records behind the checkpoint are undone, newest first, which brings every
-slot that they touched back to what it was, written or not; then the slots are made durable before
-the header.
+Entries are only appended, while slots change in place. If a slot on the disk named an entry that
+was never written, all older entries of the slot would be lost. One rule prevents this: the header
+on the disk never counts an entry that is not durable, and no slot on the disk names an entry that
+the header does not count. So a flush makes the entries durable, then the header, then the slots.
 
-The newest file has its slots in memory, and the entries that were added since the last flush.
+After a crash, the entries of records behind the checkpoint are undone, newest first. That restores
+every slot that they changed, whether it was written or not. Then the slots are made durable, and
+the header after them.
+
+The newest file keeps its slots in memory, and the entries since the last flush.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ FOLDER: Final = "index"
 SLOTS: Final = 5_000_000
 ENTRIES: Final = 20_000_000
 MEMORY_ENTRIES: Final = 8192
-#: How many messages one query finds at most.
+#: The most messages that one query finds.
 FOUND_MAX: Final = 64
 
 _HEADER: Final = Struct(">qqqqii")
@@ -52,14 +53,14 @@ _ENTRY_BYTES: Final = _ENTRY.size
 _SLOT_BYTES: Final = 4
 #: Slots are written in pages of 4 KiB.
 _PAGE_SLOTS_LOG2: Final = 10
-# Plain texts: an enum's hashing costs more than a lookup.
+# Plain strings: hashing a member of an enum costs more than the lookup.
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
 _KEYS: Final = PropertyKey.KEYS.value
 _TAGS: Final = PropertyKey.TAGS.value
 
 
 class Found(NamedTuple):
-    """What a query found, newest first."""
+    """The result of a query, newest first."""
 
     log_offsets: list[int]
     last_store_ms: int
@@ -67,12 +68,12 @@ class Found(NamedTuple):
 
 
 class FileFlush(NamedTuple):
-    """What one file of the index needs to have written, in this order."""
+    """The writes that make one file of the index durable, in this order."""
 
     file: KeyIndexFile
     entries: Write
     header: Write
-    slots: list[Write]  # numbers of this machine still, since turning them takes time
+    slots: list[Write]  # in native byte order; `run` swaps them, as that takes time
 
 
 class KeyIndexFile:
@@ -81,9 +82,9 @@ class KeyIndexFile:
     Args:
         files: The store's folder.
         name: The file's name in the index folder.
-        slot_count: How many slots it has.
-        entries_max: How many entries, the unused number 0 included.
-        memory_entries: How many are kept in memory; they are written when there are more, without
+        slot_count: Slots of the file.
+        entries_max: Entries of the file, including the unused number 0.
+        memory_entries: Entries that are kept in memory. More are written to the file without
             waiting for a flush.
     """
 
@@ -140,7 +141,7 @@ class KeyIndexFile:
         return max(self.entries_max - self.count, 0)
 
     def put(self, entries: Sequence[tuple[int, int]], store_ms: int) -> None:
-        """Add entries, key hashes with log offsets; they must fit."""
+        """Add entries, key hashes with log offsets; the file must have room for them."""
         slots = self._slots
         if slots is None:
             slots = self._load_slots()
@@ -162,16 +163,16 @@ class KeyIndexFile:
         self.count = number
         self.end_ms, self.end_offset = store_ms, entries[-1][1]
         if len(memory) >= self._memory_bytes_max:
-            self._relieve()
+            self._spill()
 
     def find(self, hash_value: int, begin_ms: int, end_ms: int, found_max: int) -> list[int]:
-        """Return log offsets of entries with a hash, stored within a time span, newest first."""
+        """Return the log offsets of entries with a hash, stored in a time range, newest first."""
         found: list[int] = []
         number = self._newest(hash_value % self._slot_count)
         while number > 0 and len(found) < found_max:
             entry_hash, log_offset, seconds, previous = self._entry(number)
             stored_ms = self.begin_ms + seconds * 1000
-            # Entries know whole seconds only, so the one before the span may still be in it.
+            # Entries have whole seconds, so one that seems up to 1 s too old may be in the range.
             if entry_hash == hash_value and begin_ms - 1000 < stored_ms <= end_ms:
                 found.append(log_offset)
             if not 0 <= previous < number:
@@ -180,7 +181,7 @@ class KeyIndexFile:
         return found
 
     def cut_from(self, log_offset: int) -> None:
-        """Undo the entries of records at a log offset or behind it, and make that durable."""
+        """Undo the entries of records from a log offset on, and make that durable."""
         before = self.count
         while self.count > 1:
             hash_value, entry_offset, seconds, previous = self._entry(self.count - 1)
@@ -198,7 +199,7 @@ class KeyIndexFile:
         self._memory = bytearray()
         self._memory_from = self.count
         _, _, header, pages = self.begin_flush()
-        # New entries will take the numbers of undone ones: no slot may mean those any more.
+        # New entries will get the numbers of undone ones, so no slot may name those any more.
         for write in pages:
             self._file.write(write.at, [_swapped(write.data)])
         self._file.sync()
@@ -214,8 +215,8 @@ class KeyIndexFile:
         return bool(self._changed_pages or self._flushing_pages)
 
     def begin_flush(self) -> FileFlush:
-        """Return what must be written and made durable now, then call `finish_flush`."""
-        self._flushing_pages |= self._changed_pages  # there are some already if a flush failed
+        """Return the writes that make the file durable; call `finish_flush` after them."""
+        self._flushing_pages |= self._changed_pages  # those of a failed flush are still there
         self._changed_pages = set()
         self._flush_count = self.count
         path, size = self._file.path, self._file.size
@@ -228,23 +229,23 @@ class KeyIndexFile:
         )
 
     def finish_flush(self) -> None:
-        """Let go of what the flush has made durable."""
+        """Drop the flushed entries from memory."""
         self._flushing_pages = set()
         flushed = self._flush_count - self._memory_from
         if flushed > 0:
             del self._memory[: flushed * _ENTRY_BYTES]
             self._memory_from = self._flush_count
         if not self.room and not self._changed_pages:
-            self._slots = None  # it is only read from now on
+            self._slots = None  # the file is full, so they do not change any more
 
     def write(self) -> None:
-        """Write the entries that are in memory; they become durable by the next flush."""
+        """Write the entries in memory to the file; the next flush makes them durable."""
         self._file.write(self._entries_at + self._memory_from * _ENTRY_BYTES, [self._memory])
         self._memory = bytearray()
         self._memory_from = self.count
 
-    def _relieve(self) -> None:
-        """Write what is in memory; where that fails it stays there, for a flush to complain."""
+    def _spill(self) -> None:
+        """Write the entries in memory. If that fails, they stay, and the next flush reports it."""
         try:
             self.write()
         except (DiskFull, OSError):
@@ -257,7 +258,7 @@ class KeyIndexFile:
         return _HEADER.pack(*times, *offsets, self.slots_used, self.count)
 
     def _page_runs(self) -> list[tuple[int, bytes]]:
-        """Copy pages of slots that changed, neighbours in one: position in the file, bytes."""
+        """Copy changed pages of slots, neighbours joined: position in the file, bytes."""
         runs: list[tuple[int, bytes]] = []
         slots = self._load_slots()
         pages = sorted(self._flushing_pages)
@@ -296,7 +297,7 @@ class KeyIndexFile:
         if self._slots is None:
             size = self._slot_count * _SLOT_BYTES
             if self.count == 1:
-                data = bytearray(size)  # takes memory only where it is touched
+                data = bytearray(size)  # takes memory only for pages that are touched
             else:
                 data = bytearray(_swapped(self._file.read(_HEADER.size, size)))
             self._slots = memoryview(data).cast("i")
@@ -307,20 +308,20 @@ _swap: Callable[[array[int]], object] = array.byteswap if byteorder == "little" 
 
 
 def _swapped(data: bytes | bytearray) -> bytes:
-    """Turn slots as the file has them into numbers of this machine, or back."""
+    """Convert slots between the byte order of the file and the native one."""
     numbers = array("i", data)
     _swap(numbers)
     return numbers.tobytes()
 
 
 class KeyFlush(NamedTuple):
-    """What a flush makes durable: entries, then headers, then slots."""
+    """A flush of the key index: entries, then headers, then slots."""
 
     files: Files
     parts: list[FileFlush]
 
     def run(self) -> None:
-        """Return when it is durable; any thread may wait for that."""
+        """Make them durable; any thread may call it."""
         self.files.write_durably([part.entries for part in self.parts])
         self.files.write_durably([part.header for part in self.parts])
         self.files.write_durably(
@@ -338,8 +339,8 @@ class KeyIndex:
     Args:
         files: The store's folder.
         slots: Slots per file.
-        entries: Entries per file, the unused number 0 included.
-        memory_entries: How many entries are kept in memory.
+        entries: Entries per file, including the unused number 0.
+        memory_entries: Entries that are kept in memory.
         index_tags: Whether a tag is indexed like a key, as `T#tag`.
     """
 
@@ -361,7 +362,7 @@ class KeyIndex:
 
     @property
     def end_offset(self) -> int:
-        """The log offset of the newest record that is indexed, or -1."""
+        """The log offset of the newest indexed record, or -1."""
         return next((file.end_offset for file in reversed(self._chain) if file.count > 1), -1)
 
     def collect(
@@ -371,13 +372,13 @@ class KeyIndex:
         properties: Mapping[str, str],
         log_offset: int,
     ) -> None:
-        """Add to entries what a record is found by: its unique id and the user's keys.
+        """Append the entries of a record: of its unique id and of the user's keys.
 
         Args:
             entries: Hashes of keys with log offsets, for `put`.
             front: The `key_front` of the record's topic.
-            properties: Its properties.
-            log_offset: Where it lies.
+            properties: The record's properties.
+            log_offset: The record's position.
         """
         unique = properties.get(_UNIQUE_KEY)
         if unique:
@@ -391,7 +392,7 @@ class KeyIndex:
             entries.append((_tag_key_hash(front, tag), log_offset))
 
     def put(self, entries: Sequence[tuple[int, int]], store_ms: int) -> None:
-        """Index records that were stored at a time: hashes of keys with log offsets."""
+        """Add entries, key hashes with log offsets, of records with one store time."""
         while entries:
             if not self._chain or not self._chain[-1].room:
                 self._begin_file(store_ms)
@@ -401,7 +402,7 @@ class KeyIndex:
             entries = entries[room:]
 
     def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, found_max: int) -> Found:
-        """Look a key up; what is found must be compared with the key, as only hashes are kept."""
+        """Look up a key. The index has only hashes, so callers must compare the keys found."""
         hash_value = key_hash(topic, key)
         offsets: list[int] = []
         found_max = min(found_max, FOUND_MAX)
@@ -416,7 +417,7 @@ class KeyIndex:
         return Found(offsets, self._chain[-1].end_ms, self._chain[-1].end_offset)
 
     def begin_flush(self) -> KeyFlush:
-        """Return what must be made durable now: run it in any thread, then `finish_flush` it."""
+        """Return a flush of all entries so far: run it in any thread, then `finish_flush` it."""
         return KeyFlush(
             self._files, [file.begin_flush() for file in self._chain if file.is_changed]
         )
@@ -427,7 +428,7 @@ class KeyIndex:
             part.file.finish_flush()
 
     def cut_from(self, log_offset: int) -> None:
-        """Forget records at a log offset or behind it, and make that durable."""
+        """Remove the entries of records from a log offset on, and make that durable."""
         while self._chain:
             self._chain[-1].cut_from(log_offset)
             if self._chain[-1].count > 1:
@@ -435,10 +436,10 @@ class KeyIndex:
             self._files.remove(f"{FOLDER}/{self._chain.pop().name}")
 
     def drop_before(self, log_offset: int) -> list[str]:
-        """Forget files whose records are no longer in the log.
+        """Drop files whose records are no longer in the log.
 
         Returns:
-            Their paths, to be removed when no flush is under way that may write to them.
+            Their paths. A running flush may still write to them, so they must be removed after it.
         """
         dropped: list[str] = []
         while len(self._chain) > 1 and self._chain[0].end_offset < log_offset:
@@ -446,7 +447,7 @@ class KeyIndex:
         return dropped
 
     def _begin_file(self, now_ms: int) -> None:
-        """Begin a file, named by the local time down to the millisecond, as Java does."""
+        """Begin a file, named by the local time in milliseconds, as in Java."""
         now = datetime.fromtimestamp(now_ms / 1000)
         name = f"{now:%Y%m%d%H%M%S}{now_ms % 1000:03}"
         if self._chain:

@@ -1,7 +1,8 @@
-"""The commit log: every message of every topic, one record behind the other.
+"""The commit log: the messages of all topics, one record behind the other.
 
-A record never spans two segments. Where it does not fit any more, a blank record fills the segment
-and the next one begins. What arrives together is written together: one system call per segment.
+A record never spans two segments. If one does not fit, a blank record fills the segment, and the
+next segment begins. Records that are appended together are written together, with one system call
+per segment.
 """
 
 from __future__ import annotations
@@ -31,32 +32,32 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "commitlog"
 SEGMENT_BYTES: Final = 1024 * 1024 * 1024
-#: How much is read at once when the log is walked.
+#: Bytes per read when the log is walked.
 _READ_BYTES: Final = 1024 * 1024
-#: Runs of records no farther apart are read together, with what lies between: a read of its own
-#: takes as long as copying so many bytes.
+#: Runs of records with a smaller gap between them are read with one call, gap included: a call of
+#: its own takes as long as copying this many bytes.
 GAP_BYTES: Final = 8 * 1024
-_NUL: Final = "a property with a NUL byte cannot be told from a torn write"
+_NUL: Final = "a property has a NUL byte, which recovery would take for a torn write; remove it"
 
 
 class LogFlush(NamedTuple):
-    """What a flush makes durable: the log up to a position."""
+    """A flush of the log up to a position."""
 
     end: int
     files: list[File]
 
     def run(self) -> None:
-        """Return when it is durable."""
+        """Sync the files; any thread may call it."""
         for file in self.files:
             file.sync()
 
 
 class _Layout:
-    """Where records go that are appended together.
+    """The positions of records that are appended together.
 
     Attributes:
-        position: Where the next one goes.
-        runs: What is to be written where, a run per segment.
+        position: The position of the next record.
+        runs: Positions and buffers to write there, one run per segment.
     """
 
     __slots__ = ("_left", "_parts", "_segment_bytes", "position", "runs")
@@ -86,7 +87,7 @@ class _Layout:
         data = batch.data
         if any(data.find(0, start, end) >= 0 for _, _, start, end in batch.spans):
             raise StoreError(_NUL)
-        batch.log_offsets, batch.sizes = [], []  # of an append that failed, maybe
+        batch.log_offsets, batch.sizes = [], []  # an earlier append may have failed
         while len(batch.sizes) < len(batch.spans):
             parts, unfit_size = encode_run(batch, self.position, self._left)
             self._parts += parts
@@ -98,10 +99,10 @@ class _Layout:
                 self._begin_segment(unfit_size)
 
     def _begin_segment(self, size: int) -> None:
-        """Fill the segment with a blank record, and go on in the next one."""
+        """Fill the segment with a blank record and continue in the next one."""
         room = self._segment_bytes - BLANK_BYTES_MIN
         if size > room:
-            raise StoreError(f"a record of {size} bytes is larger than a segment: {room}")
+            raise StoreError(f"a record of {size} bytes is larger than a segment of {room} bytes")
         blank_bytes = self._left + BLANK_BYTES_MIN
         self._parts.append(blank_record(blank_bytes))
         self.position += blank_bytes
@@ -110,28 +111,28 @@ class _Layout:
 
 
 class CommitLog:
-    """The log's records. Where it ends is for `recovery` to say, by `cut`.
+    """The records of the log. Recovery sets its end with `cut`.
 
     Args:
         files: The store's folder.
-        segment_bytes: The size of a segment; no record can be larger.
+        segment_bytes: The size of a segment; a record must fit into one.
     """
 
     __slots__ = ("_chain", "_dropped", "end", "flushed", "segment_bytes")
 
     def __init__(self, files: Files, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._chain = SegmentChain(files, FOLDER, segment_bytes)
-        self._dropped: list[str] = []  # files that are still to be removed
+        self._dropped: list[str] = []  # paths of files to be removed
         #: The size of a segment.
         self.segment_bytes = segment_bytes
-        #: The position behind the last record: where the next one goes.
+        #: The position behind the last record, where the next one is written.
         self.end = self._chain.first
         #: Everything before this position is durable.
         self.flushed = self.end
 
     @property
     def first(self) -> int:
-        """The position of the oldest segment that is kept."""
+        """The position of the oldest segment."""
         return self._chain.first
 
     @property
@@ -140,13 +141,14 @@ class CommitLog:
         return list(self._chain.starts)
 
     def append(self, records: Sequence[Record | RecordBatch]) -> None:
-        """Write records behind the last one; each is given its log offset, size and CRC.
+        """Write records behind the last one, and set their log offsets, sizes and CRCs.
+
+        After an error, the log is unchanged.
 
         Raises:
-            DiskFull: There is no space; the log is as it was.
-            StoreError: A record is larger than a segment, or a property holds a NUL byte; the log
-                is as it was.
-            Unencodable: A record cannot be written; the log is as it was.
+            DiskFull: There is no space.
+            StoreError: A record is larger than a segment, or a property has a NUL byte.
+            Unencodable: A record cannot be encoded.
         """
         layout = _Layout(self.end, self.segment_bytes)
         for record in records:
@@ -159,7 +161,7 @@ class CommitLog:
                 if parts:
                     self._chain.write(position, parts)
         except Exception:
-            self._chain.cut(self.end)  # so that no half record is ever found there
+            self._chain.cut(self.end)  # so that a part of a record is never found there
             raise
         self.end = layout.position
 
@@ -168,10 +170,10 @@ class CommitLog:
         return self._chain.read(position, size)
 
     def read_runs(self, runs: Sequence[tuple[int, int]]) -> list[bytes | memoryview]:
-        """Return the bytes of runs of records, in fewer reads where the runs lie close together.
+        """Return the bytes of runs of records; runs that are close together share one read.
 
         Args:
-            runs: Where each begins and ends, in the order of the log; none spans two segments.
+            runs: First and last positions, in the order of the log. A run must not span segments.
         """
         groups: list[list[tuple[int, int]]] = []  # each is one read
         segment_bytes, near_from, near_to = self.segment_bytes, 0, -1
@@ -216,17 +218,17 @@ class CommitLog:
             raise self.corrupt(position, error.problem) from error
 
     def first_record_of(self, start: int) -> Record | None:
-        """Return the first record of a segment, or None where nothing can be read there."""
+        """Return the first record of a segment, or None if it cannot be read."""
         try:
             return next(self.walk(start), None)
         except CorruptStore:
             return None
 
     def walk(self, position: int) -> Iterator[Record]:
-        """Read records from a position to the last one that is written, whatever `end` says.
+        """Read records from a position to the last written one, even if that is behind `end`.
 
         Raises:
-            CorruptStore: A record is damaged; it names the segment and the position in it.
+            CorruptStore: A record is damaged; names the segment and the position in it.
         """
         chain = self._chain
         buffer, begun = b"", position
@@ -234,7 +236,7 @@ class CommitLog:
             at = position - begun
             left = chain.segment_bytes - position % chain.segment_bytes
             if left < BLANK_BYTES_MIN:
-                raise self.corrupt(position, f"{left} bytes at the end are no blank record")
+                raise self.corrupt(position, f"{left} bytes at the end are not a blank record")
             if len(buffer) - at < min(RECORD_BYTES_MIN, left):
                 buffer, begun, at = chain.read(position, _READ_BYTES), position, 0
             size = int.from_bytes(buffer[at : at + 4], "big", signed=True)
@@ -254,22 +256,22 @@ class CommitLog:
             if not record.is_intact:
                 raise self.corrupt(position, "the body does not match its CRC")
             if record.log_offset != position:
-                raise self.corrupt(position, f"says that it lies at {record.log_offset}")
+                raise self.corrupt(position, f"the record is of position {record.log_offset}")
             yield record
             position += record.size
 
     def cut(self, position: int, *, durable_to: int) -> None:
-        """End the log at a position; what lies behind it is gone.
+        """End the log at a position, and remove all bytes behind it.
 
-        What is between there and `durable_to` was read, but maybe only from the memory of the
-        system, which keeps what a killed process wrote: it still has to be flushed.
+        Records between `durable_to` and there were read, but maybe only from the page cache, which
+        keeps the writes of a killed process. So they still have to be flushed.
         """
         self._chain.cut(position)
         self.end = position
         self.flushed = min(durable_to, position)
 
     def begin_flush(self) -> LogFlush:
-        """Return what must be made durable now: run it in any thread, then `finish_flush` it."""
+        """Return a flush of all records so far: run it in any thread, then `finish_flush` it."""
         files = self._chain.files_between(self.flushed, self.end) if self.end > self.flushed else []
         return LogFlush(self.end, files)
 
@@ -279,33 +281,33 @@ class CommitLog:
 
     @property
     def can_drop_first(self) -> bool:
-        """Whether the oldest segment may be forgotten."""
+        """Whether the oldest segment may be dropped: it is durable, and not the last one."""
         following = self._chain.first + self.segment_bytes
         return following < self.end and following <= self.flushed
 
     def drop_first_segment(self) -> None:
-        """Forget the oldest segment, which must be durable and not the one that is written to.
+        """Drop the oldest segment, if `can_drop_first`; its file is removed later.
 
-        Its file is still there for a while, and a crash may bring it back: were it torn, all that
-        lies behind it would be lost.
+        After a crash, the segment may be back. So it must be durable: if it were torn, recovery
+        would cut the log there and lose all records behind it.
         """
         assert self.can_drop_first
         self._dropped.append(self._chain.drop_first())
 
     @property
     def dropped_count(self) -> int:
-        """How many files of forgotten segments nobody has taken yet."""
+        """How many files of dropped segments wait for `take_dropped`."""
         return len(self._dropped)
 
     def take_dropped(self) -> list[str]:
-        """Return the files of forgotten segments, to be removed when no flush holds one of them."""
+        """Return the files of dropped segments, to be removed when no flush uses them."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def next_segment(self) -> Write | None:
-        """Return what creates the next segment, once half of the last one is used.
+        """Return the write that creates the next segment, once half of the last one is used.
 
-        The one who appends then finds it ready, and need not wait for the disk.
+        Then the next `append` finds the file and does not wait for the disk.
         """
         used = self.end % self.segment_bytes
         if used < self.segment_bytes // 2:

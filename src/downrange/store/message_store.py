@@ -1,17 +1,17 @@
-"""The store as a whole: append, read, find, flush, recover, forget.
+"""The store as a whole: append, read, find, flush, delete.
 
-One rule: what `append` returned is in the log and in both indexes for every reader, and after
-`flush` it is durable. A crash at any moment leaves a front part of what was appended, and all of
-what was flushed.
+One rule: when `append` returns, readers find the records in the log and in both indexes; after
+`flush`, the records are durable. A crash at any moment leaves all flushed records, and of the
+others a first part in the order of appending.
 
-The files are those of an Apache broker's store folder. While the store is open, a file `abort`
-says so; finding it at the next start means that there was a crash.
+The files are those of an Apache broker's store folder. The file `abort` exists while the store is
+open; finding it at the next start means that there was a crash.
 
-Threads: a store belongs to one thread, its owner. Only the `run` of a flush may be called
-elsewhere, and it touches nothing that the owner changes: `begin` hands it copies, `finish` lets the
-store forget them. At most one log flush and one full flush are under way at a time, and they do not
-disturb each other. A flush that failed need not be finished: the next one of its kind does all that
-was left undone.
+Threads: a store belongs to one thread, its owner. Only the `run` of a flush may be called by
+another thread. It uses nothing that the owner changes: `begin` gives it copies, and `finish` drops
+them from the store's memory. At most one log flush and one full flush run at a time, and they do
+not affect each other. A flush that failed need not be finished: the next flush of its kind does its
+work, too.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ if TYPE_CHECKING:
     from downrange.store.queue_index import Numbers
     from downrange.wire.records import Record
 
-# Plain values: an enum's arithmetic and hashing cost more than the rest of a lookup.
-#: Prepared and rolled-back records, which have this bit, too, are in no queue.
+# Plain values: arithmetic and hashing of enum members cost more than the rest of a lookup.
+#: Records with this bit, prepared and rolled-back ones, are in no queue.
 _PREPARED: Final = int(TransactionFlag.PREPARED)
 _TAGS: Final = PropertyKey.TAGS.value
-#: How many queues a full flush looks through for files that are not needed any more.
+#: How many queues a full flush searches for files that are no longer needed.
 _QUEUES_SWEPT: Final = 64
-#: How much of what lies between records one `read_range` may pass, so that it never takes long.
-#: A read of its own counts as the largest gap that is read over.
+#: The gaps between the records of one `read_range` together, so that it never takes long. A gap
+#: counts as `GAP_BYTES` at most, because larger ones are not read.
 _GAPS_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Sizes of the store's files. A store must be opened with the sizes it was made with.
+    """Sizes of the store's files. A store must be opened with the sizes that it was created with.
 
     Attributes:
-        log_segment_bytes: Commit log files; the largest message is a little smaller.
+        log_segment_bytes: Size of a commit log file; the largest message is a little smaller.
         queue_segment_units: Messages per queue index file.
         key_slots: Hash slots per key index file.
         key_entries: Entries per key index file.
-        queue_memory_units: Messages per queue that wait in memory for a flush; more are written to
-            the index file at once, which does not make them durable.
-        key_memory_entries: The same for the key index.
-        index_tags: Whether messages can be found by `T#tag` like by a key, as release 5.5 does it.
+        queue_memory_units: Messages per queue whose index units wait in memory for a flush. More
+            are written to the index file early, which does not make them durable.
+        key_memory_entries: The same for entries of the key index.
+        index_tags: Whether messages can be found by `T#tag` like by a key, as in release 5.5.
     """
 
     log_segment_bytes: int = commit_log.SEGMENT_BYTES
@@ -80,7 +80,7 @@ class StoreOptions:
 
 
 class Fetched(NamedTuple):
-    """Records that were read: how many, and their bytes, to be joined."""
+    """Records that were read: their number, and their bytes in parts to be joined."""
 
     record_count: int
     parts: list[bytes | memoryview]
@@ -88,18 +88,18 @@ class Fetched(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class StoreFlush:
-    """What one flush makes durable: the log, then the indexes, then the checkpoint.
+    """A full flush: the log, then the indexes, then the checkpoint.
 
     Attributes:
         files: The store's folder.
-        log: The log's part.
+        log: The flush of the log.
         queues: Queues whose units are among the writes.
         writes: Units of queues, and the log's next segment.
-        keys: The key index's part.
+        keys: The flush of the key index.
         last_ms: The store time of the newest record.
-        dropped_topics: Topics whose queue indexes go before anything is written.
-        unneeded: Index files that go as well.
-        segments: Files of the log that go when the checkpoint says that they are not needed.
+        dropped_topics: Topics whose queue indexes are removed before anything is written.
+        unneeded: Index files that are removed then, too.
+        segments: Files of the log that are removed after the checkpoint is written.
     """
 
     files: Files
@@ -113,7 +113,7 @@ class StoreFlush:
     segments: list[str]
 
     def run(self) -> None:
-        """Return when it is durable; any thread may wait for that."""
+        """Do all of it; any thread may call it."""
         self.log.run()
         for topic in self.dropped_topics:
             self.files.remove(f"{queue_index.FOLDER}/{topic}")
@@ -131,13 +131,13 @@ class MessageStore:
     """An open store.
 
     Args:
-        files: The folder; nobody else may write to it.
+        files: The folder; only this store may write to it.
         options: Sizes of its files.
-        unit_tag: Returns what a record's queue unit holds as tag hash; the hash of its tag unless
-            it is a delayed message.
+        unit_tag: Returns the tag hash of a record's queue unit, given the record and its tag. A
+            delayed message has its delivery time there; the default is the hash of the tag.
 
     Raises:
-        CorruptStore: A durable part of the store is damaged; it names file and position.
+        CorruptStore: A durable part of the store is damaged; names file and position.
     """
 
     def __init__(
@@ -151,13 +151,13 @@ class MessageStore:
         self._options = options
         self._unit_tag = unit_tag
         self._queues: dict[tuple[str, int], QueueIndex] = {}
-        # The same, by the topic's bytes, as far as they follow the log's front: what `append` uses.
+        # The same by the topic's bytes, for `append`: queues whose front is that of the log.
         self._current: dict[tuple[bytes, int], QueueIndex] = {}
         self._dirty: set[QueueIndex] = set()
         self._dropped_topics: set[str] = set()
-        self._unneeded: list[str] = []  # files to be removed by the next flush
+        self._unneeded: list[str] = []  # files that the next flush removes
         self._unswept: Iterator[tuple[str, int]] = iter(())
-        self._log_flush: LogFlush | None = None  # the ones that are under way
+        self._log_flush: LogFlush | None = None  # the running flushes
         self._flush: StoreFlush | None = None
         self._last_ms = 0
         self.log = CommitLog(files, options.log_segment_bytes)
@@ -170,8 +170,8 @@ class MessageStore:
         )
         self.recovery = recover(files, self.log, self._cut_indexes, self._index_again)
         self._last_ms = self.recovery.last_ms
-        files.make_folder(queue_index.FOLDER)  # were it missing, all indexes would be built anew
-        if self.recovery.was_clean:  # else it is there, and must never be away for a moment
+        files.make_folder(queue_index.FOLDER)  # if it were missing, recovery would read everything
+        if self.recovery.was_clean:  # otherwise the file exists, and must never be missing
             files.replace(ABORT, b"")
 
     # ---- writing ----
@@ -182,19 +182,19 @@ class MessageStore:
         now_ms: int,
         properties: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
-        """Store records that arrived together; each is given its offsets and store time.
+        """Store records together. After an error, none of them is stored.
 
         Args:
-            records: What to store; `size`, `body_crc`, both offsets and `store_ms` are set.
+            records: Their `size`, `body_crc`, both offsets and `store_ms` are set.
             now_ms: The time of the clock.
-            properties: The records' properties, if they have been parsed already; a batch brings
-                its own, whatever stands here.
+            properties: The records' properties, if they are parsed already. Those of a batch are
+                taken from the batch.
 
         Raises:
-            DiskFull: There is no space; nothing was stored.
-            StoreError, Unencodable: A record cannot be stored; nothing was.
+            DiskFull: There is no space.
+            StoreError, Unencodable: A record cannot be stored.
         """
-        if now_ms > self._last_ms:  # times in the log never go back
+        if now_ms > self._last_ms:  # store times never go back
             self._last_ms = now_ms
         store_ms = self._last_ms
         queues: list[QueueIndex | None] = []  # of each record
@@ -206,7 +206,7 @@ class MessageStore:
                 record, count = entry, 1
             record.store_ms = store_ms
             if record.sys_flag & _PREPARED:
-                assert count == 1, "halves do not come in batches"
+                assert count == 1, "a prepared record is never part of a batch"
                 record.queue_offset = 0
                 queues.append(None)
                 continue
@@ -248,15 +248,15 @@ class MessageStore:
             collect(keyed, front, properties, log_offset)
 
     def flush(self) -> None:
-        """Make everything durable, and note in the checkpoint that it is."""
+        """Make all records and indexes durable, and write the checkpoint."""
         flush = self.begin_flush()
         flush.run()
         self.finish_flush(flush)
 
     def begin_log_flush(self) -> LogFlush:
-        """Return the log's part of what must be made durable: run it, then `finish_log_flush` it.
+        """Return a flush of the log alone: run it in any thread, then `finish_log_flush` it.
 
-        This is what a synchronous acknowledgement waits for: `log.flushed` then says how far.
+        A synchronous acknowledgement waits for this; `log.flushed` is the durable position then.
         """
         self._log_flush = self.log.begin_flush()
         return self._log_flush
@@ -267,9 +267,9 @@ class MessageStore:
         self._log_flush = None
 
     def begin_flush(self) -> StoreFlush:
-        """Return what must be made durable now: run it in any thread, then `finish_flush` it.
+        """Return a full flush: run it in any thread, then `finish_flush` it.
 
-        What is appended meanwhile is for the next one.
+        It covers the records that are stored now, not those that are appended while it runs.
         """
         self._sweep()
         segments: list[str] = []
@@ -278,7 +278,7 @@ class MessageStore:
             self._dropped_topics |= failed.dropped_topics
             self._unneeded += failed.unneeded
             segments += failed.segments
-        if self._log_flush is None:  # it may hold a segment that is to be removed
+        if self._log_flush is None:  # a log flush may use a segment that is to be removed
             segments += self.log.take_dropped()
         queues, self._dirty = self._dirty, set()
         dropped_topics, self._dropped_topics = self._dropped_topics, set()
@@ -309,20 +309,21 @@ class MessageStore:
         if gone := flush.dropped_topics - self._dropped_topics:
             for queue in self._queues.values():
                 if queue.topic in gone:
-                    queue.settle()
+                    queue.allow_writes()
         self._flush = None
 
     def close(self) -> None:
-        """Flush and mark the store as closed; no flush may be under way."""
+        """Flush and mark the store as closed; no flush may be running."""
         self.flush()
         self._files.remove(ABORT)
 
     # ---- reading ----
 
     def queue(self, topic: str, queue_id: int) -> QueueIndex:
-        """Return the index of a queue, an empty one where nothing was stored yet.
+        """Return the index of a queue; it is empty if nothing was stored yet.
 
-        Ask again each time: its front moves with the log's, and a topic may be dropped.
+        Call this each time and do not keep the index: its front moves with that of the log, and
+        the topic may be dropped.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -332,7 +333,7 @@ class MessageStore:
         return queue
 
     def queue_names(self) -> Iterator[tuple[str, int]]:
-        """Name all queues that have messages or had some."""
+        """Return topic and id of all queues that have or had messages."""
         known = dict.fromkeys(key for key, queue in self._queues.items() if queue.max_offset)
         yield from known
         for topic in self._files.names(queue_index.FOLDER):
@@ -369,19 +370,18 @@ class MessageStore:
             return None  # bytes of a body that only begin like a record
 
     def read_range(self, units: Iterable[Numbers], bytes_max: int) -> Fetched:
-        """Return the records of units, in as few reads as possible.
+        """Return the records of units, with as few reads as possible.
 
         Args:
-            units: Of one queue, in its order; no more of them are taken than needed.
-            bytes_max: The first record is returned whatever its size, others while all of them
-                are not larger together.
+            units: Units of one queue, in its order; only as many as needed are consumed.
+            bytes_max: The limit of all records together. The first one is returned in any case.
 
         Returns:
-            The records before the first one that is gone or too much, or that lies behind too
-            many others' records.
+            The records up to the first one that was deleted, that exceeds the limit, or that has
+            too many records of other queues before it.
         """
         log_first, log_end = self.log.first, self.log.end
-        runs: list[tuple[int, int]] = []  # where neighbours in the log begin and end
+        runs: list[tuple[int, int]] = []  # first and last positions of neighbours in the log
         begin = end = count = total = gaps = 0
         for log_offset, size, _ in units:
             total += size
@@ -401,11 +401,11 @@ class MessageStore:
         return Fetched(count, self.log.read_runs(runs))
 
     def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, found_max: int) -> Found:
-        """Look messages up by key; compare what is found, as the index knows only hashes."""
+        """Find messages by key. The index has only hashes, so callers must compare the keys."""
         return self._keys.find(topic, key, begin_ms=begin_ms, end_ms=end_ms, found_max=found_max)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the number of the first message of a queue that was stored at a time or later."""
+        """Return the offset of the first message of a queue that was stored at a time or later."""
 
         def is_before(unit: Unit) -> bool:
             record = self.log.record_at(unit.log_offset)
@@ -413,12 +413,13 @@ class MessageStore:
 
         return self.queue(topic, queue_id).find(is_before)
 
-    # ---- forgetting ----
+    # ---- deleting ----
 
     def drop_first_segment(self) -> None:
-        """Forget the oldest log segment, if `log.can_drop_first`; a full flush removes its file.
+        """Drop the oldest log segment, if `log.can_drop_first`; a full flush removes its file.
 
-        Queue indexes follow when they are next asked for, or a few at a time with each full flush.
+        The front of a queue index moves when the queue is used next. Each full flush moves some of
+        the others.
         """
         self.log.drop_first_segment()
         self._current.clear()
@@ -426,17 +427,17 @@ class MessageStore:
         self._unswept = self.queue_names()
 
     @property
-    def bytes_to_go(self) -> int:
-        """How much space on the disk the next full flushes will set free."""
-        under_way = 0 if self._flush is None else len(self._flush.segments)
-        return (self.log.dropped_count + under_way) * self.log.segment_bytes
+    def freed_soon_bytes(self) -> int:
+        """How much space on the disk the next full flushes will free."""
+        running = 0 if self._flush is None else len(self._flush.segments)
+        return (self.log.dropped_count + running) * self.log.segment_bytes
 
     def drop_topic(self, topic: str) -> None:
-        """Forget a topic's queues at once; the next full flush removes their files.
+        """Drop a topic's queues; the next full flush removes their files.
 
-        The records stay in the log until their segments go. After a crash before that flush has
-        run, the queues are there again: those who must be sure wait for the flush, or drop topics
-        that they do not know when they open a store.
+        The records stay in the log until their segments are deleted. After a crash before that
+        flush, the queues are back. A caller that must be sure waits for the flush, or drops
+        unknown topics when it opens a store.
         """
         for key in [key for key in self._queues if key[0] == topic]:
             self._dirty.discard(self._queues.pop(key))
@@ -444,12 +445,12 @@ class MessageStore:
         self._dropped_topics.add(topic)
 
     def _is_dropped(self, topic: str) -> bool:
-        """Whether files of a topic may still be there that belong to it no more."""
-        under_way = self._flush is not None and topic in self._flush.dropped_topics
-        return under_way or topic in self._dropped_topics
+        """Whether the queue files of a dropped topic may still exist."""
+        is_flushed_now = self._flush is not None and topic in self._flush.dropped_topics
+        return is_flushed_now or topic in self._dropped_topics
 
     def _sweep(self) -> None:
-        """Let some queues follow the front of the log though nobody has asked for them."""
+        """Move the front of some unused queues to that of the log."""
         for topic, queue_id in islice(self._unswept, _QUEUES_SWEPT):
             self.queue(topic, queue_id)
 
@@ -462,12 +463,12 @@ class MessageStore:
             self._open_queue(topic, queue_id).cut_from(log_offset)
 
     def _index_again(self, record: Record) -> None:
-        """Index a record that was found in the log, if it is in a queue and not known there."""
+        """Index a record of the log during recovery, where an index does not have it already."""
         if record.sys_flag & _PREPARED:
             return
         properties = record.properties()
         queue = self._queue_of(record)
-        self._remove_unneeded()  # a queue that begins anew may need files of the same names
+        self._remove_unneeded()  # a queue that begins again may need files of the same names
         tag = properties.get(_TAGS)
         tag_code = tag_hash(tag) if self._unit_tag is None else self._unit_tag(record, tag)
         log_offset = record.log_offset
@@ -497,7 +498,7 @@ class MessageStore:
         return queue
 
     def _queue_of(self, record: Record) -> QueueIndex:
-        """Return a record's queue, to be found quickly by the next record."""
+        """Return a record's queue, and cache it for the next record."""
         queue = self.queue(record.topic, record.queue_id)
         self._current[record.topic_bytes, record.queue_id] = queue
         return queue

@@ -1,15 +1,15 @@
-"""Queue indexes: for each queue of a topic, where its messages lie in the commit log.
+"""Queue indexes: the positions of a queue's messages in the commit log.
 
     unit, 20 bytes   i64 commit-log offset, i32 record size, i64 tag hash
 
 Unit n is at byte 20 n of the chain of files in `consumequeue/<topic>/<queue id>/`. For delayed
-messages the tag hash is the time of delivery. A size of zero ends the index. An index whose first
-message is not number 0, because older ones are gone, is padded at its front with units of the
-largest size.
+messages, the tag hash is the delivery time. A size of zero ends the index. If the first message of
+an index is not number 0, because older ones were deleted, its first file begins with padding: units
+of the largest size.
 
-One rule: the newest units are in memory, all others in files, and readers see them as one. A flush
-takes a copy of what is in memory; only when that copy is durable does the memory let go of it. What
-is in memory when the process ends is built again from the log.
+One rule: the newest units are in memory, all others in files, and readers see them as one sequence.
+A flush copies the units in memory; these are dropped from memory when the copy is durable. After a
+crash, recovery builds units that were only in memory again from the log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Numbers: TypeAlias = tuple[int, int, int]
 
 
 class Unit(NamedTuple):
-    """Where one message lies, and what it can be filtered by."""
+    """The position of a message in the log, and the hash that consumers filter by."""
 
     log_offset: int
     size: int
@@ -55,13 +55,13 @@ class QueueIndex:
 
     Args:
         files: The store's folder.
-        topic: The topic, as folder name.
+        topic: The topic, which is the folder's name.
         queue_id: The queue's number.
-        segment_units: How many units a file holds.
-        memory_units: How many are kept in memory; they are written when there are more, without
-            waiting for a flush.
-        is_fresh: Whether files that are there belong to a topic that was dropped. They will be
-            removed by a flush, so nothing is written before `settle` says that they are gone.
+        segment_units: Units per file.
+        memory_units: Units that are kept in memory. More are written to the file without waiting
+            for a flush.
+        is_fresh: Whether existing files belong to a topic that was dropped. A flush will remove
+            them, so no unit is written before `allow_writes` is called.
 
     Raises:
         StoreError: The topic cannot be the name of a folder.
@@ -103,44 +103,44 @@ class QueueIndex:
         self._memory_bytes = memory_units * _UNIT_BYTES
         self._memory_bytes_max = _NO_LIMIT if is_fresh else self._memory_bytes
         self.topic = topic
-        #: What the key index begins the hash of each of the topic's keys with.
+        #: The state of the hash after the topic; the key index continues it with each key.
         self.key_front = key_front(topic)
-        #: Where the log began when the front of this index was last compared with it.
+        #: The log's first position when `drop_before` was last called.
         self.log_first = 0
-        #: The number of the first message that is kept, and the number behind the last one.
+        #: The number of the first message, and the number behind the last one.
         self.min_offset = self._chain.first // _UNIT_BYTES
         self.max_offset = self._memory_from = self._chain.end // _UNIT_BYTES
         self.max_offset = self.find(lambda unit: unit.size > 0)
         self.min_offset = self.find(lambda unit: unit.size == _PADDING_SIZE)
         self._memory_from = self.max_offset  # the number of the first unit in memory
         self._durable_to = self.max_offset
-        self._flush_to = self.max_offset  # where the flush that is under way ends
+        self._flush_to = self.max_offset  # the end of the running flush
 
     # ---- writing ----
 
     def put(self, log_offset: int, size: int, tag_hash: int) -> None:
-        """Note where the next message lies."""
+        """Add the unit of the next message."""
         memory = self._memory
         memory += _UNIT.pack(log_offset, size, tag_hash)
         self.max_offset += 1
         if len(memory) >= self._memory_bytes_max:
-            self._relieve()
+            self._spill()
 
     def put_all(
         self, log_offsets: Iterable[int], sizes: Iterable[int], tag_hashes: Iterable[int]
     ) -> None:
-        """Note where the next messages lie."""
+        """Add the units of the next messages."""
         data = b"".join(map(_UNIT.pack, log_offsets, sizes, tag_hashes))
         self._memory += data
         self.max_offset += len(data) // _UNIT_BYTES
         if len(self._memory) >= self._memory_bytes_max:
-            self._relieve()
+            self._spill()
 
     def put_again(self, offset: int, unit: Unit) -> None:
-        """Note where message number `offset` lies, as the log tells it when a store is opened.
+        """Add the unit of message number `offset` during recovery, unless it is there already.
 
-        The index may know it already. Numbers rise, but the first one may be any. They fall only
-        where the topic was dropped between two messages: then the index begins anew.
+        Numbers rise; the first one may be any. A lower number means that the topic was dropped
+        between two messages: then the index begins again with it.
 
         Raises:
             CorruptStore: A number was left out.
@@ -157,9 +157,9 @@ class QueueIndex:
         self.put(*unit)
 
     def write(self) -> None:
-        """Write what is in memory; it becomes durable by the next flush.
+        """Write the units in memory to the file; the next flush makes them durable.
 
-        A flush that is under way may write the same bytes again, which does no harm.
+        A running flush may write the same bytes again, which is harmless.
         """
         for start, at, data in self._pieces():
             self._chain.write(start + at, [data])
@@ -169,11 +169,11 @@ class QueueIndex:
     # ---- reading ----
 
     def units(self, offset: int, count: int) -> list[Unit]:
-        """Return the units of up to `count` messages from a number on; none of one that is gone."""
+        """Return up to `count` units from a number on; none if that message was deleted."""
         return list(map(Unit._make, self.numbers(offset, count)))
 
     def numbers(self, offset: int, count: int) -> Iterator[Numbers]:
-        """Give the same one by one and without names: for those who look at thousands."""
+        """Return the same as plain tuples, one by one: faster for thousands of units."""
         end = min(offset + count, self.max_offset)
         pieces: list[bytes | bytearray] = []
         if offset >= self.min_offset:
@@ -189,9 +189,9 @@ class QueueIndex:
             offset += len(units)
 
     def find(self, is_before: Callable[[Unit], bool]) -> int:
-        """Return the first number whose unit is not before what is looked for.
+        """Return the first number whose unit is not `is_before`, by binary search.
 
-        `is_before` must be true for a front part of the index and false for the rest.
+        `is_before` must be true for the first units and false for all that follow.
         """
         low, high = self.min_offset, self.max_offset
         while low < high:
@@ -203,7 +203,7 @@ class QueueIndex:
         return low
 
     def _read(self, offset: int, end: int) -> bytes | bytearray:
-        """Return the bytes of at least one unit from a number on, and of none from `end` on."""
+        """Return the bytes of one or more units from a number on, but none from `end` on."""
         in_memory = offset - self._memory_from
         if in_memory >= 0:
             stop = (end - self._memory_from) * _UNIT_BYTES
@@ -211,28 +211,28 @@ class QueueIndex:
         in_files = min(end, self._memory_from) - offset
         return self._chain.read(offset * _UNIT_BYTES, in_files * _UNIT_BYTES)
 
-    # ---- forgetting ----
+    # ---- removing ----
 
     def cut_from(self, log_offset: int) -> None:
-        """Forget all messages that lie at a log offset or behind it.
+        """Remove the units of all records from a log offset on.
 
-        After a crash there may be gaps among them; what lies before the offset must be whole.
+        After a crash there may be gaps among them; the units before the offset must be whole.
         """
         self.cut(self.find(lambda unit: 0 < unit.size < _PADDING_SIZE and unit[0] < log_offset))
 
     def cut(self, offset: int) -> None:
-        """Forget messages from a number on."""
+        """Remove units from a number on."""
         self.write()
         self._chain.cut(offset * _UNIT_BYTES)
         self.max_offset = self._memory_from = max(offset, self.min_offset)
         self._durable_to = min(self._durable_to, self.max_offset)
 
     def drop_before(self, log_offset: int) -> list[str]:
-        """Let the index begin at the first message that is still in the log.
+        """Move the front of the index to the first message that is still in the log.
 
         Returns:
-            Paths of files that are not needed any more. A flush that is under way may still write
-            to them, so they may only be removed behind it.
+            Paths of files that are no longer needed. A running flush may still write to them, so
+            they must be removed after it.
         """
         self.log_first = log_offset
         self.min_offset = self.find(
@@ -247,12 +247,12 @@ class QueueIndex:
     # ---- flushing ----
 
     def begin_flush(self) -> list[Write]:
-        """Return what must be written and made durable now, then call `finish_flush`."""
+        """Return the writes that make the index durable; call `finish_flush` after them."""
         self._flush_to = self.max_offset
         chain, size = self._chain, self._chain.segment_bytes
         writes: list[Write] = []
         if self._durable_to < self._memory_from:
-            # These files were written without waiting for a flush; they only need to be synced.
+            # These files were written before the flush; they only need to be synced.
             begin = chain.start_of(max(self._durable_to * _UNIT_BYTES, chain.first))
             for start in range(begin, self._memory_from * _UNIT_BYTES, size):
                 writes.append(Write(chain.path(start), size, 0, b""))  # noqa: PERF401
@@ -262,21 +262,21 @@ class QueueIndex:
         return writes
 
     def finish_flush(self) -> None:
-        """Let go of what the flush has made durable."""
+        """Drop the flushed units from memory."""
         self._durable_to = self._flush_to
         flushed = self._flush_to - self._memory_from
         if flushed > 0:
             del self._memory[: flushed * _UNIT_BYTES]
             self._memory_from = self._flush_to
 
-    def settle(self) -> None:
-        """Know that the files of the dropped topic are gone."""
+    def allow_writes(self) -> None:
+        """Note that the files of the dropped topic are removed."""
         self._memory_bytes_max = self._memory_bytes
 
     # ---- details ----
 
-    def _relieve(self) -> None:
-        """Write what is in memory; where that fails it stays there, for a flush to complain."""
+    def _spill(self) -> None:
+        """Write the units in memory. If that fails, they stay, and the next flush reports it."""
         try:
             self.write()
         except (DiskFull, OSError):
@@ -285,7 +285,7 @@ class QueueIndex:
             self._memory_bytes_max = self._memory_bytes
 
     def _begin_at(self, offset: int) -> None:
-        """Begin anew at a number: the first file is padded up to there."""
+        """Begin again with a number; the first file is padded up to it."""
         self._memory = bytearray()
         self._chain.cut(0)
         start = self._chain.start_of(offset * _UNIT_BYTES) // _UNIT_BYTES
@@ -294,7 +294,7 @@ class QueueIndex:
         self.min_offset = self.max_offset = offset
 
     def _pieces(self) -> list[tuple[int, int, bytes]]:
-        """Copy what is in memory, by file: its first position, the position in it, the bytes."""
+        """Copy the units in memory, by file: its first position, the position in it, the bytes."""
         data, position = bytes(self._memory), self._memory_from * _UNIT_BYTES
         segment_bytes = self._chain.segment_bytes
         pieces: list[tuple[int, int, bytes]] = []

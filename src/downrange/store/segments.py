@@ -1,7 +1,7 @@
-"""A chain of equal files that together are one long run of bytes.
+"""A chain of files of equal size that together form one long sequence of bytes.
 
 Each file is named by the position of its first byte, 20 digits. Positions never change: when the
-oldest file is removed, the run begins later.
+oldest file is removed, the chain begins at a later position.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _NAME_DIGITS = 20
 
 
 class SegmentChain:
-    """The files of one folder; they are opened when they are first needed.
+    """The segment files of one folder; each is opened on first use.
 
     Args:
-        files: Where the folder is.
-        folder: Its path.
-        segment_bytes: The size of each file. A store is read with the size it was written with.
-        is_fresh: Whether the chain is empty, whatever files there are.
+        files: The store's folder.
+        folder: The folder's path in it.
+        segment_bytes: The size of each file. It must be the size that the store was written with.
+        is_fresh: Whether the chain begins empty and ignores existing files.
 
     Raises:
-        CorruptStore: The folder has a gap, or files that are no segments or of another size.
+        CorruptStore: A segment is missing, a file is not a segment, or has another size.
     """
 
     __slots__ = ("_files", "_folder", "_open", "segment_bytes", "starts")
@@ -50,16 +50,16 @@ class SegmentChain:
 
     @property
     def first(self) -> int:
-        """The position of the first byte that is kept; 0 for an empty chain."""
+        """The position of the first byte; 0 for an empty chain."""
         return self.starts[0] if self.starts else 0
 
     @property
     def end(self) -> int:
-        """The position behind the last file."""
+        """The position behind the last byte of the last file."""
         return self.starts[-1] + self.segment_bytes if self.starts else 0
 
     def start_of(self, position: int) -> int:
-        """Return the first position of the file that a position lies in."""
+        """Return the first position of the file that holds a position."""
         return position - position % self.segment_bytes
 
     def path(self, start: int) -> str:
@@ -67,22 +67,24 @@ class SegmentChain:
         return f"{self._folder}/{start:020}"
 
     def extend(self, start: int) -> None:
-        """Count a file as the chain's next one, or know that it is in the chain already."""
+        """Add a file to the end of the chain, unless it is part of it already."""
         if not self.starts or start > self.starts[-1]:
             self.starts.append(start)
 
     def file(self, start: int) -> File:
-        """Return the file that begins at a position, created where it is missing.
+        """Return the file that begins at a position; create it if it is missing.
 
         Raises:
-            CorruptStore: The file is of another size.
+            CorruptStore: The file has another size.
         """
         file = self._open.get(start)
         if file is None:
             path = self.path(start)
             file = self._files.open(path, size=self.segment_bytes)
             if file.size != self.segment_bytes:
-                problem = f"has {file.size} bytes where the store is set to {self.segment_bytes}"
+                problem = (
+                    f"has {file.size} bytes, but the store is opened with {self.segment_bytes}"
+                )
                 raise CorruptStore(path, 0, problem)
             self.extend(start)
             self._open[start] = file
@@ -96,13 +98,13 @@ class SegmentChain:
         return self.file(start).read(position - start, size)
 
     def write(self, position: int, parts: Sequence[Buffer]) -> None:
-        """Write within one file; the next one is created for a write at the chain's end."""
+        """Write within one file; a write at the chain's end creates the next file."""
         start = position - position % self.segment_bytes
         file = self._open.get(start) or self.file(start)
         file.write(position - start, parts)
 
     def cut(self, position: int) -> None:
-        """End the chain at a position: later files go, later bytes of its file read as zeros."""
+        """End the chain at a position: remove later files, and clear later bytes of its file."""
         while self.starts and self.starts[-1] >= position:
             self._files.remove(self._forget(self.starts.pop()))
         if position < self.end:
@@ -110,11 +112,11 @@ class SegmentChain:
             self.file(start).clear(position - start)
 
     def drop_first(self) -> str:
-        """Let the chain begin with its second file; return the path of the first, to be removed."""
+        """Take the first file out of the chain; return its path, for the caller to remove it."""
         return self._forget(self.starts.pop(0))
 
     def files_between(self, begin: int, end: int) -> list[File]:
-        """Return the files that hold the bytes between two positions, as far as they are kept."""
+        """Return the files of the chain that hold the bytes between two positions."""
         begin = self.start_of(max(begin, self.first))
         return [self.file(at) for at in range(begin, end, self.segment_bytes)]
 

@@ -172,7 +172,7 @@ def _offset_of(log: CommitLog, number: int) -> int:
         (88, b"X", "does not match its CRC"),
         (0, b"\x00\x00\x00\x05", "a size of 5"),
         (4, b"\x12\x34\x56\x78", "unknown magic"),
-        (28, b"\x7f", "says that it lies at"),
+        (28, b"\x7f", "the record is of position"),
     ],
 )
 def test_damage_is_named_with_file_and_position(
@@ -203,7 +203,7 @@ def test_segment_end_without_room_for_a_blank_is_damage(files: Files) -> None:
     filler.body = filler.body + bytes(200 - filler.size - 4)
     data = encode_record(filler)
     files.open("commitlog/" + "0" * 20).write(0, [data])
-    with pytest.raises(CorruptStore, match="are no blank record"):
+    with pytest.raises(CorruptStore, match="are not a blank record"):
         list(log.walk(0))
 
 

@@ -142,12 +142,12 @@ def test_segments_go_while_the_disk_is_full() -> None:
     assert is_disk_full(files, options)
     # Two files give the 5 % back that are too much, though they are removed only later.
     assert drop_old_segments(store, files, options, now_ms=60_000) == 2
-    assert store.bytes_to_go == 2 * SMALL.log_segment_bytes
+    assert store.freed_soon_bytes == 2 * SMALL.log_segment_bytes
     flush = store.begin_flush()
-    assert store.bytes_to_go == 2 * SMALL.log_segment_bytes
+    assert store.freed_soon_bytes == 2 * SMALL.log_segment_bytes
     flush.run()
     store.finish_flush(flush)
-    assert store.bytes_to_go == 0
+    assert store.freed_soon_bytes == 0
     files.space = lambda: (50, 100)  # type: ignore[method-assign]
     assert not is_disk_full(files, options)
 

@@ -224,7 +224,7 @@ def test_fresh_index_waits_until_the_files_of_the_dropped_topic_are_gone(files: 
     assert index.units(0, 9) == [_unit(10 + number) for number in range(5)]
     assert _index(files).units(0, 9) == [_unit(number) for number in range(5)]
     files.remove("consumequeue/T")
-    index.settle()
+    index.allow_writes()
     index.put(*_unit(15))
     assert _index(files).units(0, 9) == [_unit(10 + number) for number in range(6)]
 

@@ -50,7 +50,7 @@ def test_chain_begins_later_when_its_first_file_goes(files: Files) -> None:
     [
         ("readme.txt", 100, "is not named like a segment"),
         ("0" * 17 + "300", 100, "does not follow 0 by 100 bytes"),
-        ("0" * 17 + "100", 77, "has 77 bytes where the store is set to 100"),
+        ("0" * 17 + "100", 77, "has 77 bytes, but the store is opened with 100"),
     ],
 )
 def test_strange_file_is_named(files: Files, name: str, size: int, problem: str) -> None:
