@@ -102,7 +102,7 @@ def test_properties_are_copied() -> None:
     ],
 )
 def test_a_message_is_delayed_in_one_way_only(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(OptionError, match=f"one way only, not by by {named}"):
+    with pytest.raises(OptionError, match=f"one way only, not by {named}"):
         Message("T", b"", **options)
 
 
