@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.client.flows.producing.producer_core import producers_of
 from downrange.client.flows.routing.selectors import by_hash
 from downrange.embedded import Interception, drop, refuse
 from downrange.errors import BatchFailed, InvalidMessage, SendFailed, SendTimedOut
@@ -210,7 +209,7 @@ def test_messages_of_many_callers_travel_together(server: Server, producer: Make
         receipt.message_id: (f"{number}".encode(), receipt.offset)
         for number, receipt in enumerate(receipts)
     }
-    gathering = producers_of(sender.client.core)[sender.group].accumulator
+    gathering = sender.core.accumulator
     assert gathering is not None
     assert gathering.messages == 60
     assert gathering.batches < 30

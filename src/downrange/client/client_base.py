@@ -132,7 +132,7 @@ class ClientBase:
 
     @property
     def core(self) -> ClientCore:
-        """The state behind the client; for producers, consumers and tests.
+        """The state behind the client, for producers, consumers and connectors.
 
         Raises:
             NotStarted: The client was never started.

@@ -94,6 +94,17 @@ class Producer(ProducerFutures):
         """Its settings."""
         return self._options
 
+    @property
+    def core(self) -> ProducerCore:
+        """The state behind the producer, for connectors that run flows of their own.
+
+        Such a flow is run with `client.run` or `client.spawn`; see `downrange.client.flows`.
+
+        Raises:
+            NotStarted, ClientClosed: The producer is not running.
+        """
+        return self._running_core()
+
     def set_limits(
         self, *, in_flight_max: int | None = None, in_flight_bytes_max: int | None = None
     ) -> None:

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from downrange import Producer
-from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.bulk import send_until
-from downrange.client.flows.producing.producer_core import ProducerCore, producers_of
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import CallTimeout, ClientClosed
 from downrange.model import QueueId, SendReceipt, SendStatus
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
 
     from downrange import Client
     from downrange.client.flows.effects import Flow
+    from downrange.client.flows.producing.producer_core import ProducerCore
     from downrange.spark.write.requests import WriteRequest
     from downrange.spark.write.write_options import WriteOptions
 
@@ -60,9 +59,7 @@ def producer_for(options: WriteOptions) -> tuple[Client, ProducerCore]:
             producer = mine[options.group] = Producer(
                 client, group=options.group, options=settings
             ).start()
-    group = with_namespace(options.group, client.options.namespace)
-    core = producers_of(client.core)[group]
-    return client, core
+    return client, producer.core
 
 
 @dataclass(slots=True)
