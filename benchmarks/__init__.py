@@ -1,1 +1,1 @@
-"""What things cost; each module is a command, and `make bench` runs them."""
+"""Benchmarks; each module is a command, and `make bench` runs them."""

@@ -1,11 +1,12 @@
-"""Clients and servers side by side: ours, Java's and Apache's, in interleaved rounds.
+"""Compare clients and servers: ours, Java's and Apache's, in interleaved rounds.
 
     python -m benchmarks [--quick] [--only NAME …] [--rounds N] [--seconds S]
         [--json FILE] [--store]
 
-A name is a part of a cell's name, such as "java", "apache", "async-256" or "1024", or a pattern
-for the whole, such as "*/apache/sync-1/1024/*"; "start", "idle-memory" and "idle-cpu" are names,
-too. Nothing else should run meanwhile. Ctrl-C ends everything and shows what was measured by then.
+A NAME is a part of a cell's name, such as "java", "apache", "async-256" or "1024", or a glob
+pattern for the whole name, such as "*/apache/sync-1/1024/*"; "start", "idle-memory" and "idle-cpu"
+are names, too. Nothing else should run at the same time. Ctrl-C ends the run and prints the results
+so far.
 """
 
 from __future__ import annotations
@@ -29,37 +30,37 @@ from benchmarks.matrix.plan import FULL, QUICK, Plan, left_out
 from benchmarks.matrix.rounds import Matrix
 from tests.apache.artifacts import ApacheUnavailable, resolve
 
-_WIDTH: Final = 130  # of the tables, where they go to a file
+_WIDTH: Final = 130  # of the tables, if the output is not a terminal
 
 
 class Bar:
     """A progress bar that counts seconds."""
 
     def __init__(self, progress: Progress) -> None:
-        """Show nothing yet."""
+        """Add the bar to a progress display."""
         self._progress = progress
         self._task = progress.add_task("", total=None)
         self._kind = ""
 
     def expect(self, seconds: float) -> None:
-        """Take note of how long all will take."""
+        """Set the estimated total time."""
         self._progress.update(self._task, total=seconds)
 
-    def say(self, text: str) -> None:
-        """Show what comes next; in a file only what kind of thing it is, when that changes."""
+    def show(self, text: str) -> None:
+        """Show the next step; without a terminal, print its kind when that changes."""
         self._progress.update(self._task, description=text)
         kind = text.partition(":")[0]
         if kind != self._kind and not self._progress.console.is_terminal:
             self._progress.console.print(kind, style="dim")
         self._kind = kind
 
-    def spent(self, seconds: float) -> None:
-        """Show that this much is done."""
+    def advance(self, seconds: float) -> None:
+        """Advance the bar."""
         self._progress.advance(self._task, seconds)
 
 
 def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
-    """Run a plan; when it is broken off, return what there is by then."""
+    """Run a plan; if it is interrupted, return the results so far."""
     columns = (
         TextColumn("{task.description:<44}"),
         BarColumn(),
@@ -81,7 +82,7 @@ def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
         except ApacheUnavailable:
             raise
         except Exception:
-            # Half an hour of figures is not to be lost with a server that does not start again.
+            # Keep the results of half an hour, even if a server does not start again.
             console.print_exception()
     return results.Run(
         is_quick=is_quick,
@@ -101,15 +102,15 @@ def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
 
 
 def show(run: results.Run, console: Console) -> None:
-    """Print a run: targets, cells, where it comes from, what went wrong."""
+    """Print a run: targets, cells, the machine, and failures."""
     for rows in tables.all_rows(run):
-        console.print(tables.drawn(rows))
+        console.print(tables.terminal_table(rows))
     console.print(
-        "µs: CPU time per message. ratio: of the rate, to Java → Apache."
-        " ±: the round farthest from the median.",
+        "µs: CPU time per message. ratio: rate relative to Java → Apache."
+        " ±: distance of the farthest round from the median.",
         style="dim",
     )
-    console.print(tables.story(run), style="dim")
+    console.print(tables.origin(run), style="dim")
     for line in run.left_out:
         console.print(f"left out: {line}", style="dim")
     for failure in run.failures:
@@ -126,14 +127,14 @@ def _ask() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--quick", action="store_true", help="what has a target, in two minutes")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure only these")
-    parser.add_argument("--rounds", type=int, help="how often each cell is measured")
-    parser.add_argument("--seconds", type=float, help="for how long")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the run to a file")
     parser.add_argument(
-        "--store", action="store_true", help="make this run the one that the docs show"
+        "--quick", action="store_true", help="only cells with a target, in two minutes"
     )
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure only these")
+    parser.add_argument("--rounds", type=int, help="rounds per cell")
+    parser.add_argument("--seconds", type=float, help="seconds per round")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the run to a file")
+    parser.add_argument("--store", action="store_true", help="write this run into the docs")
     return parser.parse_args()
 
 
@@ -146,11 +147,11 @@ def main() -> None:
     except ValueError as error:
         sys.exit(str(error))
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # same end as with Ctrl-C
     try:
         run = measure(plan, console, is_quick=asked.quick)
     except ApacheUnavailable as error:
-        sys.exit(f"there is no Apache RocketMQ to compare with: {error}")
+        sys.exit(f"Apache RocketMQ is not available for the comparison: {error}")
     if asked.quick and not asked.only:
         run.left_out = left_out(plan)
     show(run, console)

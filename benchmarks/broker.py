@@ -1,15 +1,15 @@
-"""What the broker adds to the cost of a message: everything between the wire and the store.
+"""The broker's CPU cost per message: everything between the wire layer and the store.
 
-Sends of 1 KB with the short header, handed to a broker without sockets in groups of 1, 16 and 256,
-as they would arrive together. CPU time per message, by phase:
+Sends of 1 KB with the short header are passed to a broker without sockets, in groups of 1, 16 and
+256, as if they had arrived together. CPU time per message, by phase:
 
-    header    reading the header's fields
-    handle    checks, properties, record: up to the intake
-    append    the store's part of `commit`; `benchmarks/store.py` looks into it
+    header    decoding of the header's fields
+    handle    checks, properties, record: up to the write queue
+    append    the store's part of `commit`; see `benchmarks/store.py`
     finish    the rest of `commit`: the reply's fields
 
 Decoding requests and encoding replies are measured in `benchmarks/wire.py`. Each figure is the best
-of many rounds, since other work on the machine only ever adds to it.
+of many rounds, because other work on the machine can only add to it.
 
     python benchmarks/broker.py [--messages 20000]
 """

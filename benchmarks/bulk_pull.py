@@ -1,14 +1,15 @@
-"""What reading a topic costs our broker, by the 32 messages of Apache's limits and in bulk.
+"""The broker's CPU cost of reading a topic, with Apache's limit of 32 messages and in bulk.
 
 A broker process holds 1 KB messages in four queues, sent in batches of 100, one queue after the
-other; so a queue's messages lie in the log 100 by 100. A plain socket then reads the whole topic,
-one request under way per queue, with requests of several sizes. The broker's CPU time per message
-includes everything: parsing the request, finding and reading the records, and the system's work
-to send them over the loopback. "Longest answer" is what one request took at worst, as seen by the
-client with nothing else under way.
+other, so the log holds runs of 100 messages of one queue. A plain socket then reads the whole
+topic, with one request in flight per queue and with requests of several sizes. The broker's CPU
+time per message includes everything: parsing the request, finding and reading the records, and the
+kernel's work to send them over the loopback. "Longest reply" is the slowest single request, as seen
+by the client with nothing else in flight.
 
-With `--single` messages are sent one by one, round the queues: no two of a queue are neighbours in
-the log. With `--tag` the pull asks for a tag that all messages have, so that each is looked at.
+With `--single`, messages are sent one by one to the queues in turn: no two messages of a queue are
+neighbours in the log. With `--tag`, the pull has a tag that all messages have, so the broker must
+check each message.
 
     python -m benchmarks.bulk_pull [--messages 300000] [--rounds 3] [--single] [--tag]
 """
@@ -38,7 +39,7 @@ _TIMEOUT: Final = 60.0
 
 
 class Size(NamedTuple):
-    """What a pull asks for."""
+    """The limits of a pull."""
 
     messages: int
     size_bytes: int | None
@@ -54,7 +55,7 @@ SIZES: Final = (
 
 
 class Reading(NamedTuple):
-    """What one reading of the topic took."""
+    """The cost of reading the topic once."""
 
     seconds: float
     server_cpu: float
@@ -63,7 +64,7 @@ class Reading(NamedTuple):
 
 
 def fill(peer: peers.Peer, messages: int, *, is_single: bool) -> tuple[int, float]:
-    """Send messages; return how many, and the broker's CPU time for all."""
+    """Send messages; return their number, and the broker's CPU time."""
     maker = (Sends if is_single else Batches)(TOPIC, peers.QUEUES, tag=TAG)
     per_request = 1 if is_single else BATCH
     wanted = messages // per_request
@@ -83,7 +84,7 @@ def fill(peer: peers.Peer, messages: int, *, is_single: bool) -> tuple[int, floa
 
 
 def read(peer: peers.Peer, size: Size, subscription: str) -> Reading:
-    """Read the whole topic with one request under way for each queue."""
+    """Read the whole topic with one request in flight per queue."""
     host, _, port = peer.broker.rpartition(":")
     offsets = [0] * peers.QUEUES
     answers = 0
@@ -110,8 +111,8 @@ def read(peer: peers.Peer, size: Size, subscription: str) -> Reading:
     return Reading(seconds, cpu_seconds(peer.pids) - cpu, sum(offsets), answers)
 
 
-def longest_answer(peer: peers.Peer, size: Size, subscription: str) -> float:
-    """Return the seconds that the slowest of some answers took, each alone under way."""
+def longest_reply(peer: peers.Peer, size: Size, subscription: str) -> float:
+    """Return the seconds of the slowest reply, with one request in flight."""
     host, _, port = peer.broker.rpartition(":")
     longest, offset = 0.0, 0
     with socket.create_connection((host, int(port)), _TIMEOUT) as connection:
@@ -127,7 +128,7 @@ def longest_answer(peer: peers.Peer, size: Size, subscription: str) -> float:
 
 
 def pull_frame(queue: int, offset: int, size: Size, subscription: str) -> bytes:
-    """Return a pull whose request id is the number of the queue."""
+    """Return a pull request whose request id is the number of the queue."""
     header = PullRequest(
         consumer_group="bench",
         topic=TOPIC,
@@ -157,18 +158,18 @@ def main() -> None:
         peer.make_topic(TOPIC)
         sent, cpu = fill(peer, options.messages, is_single=options.single)
         print(f"{sent} messages sent, {1e6 * cpu / sent:.2f} µs of the broker's CPU each\n")
-        print("asked for               per answer   messages/s   broker µs each   longest answer")
+        print("limits                   per reply   messages/s   broker µs each    longest reply")
         for size in SIZES:
             readings = [read(peer, size, subscription) for _ in range(options.rounds)]
             if any(reading.messages != sent for reading in readings):
-                raise RuntimeError(f"{sent} messages were sent, and read: {readings}")
+                raise RuntimeError(f"{sent} messages were sent, but these were read: {readings}")
             best = min(readings, key=lambda reading: reading.server_cpu)
             size_text = "-" if size.size_bytes is None else f"{size.size_bytes >> 10} KiB"
             print(
                 f"{size.messages:5} messages {size_text:>8}   {sent / best.answers:10.0f}   "
                 f"{sent / min(reading.seconds for reading in readings):10.0f}   "
                 f"{1e6 * best.server_cpu / sent:14.2f}   "
-                f"{1e3 * longest_answer(peer, size, subscription):11.1f} ms"
+                f"{1e3 * longest_reply(peer, size, subscription):11.1f} ms"
             )
 
 

@@ -1,8 +1,8 @@
-"""How long a producer pauses when one of two brokers goes away, in each style of fault tolerance.
+"""How long a producer pauses when one of two brokers fails, in each style of fault tolerance.
 
-Two brokers, each a process of its own, and one thread that sends, a millisecond after each answer.
-A while later broker-b is killed, which its clients notice at once, or stopped, so that it keeps its
-connections and answers nobody, which only a deadline tells.
+Two brokers, each in its own process, and one thread that sends a message one millisecond after each
+reply. Then broker-b is killed, which its clients notice at once, or stopped: it keeps its
+connections and does not reply, which clients notice only by a timeout.
 
     python -m benchmarks.failover [--seconds 4] [--attempt-timeout 0.5]
 """
@@ -37,14 +37,14 @@ _WARM_UP: Final = 200
 
 
 class Outcome(NamedTuple):
-    """What a thread saw while a broker was away.
+    """Results of the sending thread while a broker was down.
 
     Attributes:
         longest: The longest time between two acknowledgements, in seconds.
         slow: Sends that took more than a tenth of a second.
         per_second: Acknowledgements per second.
         retried: Attempts beyond the first.
-        failed: Sends that were given up.
+        failed: Sends that failed.
     """
 
     longest: float
@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
 def measure(
     fleet: Fleet, kind: Kind, style: Style, end: End, *, seconds: float, attempt_timeout: float
 ) -> Outcome:
-    """Take broker-b away for so many seconds, and put it back."""
+    """Kill or stop broker-b for some seconds, then bring it back."""
     topic = f"{end}-{kind}-{style.replace('.', '')}"
     fleet.create_topic(topic)
     options = ProducerOptions(
@@ -80,7 +80,7 @@ def measure(
             elapsed = time.monotonic() - begun
             during = load.sent[since:]
         retried = producer.client.stats().producers["faults"].retried
-        # While it is stopped it would hold the goodbye up.
+        # A stopped broker would delay the close of the producer.
         if end == "silent":
             broker.process.send_signal(signal.SIGCONT)
     if end == "killed":
@@ -99,7 +99,7 @@ def measure(
 def rows(
     fleet: Fleet, seconds: float, attempt_timeout: float
 ) -> Iterator[tuple[End, Kind, Style, Outcome]]:
-    """Measure everything."""
+    """Measure all combinations."""
     for end in ENDS:
         for kind in KINDS:
             for style in STYLES:
@@ -115,10 +115,10 @@ def rows(
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.failover")
-    parser.add_argument("--seconds", type=float, default=4.0, help="how long broker-b is away")
-    parser.add_argument("--attempt-timeout", type=float, default=0.5, help="for one attempt")
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long broker-b is down")
+    parser.add_argument("--attempt-timeout", type=float, default=0.5, help="timeout of one attempt")
     arguments = parser.parse_args()
-    table = Table(title="One thread sends, one of two brokers goes away")
+    table = Table(title="One thread sends, one of two brokers fails")
     for name in ("broker-b", "producer", "fault tolerance"):
         table.add_column(name)
     for name in ("longest pause", "pauses > 0.1 s", "sends/s", "retried", "failed"):

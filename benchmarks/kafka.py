@@ -1,8 +1,8 @@
-"""A Kafka broker of its own processes, and the jars that let Spark talk to it.
+"""Runs a Kafka broker, and fetches the jars of Spark's Kafka connector.
 
-One node, broker and controller at once (KRaft), with a temporary folder and free ports, as it is
-shipped but for what a single node needs. The jars are fetched by Maven, once, into the same cache
-as those of Apache RocketMQ.
+The broker is one node that is also its controller (KRaft), with a temporary folder and free ports.
+Its settings are the defaults, except those that a single node needs. Maven downloads the jars once,
+into the same cache as those of Apache RocketMQ.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
 KAFKA_VERSION: Final = "3.9.2"
-"""What the connector of `SPARK_VERSION` was built with."""
+"""The Kafka release that the connector of `SPARK_VERSION` was built with."""
 SPARK_VERSION: Final = "4.2.0"
 """The last Spark for which the connector is published."""
 _SCALA: Final = "2.13"
-#: The connector's part for Kerberos tokens, of which only classes are needed: nobody logs in here.
-#: A repository may lack the release itself; an earlier one serves as well.
+#: The connector's module for Kerberos tokens: its classes must exist, but are not used.
+#: A repository may not have the release itself; an earlier one works, too.
 _TOKEN_VERSIONS: Final = (SPARK_VERSION, "4.1.0-preview1")
 
 _COPY_DEPENDENCIES: Final = (
@@ -46,12 +46,12 @@ _CLUSTER_ID: Final = "ZG93bnJhbmdlLWJlbmNoMQ"
 
 
 class KafkaUnavailable(Exception):
-    """Kafka cannot be run here; the text says what is missing."""
+    """Kafka cannot run here; the text names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A jar by its Maven name; `is_alone` leaves out what it depends on."""
+    """A jar by its Maven name; `is_alone` excludes its dependencies."""
 
     group: str
     name: str
@@ -59,7 +59,7 @@ class Artifact:
     is_alone: bool = False
 
     def xml(self) -> str:
-        """Return it as an element of a pom."""
+        """Return the XML element for a pom file."""
         nothing_else = (
             "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
             "</exclusions>"
@@ -73,7 +73,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class KafkaBroker:
-    """A running broker: where it listens, and its process."""
+    """A running broker: its address and its process."""
 
     servers: str
     pid: int
@@ -83,7 +83,7 @@ def server_jars() -> Path:
     """Return the folder with the broker's jars.
 
     Raises:
-        KafkaUnavailable: They are not in the cache and Maven cannot get them.
+        KafkaUnavailable: They are not in the cache, and Maven cannot download them.
     """
     wanted = [
         Artifact("org.apache.kafka", f"kafka_{_SCALA}", KAFKA_VERSION),
@@ -96,10 +96,10 @@ def connector_jars() -> Path:
     """Return the folder with the jars that Spark needs for its `kafka` source.
 
     Raises:
-        KafkaUnavailable: They are not in the cache and Maven cannot get them.
+        KafkaUnavailable: They are not in the cache, and Maven cannot download them.
     """
     spark = "org.apache.spark"
-    # What else the connector depends on is part of pyspark.
+    # The other dependencies of the connector are part of pyspark.
     wanted = [
         Artifact(spark, f"spark-sql-kafka-0-10_{_SCALA}", SPARK_VERSION, is_alone=True),
         Artifact("org.apache.kafka", "kafka-clients", KAFKA_VERSION, is_alone=True),
@@ -114,11 +114,11 @@ def connector_jars() -> Path:
 
 @contextlib.contextmanager
 def start_kafka(*, partitions: int, heap_mib: int = 1024) -> Generator[KafkaBroker]:
-    """Start a broker, wait until it listens, and end it at the end.
+    """Start a broker and wait until it listens; it ends with the block.
 
     Args:
-        partitions: Of a topic, which is made by the first write.
-        heap_mib: Its heap, which a release's start script sets to 1 GB.
+        partitions: Partitions of a topic; the first write creates the topic.
+        heap_mib: Heap size; the start script of a release sets 1 GB.
 
     Raises:
         KafkaUnavailable: Java or the jars are missing, or the broker does not start.
@@ -139,7 +139,7 @@ def start_kafka(*, partitions: int, heap_mib: int = 1024) -> Generator[KafkaBrok
 def _start(
     java: Path, jars: Path, folder: Path, partitions: int, heap_mib: int
 ) -> tuple[ChildProcess, int]:
-    """Start on drawn ports, and on others if somebody took one in between."""
+    """Start on random ports; try other ports if one is in use by then."""
     for attempt in range(_START_ATTEMPTS):
         home = folder / str(attempt)
         home.mkdir()
@@ -163,12 +163,12 @@ def _start(
         said = child.tail(_TAIL_CHARACTERS)
         child.kill()
         if attempt + 1 == _START_ATTEMPTS:
-            raise KafkaUnavailable(f"the Kafka broker does not start; it said: {said}")
+            raise KafkaUnavailable(f"the Kafka broker does not start; its output: {said}")
     raise AssertionError("unreachable")
 
 
 def _format(command: list[str], settings: Path) -> None:
-    """Write the identity of the cluster into its folder, without which a node does not start."""
+    """Write the cluster id into the folder; a node does not start without it."""
     format_it = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(settings)]
     done = subprocess.run(
         [*command, *format_it],
@@ -192,7 +192,7 @@ def _settings(data: Path, port: int, controller: int, partitions: int) -> str:
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "log.dirs": str(data),
         "num.partitions": str(partitions),
-        # A single node cannot keep the three copies that these want.
+        # A single node cannot keep the three replicas of the defaults.
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
@@ -209,13 +209,13 @@ def _listens(port: int) -> bool:
 
 
 def _jars(folder: str, choices: Sequence[Sequence[Artifact]]) -> Path:
-    """Return a folder of the cache, filled with the first choice that can be had."""
+    """Return a folder of the cache, filled with the first choice that Maven can download."""
     home = cache_root().parent / "kafka" / folder
     if (home / "jars").is_dir():
         return home / "jars"
     maven = shutil.which("mvn")
     if maven is None:
-        raise KafkaUnavailable(f"no jars in {home} and no mvn in PATH to fetch them")
+        raise KafkaUnavailable(f"no jars in {home}, and no mvn in PATH to download them")
     home.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + _FETCH_TIMEOUT
     try:
@@ -228,12 +228,12 @@ def _jars(folder: str, choices: Sequence[Sequence[Artifact]]) -> Path:
     except ApacheUnavailable as error:
         raise KafkaUnavailable(error.reason) from error
     if not (home / "jars").is_dir():
-        raise KafkaUnavailable(f"mvn could not fetch {folder}: {_tail(said)}")
+        raise KafkaUnavailable(f"mvn could not download {folder}: {_tail(said)}")
     return home / "jars"
 
 
 def _fetch(maven: str, artifacts: Sequence[Artifact], home: Path, deadline: float) -> str:
-    """Let Maven fill a folder, and put it in place when it is whole; return what Maven said."""
+    """Download with Maven and move the complete folder into place; return Maven's output."""
     with tempfile.TemporaryDirectory(dir=home, prefix="fetch-") as scratch_name:
         scratch = Path(scratch_name)
         pom = scratch / "pom.xml"

@@ -1,7 +1,7 @@
-"""What a listener costs per request, without sockets: reading it, answering it at once or late.
+"""CPU cost of the listener per request, without sockets: receive, reply at once, reply later.
 
-The service does nothing, so this is the share that every request pays. Read `floor` beside it: the
-same bytes cut and read by `wire` alone, and the same reply written by it.
+The service does nothing, so this is the overhead of every request. Compare with `floor`: the same
+bytes split and decoded by `wire` alone, and the same reply encoded by it.
 
     python benchmarks/listener.py
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 CONNECTIONS = 16
-CHUNK = 50  # requests that come with one read of 64 KiB
+CHUNK = 50  # requests in one read of 64 KiB
 ROUNDS = 1_000
 
 REQUEST = SendRequestV2(
@@ -44,28 +44,28 @@ REPLY = SendReply(msg_id="7F00000100002A9F0000000000000000", queue_id=1, queue_o
 
 
 class NullTransport:
-    """Takes everything and does nothing."""
+    """A transport that discards everything."""
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """Know no limit."""
+        """Ignore the limits."""
 
     def is_closing(self) -> bool:
-        """Never end."""
+        """Return False always."""
         return False
 
     def write(self, data: bytes) -> None:
-        """Pass it over."""
+        """Discard the data."""
 
 
 class NullService:
-    """Answers at once, or keeps the request."""
+    """Replies at once, or not at all."""
 
     def __init__(self, *, is_late: bool) -> None:
         self.kept: list[tuple[int, Command]] = []
         self._is_late = is_late
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
-        """Answer or keep it."""
+        """Return a reply, or nothing."""
         if not self._is_late:
             return [Reply(Command(0, REPLY.to_fields()))]
         self.kept.append((peer.number, request))
@@ -81,7 +81,7 @@ class NullService:
 
 
 def best_us(*runs: Callable[[], object]) -> list[float]:
-    """Return the CPU time of each per request, the best of all rounds, run in turn."""
+    """Return the CPU time per request of each function, best of several alternating rounds."""
     best = [float("inf")] * len(runs)
     for _ in range(ROUNDS):
         for number, run in enumerate(runs):
@@ -122,7 +122,7 @@ def main() -> None:
         first.data_received(chunk)
         late.kept.clear()
 
-    def answer_late() -> None:
+    def reply_late() -> None:
         dispatcher.perform(
             [
                 LateReply(number % CONNECTIONS, request, Command(0, REPLY.to_fields()))
@@ -137,14 +137,14 @@ def main() -> None:
     later, now, replies, reading, writing = best_us(
         receive,
         lambda: quick.data_received(chunk),
-        answer_late,
+        reply_late,
         lambda: link.receive(chunk),
         write_replies,
     )
     print(f"{'per 1 KB request, in us':<32}{'ours':>8}{'floor':>8}")
-    print(f"{'read, answered later':<32}{later:>8.2f}{reading:>8.2f}")
-    print(f"{'read and answered at once':<32}{now:>8.2f}{reading + writing:>8.2f}")
-    print(f"{'answered late, 16 connections':<32}{replies:>8.2f}{writing:>8.2f}")
+    print(f"{'receive, reply later':<32}{later:>8.2f}{reading:>8.2f}")
+    print(f"{'receive and reply at once':<32}{now:>8.2f}{reading + writing:>8.2f}")
+    print(f"{'late replies, 16 connections':<32}{replies:>8.2f}{writing:>8.2f}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A load generator that costs little, so that a rate is the server's and not its client's.
+"""A load generator that uses little CPU, so that the rate depends on the server.
 
-Plain blocking sockets and frames that were built once: per message only a unique key and the
-request id are filled in, both of fixed width, and of a reply only its length and the beginning of
-its header are looked at. It runs in a process of its own, takes one `Work` as JSON, and prints one
-`Measured`. Every reply but "stored" ends the run: a rate with losses means nothing.
+It uses plain blocking sockets and prebuilt frames: per message only a unique key and the request id
+are filled in, both of fixed width, and only the length and the first bytes of the header of a reply
+are read. It runs in its own process, takes one `Work` as JSON, and prints one `Measured`. Any reply
+other than "stored" ends the run: a rate with lost messages is useless.
 
     python -m benchmarks.load '{"mode": "window", "address": "127.0.0.1:10911", "topic": "bench",
         "seconds": 3}'
@@ -33,7 +33,7 @@ from downrange.wire.headers import PullReply, PullRequest
 
 Mode: TypeAlias = Literal["single", "window", "batch", "senders", "pull"]
 Drive: TypeAlias = Callable[[float, list[float]], int]
-"""Loads the server until a time, notes latencies, and returns how many messages it answered."""
+"""Loads the server until a time, records latencies, and returns the number of messages."""
 
 WINDOW: Final = 256
 BATCHES_IN_FLIGHT: Final = 8
@@ -42,25 +42,25 @@ SENDERS: Final = 64
 _GOOD: Final = b'{"code":0,'
 _RECEIVE_BYTES: Final = 1 << 18
 _LENGTH: Final = Struct(">i").unpack_from
-_LENGTH_AND_WORD: Final = 8  # what lies before a frame's header
+_LENGTH_AND_WORD: Final = 8  # before a frame's header
 _TIMEOUT: Final = 30.0
-_HAS_SUBSCRIPTION: Final = 4  # of a pull's system flags
+_HAS_SUBSCRIPTION: Final = 4  # bit of a pull's system flags
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do.
+    """The load to generate.
 
     Attributes:
         mode: "single": one message in flight; "window": 256 on one connection; "batch": batches of
             100, eight in flight; "senders": 64 connections with one in flight each; "pull": read
-            all that is stored, again and again.
-        address: The broker.
+            all stored messages, repeatedly.
+        address: Address of the broker.
         topic: An existing topic.
-        queue_count: Its queues.
-        seconds: How long to measure.
-        lead_in: How long to do the same before.
-        pids: The server's processes, whose CPU time is taken.
+        queue_count: Its number of queues.
+        seconds: Duration of the measurement.
+        lead_in: Duration of the same load before the measurement.
+        pids: Processes of the server, whose CPU time is measured.
     """
 
     mode: Mode
@@ -73,16 +73,16 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """The results.
 
     Attributes:
-        messages: Acknowledged, or read, in the measured time.
+        messages: Messages acknowledged or read in the measured time.
         messages_before: The same in the lead-in.
         seconds: The measured time.
-        server_cpu: CPU seconds of the server in it.
-        load_cpu: CPU seconds of this process in it.
+        server_cpu: CPU seconds of the server in that time.
+        load_cpu: CPU seconds of this process in that time.
         load_bytes: Memory of this process at the end.
-        latencies_us: Median and 99th percentile of a round trip, where one is in flight.
+        latencies_us: Median and 99th percentile of a round trip, with one message in flight.
     """
 
     messages: int
@@ -95,14 +95,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refused(Exception):
-    """The server said something else than "stored"."""
+    """The server replied with an error."""
 
 
 class Connection:
     """One blocking connection that counts replies."""
 
     def __init__(self, address: str) -> None:
-        """Connect."""
+        """Connect to the server."""
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), _TIMEOUT)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -111,7 +111,7 @@ class Connection:
         self._rest = b""
 
     def replies(self) -> int:
-        """Wait for more bytes and return how many replies they completed.
+        """Wait for more bytes and return the number of complete replies.
 
         Raises:
             Refused: A reply is not a success.
@@ -135,7 +135,7 @@ class Connection:
 
 
 Connect: TypeAlias = Callable[[], Connection]
-"""Makes one more connection to the server."""
+"""Opens another connection to the server."""
 
 
 def _single(work: Work, connect: Connect) -> Drive:
@@ -167,7 +167,7 @@ def _batch(work: Work, connect: Connect) -> Drive:
 
 
 def _in_flight(connection: Connection, take: Callable[[int], bytes], width: int) -> Drive:
-    """Keep so many requests under way: as many new ones as replies came, in one write."""
+    """Keep `width` requests in flight: send one new request per reply, all in one write."""
 
     def drive(end: float, _latencies: list[float]) -> int:
         connection.send(take(width))
@@ -225,7 +225,7 @@ def _pull(work: Work, connect: Connect) -> Drive:
 
 
 def _pull_all(connection: socket.socket, work: Work, end: float) -> int:
-    """Read the whole topic, or until a time, with one request under way for each queue."""
+    """Read the whole topic, or until a time, with one request in flight per queue."""
     splitter = FrameSplitter()
     for queue in range(work.queue_count):
         connection.sendall(_pull_frame(work.topic, queue, 0))
@@ -282,11 +282,11 @@ _DRIVES: Final[dict[Mode, Callable[[Work, Connect], Drive]]] = {
 
 
 def run(work: Work) -> Measured:
-    """Do the work in this process.
+    """Generate the load in this process.
 
     Raises:
-        Refused: A reply was not a success.
-        OSError: The server cannot be reached, or was silent for too long.
+        Refused: A reply was an error.
+        OSError: The server cannot be reached, or did not reply in time.
     """
     with contextlib.ExitStack() as stack:
         drive = _DRIVES[work.mode](
@@ -315,17 +315,17 @@ def _measure(work: Work, drive: Drive) -> Measured:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the CPU time that processes have taken so far, user and system."""
+    """Return the CPU time of processes so far, user and system."""
     ticks = 0
     for pid in pids:
-        # The second field is the program's name in brackets, and may contain anything.
+        # The second field, the program's name in brackets, may contain spaces and brackets.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / _TICKS
 
 
 def own_bytes(pids: Iterable[int | str]) -> int:
-    """Return how much memory processes have for themselves, without pages of files."""
+    """Return the anonymous memory of processes, without pages of files."""
     total = 0
     for pid in pids:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -335,7 +335,7 @@ def own_bytes(pids: Iterable[int | str]) -> int:
 
 
 def percentiles_us(latencies: Sequence[float]) -> tuple[float, float] | None:
-    """Return the median and the 99th percentile in microseconds; None of nothing."""
+    """Return the median and the 99th percentile in microseconds; None without values."""
     if not latencies:
         return None
     ordered = sorted(latencies)

@@ -1,4 +1,4 @@
-"""What figures depend on: the machine and the versions of what ran on it."""
+"""The machine and the software versions that the figures depend on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def facts(java: str) -> dict[str, str]:
-    """Return what the figures depend on; `java` is the version of the Java that ran."""
+    """Return the machine and the versions; `java` is the version of Java."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cpu": _first("/proc/cpuinfo", "model name"),

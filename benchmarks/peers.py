@@ -1,8 +1,7 @@
-"""The two servers of a comparison: ours and Apache's, each as it is shipped, in its own processes.
+"""The two servers of a comparison: ours and Apache's, default settings, each in its own processes.
 
-A `Peer` is a running server, name server and broker, with a temporary store and free ports. Both
-are started by the same rules and answer the same questions. While one is measured the other is
-paused, so that it takes no CPU: each has the machine to itself, and yet they take turns.
+A `Peer` is a running name server and broker, with a temporary store and free ports. While one
+server is measured, the other is paused, so that it uses no CPU. Both are measured in turns.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ class Peer:
     """A running server.
 
     Attributes:
-        name: Whose it is.
+        name: "downrange" or "apache".
         name_server: Address of the name server.
         broker: Address of the broker.
         pids: Its processes.
         started_in: Seconds from the start of the first process until a send was acknowledged.
         companions: Processes that are paused with the server, such as a client of it.
-        acknowledged: How many messages the server said it stored, by topic.
+        acknowledged: Number of acknowledged messages by topic.
     """
 
     name: Name
@@ -69,7 +68,7 @@ class Peer:
         """Create a topic with `QUEUES` queues.
 
         Raises:
-            RuntimeError: The server refused.
+            RuntimeError: The server refused the request.
         """
         fields = {
             "topic": topic,
@@ -83,23 +82,25 @@ class Peer:
         }
         answer = probe.call(self.broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
         if answer.code != 0:
-            raise RuntimeError(f"{self.name} made no topic {topic}: {answer.code} {answer.remark}")
+            raise RuntimeError(
+                f"{self.name} did not create topic {topic}: {answer.code} {answer.remark}"
+            )
         self.acknowledged[topic] = 0
 
     def check_counts(self) -> None:
-        """Compare what was acknowledged with what the queues say they hold.
+        """Compare the acknowledged messages with the sizes of the queues, for all topics.
 
         Raises:
-            RuntimeError: A message is missing, or there is one too many.
+            RuntimeError: The numbers differ.
         """
         for topic in self.acknowledged:
             self.check_count(topic)
 
     def check_count(self, topic: str) -> None:
-        """Do so for one topic; what is missing may come within half a minute.
+        """Compare for one topic; wait up to half a minute for missing messages.
 
         Raises:
-            RuntimeError: A message is missing, or there is one too many.
+            RuntimeError: The numbers differ.
         """
         expected = self.acknowledged[topic]
         stored = self.await_stored(topic, expected)
@@ -107,9 +108,9 @@ class Peer:
             raise RuntimeError(f"{self.name} stored {stored} of {expected} in {topic}")
 
     def await_stored(self, topic: str, expected: int) -> int:
-        """Wait until a topic holds so many, half a minute at most; return how many it holds.
+        """Wait up to half a minute until a topic holds `expected` messages; return its number.
 
-        A store may index behind the acknowledgement.
+        A store may index messages after it has acknowledged them.
         """
         deadline = time.monotonic() + _COUNT_TIMEOUT
         while (stored := self.stored(topic)) < expected and time.monotonic() < deadline:
@@ -117,25 +118,25 @@ class Peer:
         return stored
 
     def memory_bytes(self) -> int:
-        """Return the memory of all processes, each shared page counted once among its users."""
+        """Return the memory of all processes; shared pages are divided among them."""
         return sum(_memory_bytes(pid) for pid in self.pids)
 
     def cpu_percent(self, seconds: float) -> float:
-        """Watch for a while and return the share of one core that the server takes."""
+        """Return the share of one core that the server uses, measured over some seconds."""
         before, begun = cpu_seconds(self.pids), time.monotonic()
         time.sleep(seconds)
         return (cpu_seconds(self.pids) - before) / (time.monotonic() - begun) * 100
 
     def pause(self) -> None:
-        """Take all CPU from the server."""
-        _signal(self.pids + self.companions, signal.SIGSTOP)
+        """Stop the processes of the server."""
+        send_signal(self.pids + self.companions, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let the server go on."""
-        _signal(self.pids + self.companions, signal.SIGCONT)
+        """Continue the processes of the server."""
+        send_signal(self.pids + self.companions, signal.SIGCONT)
 
     def stored(self, topic: str) -> int:
-        """Return how many messages the queues of a topic say they hold."""
+        """Return the number of messages in the queues of a topic."""
         total = 0
         for queue in range(QUEUES):
             fields = {"topic": topic, "queueId": str(queue)}
@@ -144,7 +145,7 @@ class Peer:
         return total
 
     def settled(self, topic: str) -> int:
-        """Return the same once it no longer grows."""
+        """Return the number of messages when it has stopped growing."""
         before, after = -1, self.stored(topic)
         while before != after:
             time.sleep(_SETTLING)
@@ -153,21 +154,21 @@ class Peer:
 
 
 class Pair:
-    """Both servers, of which only one runs at a time."""
+    """Both servers; only one runs at a time."""
 
     def __init__(self, ours: Peer, apache: Peer) -> None:
-        """Take two servers that are paused."""
+        """Take two paused servers."""
         self.ours = ours
         self.apache = apache
 
     def __iter__(self) -> Iterator[Peer]:
-        """Give ours, then Apache's."""
+        """Yield our server, then Apache's."""
         return iter((self.ours, self.apache))
 
     @contextlib.contextmanager
     def turn(self, peer: Peer) -> Generator[None]:
-        """Let one of them run."""
-        # What the other left to be written to disk must not be written in this one's time.
+        """Run one server while the block lasts."""
+        # Pending disk writes of the other server must not slow this one.
         os.sync()
         peer.resume()
         try:
@@ -176,7 +177,7 @@ class Pair:
             peer.pause()
 
     def both(self, act: Callable[[Peer], object]) -> None:
-        """Do something with each, in its turn."""
+        """Call a function with each server while it runs."""
         for peer in self:
             with self.turn(peer):
                 act(peer)
@@ -194,11 +195,11 @@ def start_both(flush: Flush) -> Generator[Pair]:
 
 @contextlib.contextmanager
 def start(name: Name, flush: Flush = "async") -> Generator[Peer]:
-    """Start a server, wait until it has stored a message, and end it at the end."""
-    environment()  # before the clock starts
+    """Start a server and wait until it has stored a message; it ends with the block."""
+    environment()  # not part of the start time
     begun = time.monotonic()
     with (_start_apache if name == "apache" else _start_ours)(flush) as peer:
-        _send_first(peer.broker)
+        send_first(peer.broker)
         peer.started_in = time.monotonic() - begun
         try:
             yield peer
@@ -233,10 +234,10 @@ def _start_ours(flush: Flush) -> Generator[Peer]:
             piped=True,
         )
         try:
-            said = child.stdout.readline().decode()
-            if not said.startswith("ready "):
-                raise RuntimeError(f"downrange did not start: {said!r}\n{child.tail(4000)}")
-            parts = dict(part.split("=", 1) for part in said.split()[1:])
+            line = child.stdout.readline().decode()
+            if not line.startswith("ready "):
+                raise RuntimeError(f"downrange did not start: {line!r}\n{child.tail(4000)}")
+            parts = dict(part.split("=", 1) for part in line.split()[1:])
             yield Peer(
                 name="downrange",
                 name_server=parts["nameserver"],
@@ -249,9 +250,10 @@ def _start_ours(flush: Flush) -> Generator[Peer]:
 
 @functools.cache
 def environment() -> dict[str, str]:
-    """Return an environment in which Python's modules are compiled, as after an installation.
+    """Return environment variables with which Python's modules are already compiled.
 
-    A developer's machine may forbid Python to keep what it compiled; each start would pay for it.
+    This is the state after an installation. Without it, PYTHONDONTWRITEBYTECODE on a developer's
+    machine would add compile time to each start.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment = {**kept, "PYTHONPYCACHEPREFIX": str(_BYTECODE)}
@@ -260,9 +262,9 @@ def environment() -> dict[str, str]:
     return environment
 
 
-def _send_first(broker: str) -> None:
-    """Send until a message is stored, in a topic that is made by it."""
-    sends = Sends("bench-first", QUEUES)
+def send_first(broker: str, topic: str = "bench-first", queue_count: int = QUEUES) -> None:
+    """Send to an auto-created topic until a message is stored."""
+    sends = Sends(topic, queue_count)
     deadline = time.monotonic() + _START_TIMEOUT
     while True:
         try:
@@ -278,7 +280,7 @@ def _send_first(broker: str) -> None:
 
 
 def _memory_bytes(pid: int) -> int:
-    """Return the proportional set size, or the resident one where the kernel hides the former."""
+    """Return the proportional set size, or the resident one if the kernel does not report it."""
     try:
         text, label = Path(f"/proc/{pid}/smaps_rollup").read_text(), "Pss:"
     except OSError:
@@ -287,7 +289,8 @@ def _memory_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
-def _signal(pids: list[int], number: int) -> None:
+def send_signal(pids: list[int], number: int) -> None:
+    """Send a signal to those of the processes that still run."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -1,7 +1,7 @@
-"""Send requests by the hundred thousand, for less than a microsecond or two each.
+"""Builds send requests for load generators, in about a microsecond each.
 
-A frame is built once by the wire layer, with stand-ins where the unique key and the request id go.
-Both have a fixed width, so that a new frame is the old one with other digits.
+The wire layer encodes a frame once, with placeholders for the unique key and the request id. Both
+have a fixed width, so a new frame is the same bytes with other digits.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 BODY: Final = b"0123456789abcdef" * 64
 BATCH: Final = 100
 
-# Request ids have ten digits from the first one that is used to the largest there is.
+# All request ids have ten digits, from the first one to the largest.
 _FIRST_ID: Final = 1_000_000_000
 _ID: Final = 1_999_999_999
 _KEY: Final = "K" * 16
 
 
 class Sends:
-    """Makes send requests without end, round the queues, no two with the same key."""
+    """Generates send requests for the queues in turn, each with its own key."""
 
     def __init__(self, topic: str, queue_count: int, *, tag: str | None = None) -> None:
-        """Build one header per queue."""
+        """Encode one header per queue."""
         prefix = _key_prefix()
         self._heads = [_send_head(topic, queue, prefix, tag) for queue in range(queue_count)]
         self._sent = 0
 
     def take(self, count: int) -> bytes:
-        """Return the next requests as one piece of bytes."""
+        """Return the next requests, concatenated."""
         heads, queue_count = self._heads, len(self._heads)
         first = self._sent
         self._sent = first + count
@@ -49,12 +49,12 @@ class Sends:
 
 
 class Batches:
-    """Makes batches without end, round the queues, no two messages with the same key."""
+    """Generates batches for the queues in turn; each message has its own key."""
 
     def __init__(
         self, topic: str, queue_count: int, *, tag: str | None = None, body: bytes = BODY
     ) -> None:
-        """Build one header per queue, and the bytes between two keys of a batch."""
+        """Encode one header per queue, and the bytes between two keys of a batch."""
         properties = _properties(_key_prefix(), tag)
         made = [_batch_parts(topic, queue, properties, body) for queue in range(queue_count)]
         self._heads = [head for head, _, _ in made]
@@ -62,10 +62,10 @@ class Batches:
         self._sent = 0
 
     def take(self, count: int) -> bytes:
-        """Return the next requests as one piece of bytes."""
+        """Return the next requests, concatenated."""
         parts: list[bytes] = []
         for number in range(self._sent, self._sent + count):
-            key = number * (BATCH + 1)  # the batch itself has one, too
+            key = number * (BATCH + 1)  # the batch has a key, too
             parts.append(self._heads[number % len(self._heads)] % (key, _FIRST_ID + number))
             keys = [b"%016X" % each for each in range(key + 1, key + 1 + BATCH)]
             parts += (self._between.join(keys), self._end)
@@ -85,7 +85,7 @@ def _send_head(topic: str, queue: int, prefix: str, tag: str | None) -> bytes:
 def _batch_parts(
     topic: str, queue: int, properties: str, body: bytes
 ) -> tuple[bytes, bytes, bytes]:
-    """Return what comes before the first key of the messages, between two, and after the last."""
+    """Return the bytes before the first message key, between two keys, and after the last."""
     header = _send_header(topic, queue, properties)
     header.batch = True
     items = encode_batch([BatchItem(0, body, properties.encode())] * BATCH)
@@ -117,7 +117,7 @@ def _properties(prefix: str, tag: str | None) -> str:
 
 
 def _fillable(command: Command) -> bytes:
-    """Return a frame in which the first key and the request id are places to fill by `%`."""
+    """Return a frame with `%` placeholders for the first key and the request id."""
     command.request_id = _ID
     frame = encode(command)
     assert b"%" not in frame

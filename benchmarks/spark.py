@@ -1,9 +1,9 @@
-"""Our `rocketmq` data source beside Spark's own `kafka` one, and beside what Spark can do at all.
+"""Compare our `rocketmq` data source with Spark's `kafka` source and with Spark's own limits.
 
 One session, 1 KB bodies, four queues, two cores, brokers on the same machine: `downrange serve`,
-Apache RocketMQ 5.5.0, and Kafka. The connector for Kafka is not published for every Spark, so this
-runs in an environment of its own with a release that has one; the first run makes it. Nothing else
-should run meanwhile.
+Apache RocketMQ 5.5.0, and Kafka. The Kafka connector is not published for every Spark release, so
+this runs in a separate environment with a release that has one; the first run creates it. Nothing
+else should run at the same time.
 
     python -m benchmarks.spark [--quick] [--only JOB] [--side NAME] [--json FILE] [--store]
 """
@@ -46,12 +46,12 @@ PAGE: Final = _ROOT / "docs" / "benchmarks.md"
 SIDES: Final = ("downrange", "apache", "kafka")
 FULL: Final = Plan(rounds=5, warm_up=2, first_warm_up=4, rows=400_000, triggers=40)
 QUICK: Final = Plan(rounds=2, warm_up=1, first_warm_up=4, rows=100_000, triggers=15)
-_WIDTH: Final = 110  # of the tables, where they go to a file
+_WIDTH: Final = 110  # of the tables, if the output is not a terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the command line says; `options` are given to our source when it reads."""
+class Arguments:
+    """The arguments of the command; `options` are passed to our source when it reads."""
 
     plan: Plan
     is_quick: bool = False
@@ -63,15 +63,15 @@ class Asked:
 
 
 def enter_environment() -> None:
-    """Go on under the Spark that has a Kafka connector, in an environment made for it.
+    """Switch to an environment with a Spark release that has a Kafka connector.
 
-    Does not return where another Spark is installed: this process becomes that one.
+    If another Spark is installed, it does not return: it replaces this process by one there.
     """
     if version("pyspark") == kafka.SPARK_VERSION:
         return
     python = _ENVIRONMENT / "bin" / "python"
     ready = _ENVIRONMENT / "ready"
-    # What it needs may have changed since it was made.
+    # The requirements may have changed since the environment was created.
     if not ready.exists() or ready.stat().st_mtime < (_ROOT / "pyproject.toml").stat().st_mtime:
         uv = [sys.executable, "-m", "uv"]
         make = ["venv", "--quiet", "--clear", "--python", sys.executable, str(_ENVIRONMENT)]
@@ -86,43 +86,43 @@ def enter_environment() -> None:
 
 
 def start_sides(
-    spark: SparkSession, asked: Asked, stack: contextlib.ExitStack
+    spark: SparkSession, arguments: Arguments, stack: contextlib.ExitStack
 ) -> tuple[list[Side], list[str]]:
-    """Start the brokers that can be had; return their sides, and what had to be left out."""
+    """Start the available brokers; return their sides, and what was left out with the reason."""
     sides: list[Side] = []
     left_out: list[str] = []
-    for name in asked.sides:
+    for name in arguments.sides:
         try:
             if name == "kafka":
                 broker = stack.enter_context(kafka.start_kafka(partitions=QUEUES))
                 sides.append(KafkaSide(spark, broker))
             else:
                 peer = stack.enter_context(peers.start(cast("peers.Name", name)))
-                sides.append(RocketMQSide(spark, peer, name, asked.options))
+                sides.append(RocketMQSide(spark, peer, name, arguments.options))
         except (ApacheUnavailable, kafka.KafkaUnavailable) as error:
             left_out.append(f"{name} ({error})")
     return sides, left_out
 
 
-def measure(asked: Asked, say: Callable[[str], object]) -> spark_report.Run:
+def measure(arguments: Arguments, show: Callable[[str], object]) -> spark_report.Run:
     """Run all rounds."""
     begun = time.monotonic()
-    # Workers import the benchmarks' own source.
+    # Python workers import the data source of the benchmarks.
     os.environ["PYTHONPATH"] = str(_ROOT)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="downrange-spark-")))
-        say("starting Spark")
-        spark = start_session(_connector(asked.sides), folder)
+        show("starting Spark")
+        spark = start_session(_connector(arguments.sides), folder)
         stack.callback(spark.stop)
         register(spark)
-        say("starting brokers")
-        sides, left_out = start_sides(spark, asked, stack)
-        series = Rounds(spark, sides, folder, asked.plan, say).run(asked.jobs)
+        show("starting brokers")
+        sides, left_out = start_sides(spark, arguments, stack)
+        series = Rounds(spark, sides, folder, arguments.plan, show).run(arguments.jobs)
     return spark_report.Run(
-        is_quick=asked.is_quick,
+        is_quick=arguments.is_quick,
         seconds=time.monotonic() - begun,
-        rows=asked.plan.rows,
+        rows=arguments.plan.rows,
         facts=_facts(),
         series=series,
         results=spark_report.compare(series),
@@ -131,7 +131,7 @@ def measure(asked: Asked, say: Callable[[str], object]) -> spark_report.Run:
 
 
 def _connector(sides: Sequence[str]) -> Path | None:
-    """Return the jars for Spark; without them `start_sides` leaves Kafka out and says why."""
+    """Return the jars for Spark; without them `start_sides` leaves Kafka out."""
     with contextlib.suppress(kafka.KafkaUnavailable):
         return kafka.connector_jars() if "kafka" in sides else None
     return None
@@ -143,33 +143,31 @@ def _facts() -> dict[str, str]:
     facts = machine.facts(told.stderr.split('"')[1])
     packages = {name: version(name) for name in ("pyspark", "pyarrow", "numpy")}
     servers = {"Kafka": kafka.KAFKA_VERSION, "Apache RocketMQ": peers.APACHE_VERSION}
-    # What else ran here: a busy machine shows in the rates, much less in the CPU per row.
+    # Other load on the machine changes the rates, and much less the CPU per row.
     load = {"load average": f"{os.getloadavg()[2]:.0f}"}
     return {**facts, **packages, **servers, **load}
 
 
-def ask() -> Asked:
+def parse_arguments() -> Arguments:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="some minutes instead of twenty")
+    parser.add_argument("--quick", action="store_true", help="a few minutes instead of twenty")
     parser.add_argument("--only", action="append", choices=list(JOBS), help="measure this job")
     parser.add_argument("--side", action="append", choices=SIDES, help="measure this side")
-    parser.add_argument("--rounds", type=int, help="rounds that count")
-    parser.add_argument("--rows", type=int, help="rows of a job, over all queues")
+    parser.add_argument("--rounds", type=int, help="measured rounds")
+    parser.add_argument("--rows", type=int, help="rows of a job, in all queues together")
     parser.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option for our source when it reads",
+        help="an option of our source for reading",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the run to a file")
-    parser.add_argument(
-        "--store", action="store_true", help="make this run the one that the docs show"
-    )
+    parser.add_argument("--store", action="store_true", help="write this run into the docs")
     found = parser.parse_args()
     plan = QUICK if found.quick else FULL
     changes = {"rounds": found.rounds, "rows": found.rows}
-    return Asked(
+    return Arguments(
         plan=replace(plan, **{name: value for name, value in changes.items() if value}),
         is_quick=found.quick,
         jobs=found.only or tuple(JOBS),
@@ -181,24 +179,24 @@ def ask() -> Asked:
 
 
 def main() -> None:
-    asked = ask()
+    arguments = parse_arguments()
     enter_environment()
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     with console.status("") as status:
 
-        def say(text: str) -> None:
+        def show(text: str) -> None:
             status.update(text) if console.is_terminal else console.print(text, style="dim")
 
-        run = measure(asked, say)
+        run = measure(arguments, show)
     for table in spark_report.tables(run):
         console.print(table)
     for reason in run.left_out:
         console.print(f"left out: {reason}", style="yellow")
     text = msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n"
-    for path in asked.files:
+    for path in arguments.files:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text)
-    if asked.is_stored:
+    if arguments.is_stored:
         spark_report.write_into(PAGE, run)
 
 

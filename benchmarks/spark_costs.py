@@ -1,7 +1,7 @@
-"""What a job took: CPU time of broker, JVM and Python workers, and the memory of one worker.
+"""Measures a job: CPU time of broker, JVM and Python workers, and the memory of one worker.
 
-All from the kernel's accounts in /proc. Python workers come and go; one that has worked stays for a
-minute, so what counts is the CPU time of those that are there when a job has ended.
+All values come from /proc. Python workers start and end, but stay for a minute after their work, so
+the CPU time of the workers that exist at the end of a job is complete.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_RESET_PEAK: Final = "5"  # what proc(5) says clear_refs takes to forget a peak
+_RESET_PEAK: Final = "5"  # resets VmHWM when written to clear_refs; see proc(5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,11 @@ class Costs:
     """CPU time in seconds, and the largest resident set of one Python worker.
 
     Attributes:
-        seconds: How long it took.
+        seconds: Duration.
         broker: CPU of the broker's processes.
         jvm: CPU of Spark's JVM.
-        python: CPU of the Python workers, those that plan included.
-        worker_peak_bytes: The most that one Python worker had in memory; 0 without one.
+        python: CPU of the Python workers, including those for planning.
+        worker_peak_bytes: Largest memory of one Python worker; 0 without workers.
     """
 
     seconds: float
@@ -40,10 +40,10 @@ class Costs:
 
 
 class Meter:
-    """Reads the accounts at its making, and says the difference when asked."""
+    """Measures the costs since its creation."""
 
     def __init__(self, jvm: int, brokers: Sequence[int]) -> None:
-        """Note what all have used so far.
+        """Read the CPU time so far.
 
         Args:
             jvm: Process id of Spark's JVM.
@@ -59,7 +59,7 @@ class Meter:
         self._begun = time.perf_counter()
 
     def costs(self) -> Costs:
-        """Return what was used since."""
+        """Return the costs since the creation."""
         seconds = time.perf_counter() - self._begun
         workers = _below(self._jvm)
         return Costs(
@@ -72,7 +72,7 @@ class Meter:
 
 
 def _below(pid: int) -> list[int]:
-    """Return all descendants of a process that live now."""
+    """Return all running descendants of a process."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and (fields := _stat(int(entry.name))):
@@ -86,14 +86,14 @@ def _below(pid: int) -> list[int]:
 
 
 def _cpu(pids: Iterable[int]) -> float:
-    """Return user and system time together; a process that is gone has none."""
+    """Return user plus system time; a process that has ended counts as 0."""
     return sum(sum(map(int, _stat(pid)[11:13])) for pid in pids) / _TICKS
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third on; none of a process that is gone."""
+    """Return the fields of /proc/PID/stat from the third on; [] if the process has ended."""
     try:
-        # The second field is the program's name in brackets, and may contain anything.
+        # The second field, the program's name in brackets, may contain spaces and brackets.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []

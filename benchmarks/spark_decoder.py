@@ -1,7 +1,7 @@
-"""What it costs to turn pull replies into Arrow, by columns and record by record.
+"""CPU cost of converting pull replies to Arrow, by columns and record by record.
 
-Messages have a body of 1 KB and six properties, 32 to a reply. Both decoders run in this process in
-turn; the figures are of CPU time, the best of several rounds. Read the ratios, not the rates.
+Messages have a body of 1 KB and six properties, 32 in a reply. Both decoders run in this process in
+turn; the figures are CPU time, the best of several rounds. Compare the ratios, not the rates.
 
     python -m benchmarks.spark_decoder [--json]
 """
@@ -40,7 +40,7 @@ PROJECTIONS = {
 
 
 class Row(NamedTuple):
-    """One batch: how many of its messages a second of CPU takes."""
+    """One batch: messages per second of CPU."""
 
     columns: str
     messages: int
@@ -50,16 +50,16 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times faster columns are."""
+        """How many times faster decoding by columns is."""
         return self.by_columns / self.by_record
 
 
 def replies(count: int, *, packed_every: int = 0) -> list[bytes]:
-    """Return that many messages; every so many-th body is compressed with zlib, or none."""
+    """Return `count` messages; one body in `packed_every` is compressed with zlib; 0 for none."""
     chance = Random(6)
     records: list[bytes] = []
     for offset in range(count):
-        # A text of hexadecimal digits can be compressed by half.
+        # Hexadecimal digits compress to half of their size.
         body, bits = chance.randbytes(BODY_BYTES // 2).hex().encode(), 0
         if packed_every and offset % packed_every == 0:
             body, bits = compress(body, Compression.ZLIB)
@@ -87,7 +87,7 @@ def replies(count: int, *, packed_every: int = 0) -> list[bytes]:
 
 
 def decode_by_columns(chunks: Sequence[bytes], wanted: DecodeSpec) -> Decoded:
-    """Decode by columns, however few the messages are."""
+    """Decode by columns, also for few messages."""
     return decode_columns(*find_records(chunks), wanted)
 
 

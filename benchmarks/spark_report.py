@@ -1,7 +1,7 @@
-"""What a run of `benchmarks.spark` found: kept as JSON, shown as tables, written into the docs.
+"""Results of `benchmarks.spark`: stored as JSON, printed as tables, written into the docs.
 
-A `Series` is one job on one side, round by round. A `Goal` compares two of them: its ratio is the
-median of the rounds' ratios, since the two sides of a round saw the same machine.
+A `Series` is one job on one side, with its rounds. A `Goal` compares two series: its ratio is the
+median of the ratios of the rounds, because both sides of a round ran under the same conditions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         broker_us: CPU time of the broker per row.
         jvm_us: CPU time of Spark's JVM per row.
         python_us: CPU time of the Python workers per row.
-        worker_peak_mb: The most memory that one Python worker had.
+        worker_peak_mb: Largest memory of one Python worker.
     """
 
     value: float
@@ -45,9 +45,9 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """One job on one side.
 
     Attributes:
-        job: What was done, such as "read".
-        side: With what: "downrange", "apache", "kafka", or a ceiling's name.
-        title: Both for people.
+        job: Name of the job, such as "read".
+        side: "downrange", "apache", "kafka", or the name of a ceiling.
+        title: Job and side, for tables.
         unit: Unit of the samples.
         samples: One per round.
     """
@@ -60,40 +60,40 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def value(self) -> float:
-        """The figure of the middle round."""
+        """The median of the rounds."""
         return median(sample.value for sample in self.samples)
 
     @property
     def spread(self) -> float:
-        """How far the farthest round is from the middle, as a share of it."""
+        """Distance of the farthest round from the median, as a share of it."""
         return max(abs(sample.value / self.value - 1) for sample in self.samples)
 
     def middle(self, name: str) -> float:
-        """Return another figure of the middle round, by the name of the sample's attribute."""
+        """Return the median of another attribute of the samples."""
         return median(float(getattr(sample, name)) for sample in self.samples)
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """A comparison that we want to come out in a certain way.
+    """A comparison, with a target for some.
 
     Attributes:
-        title: For people.
-        ours: Job and side of ours.
-        other: Job and side of the other; None where `target` is a bound of ours in its own unit.
-        target: The ratio we want at least, or the figure we want at most.
-        is_broker_apart: Whether the broker's share of the CPU is taken out: how it would be if the
-            broker ran on a machine of its own, all of Spark's cores being busy.
+        title: Title of the row.
+        ours: Our job and side.
+        other: The other job and side; None if `target` is a limit in the unit of the series.
+        target: The smallest ratio, or the largest figure, that meets the goal.
+        is_broker_excluded: Whether the broker's CPU is subtracted. This estimates the ratio with
+            the broker on another machine, if all of Spark's cores are busy.
     """
 
     title: str
     ours: tuple[str, str]
     other: tuple[str, str] | None
     target: float | None
-    is_broker_apart: bool = False
+    is_broker_excluded: bool = False
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a goal came to; `target` and whether it `is_met`, where there is one."""
+    """The result of a goal, with its target if it has one."""
 
     title: str
     figure: float
@@ -103,7 +103,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """All series of a run, and where they come from."""
+    """All series of a run, with the machine and the versions."""
 
     is_quick: bool
     seconds: float
@@ -116,75 +116,75 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 GOALS: Final = (
     Goal(
-        title="read, to Kafka's",
+        title="read, relative to Kafka",
         ours=("read", "downrange"),
         other=("read", "kafka"),
         target=1.3,
     ),
     Goal(
-        title="read, to prebuilt Arrow",
+        title="read, relative to prebuilt Arrow",
         ours=("read", "downrange"),
         other=("read", "prebuilt Arrow"),
         target=0.7,
     ),
     Goal(
-        title="read, to prebuilt Arrow, broker's CPU apart",
+        title="read, relative to prebuilt Arrow, broker's CPU excluded",
         ours=("read", "downrange"),
         other=("read", "prebuilt Arrow"),
         target=0.7,
-        is_broker_apart=True,
+        is_broker_excluded=True,
     ),
     Goal(
-        title="read from Apache RocketMQ, to Kafka's",
+        title="read from Apache RocketMQ, relative to Kafka",
         ours=("read", "apache"),
         other=("read", "kafka"),
         target=None,
     ),
     Goal(
-        title="read all columns, to Kafka's",
+        title="read all columns, relative to Kafka",
         ours=("all", "downrange"),
         other=("all", "kafka"),
         target=1.3,
     ),
     Goal(
-        title="read all columns, to prebuilt Arrow",
+        title="read all columns, relative to prebuilt Arrow",
         ours=("all", "downrange"),
         other=("all", "prebuilt Arrow"),
         target=0.7,
     ),
     Goal(
-        title="read all columns, to prebuilt Arrow, broker's CPU apart",
+        title="read all columns, relative to prebuilt Arrow, broker's CPU excluded",
         ours=("all", "downrange"),
         other=("all", "prebuilt Arrow"),
         target=0.7,
-        is_broker_apart=True,
+        is_broker_excluded=True,
     ),
     Goal(
-        title="to Parquet, to Kafka's",
+        title="to Parquet, relative to Kafka",
         ours=("parquet", "downrange"),
         other=("parquet", "kafka"),
         target=1.2,
     ),
     Goal(
-        title="to Parquet, all columns, to Kafka's",
+        title="to Parquet, all columns, relative to Kafka",
         ours=("parquet-all", "downrange"),
         other=("parquet-all", "kafka"),
         target=1.2,
     ),
     Goal(
-        title="to Parquet, all columns, to prebuilt Arrow",
+        title="to Parquet, all columns, relative to prebuilt Arrow",
         ours=("parquet-all", "downrange"),
         other=("parquet-all", "prebuilt Arrow"),
         target=None,
     ),
     Goal(
-        title="write, to Kafka's",
+        title="write, relative to Kafka",
         ours=("write", "downrange"),
         other=("write", "kafka"),
         target=1.0,
     ),
     Goal(
-        title="write to Apache RocketMQ, to Kafka's",
+        title="write to Apache RocketMQ, relative to Kafka",
         ours=("write", "apache"),
         other=("write", "kafka"),
         target=None,
@@ -199,7 +199,7 @@ GOALS: Final = (
 
 
 def compare(series: Sequence[Series], goals: Iterable[Goal] = GOALS) -> list[Result]:
-    """Return what the goals came to, those of them that were measured."""
+    """Return the results of all goals that were measured."""
     by_name = {(each.job, each.side): each for each in series}
     results: list[Result] = []
     for goal in goals:
@@ -214,7 +214,7 @@ def compare(series: Sequence[Series], goals: Iterable[Goal] = GOALS) -> list[Res
             if other is None:
                 continue
             pairs = zip(ours.samples, other.samples, strict=False)
-            figure = median(_ratio(mine, its, goal.is_broker_apart) for mine, its in pairs)
+            figure = median(_ratio(mine, its, goal.is_broker_excluded) for mine, its in pairs)
             is_met = goal.target is None or figure >= goal.target
         results.append(
             Result(
@@ -228,16 +228,16 @@ def compare(series: Sequence[Series], goals: Iterable[Goal] = GOALS) -> list[Res
     return results
 
 
-def _ratio(ours: Sample, other: Sample, is_broker_apart: bool) -> float:
+def _ratio(ours: Sample, other: Sample, is_broker_excluded: bool) -> float:
     ratio = ours.value / other.value
-    if not is_broker_apart:
+    if not is_broker_excluded:
         return ratio
     spark = ours.jvm_us + ours.python_us
     return ratio * (spark + ours.broker_us) / spark
 
 
 def tables(run: Run) -> list[Table]:
-    """Return what was wanted and what was measured, for the terminal."""
+    """Return the tables of goals and of series, for the terminal."""
     wanted = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     for heading in _RESULT_HEADINGS:
         wanted.add_column(heading, justify="right" if heading else "left")
@@ -252,7 +252,7 @@ def tables(run: Run) -> list[Table]:
 
 
 def markdown(run: Run) -> str:
-    """Return the tables and the machine for the docs."""
+    """Return the tables and the machine, for the docs."""
     lines = _markdown_table(_RESULT_HEADINGS, map(_result_cells, run.results))
     lines += ["", f"{_CAPTION}.", ""]
     lines += _markdown_table(_SERIES_HEADINGS, map(_series_cells, run.series))
@@ -265,10 +265,10 @@ def markdown(run: Run) -> str:
 
 
 def write_into(page: Path, run: Run) -> None:
-    """Replace the figures on a page of the docs, which stand between two comments."""
+    """Replace the figures on a page of the docs, between two comments."""
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     _, found, after = rest.partition(_END)
-    assert found, f"{page} has no place for figures"
+    assert found, f"{page} lacks the comments that mark the figures"
     text = f"{before}{_BEGIN}\n{markdown(run)}\n{_END}{after}"
     page.write_text(text, encoding="utf-8")
 
@@ -277,7 +277,7 @@ _RESULT_HEADINGS: Final = ("", "figure", "target")
 _SERIES_HEADINGS: Final = ("", "figure", "broker", "JVM", "Python", "worker, MB")
 _CAPTION: Final = (
     "1 KB bodies; rows/s, or ms per trigger; CPU of broker, JVM and Python workers in µs per row; "
-    "the most memory of one Python worker"
+    "largest memory of one Python worker"
 )
 
 
@@ -298,7 +298,7 @@ def _series_cells(series: Series) -> list[str]:
     return [*cells, f"{peak:.0f}" if peak and series.middle("python_us") > _NOISE_US else ""]
 
 
-#: Python workers that only wait take less than this per row.
+#: Idle Python workers use less than this per row.
 _NOISE_US: Final = 0.02
 
 

@@ -1,9 +1,9 @@
 """The rounds of `benchmarks.spark`: every job on every side, in turns, in one Spark session.
 
-A round runs a job once on each side, one after the other, so a noisy machine hits all alike. The
-first rounds only let the JVM compile and Python workers start, which end after an idle minute; they
-are not looked at. Rows are checked before anything is timed and, of writes, after everything: a
-rate with losses is a failure.
+A round runs a job once on each side, one after the other, so that other load on the machine affects
+all sides. The first rounds are the warm-up: the JVM compiles, and Python workers start, which end
+after a minute without work. They are not measured. Rows are checked before the measurement, and
+written rows at the end: a rate with lost rows is a failure.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ JOBS: Final[dict[Job, str]] = {
     "trigger": "small trigger",
 }
 QUEUES: Final = 4
-#: What a small trigger takes from each queue.
+#: Rows of a small trigger per queue.
 TRIGGER_ROWS: Final = 10
 _TRIGGERS_BEFORE: Final = 3
 _TRIGGER_TIMEOUT: Final = 120.0
@@ -55,11 +55,11 @@ class Plan:
     """How much to measure.
 
     Attributes:
-        rounds: Rounds that count.
-        warm_up: Rounds of a job before those.
-        first_warm_up: More of them before the first job, for the JVM to compile what all jobs use;
-            Kafka's path is Java throughout and profits most.
-        rows: Rows of a job, over all queues.
+        rounds: Measured rounds.
+        warm_up: Rounds of a job before the measured ones.
+        first_warm_up: Additional rounds before the first job, so that the JVM compiles the code
+            that all jobs use; Kafka's path is all Java and needs it most.
+        rows: Rows of a job, in all queues together.
         triggers: Triggers of a stream in one round.
     """
 
@@ -72,7 +72,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One job on one side: what to run, and whose CPU to look at."""
+    """One job on one side: the function to run, and the processes to measure."""
 
     job: Job
     side: str
@@ -83,29 +83,29 @@ class Turn:
 
 @dataclass(slots=True)
 class Rounds:
-    """All jobs with what they need.
+    """Runs all jobs.
 
     Attributes:
         spark: The session.
         sides: Connectors with their brokers.
-        folder: For files, which may be removed at the end.
+        folder: For temporary files.
         plan: How much to measure.
-        say: Told what happens.
+        show: Called with the current step.
     """
 
     spark: SparkSession
     sides: Sequence[Side]
     folder: Path
     plan: Plan
-    say: Callable[[str], object]
+    show: Callable[[str], object]
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _written: dict[str, int] = field(default_factory=dict[str, int])
 
     def run(self, jobs: Sequence[Job]) -> list[Series]:
-        """Fill the brokers, check them, and measure."""
+        """Fill the brokers, check them, and measure all jobs."""
         self._prepare()
         for turn in self._turns(jobs[0]) * self.plan.first_warm_up:
-            self.say(f"{turn.title}, warm-up")
+            self.show(f"{turn.title}, warm-up")
             self._measure(turn)
         series = [each for job in jobs for each in self._compare(self._turns(job))]
         for side in self.sides:
@@ -119,7 +119,7 @@ class Rounds:
         for number in range(self.plan.warm_up + self.plan.rounds):
             for turn, samples in zip(turns, found, strict=True):
                 kind = "warm-up" if number < self.plan.warm_up else "round"
-                self.say(f"{turn.title}, {kind} {number + 1}")
+                self.show(f"{turn.title}, {kind} {number + 1}")
                 sample = self._measure(turn)
                 if number >= self.plan.warm_up:
                     samples.append(sample)
@@ -135,31 +135,33 @@ class Rounds:
         ]
 
     def _prepare(self) -> None:
-        self.say("making messages")
+        self.show("generating messages")
         self.spark.dataSource.register(PrebuiltDataSource)
         rows = self.plan.rows // QUEUES
         write_messages(self._messages, QUEUES, rows)
         for side in self.sides:
-            self.say(f"filling {side.name}")
+            self.show(f"filling {side.name}")
             side.fill(self.spark.read.parquet(str(self._messages)), rows)
             self._check(side, rows * QUEUES)
             side.pause()
         os.sync()
 
     def _check(self, side: Side, expected: int) -> None:
-        """See that all rows and all bytes of bodies arrive."""
+        """Check that all rows and all bytes of the bodies arrive."""
         table = side.read_common()
         body = table.columns[BODY_COLUMN]
         found = table.agg(count("*"), sum_of(length(body))).collect()[0]
         if tuple(found) != (expected, expected * BODY_BYTES):
-            raise RuntimeError(f"{side.name} gives {tuple(found)} rows and bytes, not {expected}")
+            raise RuntimeError(
+                f"{side.name} returned {tuple(found)} rows and bytes, not {expected}"
+            )
 
     @property
     def _messages(self) -> Path:
         return self.folder / "messages"
 
     def _turns(self, job: Job) -> list[Turn]:
-        """Return a job on every side, then what Spark can do at all."""
+        """Return a job on every side, then on the ceilings."""
         turns = [self._turn(job, side) for side in self.sides]
         tables = {"prebuilt Arrow": self._prebuilt, "Parquet file": self._file}
         for name, table in tables.items() if job in ("read", "all") else ():
@@ -198,7 +200,7 @@ class Rounds:
         if turn.broker is not None:
             turn.broker.pause()
         if turn.job in ("write", "parquet", "parquet-all"):
-            os.sync()  # what was left to be written must not be written in another's time
+            os.sync()  # pending writes must not slow the next turn
         rows = self.plan.rows // QUEUES * QUEUES
         if milliseconds is not None:
             return _sample(milliseconds, costs, QUEUES * TRIGGER_ROWS * self.plan.triggers)
@@ -224,7 +226,7 @@ class Rounds:
         )
 
     def _trigger(self, side: Side) -> float:
-        """Follow the topic for some triggers and return how long the middle one took, in ms."""
+        """Follow the topic for some triggers and return their median duration in ms."""
         checkpoint = self.folder / f"checkpoint-{next(self._numbers)}"
         writer = side.follow(QUEUES * TRIGGER_ROWS).writeStream.format("noop")
         query = writer.option("checkpointLocation", str(checkpoint)).start()
@@ -240,12 +242,12 @@ class Rounds:
             query.stop()
         shutil.rmtree(checkpoint, ignore_errors=True)
         if not progress or any(each.numInputRows != QUEUES * TRIGGER_ROWS for each in progress):
-            raise RuntimeError(f"{side.name} gave triggers of another size")
+            raise RuntimeError(f"{side.name} had triggers of another size")
         return median(each.durationMs["triggerExecution"] for each in progress)
 
 
 def _drain(table: DataFrame) -> None:
-    """Let Spark make every column of every row, and throw them away."""
+    """Compute every column of every row and discard them."""
     table.write.format("noop").mode("overwrite").save()
 
 
@@ -266,7 +268,7 @@ def jvm_pid(spark: SparkSession) -> int:
 
 
 def start_session(jars: Path | None, folder: Path) -> SparkSession:
-    """Start Spark with two cores in this machine, its settings as our guide advises."""
+    """Start Spark with two local cores and the settings of our guide."""
     builder = (
         SparkSession.Builder()
         .master("local[2]")

@@ -1,7 +1,8 @@
-"""The two connectors of the comparison, behind one face: `rocketmq` of ours, `kafka` of Spark's.
+"""The two connectors of the comparison with one interface: our `rocketmq`, and Spark's `kafka`.
 
 A `Side` reads, follows and writes the messages of its broker through Spark. Both sides hold the
-same messages in as many queues, and both give all columns they have unless a column is chosen.
+same messages in the same number of queues, and return all of their columns unless some are
+selected.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 READ_TOPIC = "bench-read"
 WRITE_TOPIC = "bench-write"
 BODY_COLUMN = 4
-"""Where the body is among the common columns."""
+"""Index of the body among the common columns."""
 
 
 class Side(Protocol):
     """A connector with its broker.
 
     Attributes:
-        name: For rows of the report.
+        name: Name in the report.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Side(Protocol):
         ...
 
     def fill(self, messages: DataFrame, rows_per_queue: int) -> None:
-        """Put the messages to read into the broker, as many into each queue."""
+        """Send the messages for the read jobs, the same number to each queue."""
         ...
 
     def read(self) -> DataFrame:
@@ -50,7 +51,7 @@ class Side(Protocol):
         ...
 
     def read_common(self) -> DataFrame:
-        """Return all messages with the columns that both connectors know, in the same order."""
+        """Return all messages with the columns that both connectors have, in the same order."""
         ...
 
     def follow(self, trigger_rows: int) -> DataFrame:
@@ -62,25 +63,25 @@ class Side(Protocol):
         ...
 
     def check_written(self, expected: int) -> None:
-        """Compare what `write` sent in all with what the broker holds.
+        """Compare the number of rows that `write` sent with the messages in the broker.
 
         Raises:
-            RuntimeError: A message is missing, or there is one too many.
+            RuntimeError: The numbers differ.
         """
         ...
 
     def pause(self) -> None:
-        """Take all CPU from the broker, where an idle one needs much."""
+        """Stop the broker's processes, if an idle broker uses much CPU."""
         ...
 
     def resume(self) -> None:
-        """Let the broker go on."""
+        """Continue the broker's processes."""
         ...
 
 
 @dataclass(slots=True)
 class RocketMQSide:
-    """Our data source, with a server that speaks RocketMQ's protocol."""
+    """Our data source, with a RocketMQ server."""
 
     spark: SparkSession
     peer: Peer
@@ -93,7 +94,7 @@ class RocketMQSide:
         return self.peer.pids
 
     def fill(self, messages: DataFrame, rows_per_queue: int) -> None:
-        """Send by the producer, so that reading can be measured without the writer."""
+        """Send with the producer, so that reading does not depend on the writer."""
         for topic in (READ_TOPIC, WRITE_TOPIC):
             self.peer.make_topic(topic)
         self.peer.acknowledged[READ_TOPIC] += fill(
@@ -106,7 +107,7 @@ class RocketMQSide:
         return self.spark.read.format("rocketmq").options(**self._reading()).load()
 
     def read_common(self) -> DataFrame:
-        """Return what both know, chosen by a schema."""
+        """Return the common columns, selected by a schema."""
         reader = self.spark.read.format("rocketmq").schema(COMMON)
         return reader.options(**self._reading()).load()
 
@@ -122,16 +123,16 @@ class RocketMQSide:
         writer.options(nameServer=self.peer.name_server, topic=WRITE_TOPIC).save()
 
     def check_written(self, expected: int) -> None:
-        """Ask the server for the ends of its queues."""
+        """Compare with the ends of the queues."""
         self.peer.acknowledged[WRITE_TOPIC] = expected
         self.peer.check_counts()
 
     def pause(self) -> None:
-        """Take all CPU from the server."""
+        """Stop the server's processes."""
         self.peer.pause()
 
     def resume(self) -> None:
-        """Let the server go on."""
+        """Continue the server's processes."""
         self.peer.resume()
 
     def _reading(self) -> dict[str, str]:
@@ -153,7 +154,7 @@ class KafkaSide:
         return [self.broker.pid]
 
     def fill(self, messages: DataFrame, rows_per_queue: int) -> None:
-        """Write by the connector, each file to one partition; this makes the topic."""
+        """Write with the connector, each file to one partition; this creates the topic."""
         table = messages.select(
             col("keys").alias("key"), col("body").alias("value"), col("queue_id").alias("partition")
         )
@@ -165,7 +166,7 @@ class KafkaSide:
         return reader.option("subscribe", READ_TOPIC).load()
 
     def read_common(self) -> DataFrame:
-        """Return what both know, under Kafka's names."""
+        """Return the common columns, under Kafka's names."""
         return self.read().select("topic", "partition", "offset", "key", "value", "timestamp")
 
     def follow(self, trigger_rows: int) -> DataFrame:
@@ -187,10 +188,10 @@ class KafkaSide:
             raise RuntimeError(f"kafka stored {stored} of {expected} in {WRITE_TOPIC}")
 
     def pause(self) -> None:
-        """Do nothing: idle it takes about a hundredth of a core, and paused it loses its role."""
+        """Do nothing: an idle Kafka uses 1 % of a core, a paused one loses its controller role."""
 
     def resume(self) -> None:
-        """Do nothing, as it was not paused."""
+        """Do nothing, because it was not paused."""
 
     def _server(self) -> dict[str, str]:
         return {"kafka.bootstrap.servers": self.broker.servers}

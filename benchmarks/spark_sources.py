@@ -1,8 +1,7 @@
-"""Messages to measure with: as Arrow batches made beforehand, as Parquet files, in a queue.
+"""The messages of the benchmarks: as prebuilt Arrow batches, as Parquet files, and in a topic.
 
-`PrebuiltDataSource` yields the same finished Arrow batch again and again: what Spark can take from
-a Python data source at all, without anything to fetch or to decode. It has the columns of the
-`rocketmq` source.
+`PrebuiltDataSource` yields the same Arrow batch repeatedly: the maximum rate of a Python data
+source in Spark, with nothing to fetch or decode. It has the columns of the `rocketmq` source.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 BODY_BYTES: Final = 1024
 BATCH_ROWS: Final = 2000
-#: The columns that both connectors know, as a schema.
+#: The columns that both connectors have, as a schema.
 COMMON: Final = (
     "topic string, queue_id int, offset bigint, keys string, body binary, store_timestamp timestamp"
 )
@@ -79,14 +78,14 @@ class PrebuiltDataSource(DataSource):
         return spark_schema(include_metadata=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the columns that are wanted."""
+        """Return a reader of the selected columns."""
         return PrebuiltReader(
             int(self.options["tasks"]), int(self.options["rows"]), tuple(schema.names)
         )
 
 
 class PrebuiltReader(DataSourceReader):
-    """Yields batches that are there already."""
+    """Yields prebuilt batches."""
 
     def __init__(self, tasks: int, rows: int, columns: Sequence[str]) -> None:
         """Take the number of tasks, the rows of each, and the columns."""
@@ -106,7 +105,7 @@ class PrebuiltReader(DataSourceReader):
 
 
 def write_messages(folder: Path, tasks: int, rows: int) -> None:
-    """Write Parquet files, not compressed, with the source's columns; one per task and queue."""
+    """Write uncompressed Parquet files with the source's columns; one per task and queue."""
     folder.mkdir(parents=True)
     for number in range(tasks):
         with pq.ParquetWriter(
@@ -121,7 +120,7 @@ def write_messages(folder: Path, tasks: int, rows: int) -> None:
 
 
 def fill(name_server: str, topic: str, rows: int) -> int:
-    """Send `rows` messages to every queue of a topic; return how many that are together."""
+    """Send `rows` messages to every queue of a topic; return their total number."""
     batch = message_batch()
     messages = [
         Message(topic, body, keys=[key], tags="paid")

@@ -1,13 +1,13 @@
-"""What storing a message costs, alone and in groups, with one topic and with ten thousand.
+"""CPU cost of storing a message, alone and in groups, with one topic and with ten thousand.
 
-Appending to the log and to both indexes, without a flush: what lies between a send's arrival and
-its acknowledgement under asynchronous flushing. Properties have been parsed, as a broker has to do
-anyway. The floor is one `pwrite` of the same bytes per group. Each figure is the best of many
-rounds, since other work on the machine only ever adds to it.
+It appends to the log and to both indexes, without a flush: the work between the arrival of a send
+and its acknowledgement with asynchronous flushes. Properties are parsed before, as in the broker.
+The floor is one `pwrite` of the same bytes per group. Each figure is the best of many rounds,
+because other work on the machine can only add to it.
 
     python benchmarks/store.py [--messages 20000] [--quick]
 
-Quick leaves the ten thousand out: their files take long to make and to close.
+`--quick` leaves out the ten thousand topics, whose files take long to create and to close.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOW_MS = 1_800_000_000_000
-#: Messages between two looks at the clock: whole groups of any size that is measured.
+#: Messages of one round: a multiple of all group sizes.
 ROUND = 1024
 BODY = bytes(range(256)) * 4
 SIZES = StoreOptions(log_segment_bytes=64 * 1024 * 1024, queue_segment_units=3000)
@@ -48,7 +48,7 @@ def append_us(messages: int, group: int, topics: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         files = OsFiles(folder)
         store = MessageStore(files, SIZES)
-        for topic in range(topics):  # queues exist before the clock starts
+        for topic in range(topics):  # create the queues before the measurement
             store.append([make(topic, topics)], NOW_MS)
         records = [make(number, topics) for number in range(messages)]
         properties = [record.properties() for record in records]
@@ -64,7 +64,7 @@ def append_us(messages: int, group: int, topics: int) -> float:
 
 
 def floor_us(messages: int, group: int) -> float:
-    """Return the CPU time per message of writing finished bytes, one call per group."""
+    """Return the CPU time per message of writing prebuilt bytes, one call per group."""
     data = encode_record(make(1, 1)) * group
     with tempfile.TemporaryDirectory() as folder:
         handle = os.open(Path(folder) / "floor", os.O_RDWR | os.O_CREAT)

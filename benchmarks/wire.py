@@ -1,8 +1,8 @@
-"""What the wire layer costs per operation, beside the floor of a bare library call.
+"""CPU cost of the wire layer per operation, compared with the floor of a bare library call.
 
-Each row is timed in this process, ours and floor in turn, best of several rounds; read the ratios,
-not the microseconds. The floor handles the same bytes with nothing but `orjson` and `struct`: no
-types, no checks, no objects.
+Ours and the floor are timed in turns in this process, best of several rounds; compare the ratios,
+not the microseconds. The floor processes the same bytes with only `orjson` and `struct`: no types,
+no checks, no objects.
 
     python benchmarks/wire.py [--json]
 """
@@ -52,12 +52,12 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times the floor ours takes."""
+        """Our time as a multiple of the floor."""
         return self.ours_us / self.floor_us
 
 
 def cost_us(operation: Operation) -> float:
-    """Return the CPU time of one call, the best of one round."""
+    """Return the CPU time of one call in one round."""
     count, started = 0, perf_counter()
     while perf_counter() - started < ROUND_SECONDS / 4:
         operation()
@@ -69,7 +69,7 @@ def cost_us(operation: Operation) -> float:
 
 
 def measure(name: str, ours: Operation, floor: Operation) -> Row:
-    """Time ours and the floor in turn, so that a busy machine slows both."""
+    """Time ours and the floor in turns, so that other load affects both."""
     pairs = [(cost_us(ours), cost_us(floor)) for _ in range(ROUNDS)]
     return Row(name, min(pair[0] for pair in pairs), min(pair[1] for pair in pairs))
 

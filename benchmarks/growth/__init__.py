@@ -1,12 +1,12 @@
-"""What must not grow: the cost of a send, and the time to start again after a crash.
+"""Measures values that must not grow: the cost of a send, and the start time after a crash.
 
     python -m benchmarks.growth [--quick] [--only AXIS …] [--store]
 
-`downrange serve` runs in a process of its own, Apache 5.5.0 beside it where that is practical, and
-`loading`, a third process, loads one of them over real sockets. Four things grow: topics, bytes
-stored, connections, and the log that a crash leaves behind.
+`downrange serve` runs in its own process, Apache 5.5.0 in another where that is practical, and
+`loader`, a third process, loads one of them over real sockets. Four things grow: the number of
+topics, the stored bytes, the number of connections, and the log at the time of a crash.
 
-`servers` starts, pauses and kills; `measuring` runs the rounds of a plan; `report` keeps, compares
-and shows what was found; `charts` says what is drawn of it. `inside` measures the store alone, in
-its own process, for those who look for a cause.
+`servers` starts, pauses and kills servers; `measures` runs the rounds of a plan; `report` stores,
+compares and prints the results; `charts` defines the plots. `inside` measures the store alone, in
+its own process, to find causes.
 """

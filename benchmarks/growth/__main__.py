@@ -1,4 +1,4 @@
-"""Measure what must not grow, show it, and keep it where that is wanted."""
+"""Measure values that must not grow, print them, and store them if requested."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ PARTS: Final[dict[str, Callable[[Plan], Part]]] = {
     "connections": Connections,
 }
 
-_WIDTH: Final = 110  # of the table, where it goes to a file
+_WIDTH: Final = 110  # of the table, if the output is not a terminal
 _GB: Final = 1_000_000_000
 
 
 def without_apache(plan: Plan) -> Plan:
-    """Return a plan with our side alone."""
+    """Return the plan with our side only."""
     ours: Side = "downrange"
     return replace(
         plan,
@@ -55,17 +55,17 @@ def without_apache(plan: Plan) -> Plan:
 
 
 def fit(plan: Plan, free_bytes: float) -> tuple[Plan, list[str]]:
-    """Return a plan whose stores fit the disk, and the sizes that had to be left out."""
-    # Half of the disk stays free; each side has its store to itself.
+    """Return a plan whose stores fit on the disk, and the sizes that were left out."""
+    # Half of the disk stays free; only one side has a store at a time.
     most = free_bytes / 2 / _GB
     left_out = sorted({each for levels in plan.levels.values() for each in levels if each > most})
     levels = {side: tuple(x for x in sizes if x <= most) for side, sizes in plan.levels.items()}
     fitting = replace(plan, levels=levels)
-    return fitting, [f"{size:g} GB, as the disk is too full" for size in left_out]
+    return fitting, [f"{size:g} GB, because the disk is too full" for size in left_out]
 
 
 def prepare(is_quick: bool) -> tuple[Plan, str, list[str]]:
-    """Return what can be measured here, Java's version, and what is left out."""
+    """Return the plan for this machine, the version of Java, and what is left out."""
     plan, left_out = fit(QUICK if is_quick else FULL, shutil.disk_usage(tempfile.gettempdir()).free)
     try:
         java = resolve(APACHE_VERSION).java
@@ -73,16 +73,16 @@ def prepare(is_quick: bool) -> tuple[Plan, str, list[str]]:
         return without_apache(plan), "none", [*left_out, f"Apache {APACHE_VERSION}: {error}"]
     told = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=True)
     if is_quick:
-        left_out.append(f"Apache {APACHE_VERSION}, 10,000 topics and 3 GB, for want of time")
+        left_out.append(f"Apache {APACHE_VERSION}, 10,000 topics and 3 GB, to save time")
     return plan, told.stderr.split('"')[1], left_out
 
 
-def measure(plan: Plan, wanted: list[str], console: Console) -> list[report.Axis]:
-    """Run the parts that are wanted, with a bar that shows how far it is."""
+def measure(plan: Plan, names: list[str], console: Console) -> list[report.Axis]:
+    """Run the selected parts and show a progress bar."""
     axes: list[report.Axis] = []
     columns = (TextColumn("{task.description:42}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        parts = [PARTS[name](plan) for name in wanted]
+        parts = [PARTS[name](plan) for name in names]
         task = progress.add_task("", total=sum(len(list(part.steps())) for part in parts))
         for part in parts:
             try:
@@ -98,16 +98,18 @@ def measure(plan: Plan, wanted: list[str], console: Console) -> list[report.Axis
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.growth", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="ours alone, in less than a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="only our server, in less than a minute"
+    )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--store", action="store_true", help="write figures and plots into docs/")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     begun = time.monotonic()
-    plan, java, left_out = prepare(asked.quick)
-    axes = measure(plan, asked.only, Console(stderr=True))
+    plan, java, left_out = prepare(arguments.quick)
+    axes = measure(plan, arguments.only, Console(stderr=True))
     run = Run(
-        is_quick=asked.quick,
+        is_quick=arguments.quick,
         seconds=time.monotonic() - begun,
         machine={**machine.facts(java), "Apache RocketMQ": APACHE_VERSION},
         left_out=left_out,
@@ -117,9 +119,9 @@ def main() -> None:
     for note in left_out:
         print(f"left out: {note}")
     encoded = msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n"
-    if asked.json is not None:
-        asked.json.write_bytes(encoded)
-    if asked.store:
+    if arguments.json is not None:
+        arguments.json.write_bytes(encoded)
+    if arguments.store:
         RESULTS.write_bytes(encoded)
         charts.draw(RESULTS)
         report.write_into(PAGE, f"{report.markdown(run)}\n{charts.pictures(run)}")

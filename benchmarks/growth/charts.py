@@ -1,4 +1,4 @@
-"""What is drawn of a run: one plot for each axis."""
+"""The plots of a run: one for each axis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from benchmarks.growth.report import Name, Run, write_size
+from benchmarks.growth.report import Name, Run, size_text
 from benchmarks.plots import style
 from benchmarks.plots.lines import Chart, Line, Point, curves
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _LABELS: Final[dict[Side, str]] = {"downrange": "Downrange", "apache": "Apache 5.5.0"}
 _COLOURS: Final[dict[Side, int]] = {"downrange": 0, "apache": 1}
 _TITLES: Final[dict[Name, str]] = {
-    "topics": "Cost of a send by topics",
-    "stored": "Cost of a send by what is stored already",
-    "connections": "Cost of a send by connections",
-    "latency": "Round trip of a send by connections",
-    "restart": "Start after a crash by the size of the log",
+    "topics": "Cost of a send by number of topics",
+    "stored": "Cost of a send by amount of stored data",
+    "connections": "Cost of a send by number of connections",
+    "latency": "Round trip of a send by number of connections",
+    "restart": "Start after a crash by size of the log",
 }
 
 
@@ -32,7 +32,7 @@ def draw(results: Path, folder: Path = style.IMAGES) -> None:
 
     Args:
         results: The stored run.
-        folder: Where the files go.
+        folder: Folder of the files.
     """
     run = msgspec.json.decode(results.read_bytes(), type=Run)
     for axis in run.axes:
@@ -54,13 +54,13 @@ def file_name(axis: Name) -> str:
 
 
 def chart_of(axis: report.Axis) -> Chart:
-    """Return the chart of an axis: as a ratio where there is a target for it, else as it is."""
+    """Return the chart of an axis: ratios if it has a target, otherwise the values."""
     is_ratio = axis.name in ("topics", "stored")
     lines = [
         Line(
             label=_LABELS[curve.side],
             colour=_COLOURS[curve.side],
-            points=[_place(point, is_ratio=is_ratio) for point in curve.points],
+            points=[_chart_point(point, is_ratio=is_ratio) for point in curve.points],
         )
         for curve in axis.curves
     ]
@@ -73,11 +73,11 @@ def chart_of(axis: report.Axis) -> Chart:
         is_log_up=axis.name == "latency",
         limit=axis.target if is_ratio else None,
         limit_label="" if axis.target is None else f"target: {axis.target:g} at most",
-        tick=lambda size: write_size(axis.name, size),
+        tick=lambda size: size_text(axis.name, size),
     )
 
 
-def _place(point: report.Point, *, is_ratio: bool) -> Point:
+def _chart_point(point: report.Point, *, is_ratio: bool) -> Point:
     values = point.ratios if is_ratio else [sample.value for sample in point.samples]
     middle = point.ratio if is_ratio else point.middle
     return Point(point.size, middle, min(values), max(values))

@@ -1,11 +1,11 @@
-"""What grows with a store and what must not: cost per message, flushes, the time to start again.
+"""Measures the store alone as it grows: cost per message, flushes, start time after a crash.
 
     python -m benchmarks.growth.inside [--megabytes 300]
 
-Three tables: the cost of an append with more and more topics and how long a full flush keeps the
-store's thread; the cost of an append while the log grows; and the time to open a store after a
-crash, with the same amount not flushed behind logs of different size. Costs are CPU time, the best
-of several rounds; the other times are those of a clock.
+Three tables: the cost of an append by number of topics, and how long a full flush blocks the
+store's thread; the cost of an append as the log grows; and the time to open a store after a crash,
+with the same amount of unflushed data after logs of different size. Costs are CPU time, the best of
+several rounds; the other times are elapsed time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES = StoreOptions(log_segment_bytes=64 * 1024 * 1024)
 
 
 class Load:
-    """A store and messages for it, spread over topics one after the other."""
+    """A store, and messages for its topics in turn."""
 
     def __init__(self, folder: str, topics: int) -> None:
         self.files = OsFiles(folder)
@@ -48,7 +48,7 @@ class Load:
         )
 
     def append_us(self, messages: int, group: int = GROUP) -> float:
-        """Append messages and return the CPU time of each."""
+        """Append messages and return the CPU time per message."""
         records = [self.make() for _ in range(messages)]
         properties = [record.properties() for record in records]
         begun = process_time()
@@ -105,7 +105,7 @@ def show_restart(megabytes: int) -> None:
                 load.append_us(ROUND, group=128)
             load.store.flush()
             load.append_us(2048)
-            load.files.close()  # the store itself is never closed
+            load.files.close()  # the store is not closed, as in a crash
             files = OsFiles(folder)
             begun = perf_counter()
             store = MessageStore(files, SIZES)

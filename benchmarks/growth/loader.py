@@ -1,7 +1,7 @@
-"""A load generator for many topics, many connections, and servers that die under it.
+"""A load generator for many topics, many connections, and servers that are killed under load.
 
-Like `benchmarks.load` it fills digits into frames that were built once and only counts replies. It
-runs in a process of its own, takes one `Work` as JSON, and prints one `Loaded`.
+Like `benchmarks.load`, it fills digits into prebuilt frames and only counts replies. It runs in its
+own process, takes one `Work` as JSON, and prints one `Loaded`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from downrange.wire.headers import SendRequestV2
 
 Mode: TypeAlias = Literal["window", "fill", "crash", "paced"]
 
-#: All topics have names of one width, so that a frame is another one with other digits.
+#: All topic names have the same width, so that only digits of a frame change.
 TOPIC: Final = "growth-%05d"
 
 _STAND_IN: Final = 99_999
@@ -35,21 +35,21 @@ _PATIENCE: Final = 30.0
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do.
+    """The load to generate.
 
     Attributes:
         mode: "window": keep 256 messages in flight on one connection for some seconds; "fill": send
-            so many batches of 100; "crash": like "window", until the server is gone; "paced": send
-            at a steady rate, each message alone and on the next of many connections.
-        address: The broker.
-        topics: How many topics the messages go round.
-        queues: Queues of each.
-        connections: How many there are, with "paced".
+            `batches` batches of 100; "crash": like "window", until the server ends; "paced": send
+            at a constant rate, each message alone and on the next of many connections.
+        address: Address of the broker.
+        topics: Number of topics; messages go to them in turn.
+        queues: Queues of each topic.
+        connections: Number of connections, with "paced".
         rate: Messages per second, with "paced".
-        batches: How many, with "fill".
-        seconds: How long.
-        lead_in: How long to do the same before anything is measured.
-        pids: The server's processes, whose CPU time is taken.
+        batches: Number of batches, with "fill".
+        seconds: Duration of the measurement.
+        lead_in: Duration of the same load before the measurement.
+        pids: Processes of the server, whose CPU time is measured.
     """
 
     mode: Mode
@@ -65,14 +65,14 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """The results.
 
     Attributes:
-        messages: Acknowledged in the measured time.
+        messages: Messages acknowledged in the measured time.
         messages_before: The same in the lead-in.
-        unknown: In flight when the server died: stored or not.
+        unknown: Messages in flight when the server ended: stored or not.
         seconds: The measured time.
-        server_cpu: CPU seconds of the server in it.
+        server_cpu: CPU seconds of the server in that time.
         latencies_us: Median and 99th percentile from a write to its reply, with "paced".
     """
 
@@ -85,22 +85,22 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Drive: TypeAlias = Callable[[float, list[float]], int]
-"""Loads the server until a time, notes latencies, and returns how many messages it answered."""
+"""Loads the server until a time, records latencies, and returns the number of messages."""
 
 
 class TopicSends:
-    """Makes send requests without end, round topics and their queues, each with its own key."""
+    """Generates send requests for topics and their queues in turn, each with its own key."""
 
     def __init__(self, topics: int, queues: int) -> None:
-        """Build one frame per queue."""
+        """Encode one frame per queue."""
         self._topics = topics
         self._frames = [_fillable(queue) for queue in range(queues)]
-        # Two generators on one server, or one after the other, must not repeat keys.
+        # Several generators on one server must not use the same keys.
         self._first_key = time.time_ns() & 0xFFFF_FFFF_FFFF << 16
         self._sent = 0
 
     def take(self, count: int) -> bytes:
-        """Return the next requests as one piece of bytes."""
+        """Return the next requests, concatenated."""
         topics, frames, queues = self._topics, self._frames, len(self._frames)
         first = self._sent
         self._sent = first + count
@@ -117,7 +117,7 @@ class TopicSends:
 
 
 def _fillable(queue: int) -> bytes:
-    """Return a frame without its body, in which topic, key and request id are places to fill."""
+    """Return a frame without its body, with placeholders for topic, key and request id."""
     key = "K" * 16
     header = SendRequestV2(
         producer_group="growth",
@@ -198,16 +198,16 @@ _DRIVES: Final[dict[Mode, Callable[[Work], Drive]]] = {"window": _window, "paced
 
 
 def run(work: Work) -> Loaded:
-    """Do the work in this process.
+    """Generate the load in this process.
 
     Raises:
-        Refused: A reply was not a success.
-        OSError: The server cannot be reached, or was silent for too long.
+        Refused: A reply was an error.
+        OSError: The server cannot be reached, or did not reply in time.
     """
     if work.mode == "fill":
         return _fill(work)
     if work.mode == "crash":
-        return _load_until_it_dies(work)
+        return _load_until_crash(work)
     drive = _DRIVES[work.mode](work)
     before = drive(time.perf_counter() + work.lead_in, []) if work.lead_in else 0
     latencies: list[float] = []
@@ -238,7 +238,7 @@ def _fill(work: Work) -> Loaded:
     return Loaded(messages=answered * BATCH, seconds=time.perf_counter() - begun)
 
 
-def _load_until_it_dies(work: Work) -> Loaded:
+def _load_until_crash(work: Work) -> Loaded:
     connection, sends = Connection(work.address), TopicSends(work.topics, work.queues)
     begun = time.perf_counter()
     count = 0

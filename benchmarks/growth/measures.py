@@ -1,8 +1,9 @@
-"""The rounds of a run: who is loaded when, and what is noted of it.
+"""The rounds of a run: the steps of each part, and their samples.
 
-Each part has servers of its own, all paused but the one under load, and is a list of steps. In each
-round all points of a part are measured one after the other, so that a noisy machine hits all alike.
-A store can only grow; beside it stands one that stays small, and both are measured in turns.
+A part is a list of steps with its own servers; all but the server under load are paused. In each
+round all points of a part are measured one after the other, so that other load on the machine
+affects all points. A store can only grow, so it is measured in turns with a second one that stays
+small.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ QUEUES: Final = 4
 _CPU: Final = "CPU per message"
 _GB: Final = 1_000_000_000
 _MANY_TOPICS: Final = 1000
-_FILL_BATCHES: Final = 5000  # of one load
-#: What a message takes in the log beside its body; a fill may miss its size by this much.
+_FILL_BATCHES: Final = 5000  # per load generator
+#: Bytes of a message in the log besides its body; the size of a filled log may differ by these.
 _RECORD_BYTES: Final = len(BODY) + 150
 
 
 class Step(NamedTuple):
-    """Something to do, and what it is called while it is done."""
+    """A function, and its name for the progress bar."""
 
     what: str
     act: Callable[[], None]
@@ -44,26 +45,26 @@ class Part(Protocol):
     """One part of a run."""
 
     def steps(self) -> Iterator[Step]:
-        """Give what is to be done, in order."""
+        """Yield the steps in order."""
         ...
 
     def axes(self) -> list[Axis]:
-        """Return what was found."""
+        """Return the results."""
         ...
 
     def close(self) -> None:
-        """End all servers."""
+        """Stop all servers."""
         ...
 
 
-class Notes:
-    """Samples of one axis, as they come."""
+class Samples:
+    """Collects the samples of one axis."""
 
     def __init__(self) -> None:
         self._found: dict[Side, dict[float, list[Sample]]] = {}
 
     def add(self, side: Side, size: float, sample: Sample) -> None:
-        """Note one round of one point."""
+        """Add one round of one point."""
         self._found.setdefault(side, {}).setdefault(size, []).append(sample)
 
     def curves(self) -> list[Curve]:
@@ -78,17 +79,17 @@ class Notes:
 
 
 class Topics:
-    """A server for each number of topics; messages go round all topics of one queue each."""
+    """A server for each number of topics; messages go to all topics in turn, one queue each."""
 
     def __init__(self, plan: Plan) -> None:
-        """Prepare; nothing is started yet."""
+        """Prepare the part; servers start with the first step."""
         self._plan = plan
         self._servers: dict[tuple[Side, int], Server] = {}
-        self._notes = Notes()
+        self._samples = Samples()
         self._first: dict[Side, float] = {}
 
     def steps(self) -> Iterator[Step]:
-        """Start and warm up all, then go round."""
+        """Start and warm up all servers, then measure them in turns."""
         plan = self._plan
         points = [(side, count) for side, counts in plan.topics.items() for count in counts]
         for side, count in points:
@@ -103,10 +104,10 @@ class Topics:
 
     def axes(self) -> list[Axis]:
         """Return the cost of a send."""
-        return [_axis("topics", _CPU, "µs", "topics of one queue", self._notes, target=1.2)]
+        return [_axis("topics", _CPU, "µs", "topics of one queue", self._samples, target=1.2)]
 
     def close(self) -> None:
-        """End all servers."""
+        """Stop all servers."""
         _close(self._servers.values())
 
     def _start(self, side: Side, count: int) -> None:
@@ -116,21 +117,21 @@ class Topics:
         least = self._plan.topic_seconds if is_many else 0.0
         server.load(_window(max(self._plan.warm_up[side], least)))
         if is_many:
-            # Each topic has had a message, and a checkpoint is due that creates their files. That
-            # takes seconds, once, and is not the cost of a send.
+            # Each topic has had a message, and the next checkpoint creates their files. That takes
+            # seconds, once, and is not part of the cost of a send.
             server.wait_until_calm()
         server.pause()
 
     def _measure(self, side: Side, count: int) -> None:
         server = self._servers[side, count]
         with _turn(server):
-            # No lead-in: the checkpoint that fell due during the pause belongs to the round.
+            # No lead-in: the checkpoint that became due during the pause is part of the round.
             found = server.load(_window(self._plan.topic_seconds))
         cost = _cost_us(found)
         if count == self._plan.topics[side][0]:
             self._first[side] = cost
         rate = found.messages / found.seconds
-        self._notes.add(side, count, Sample(value=cost, base=self._first[side], rate=rate))
+        self._samples.add(side, count, Sample(value=cost, base=self._first[side], rate=rate))
 
     def _check(self, side: Side, count: int) -> None:
         server = self._servers[side, count]
@@ -139,17 +140,17 @@ class Topics:
 
 
 class Connections:
-    """One server for each side; the same rate over more and more connections."""
+    """One server for each side; the same rate over a growing number of connections."""
 
     def __init__(self, plan: Plan) -> None:
-        """Prepare; nothing is started yet."""
+        """Prepare the part; servers start with the first step."""
         self._plan = plan
         self._servers: dict[Side, Server] = {}
-        self._notes, self._latencies = Notes(), Notes()
+        self._samples, self._latencies = Samples(), Samples()
         self._first: dict[Side, tuple[float, float]] = {}
 
     def steps(self) -> Iterator[Step]:
-        """Start and warm up all, then go round."""
+        """Start and warm up all servers, then measure them in turns."""
         plan = self._plan
         for side in plan.connections:
             yield Step(f"{side}: start", _bind(self._start, side))
@@ -165,12 +166,12 @@ class Connections:
         """Return the cost of a send and its round trip."""
         grows = f"connections, {self._plan.rate:,.0f} messages per second over all"
         return [
-            _axis("connections", _CPU, "µs", grows, self._notes),
+            _axis("connections", _CPU, "µs", grows, self._samples),
             _axis("latency", "99th percentile", "µs", grows, self._latencies),
         ]
 
     def close(self) -> None:
-        """End all servers."""
+        """Stop all servers."""
         _close(self._servers.values())
 
     def _start(self, side: Side) -> None:
@@ -197,7 +198,7 @@ class Connections:
             self._first[side] = cost, slow
         first_cost, first_slow = self._first[side]
         rate = found.messages / found.seconds
-        self._notes.add(side, count, Sample(value=cost, base=first_cost, rate=rate))
+        self._samples.add(side, count, Sample(value=cost, base=first_cost, rate=rate))
         self._latencies.add(side, count, Sample(value=slow, base=first_slow, rate=rate))
 
     def _check(self, side: Side) -> None:
@@ -206,23 +207,23 @@ class Connections:
 
 
 class Log:
-    """Two servers for each side: one whose store grows, and a new one beside it at each level."""
+    """Two servers for each side: one whose store grows, and a new one for each level."""
 
     def __init__(self, plan: Plan) -> None:
-        """Prepare; nothing is started yet."""
+        """Prepare the part; servers start with the first step."""
         self._plan = plan
         self._grown: dict[Side, Server] = {}
         self._small: dict[Side, Server] = {}
-        self._costs, self._starts = Notes(), Notes()
+        self._costs, self._starts = Samples(), Samples()
 
     def steps(self) -> Iterator[Step]:
-        """Fill each store up to each level, and measure there."""
+        """Fill each store to each level, and measure there."""
         plan = self._plan
         for side, levels in plan.levels.items():
             for level in levels:
                 if level == levels[0]:
                     yield Step(f"{side}: start", _bind(self._start, side, self._grown))
-                yield Step(f"{side}: start beside it", _bind(self._start, side, self._small))
+                yield Step(f"{side}: start a small store", _bind(self._start, side, self._small))
                 yield Step(f"{side}: fill up to {level:g} GB", _bind(self._fill, side, level))
                 for number in range(plan.level_rounds):
                     what = f"{side}: {level:g} GB stored, round {number + 1}"
@@ -243,7 +244,7 @@ class Log:
         ]
 
     def close(self) -> None:
-        """End all servers."""
+        """Stop all servers."""
         _close([*self._grown.values(), *self._small.values()])
 
     def _start(self, side: Side, those: dict[Side, Server]) -> None:
@@ -285,18 +286,18 @@ class Log:
 
 
 def ends_first(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the first size, the last, and then the others: what is compared lies side by side."""
+    """Return the first size, the last, then the others, so that the compared ones are adjacent."""
     return sizes if len(sizes) < 3 else (sizes[0], sizes[-1], *sizes[1:-1])
 
 
 def _crash(server: Server, seconds: float) -> float:
-    """Kill a server under load and return the time until it stores messages again."""
+    """Kill a server under load and return the seconds until it stores messages again."""
     server.settle()
     load = server.begin(Work(mode="crash", address=server.broker))
     try:
         time.sleep(seconds)
         server.kill()
-        server.note(load)
+        server.finish(load)
     finally:
         load.kill()
     took = server.restart()
@@ -306,8 +307,8 @@ def _crash(server: Server, seconds: float) -> float:
 
 @contextlib.contextmanager
 def _turn(server: Server) -> Generator[None]:
-    """Let one server run."""
-    # What another left to be written to disk must not be written in this one's time.
+    """Run one server while the block lasts."""
+    # Pending disk writes of another server must not slow this one.
     os.sync()
     server.resume()
     try:
@@ -329,9 +330,9 @@ def _cost_us(found: Loaded) -> float:
 
 
 def _axis(
-    name: Name, figure: str, unit: str, grows: str, notes: Notes, *, target: float | None = None
+    name: Name, figure: str, unit: str, grows: str, samples: Samples, *, target: float | None = None
 ) -> Axis:
-    curves = notes.curves()
+    curves = samples.curves()
     return Axis(name=name, figure=figure, unit=unit, grows=grows, target=target, curves=curves)
 
 

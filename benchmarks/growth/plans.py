@@ -1,4 +1,4 @@
-"""How much of everything a run measures, and how long."""
+"""The sizes, rounds and durations of a run."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Plan:
 
     Attributes:
         topics: Numbers of topics, for each side that is measured.
-        topic_rounds: Rounds.
-        topic_seconds: Length of one: a little more than the time between two checkpoints of our
-            store, so that each round pays for about one. That is where topics cost.
-        levels: Gigabytes stored at which the cost of a send is measured, for each side.
-        level_rounds: Rounds at each.
-        restarts: Gigabytes stored at which crashes are measured, for each side; among `levels`.
-        crashes: How many at each.
-        crash_seconds: How long the server is under load until it dies.
+        topic_rounds: Rounds with topics.
+        topic_seconds: Duration of such a round: a little longer than the checkpoint interval of our
+            store, so that each round contains about one checkpoint. There topics cost CPU.
+        levels: Stored gigabytes at which the cost of a send is measured, for each side.
+        level_rounds: Rounds at each level.
+        restarts: Stored gigabytes at which crashes are measured, for each side; part of `levels`.
+        crashes: Crashes at each level.
+        crash_seconds: Duration of the load before the server is killed.
         connections: Numbers of connections, for each side.
-        connection_rounds: Rounds.
+        connection_rounds: Rounds with connections.
         rate: Messages per second over all connections.
-        seconds: Length of a round, but for those with many topics.
-        lead_in: Load before each of these.
-        warm_up: Load before the first round, on our side and on Apache's, whose JVM compiles.
+        seconds: Duration of a round, except those with topics.
+        lead_in: Duration of the load before each such round.
+        warm_up: Load before the first round, for our server and for Apache's, whose JVM compiles.
     """
 
     topics: Mapping[Side, tuple[int, ...]]

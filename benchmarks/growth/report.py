@@ -1,8 +1,8 @@
-"""What a run of `benchmarks.growth` found: kept as JSON, shown as a table, written into the docs.
+"""Results of `benchmarks.growth`: stored as JSON, printed as a table, written into the docs.
 
-An `Axis` is one thing that grows. Each of its figures is noted with the figure of the first point,
-or of a store that stays small, taken in the same round; the ratio of a point is the median of the
-rounds' ratios, since the two of a round saw the same machine.
+An `Axis` is one thing that grows. Each figure is stored with the figure of the first point, or of a
+store that stays small, from the same round. The ratio of a point is the median of the ratios of the
+rounds, because both figures of a round were measured under the same conditions.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         value: The figure, in the axis's unit.
-        base: That of the first point in the same round.
-        rate: Messages per second meanwhile, where there was a load.
+        base: The figure of the first point in the same round.
+        rate: Messages per second, if there was a load.
     """
 
     value: float
@@ -40,29 +40,29 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One size, round by round."""
+    """The rounds of one size."""
 
     size: float
     samples: list[Sample]
 
     @property
     def middle(self) -> float:
-        """The figure of the middle round."""
+        """The median of the rounds."""
         return median(sample.value for sample in self.samples)
 
     @property
     def spread(self) -> float:
-        """How far the farthest round is from the middle, as a share of it."""
+        """Distance of the farthest round from the median, as a share of it."""
         return max(abs(sample.value / self.middle - 1) for sample in self.samples)
 
     @property
     def ratios(self) -> list[float]:
-        """The rounds' ratios to the first point."""
+        """The ratio to the first point in each round."""
         return [sample.value / sample.base for sample in self.samples]
 
     @property
     def ratio(self) -> float:
-        """The ratio to the first point."""
+        """The median of the ratios."""
         return median(self.ratios)
 
 
@@ -78,15 +78,15 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that grows, and what it does to a figure.
+    """One thing that grows, and a figure that depends on it.
 
     Attributes:
-        name: For `--only` and for files.
+        name: Name for `--only` and for files.
         figure: What is measured.
-        unit: Its unit.
+        unit: Unit of the figure.
         grows: What grows, and in which unit.
-        target: The most that ours at the last point may be, as a ratio to the first.
-        curves: Ours first.
+        target: Largest allowed ratio of our last point to the first.
+        curves: The curves; ours is the first.
     """
 
     name: Name
@@ -98,12 +98,12 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> list[float]:
-        """All sizes that were measured."""
+        """All measured sizes."""
         return sorted({point.size for curve in self.curves for point in curve.points})
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the target is reached; None where there is none."""
+        """Whether the target is met; None without a target."""
         if self.target is None:
             return None
         return self.curves[0].points[-1].ratio <= self.target
@@ -114,7 +114,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """All axes of a run, and where they come from."""
+    """All axes of a run, with the machine and the versions."""
 
     is_quick: bool
     seconds: float
@@ -124,7 +124,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def table(run: Run) -> Table:
-    """Return the figures for the terminal, ratios first."""
+    """Return the table for the terminal, ratios first."""
     shown = Table(title=_TITLE, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for number, heading in enumerate(_HEADINGS):
         shown.add_column(heading, justify="right" if number else "left")
@@ -137,39 +137,39 @@ def table(run: Run) -> Table:
 
 
 def markdown(run: Run) -> str:
-    """Return the figures and the machine for the docs."""
+    """Return the table and the machine, for the docs."""
     lines = ["| " + " | ".join(_HEADINGS) + " |", "|---" + "|---:" * (len(_HEADINGS) - 1) + "|"]
     lines += ["| " + " | ".join(cells) + " |" for axis in run.axes for cells in _rows(axis)]
     facts = ", ".join(f"{name} {value}" for name, value in run.machine.items())
     kind = "A quick run" if run.is_quick else "A full run"
-    told = f"{kind} of {run.seconds / 60:.1f} minutes: {facts}."
+    origin = f"{kind} of {run.seconds / 60:.1f} minutes: {facts}."
     if run.left_out:
-        told += f" Left out: {'; '.join(run.left_out)}."
-    return "\n".join([*lines, "", told, ""])
+        origin += f" Left out: {'; '.join(run.left_out)}."
+    return "\n".join([*lines, "", origin, ""])
 
 
 def write_into(page: Path, text: str) -> None:
-    """Replace the figures on a page of the docs, which stand between two comments.
+    """Replace the figures on a page of the docs, between two comments.
 
     Raises:
-        ValueError: The page has no place for them.
+        ValueError: The page lacks these comments.
     """
     before, begun, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not (begun and ended):
-        raise ValueError(f"{page} has no place for figures")
+        raise ValueError(f"{page} lacks the comments that mark the figures")
     page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
 
 
-def write_size(axis: Name, size: float) -> str:
-    """Write a size for people."""
+def size_text(axis: Name, size: float) -> str:
+    """Return a size as text."""
     if axis in ("stored", "restart"):
         return f"{size:g} GB"
     return f"{size:,.0f}"
 
 
-_TITLE: Final = "What grows and what must not; ratios are to the first point of each part"
-_HEADINGS: Final = ("", "ratio", "target", "downrange", "Apache's ratio", "Apache")
+_TITLE: Final = "Values that must not grow; ratios are relative to the first point of each part"
+_HEADINGS: Final = ("", "ratio", "target", "downrange", "Apache: ratio", "Apache")
 _SIZES: Final[dict[Name, str]] = {
     "topics": "{} topics",
     "stored": "{} stored",
@@ -186,7 +186,7 @@ def _rows(axis: Axis) -> list[list[str]]:
         points = [_point(axis, side, size) for side in ("downrange", "apache")]
         ours, apache = ([_ratio(point), _figure(point)] for point in points)
         target = f"≤ {axis.target:g}x" if is_last and axis.target is not None else ""
-        title = _SIZES[axis.name].format(write_size(axis.name, size))
+        title = _SIZES[axis.name].format(size_text(axis.name, size))
         title = title.removesuffix("s") if size == 1 else title
         title = f"{title}: {axis.figure}, {axis.unit}"
         rows.append([title, ours[0], target, ours[1], *apache])

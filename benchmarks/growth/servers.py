@@ -1,15 +1,12 @@
-"""The servers under load: each in processes of its own, which can be paused, killed and restarted.
+"""The servers under load: each in its own processes, which can be paused, killed and restarted.
 
-A `Server` counts what it acknowledged and can be asked whether all of it is there. Its store is
-temporary but outlives a kill. Ours is `downrange serve` as it is installed, but for staying awake;
-Apache's is as shipped.
+A `Server` counts its acknowledged messages and can check that all of them are stored. Its store is
+temporary but survives a kill. Ours is `downrange serve` with default settings, but without busy
+polling; Apache's has default settings.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import os
 import shutil
 import signal
 import socket
@@ -24,8 +21,9 @@ from typing import Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from benchmarks.growth.loader import TOPIC, Loaded, Work
-from benchmarks.load import Connection, Refused, cpu_seconds
-from benchmarks.sends import Sends
+from benchmarks.load import cpu_seconds
+from benchmarks.peers import environment as compiled_environment
+from benchmarks.peers import send_first, send_signal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.frames import FrameSplitter
@@ -37,18 +35,16 @@ Side: TypeAlias = Literal["downrange", "apache"]
 
 APACHE_VERSION: Final = "5.5.0"
 
-_BYTECODE: Final = Path(__file__).parents[2] / "build" / "bytecode"
-# A server that stays awake between two messages takes CPU that no message costs.
+# The CPU of busy polling between two messages is not a cost of the messages.
 _SETTINGS: Final = "[listener]\nbusy_poll = 0.0\n"
 _TOPICS_AT_ONCE: Final = 500
 _TOPICS_TIMEOUT: Final = 60.0
 _COUNT_TIMEOUT: Final = 60.0
-_FIRST_TIMEOUT: Final = 120.0
 _POLL_INTERVAL: Final = 0.02
 _STOP_TIMEOUT: Final = 5.0
 _CALM_TIMEOUT: Final = 60.0
 _CALM_SECONDS: Final = 0.5
-_CALM_SHARE: Final = 0.2  # of a core; an idle Apache takes half of that
+_CALM_SHARE: Final = 0.2  # of a core; an idle Apache broker uses half of that
 _RECEIVE_BYTES: Final = 1 << 18
 _FIRST_TOPIC: Final = "growth-first"
 _GRACE: Final = 120.0
@@ -58,13 +54,13 @@ class Server(Protocol):
     """A server and its store.
 
     Attributes:
-        side: Whose it is.
+        side: "downrange" or "apache".
         broker: Address of the broker.
         pids: Its processes.
-        topics: How many topics `make_topics` made.
-        queues: Queues of each.
-        stored_min: How many messages must be in them.
-        stored_max: How many can be: more, where a crash cut off answers.
+        topics: Number of topics that `make_topics` created.
+        queues: Queues of each topic.
+        stored_min: Smallest number of messages that must be stored.
+        stored_max: Largest possible number; a crash may have cut off replies.
     """
 
     side: Side
@@ -77,30 +73,30 @@ class Server(Protocol):
 
     @abstractmethod
     def settle(self) -> None:
-        """Make durable what there is, so that a crash finds only what comes after."""
+        """Flush everything, so that a crash can lose only later messages."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End the broker as a crash would; its store stays."""
+        """Kill the broker, as a crash would; its store remains."""
 
     @abstractmethod
     def restart(self) -> float:
-        """Start again after a kill; return the seconds until a message was stored."""
+        """Restart after a kill; return the seconds until a message was stored."""
 
     @abstractmethod
     def close(self) -> None:
-        """End it and remove its store."""
+        """Stop it and remove its store."""
 
     @property
     @abstractmethod
     def folder(self) -> Path:
-        """Where the store is."""
+        """Folder of the store."""
 
     def make_topics(self, topics: int, queues: int) -> None:
-        """Create the topics that are loaded.
+        """Create the topics for the load.
 
         Raises:
-            RuntimeError: The server refused.
+            RuntimeError: The server refused the request.
         """
         for first in range(0, topics, _TOPICS_AT_ONCE):
             numbers = range(first, min(first + _TOPICS_AT_ONCE, topics))
@@ -113,12 +109,14 @@ class Server(Protocol):
                 timeout=_TOPICS_TIMEOUT,
             )
             if answer.code != ResponseCode.SUCCESS:
-                raise RuntimeError(f"{self.side} made no topics: {answer.code} {answer.remark}")
+                raise RuntimeError(
+                    f"{self.side} did not create topics: {answer.code} {answer.remark}"
+                )
         self.topics, self.queues = topics, queues
         self.stored_min = self.stored_max = 0
 
     def begin(self, work: Work) -> subprocess.Popen[bytes]:
-        """Start to load the server; `note` takes what came of it."""
+        """Start a load generator; pass the process to `finish`."""
         work = msgspec.structs.replace(
             work,
             address=self.broker,
@@ -130,45 +128,45 @@ class Server(Protocol):
         text = msgspec.json.encode(work).decode()
         return subprocess.Popen([*command, text], stdout=subprocess.PIPE)
 
-    def note(self, load: subprocess.Popen[bytes]) -> Loaded:
-        """Wait for a load's end and count its messages.
+    def finish(self, load: subprocess.Popen[bytes]) -> Loaded:
+        """Wait for the end of a load generator and count its messages.
 
         Raises:
-            RuntimeError: It failed.
+            RuntimeError: The load generator failed.
         """
         try:
-            said, _ = load.communicate(timeout=_GRACE)
+            line, _ = load.communicate(timeout=_GRACE)
         except subprocess.TimeoutExpired:
             load.kill()
             raise
         if load.returncode:
             raise RuntimeError(f"the load on {self.side} failed")
-        found = msgspec.json.decode(said, type=Loaded)
+        found = msgspec.json.decode(line, type=Loaded)
         self.stored_min += found.messages + found.messages_before
         self.stored_max += found.messages + found.messages_before + found.unknown
         return found
 
     def load(self, work: Work) -> Loaded:
-        """Load the server and return what came of it."""
-        return self.note(self.begin(work))
+        """Load the server and return the results."""
+        return self.finish(self.begin(work))
 
     def check_count(self) -> None:
-        """Compare what was acknowledged with what the queues hold.
+        """Compare the acknowledged messages with the sizes of the queues.
 
         Raises:
-            RuntimeError: A message is missing, or there is one too many.
+            RuntimeError: The numbers differ.
         """
         deadline = time.monotonic() + _COUNT_TIMEOUT
-        # A store may index behind the acknowledgement.
+        # A store may index messages after it has acknowledged them.
         while (stored := self._count()) < self.stored_min and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
         if not self.stored_min <= stored <= self.stored_max:
-            wanted = f"{self.stored_min} to {self.stored_max}"
-            raise RuntimeError(f"{self.side} stored {stored}, not {wanted}")
+            expected = f"{self.stored_min} to {self.stored_max}"
+            raise RuntimeError(f"{self.side} stored {stored}, not {expected}")
         self.stored_min = self.stored_max = stored
 
     def wait_until_calm(self) -> None:
-        """Wait until the server has hardly anything left to do, or for a minute."""
+        """Wait up to a minute until the server is nearly idle."""
         deadline = time.monotonic() + _CALM_TIMEOUT
         while time.monotonic() < deadline:
             before = cpu_seconds(self.pids)
@@ -177,15 +175,15 @@ class Server(Protocol):
                 return
 
     def pause(self) -> None:
-        """Take all CPU from the server."""
-        _signal(self.pids, signal.SIGSTOP)
+        """Stop the processes of the server."""
+        send_signal(self.pids, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let the server go on."""
-        _signal(self.pids, signal.SIGCONT)
+        """Continue the processes of the server."""
+        send_signal(self.pids, signal.SIGCONT)
 
     def _count(self) -> int:
-        """Add up the ends of all queues, asked for on one connection."""
+        """Return the sum of the ends of all queues, requested on one connection."""
         asked = [(topic, queue) for topic in range(self.topics) for queue in range(self.queues)]
         host, _, port = self.broker.rpartition(":")
         splitter, total, answers = FrameSplitter(), 0, 0
@@ -218,23 +216,23 @@ class Ours(Server):
 
     @property
     def folder(self) -> Path:
-        """Where the store is."""
+        """Folder of the store."""
         return self._home / "store"
 
     def settle(self) -> None:
-        """Stop and start: the next checkpoint is then some seconds away."""
+        """Stop and start: this flushes, and the next checkpoint is some seconds away."""
         assert self._child is not None
         self._child.stop(_STOP_TIMEOUT)
         self.restart()
 
     def kill(self) -> None:
-        """End it as a crash would; the store stays."""
+        """Kill it, as a crash would; the store remains."""
         assert self._child is not None
         self._child.kill()
 
     def restart(self) -> float:
         """Start it; return the seconds until a message was stored."""
-        environment = _environment()  # before the clock starts
+        environment = compiled_environment()  # not part of the start time
         ports = ["--nameserver-port", "0", "--broker-port", "0"]
         command = [sys.executable, "-m", "downrange", "serve", "--host", "127.0.0.1", *ports]
         begun = time.monotonic()
@@ -246,16 +244,16 @@ class Ours(Server):
             environment=environment,
             piped=True,
         )
-        said = self._child.stdout.readline().decode()
-        if not said.startswith("ready "):
-            raise RuntimeError(f"downrange did not start: {said!r}\n{self._child.tail(4000)}")
-        self.broker = dict(part.split("=", 1) for part in said.split()[1:])["broker"]
+        line = self._child.stdout.readline().decode()
+        if not line.startswith("ready "):
+            raise RuntimeError(f"downrange did not start: {line!r}\n{self._child.tail(4000)}")
+        self.broker = dict(part.split("=", 1) for part in line.split()[1:])["broker"]
         self.pids = [self._child.pid]
-        _send_first(self.broker)
+        send_first(self.broker, _FIRST_TOPIC, 1)
         return time.monotonic() - begun
 
     def close(self) -> None:
-        """End it and remove the store."""
+        """Stop it and remove the store."""
         self.resume()
         if self._child is not None:
             self._child.stop(_STOP_TIMEOUT)
@@ -263,7 +261,7 @@ class Ours(Server):
 
 
 class Apache(Server):
-    """Apache's name server and broker, of which only the broker is killed and started again."""
+    """Apache's name server and broker; only the broker is killed and restarted."""
 
     def __init__(self) -> None:
         """Start with an empty store."""
@@ -271,18 +269,18 @@ class Apache(Server):
         self._cluster = ApacheCluster(APACHE_VERSION, purpose="benchmark")
         self._cluster.start()
         self._find()
-        _send_first(self.broker)
+        send_first(self.broker, _FIRST_TOPIC, 1)
 
     @property
     def folder(self) -> Path:
-        """Where the store is."""
+        """Folder of the store."""
         return self._cluster.brokers[0].store
 
     def settle(self) -> None:
-        """Do nothing: it flushes all the time, and reads whole files of its log after a crash."""
+        """Do nothing: Apache flushes continuously, and reads whole log files after a crash."""
 
     def kill(self) -> None:
-        """End the broker as a crash would; the store stays."""
+        """Kill the broker, as a crash would; the store remains."""
         self._cluster.kill_broker(0)
 
     def restart(self) -> float:
@@ -290,11 +288,11 @@ class Apache(Server):
         begun = time.monotonic()
         self._cluster.start_broker(0)
         self._find()
-        _send_first(self.broker)
+        send_first(self.broker, _FIRST_TOPIC, 1)
         return time.monotonic() - begun
 
     def close(self) -> None:
-        """End both and remove the store."""
+        """Stop both and remove the store."""
         self._cluster.close()
 
     def _find(self) -> None:
@@ -305,16 +303,6 @@ class Apache(Server):
 def start(side: Side) -> Server:
     """Start a server with an empty store."""
     return Apache() if side == "apache" else Ours()
-
-
-@functools.cache
-def _environment() -> dict[str, str]:
-    """Return an environment in which modules are compiled already, as after an installation."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment = {**kept, "PYTHONPYCACHEPREFIX": str(_BYTECODE)}
-    command = [sys.executable, "-m", "downrange", "serve", "--help"]
-    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
-    return environment
 
 
 def _topic(number: int, queues: int) -> dict[str, object]:
@@ -333,26 +321,3 @@ def _topic(number: int, queues: int) -> dict[str, object]:
 def _end_request(topic: int, queue: int) -> bytes:
     fields = {"topic": TOPIC % topic, "queueId": str(queue)}
     return encode(Command(code=RequestCode.GET_MAX_OFFSET, fields=fields))
-
-
-def _send_first(broker: str) -> None:
-    """Send until a message is stored, in a topic that is made by it."""
-    sends = Sends(_FIRST_TOPIC, 1)
-    deadline = time.monotonic() + _FIRST_TIMEOUT
-    while True:
-        try:
-            connection = Connection(broker)
-            connection.send(sends.take(1))
-            while not connection.replies():
-                pass
-            return
-        except (OSError, Refused):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_POLL_INTERVAL)
-
-
-def _signal(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)

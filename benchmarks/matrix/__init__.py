@@ -1,1 +1,1 @@
-"""The matrix: clients, servers, works and sizes of bodies, measured side by side in one run."""
+"""The matrix: all combinations of clients, servers, works and body sizes, measured in one run."""

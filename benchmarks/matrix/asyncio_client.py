@@ -1,4 +1,4 @@
-"""Downrange's clients for asyncio at work: a `Drive` per work, on the loop of the caller."""
+"""Downrange's asyncio client as a client of the matrix: a `Drive` per work."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from downrange import ReceivedMessage, SendReceipt
 
 Drive: TypeAlias = "Callable[[float, list[float]], Awaitable[int]]"
-"""Works until a time, notes how long calls took, and returns how many messages it was."""
+"""Works until a time, records the durations of calls, and returns the number of messages."""
 
 GROUP: Final = "bench-asyncio"
 _POLL: Final = 500
 
 
 async def run(task: Task) -> Measured:
-    """Do the work on this loop."""
+    """Run the task on this event loop."""
     async with _DRIVES[task.work](task) as drive:
         before = await drive(time.perf_counter() + task.lead_in, [])
         meter = Meter(task.pids)
@@ -43,7 +43,7 @@ async def run(task: Task) -> Measured:
 
 
 def _singles(width: int) -> Callable[[Task], contextlib.AbstractAsyncContextManager[Drive]]:
-    """Send single messages from so many tasks."""
+    """Return a work that sends single messages from `width` tasks."""
 
     @contextlib.asynccontextmanager
     async def singles(task: Task) -> AsyncGenerator[Drive]:
@@ -115,7 +115,7 @@ async def _pull(task: Task) -> AsyncGenerator[Drive]:
             while time.perf_counter() < until:
                 found = len(await consumer.poll(10.0, max_count=_POLL))
                 if not 0 < found <= left:
-                    raise RuntimeError(f"read {found} messages where {left} were left")
+                    raise RuntimeError(f"read {found} messages, but {left} were left")
                 count += found
                 left -= found
                 if not left:
@@ -137,7 +137,7 @@ def _maker(task: Task) -> Callable[[], Message]:
 
 
 def _calls(call: Callable[[Message], Awaitable[object]], task: Task) -> Drive:
-    """Make one call after the other."""
+    """Return a drive that makes one call after the other."""
     message = _maker(task)
 
     async def drive(until: float, spans: list[float]) -> int:
@@ -155,7 +155,7 @@ def _calls(call: Callable[[Message], Awaitable[object]], task: Task) -> Drive:
 
 
 def _in_tasks(drive: Drive, count: int) -> Drive:
-    """Do the same in many tasks at once."""
+    """Return a drive that runs another one in `count` tasks."""
 
     async def drive_all(until: float, spans: list[float]) -> int:
         return sum(await asyncio.gather(*(drive(until, spans) for _ in range(count))))

@@ -1,18 +1,18 @@
-"""What the matrix is made of: a cell is one client that does one work with one server.
+"""The cells of the matrix: one client that does one work with one server.
 
-Works mean the same for each client, as far as it can do them:
+A work means the same for each client that supports it:
 
 - "sync-1": one message is sent after the other. With asyncio, one task awaits each send.
 - "sync-64": the same in 64 threads; with asyncio, in 64 tasks; the generator has 64 connections.
 - "async-256": 256 messages are in flight, from one thread. With asyncio, 256 tasks; in threads,
   futures of `submit`; in Java, callbacks.
-- "one-way": no answer is waited for but that of each 500th message, which is a normal one: else a
-  server that is too slow would drop what it cannot take in.
+- "one-way": only each 500th message is a normal one with a reply: otherwise a server that is too
+  slow would drop messages.
 - "batch": batches of 100, eight of them in flight. In Java, from eight threads.
-- "auto-batch": as "async-256", and the client gathers what is sent into batches.
+- "auto-batch": as "async-256", and the client puts messages into batches.
 - "transactions": half message, local work that does nothing, commit; in 64 threads or tasks.
-- "pull": a topic is read from its first to its last message, again and again, with one request
-  of up to 32 messages in flight for each of its four queues.
+- "pull": a topic is read from its first to its last message, repeatedly, with one request of up
+  to 32 messages in flight for each of its four queues.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLIENTS: Final[tuple[ClientName, ...]] = ("java", "threads", "asyncio")
 SERVERS: Final[tuple[ServerName, ...]] = ("downrange", "apache")
 BODIES: Final = (100, 1024, 16_384)
 USUAL_BODY: Final = 1024
-#: Clients send so much; how many threads, tasks or messages that is.
+#: Numbers of threads or tasks, of messages in flight, and of messages in a batch.
 SENDERS: Final = 64
 WINDOW: Final = 256
 BATCH: Final = 100
@@ -56,7 +56,7 @@ WORK_TITLES: Final[dict[WorkName, str]] = {
 CLIENT_TITLES: Final[dict[ClientName, str]] = {
     "java": "Java",
     "threads": "threads",
-    "awake": "threads, awake",
+    "awake": "threads, busy polling",
     "asyncio": "asyncio",
     "generator": "generator",
 }
@@ -67,11 +67,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One client that does one work with one server.
 
     Attributes:
-        client: Who sends or reads.
-        server: Who stores.
-        work: What is done; see above.
+        client: The client.
+        server: The server.
+        work: The work; see above.
         body_bytes: Size of each body.
-        flush: "sync" when the server acknowledges only what is safe on the disk.
+        flush: "sync" if the server flushes to disk before it acknowledges.
     """
 
     client: ClientName
@@ -82,16 +82,16 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """How the command line calls it, such as "java/apache/sync-1/1024/async"."""
+        """The name on the command line, such as "java/apache/sync-1/1024/async"."""
         return f"{self.client}/{self.server}/{self.work}/{self.body_bytes}/{self.flush}-flush"
 
     @property
     def topic(self) -> str:
-        """Where its messages go; other clients that do the same use it, too."""
+        """The topic of its messages; other clients with the same work use it, too."""
         return f"bench-{self.work}-{self.body_bytes}"
 
-    def is_wanted(self, patterns: Sequence[str]) -> bool:
-        """Tell whether one of these describes it: a part of its name, or a glob for the whole."""
+    def matches(self, patterns: Sequence[str]) -> bool:
+        """Whether a pattern matches: a part of its name, or a glob for the whole name."""
         parts = self.name.split("/")
         return any(
             fnmatchcase(self.name, pattern) if "/" in pattern else pattern in parts
@@ -100,12 +100,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def size_title(body_bytes: int) -> str:
-    """Return a size for people, such as "16 KB"."""
+    """Return a size as text, such as "16 KB"."""
     return f"{body_bytes} B" if body_bytes < 1024 else f"{body_bytes // 1024} KB"
 
 
 def all_cells() -> list[Cell]:
-    """Return the whole matrix, in the order in which it is shown."""
+    """Return the whole matrix, in the order of the tables."""
     cells = [
         Cell(client=client, server=server, work=work, body_bytes=body)
         for body in BODIES
@@ -113,7 +113,7 @@ def all_cells() -> list[Cell]:
         for client in CLIENTS
         for server in SERVERS
     ]
-    # A thread that waits for replies without sleeping; it is of use to no other work.
+    # The client that busy-polls for replies; this helps only the work "sync-1".
     cells += [Cell(client="awake", server=server, work="sync-1") for server in SERVERS]
     generated: tuple[WorkName, ...] = ("sync-1", "async-256", "batch", "pull")
     cells += [

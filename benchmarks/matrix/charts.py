@@ -1,4 +1,4 @@
-"""What is drawn of a run: the ratios as bars, with a mark where each should be."""
+"""The plot of a run: the ratios as bars, with a mark at each target."""
 
 from __future__ import annotations
 
@@ -33,21 +33,23 @@ def draw(results: Path = STORED, folder: Path = style.IMAGES) -> None:
 
     Args:
         results: The stored run.
-        folder: Where the files go.
+        folder: Folder of the files.
     """
     shown = verdicts(load(results))
-    height = _MARGIN_INCHES + _LINE_INCHES * (-places(shown)[-1] if shown else 0)
+    height = _MARGIN_INCHES + _LINE_INCHES * (-bar_positions(shown)[-1] if shown else 0)
     style.write(NAME, bars(shown), folder=folder, width=7.6, height=height)
 
 
 def picture(run: Run) -> str:
     """Return the markdown that shows the ratios of a run."""
     met = sum(each.is_met for each in verdicts(run))
-    return style.picture(NAME, f"Ratios and their targets, {met} of them met; the table tells all")
+    return style.picture(
+        NAME, f"Ratios and their targets, {met} targets met; the table below has all values"
+    )
 
 
-def places(shown: Sequence[Verdict]) -> list[float]:
-    """Return how far up each bar lies, from 0 downwards: a gap opens each comparison."""
+def bar_positions(shown: Sequence[Verdict]) -> list[float]:
+    """Return the position of each bar, from 0 downwards, with a gap before each comparison."""
     found: list[float] = []
     at, before = 0.0, None
     for each in shown:
@@ -58,11 +60,11 @@ def places(shown: Sequence[Verdict]) -> list[float]:
 
 
 def bars(shown: Sequence[Verdict]) -> style.Draw:
-    """Return a plot of what was compared: those that are met in the first colour of a look."""
+    """Return the plot of the verdicts; met targets have the first colour of a look."""
 
     def draw_on(axes: Axes, look: style.Look) -> None:
         start, before = _start(shown), None
-        for each, place in zip(shown, places(shown), strict=True):
+        for each, place in zip(shown, bar_positions(shown), strict=True):
             colour = look.series[0] if each.is_met else look.series[1]
             axes.barh(place, each.ratio - start, _BAR, left=start, color=colour)
             axes.vlines(
@@ -91,12 +93,12 @@ def bars(shown: Sequence[Verdict]) -> style.Draw:
 
 
 def _label_place(ratio: float, at_least: float) -> float:
-    """Return where a ratio is written: behind its bar, or behind a mark that is right there."""
+    """Return the position of a ratio's text: after its bar, or after a mark in the same place."""
     return at_least if at_least / 1.5 < ratio < at_least else ratio
 
 
 def _start(shown: Sequence[Verdict]) -> float:
-    """Return where the axis begins, so that the shortest bar can be seen."""
+    """Return the start of the axis, so that the shortest bar is visible."""
     least = min([0.5, *(each.ratio for each in shown)])
     return max([tick for tick in _TICKS if tick < least], default=_TICKS[0])
 
@@ -109,5 +111,5 @@ def _scale(axes: Axes, shown: Sequence[Verdict]) -> None:
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if tick <= most * 1.6]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}x"))
-    axes.set_yticks(places(shown), [each.title for each in shown])
+    axes.set_yticks(bar_positions(shown), [each.title for each in shown])
     axes.grid(axis="y", visible=False)

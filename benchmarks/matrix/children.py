@@ -1,4 +1,4 @@
-"""Python clients as child processes that end with whoever started them."""
+"""Runs Python clients as child processes, which end with the parent."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _TOLD: Final = 2000
 
 
 class ClientFailed(Exception):
-    """A client ended in an error; the text ends with what it said."""
+    """A client ended with an error; the text ends with its output."""
 
 
 def run_module(module: str, argument: str, seconds: float) -> bytes:
-    """Run a module with one argument and return what it printed.
+    """Run a module with one argument and return its output.
 
     Args:
-        module: Its name.
-        argument: For it.
-        seconds: How long it will work; it may take a minute more.
+        module: Name of the module.
+        argument: Its argument.
+        seconds: Expected duration; the module may take one minute more.
 
     Raises:
-        ClientFailed: It ended in an error, or not at all.
+        ClientFailed: It ended with an error, or did not end in time.
     """
-    # A session of its own: Ctrl-C reaches us alone, and we end it.
+    # A new session: Ctrl-C reaches only this process, which then ends the child.
     try:
         done = subprocess.run(
             [sys.executable, "-m", module, argument],
@@ -41,7 +41,7 @@ def run_module(module: str, argument: str, seconds: float) -> bytes:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise ClientFailed(f"{module} did not end") from error
+        raise ClientFailed(f"{module} did not end in time") from error
     if done.returncode:
         raise ClientFailed(done.stderr.decode(errors="replace")[-_TOLD:].strip())
     return done.stdout

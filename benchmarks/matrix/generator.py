@@ -1,4 +1,4 @@
-"""The load generator as a client of the matrix: what it sends costs it next to nothing."""
+"""The load generator as a client of the matrix; it uses little CPU."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _MODES: Final[dict[WorkName, load.Mode]] = {
 
 
 class Generator:
-    """Runs `benchmarks.load` in a process of its own for each round."""
+    """Runs `benchmarks.load` in a new process for each round."""
 
     def measure(self, peer: Peer, cell: Cell, *, seconds: float, lead_in: float) -> Measured:
         """Run one round.
 
         Raises:
-            ClientFailed: A message was refused, or the server fell silent.
+            ClientFailed: A message was refused, or the server did not reply in time.
         """
         work = load.Work(
             mode=_MODES[cell.work],

@@ -1,7 +1,7 @@
-"""Java's client as a client of the matrix: one JVM per server, which runs only when it is measured.
+"""The Java client as a client of the matrix: one JVM per server, paused unless it is measured.
 
-A JVM lives through all rounds, so that it can compile what it runs often. With one for each server,
-none has to keep up connections to a server that is paused.
+A JVM runs through all rounds, so that it can compile hot code. With one JVM for each server, none
+has connections to a paused server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from benchmarks.peers import Peer
 
 _GRACE: Final = 60.0
-#: As our own clients: no compression, no repetition, time for a busy machine.
+#: The same as for our clients: no compression, no retries, a timeout for a busy machine.
 _OPTIONS: Final = {
     "compressMsgBodyOverHowmuch": 1 << 22,
     "sendMsgTimeout": 10_000,
@@ -34,7 +34,7 @@ _OPTIONS: Final = {
 
 
 class _Load(NamedTuple):
-    """Which of the JVM's clients does a work, and how."""
+    """The client of the JVM for a work, and its arguments."""
 
     client: str
     mode: str
@@ -53,7 +53,7 @@ _LOADS: Final[dict[WorkName, _Load]] = {
 }
 _CLIENTS: Final = ("plain", "gathering", "transactional", "reading")
 
-#: Works whose last requests are not answered: messages, and the ends of transactions.
+#: Works whose last requests get no reply: one-way messages, and the ends of transactions.
 _ENDING_ONE_WAY: Final = ("one-way", "transactions")
 
 
@@ -61,22 +61,22 @@ class JavaClients:
     """A JVM for each server; a context manager."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
+        """Create the object; a JVM starts with `connect`."""
         self._stack = contextlib.ExitStack()
         self._jvms: dict[ServerName, JavaClient] = {}
 
     def __enter__(self) -> JavaClients:
-        """Start nothing yet."""
+        """Create the object; a JVM starts with `connect`."""
         return self
 
     def __exit__(self, *_: object) -> None:
         """End all JVMs."""
-        for jvm in self._jvms.values():  # what is stopped cannot end in order
+        for jvm in self._jvms.values():  # a stopped process cannot end
             os.kill(jvm.pid, signal.SIGCONT)
         self._stack.close()
 
     def connect(self, peer: Peer) -> None:
-        """Start producers and a consumer for a server that is running."""
+        """Start producers and a consumer for a running server."""
         if peer.name not in self._jvms:
             jvm = self._stack.enter_context(JavaClient(APACHE_VERSION, purpose="benchmark"))
             self._jvms[peer.name] = jvm
@@ -84,7 +84,7 @@ class JavaClients:
             _start_clients(jvm, peer.name_server)
 
     def disconnect(self, peer: Peer) -> None:
-        """Stop them, if there are any; the JVM stays for the next server of this name."""
+        """Stop the clients of a server; the JVM stays for the next server of this name."""
         if peer.name in self._jvms:
             with self._running(peer) as jvm:
                 for name in _CLIENTS:
@@ -94,7 +94,7 @@ class JavaClients:
         """Run one round.
 
         Raises:
-            JavaError: A message was refused, or no answer came.
+            JavaError: A message was refused, or no reply came in time.
         """
         with self._running(peer) as jvm:
             before = _work(jvm, cell, lead_in)["messages"] if lead_in else 0
@@ -104,8 +104,9 @@ class JavaClients:
             client_cpu = cpu_seconds([jvm.pid]) - client_cpu
             client_bytes = own_bytes([jvm.pid])
             if cell.work in _ENDING_ONE_WAY:
-                # Java's client hands one-way requests through one thread more than others, so the
-                # last, which is answered, overtakes some. They must be out before it is stopped.
+                # The Java client passes one-way requests through one more thread, so the last
+                # message, which has a reply, overtakes some. They must be sent before the JVM is
+                # paused.
                 sent = before + found["messages"]
                 peer.await_stored(cell.topic, peer.acknowledged[cell.topic] + sent)
         latencies = found["p50Ns"], found["p99Ns"]

@@ -1,7 +1,7 @@
-"""Downrange's own clients in processes of their own: one process per round.
+"""Downrange's clients as clients of the matrix: one process per round.
 
-This module is both ends: `OurClients` starts `python -m benchmarks.matrix.ours TASK`, which prints
-what it measured. Asyncio runs on uvloop, as the server does.
+This module is both parent and child: `OurClients` starts `python -m benchmarks.matrix.ours TASK`,
+which prints its results. Asyncio runs on uvloop, as the server does.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class OurClients:
-    """Both front ends, `threads` and `asyncio`."""
+    """The clients `threads` and `asyncio`."""
 
     def measure(self, peer: Peer, cell: Cell, *, seconds: float, lead_in: float) -> Measured:
         """Run one round.
 
         Raises:
-            ClientFailed: A message was refused or lost, or the server fell silent.
+            ClientFailed: A message was refused or lost, or the server did not reply in time.
         """
         task = Task(
             client=cell.client,

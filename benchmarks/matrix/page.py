@@ -1,4 +1,4 @@
-"""Writes a run into the page of the docs, between two comments that mark the place."""
+"""Writes a run into the page of the docs, between two comments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.matrix.charts import picture
-from benchmarks.matrix.tables import cell_rows, markdown, probe_rows, story, target_rows
+from benchmarks.matrix.tables import cell_rows, markdown, origin, probe_rows, target_rows
 
 if TYPE_CHECKING:
     from benchmarks.matrix.results import Run
@@ -17,13 +17,13 @@ END: Final = "<!-- end: matrix -->\n"
 
 
 def text(run: Run) -> str:
-    """Return what the page says of a run: ratios first, then the figures of that machine."""
+    """Return the part of the page: ratios first, then the figures of all cells."""
     parts = [
         "### Ratios\n",
         picture(run) + "\n",
         markdown(target_rows(run)),
-        "### Figures of that machine\n",
-        story(run) + "\n",
+        "### Figures of all cells\n",
+        origin(run) + "\n",
     ]
     for rows in [*cell_rows(run), *([probe_rows(run)] if run.probes else [])]:
         parts += [f"#### {rows.title}\n", markdown(rows)]
@@ -35,10 +35,10 @@ def write(run: Run, page: Path = PAGE) -> None:
     """Replace the figures on the page.
 
     Raises:
-        ValueError: The page has no place for them.
+        ValueError: The page lacks the two comments.
     """
     before, begun, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not begun or not ended:
-        raise ValueError(f"{page} has no place for figures")
+        raise ValueError(f"{page} lacks the comments that mark the figures")
     page.write_text(f"{before}{BEGIN}\n{text(run)}\n{END}{after}", encoding="utf-8")

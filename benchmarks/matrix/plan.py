@@ -1,4 +1,4 @@
-"""What is measured for how long: the full plan, the quick one, and what is left of them."""
+"""Plans: the cells to measure and the durations. There is a full plan and a quick one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.matrix.results import ProbeName
 
 PROBES: Final[tuple[ProbeName, ...]] = ("start", "idle-memory", "idle-cpu")
-#: Large bodies fill a disk: they are sent for this part of a round.
+#: Large bodies fill the disk, so they are sent for this share of a round.
 _LARGE_PART: Final = 0.25
 
 
@@ -26,16 +26,16 @@ class Plan:
     """What to measure, and for how long.
 
     Attributes:
-        cells: What to measure.
-        probes: What else to ask both servers.
+        cells: Cells to measure.
+        probes: Other measurements of both servers.
         rounds: Rounds per cell.
-        seconds: Length of a round.
-        lead_in: The same load right before each round.
-        warm_up: Load on each server and each Java client before the first round, for a JVM to
-            compile what it will run: spread over all that Java's client does in the rounds.
-        settling: Seconds from start until a server counts as idle.
-        idle_seconds: How long to watch it then.
-        more_starts: Starts that serve only to be timed.
+        seconds: Duration of a round.
+        lead_in: Duration of the same load before each round.
+        warm_up: Duration of the load on each server and each Java client before the first round,
+            so that a JVM compiles; divided among all works of the Java client.
+        settling: Seconds from the start until a server counts as idle.
+        idle_seconds: How long the idle server is measured.
+        more_starts: Additional starts, only to measure the start time.
     """
 
     cells: tuple[Cell, ...]
@@ -49,21 +49,21 @@ class Plan:
     more_starts: int
 
     def seconds_of(self, cell: Cell) -> float:
-        """Return how long a round of this cell is."""
+        """Return the duration of a round of a cell."""
         return self.seconds * (_LARGE_PART if cell.body_bytes > USUAL_BODY else 1.0)
 
     def narrowed(self, only: Sequence[str]) -> Plan:
-        """Return the same for what is asked for alone.
+        """Return a plan with only the matching cells and probes.
 
         Raises:
-            ValueError: Nothing is called like that.
+            ValueError: Nothing matches.
         """
         if not only:
             return self
-        cells = tuple(cell for cell in self.cells if cell.is_wanted(only))
+        cells = tuple(cell for cell in self.cells if cell.matches(only))
         probes = tuple(name for name in self.probes if name in only)
         if not cells and not probes:
-            raise ValueError(f"nothing to measure is called {' or '.join(only)}")
+            raise ValueError(f"no cell or probe matches {' or '.join(only)}")
         return replace(self, cells=cells, probes=probes)
 
 
@@ -95,10 +95,9 @@ QUICK: Final = Plan(
 
 
 def left_out(plan: Plan) -> list[str]:
-    """Return what of the whole matrix a plan does not measure, in words.
+    """Return the parts of the matrix that a plan does not measure, as texts.
 
-    Works are named for each client and size of bodies; a server is only named when the other one is
-    measured.
+    Works are named by client and body size; a server is named only if the other one is measured.
     """
     missing = [cell for cell in all_cells() if cell not in plan.cells]
     lines: list[str] = []

@@ -1,6 +1,7 @@
-"""What a run found, as it is kept in a file: every round of every cell, and where it ran.
+"""The results of a run, as stored in a file: every round of every cell, and the machine.
 
-Ratios are medians of the rounds' ratios: the two sides of a round met the same machine.
+A ratio is the median of the ratios of the rounds, because both cells of a round were measured under
+the same conditions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 STORED: Final = Path(__file__).parents[1] / "results" / "matrix.json"
 
 Figure: TypeAlias = Literal["rate", "p50_us", "p99_us", "client_us", "server_us"]
-"""What of a sample is looked at. Of a rate, more is better, of all others less."""
+"""A figure of a sample. For a rate more is better, for all others less."""
 ProbeName: TypeAlias = Literal["start", "idle-memory", "idle-cpu"]
 
 
@@ -27,15 +28,15 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One round of a cell.
 
     Attributes:
-        round: Its number.
-        messages: Acknowledged, or read.
-        seconds: How long that took.
+        round: Number of the round.
+        messages: Messages acknowledged or read.
+        seconds: Duration.
         client_us: CPU time of the client per message.
         server_us: CPU time of the server per message, of all its processes.
-        client_bytes: The client's own memory at the end: without pages of files.
-        server_bytes: The same of the server.
-        p50_us: Median of how long a call took, where somebody waits for one.
-        p99_us: 99th percentile of it.
+        client_bytes: Memory of the client at the end, without pages of files.
+        server_bytes: Memory of the server, likewise.
+        p50_us: Median duration of a call, if the work waits for calls.
+        p99_us: 99th percentile of the duration.
     """
 
     round: int
@@ -55,24 +56,24 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Series(msgspec.Struct, kw_only=True):
-    """All rounds of a cell, and what went wrong in those that failed."""
+    """All rounds of a cell, and the errors of those that failed."""
 
     cell: Cell
     samples: list[Sample] = []
     failures: list[str] = []
 
     def figures(self, figure: Figure) -> list[float]:
-        """Return one figure of all rounds that have it."""
+        """Return a figure of all rounds that have it."""
         return list(self.by_round(figure).values())
 
     def by_round(self, figure: Figure) -> dict[int, float]:
-        """Return one figure by the number of the round."""
+        """Return a figure by number of the round."""
         found = {sample.round: getattr(sample, figure) for sample in self.samples}
         return {number: value for number, value in found.items() if value is not None}
 
 
 class Probe(msgspec.Struct, kw_only=True):
-    """Something else than a cell that both servers were asked; less is better."""
+    """Another measurement of both servers; less is better."""
 
     name: ProbeName
     title: str
@@ -82,9 +83,9 @@ class Probe(msgspec.Struct, kw_only=True):
 
     @property
     def ratio(self) -> float | None:
-        """How many times less ours takes; None as long as there is nothing to compare."""
+        """Apache's figure divided by ours; None without both figures."""
         pairs = list(zip(self.downrange, self.apache, strict=False))
-        # An idle server may well take no tick of the clock at all.
+        # An idle server may use less than one clock tick of CPU.
         found = [apache / ours if ours else float("inf") for ours, apache in pairs]
         return median(found) if found else None
 
@@ -93,15 +94,15 @@ class Run(msgspec.Struct, kw_only=True):
     """A run.
 
     Attributes:
-        is_quick: Whether it was the short plan.
-        is_complete: Whether it was left to end.
-        seconds: How long it took.
-        rounds: How many there should be of each cell.
-        round_seconds: How long each should be.
-        machine: What the figures depend on, versions included.
-        series: The cells, in the order in which they are shown.
-        probes: What else was asked.
-        left_out: What of the whole matrix was not to be measured.
+        is_quick: Whether it was the quick plan.
+        is_complete: False if the run was interrupted.
+        seconds: Duration of the run.
+        rounds: Planned rounds per cell.
+        round_seconds: Planned duration of a round.
+        machine: The machine and the versions.
+        series: The cells, in the order of the tables.
+        probes: Other measurements.
+        left_out: Parts of the matrix that the plan did not contain.
     """
 
     is_quick: bool
@@ -115,24 +116,24 @@ class Run(msgspec.Struct, kw_only=True):
     left_out: list[str] = []
 
     def find(self, cell: Cell) -> Series | None:
-        """Return the rounds of a cell, None when there are none."""
+        """Return the rounds of a cell; None if there are none."""
         found = (each for each in self.series if each.cell == cell and each.samples)
         return next(found, None)
 
     def probe(self, name: ProbeName) -> Probe | None:
-        """Return what was asked for under this name."""
+        """Return the probe of this name; None if it was not measured."""
         return next((each for each in self.probes if each.name == name), None)
 
     @property
     def failures(self) -> list[str]:
-        """All that went wrong, each with the name of its cell."""
+        """All errors, each with the name of its cell."""
         return [f"{each.cell.name}: {why}" for each in self.series for why in each.failures]
 
 
 def ratio(ours: Series, base: Series, figure: Figure) -> float | None:
-    """Return how many times *better* one cell is than another in the middle.
+    """Return how many times *better* one cell is than another, as a median.
 
-    Only rounds that both have are compared; without one the result is None.
+    Only rounds that both cells have are compared; the result is None without such a round.
     """
     theirs = base.by_round(figure)
     pairs = [
@@ -147,22 +148,22 @@ def ratio(ours: Series, base: Series, figure: Figure) -> float | None:
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return how far the round farthest from the median lies from it, as a part of it."""
+    """Return the distance of the farthest round from the median, as a share of it."""
     middle = median(values)
     return max(max(values) - middle, middle - min(values)) / middle if middle else 0.0
 
 
 def load(path: Path = STORED) -> Run:
-    """Read a run that was stored.
+    """Read a stored run.
 
     Raises:
-        OSError: There is no such file.
-        msgspec.DecodeError: It is not of this form.
+        OSError: The file cannot be read.
+        msgspec.DecodeError: The file has another format.
     """
     return msgspec.json.decode(path.read_bytes(), type=Run)
 
 
 def store(run: Run, path: Path) -> None:
-    """Write a run to a file, one fact per line, so that versions of it can be compared."""
+    """Write a run to a file, one value per line, so that versions can be compared."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")

@@ -1,9 +1,9 @@
 """Measures the cells of a plan, round by round.
 
-In each round every cell is measured once, and cells that are compared lie side by side: all
-clients and both servers do one work before the next one comes. So a noisy moment hits all alike,
-and a noisy minute hits one round of many. The order of servers and clients changes from round to
-round. Who is not measured is paused.
+In each round every cell is measured once, and cells that are compared are adjacent: all clients and
+both servers do one work before the next work. So other load on the machine affects all compared
+cells, or only one round of many. The order of servers and clients changes from round to round.
+Processes that are not measured are paused.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ if TYPE_CHECKING:
     from benchmarks.matrix.tasks import Measured
     from benchmarks.peers import Pair, Peer
 
-#: What a step takes beside its load: starting a process, writing to the disk. For the progress bar.
+#: Time of a step besides its load, such as starting a process; for the progress bar.
 _OVERHEAD: Final = 0.8
 _START_SECONDS: Final = 8.0
-#: What part of a warm-up is enough for a JVM that has done other work before.
+#: Share of a warm-up that is enough for a JVM that has done other work before.
 _LATER_WARM_UP: Final = 1 / 3
 _FAILURES: Final = (ClientFailed, JavaError, TimeoutError, RuntimeError)
 
 
-class Watcher(Protocol):
-    """Who is told how far a run is."""
+class ProgressDisplay(Protocol):
+    """Shows the progress of a run."""
 
-    def say(self, text: str) -> None:
-        """Take note of what comes next."""
+    def show(self, text: str) -> None:
+        """Show the next step."""
 
-    def spent(self, seconds: float) -> None:
-        """Take note that a step is over that was estimated to take so long."""
+    def advance(self, seconds: float) -> None:
+        """Advance by the estimated time of a step that has ended."""
 
 
 class Client(Protocol):
-    """Who sends or reads."""
+    """A client that sends or reads."""
 
     def measure(self, peer: Peer, cell: Cell, *, seconds: float, lead_in: float) -> Measured:
-        """Work so long after so much of the same, and tell what came of it."""
+        """Run one round of a cell after the lead-in, and return the results."""
         ...
 
 
 class Phase(NamedTuple):
-    """Cells whose rounds are run together, with the same servers.
+    """Cells whose rounds run together, with the same servers.
 
     Attributes:
         flush: How the servers flush.
-        cells: What is measured.
-        new: With which servers a JVM works that has not done anything yet.
+        cells: Cells to measure.
+        new: Servers whose JVMs have not run any load yet.
     """
 
     flush: FlushName
@@ -72,7 +72,7 @@ class Phase(NamedTuple):
     new: Sequence[ServerName]
 
     def warm_up_parts(self) -> dict[ServerName, float]:
-        """Return which servers get load before the rounds, and what part of a whole warm-up."""
+        """Return the servers that get a warm-up, and the share of a whole warm-up for each."""
         here = {cell.server for cell in self.cells if warm_up_cells(self.cells, cell.server)}
         return {
             server: 1.0 if server in self.new else _LATER_WARM_UP
@@ -82,10 +82,10 @@ class Phase(NamedTuple):
 
 
 def phases(cells: Sequence[Cell]) -> list[Phase]:
-    """Return what is measured one after the other.
+    """Return the phases in order.
 
-    Transactions come after everything else: a broker of Apache that has ever had one keeps a core
-    busy from then on, because the thread that notes finished transactions spins.
+    Transactions come last: after its first transaction, an Apache broker keeps a core busy, because
+    the thread that records finished transactions spins.
     """
     kinds: dict[tuple[FlushName, bool], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: (cell.flush, cell.work == "transactions")):
@@ -93,7 +93,7 @@ def phases(cells: Sequence[Cell]) -> list[Phase]:
     found: list[Phase] = []
     for (flush, _), chosen in kinds.items():
         new: Sequence[ServerName] = SERVERS
-        if found:  # clients stay; ours is no JVM
+        if found:  # the JVMs of clients stay; our server has none
             new = () if found[-1].flush == flush else ("apache",)
         found.append(Phase(flush, tuple(chosen), new))
     return found
@@ -102,7 +102,7 @@ def phases(cells: Sequence[Cell]) -> list[Phase]:
 def round_order(cells: Sequence[Cell], number: int) -> list[Cell]:
     """Return the cells of a phase in the order of a round: work by work, server by server.
 
-    In each second round servers and clients come in reverse order: nobody is always the first.
+    In every second round servers and clients are in reverse order, so that none is always first.
     """
     servers = SERVERS if number % 2 else SERVERS[::-1]
     works = list(dict.fromkeys((cell.body_bytes, cell.work) for cell in cells))
@@ -113,22 +113,25 @@ def round_order(cells: Sequence[Cell], number: int) -> list[Cell]:
 
 
 class Matrix:
-    """A run: measures all cells of a plan, and keeps what it found even when it is broken off."""
+    """A run: measures all cells of a plan; the results stay if it is interrupted."""
 
     def __init__(
-        self, plan: Plan, watcher: Watcher, clients: Mapping[ClientName, Client] | None = None
+        self,
+        plan: Plan,
+        progress: ProgressDisplay,
+        clients: Mapping[ClientName, Client] | None = None,
     ) -> None:
         """Prepare a run.
 
         Args:
             plan: What to measure.
-            watcher: Who is told how far it is.
-            clients: Who does the work, where it is not the usual clients.
+            progress: Shows the progress.
+            clients: Clients to use instead of the real ones.
         """
         self.series = {cell: Series(cell=cell, samples=[], failures=[]) for cell in plan.cells}
         self.probes: list[Probe] = []
         self._plan = plan
-        self._watcher = watcher
+        self._progress = progress
         self._starts: list[tuple[float, float]] = []
         self._java = JavaClients()
         ours = OurClients()
@@ -142,11 +145,11 @@ class Matrix:
 
     @property
     def estimated_seconds(self) -> float:
-        """How long it will take, about."""
+        """The estimated duration."""
         return self._loads_estimate() + self._probes_estimate()
 
     def run(self) -> None:
-        """Measure everything; what failed is noted in its series."""
+        """Measure everything; errors are stored in the series."""
         with self._java:
             for flush in self._flushes():
                 self._run_with(flush)
@@ -154,7 +157,7 @@ class Matrix:
             self._time_starts()
 
     def _flushes(self) -> list[FlushName]:
-        """Return how the servers flush that are started one after the other."""
+        """Return the flush modes of the pairs of servers, in order."""
         every: tuple[FlushName, ...] = ("async", "sync")
         used = {cell.flush for cell in self._plan.cells}
         return [each for each in every if each in used or (each == "async" and self._asks_idle)]
@@ -162,7 +165,7 @@ class Matrix:
     # ---- cells -------------------------------------------------------------------------------
 
     def _run_with(self, flush: FlushName) -> None:
-        """Measure all that is measured with servers that flush like this."""
+        """Run all phases with servers of this flush mode."""
         with self._started(flush) as pair:
             if flush == "async":
                 self._watch_idle(pair)
@@ -179,8 +182,8 @@ class Matrix:
                     self._java.disconnect(peer)
 
     def _prepare(self, pair: Pair, cells: Sequence[Cell]) -> None:
-        """Make topics, fill those that are read, connect Java's clients."""
-        self._watcher.say("topics")
+        """Create topics, fill those that are read, connect the Java clients."""
+        self._progress.show("topics")
         for peer in pair:
             with pair.turn(peer):
                 here = [cell for cell in cells if cell.server == peer.name]
@@ -198,13 +201,13 @@ class Matrix:
             seconds = part * self._plan.warm_up / len(todo)
             with pair.turn(peer):
                 for cell in todo:
-                    self._watcher.say(f"warm-up: {cell.name}")
+                    self._progress.show(f"warm-up: {cell.name}")
                     self._load(peer, cell, seconds, 0.0)
-                    self._watcher.spent(seconds)
+                    self._progress.advance(seconds)
 
     def _round(self, pair: Pair, cells: Sequence[Cell], number: int) -> None:
         for cell in round_order(cells, number):
-            self._watcher.say(f"round {number}: {cell.name}")
+            self._progress.show(f"round {number}: {cell.name}")
             peer = _peer(pair, cell.server)
             seconds = self._plan.seconds_of(cell)
             with pair.turn(peer):
@@ -212,34 +215,34 @@ class Matrix:
                 memory = own_bytes(peer.pids)
             if found is not None:
                 self.series[cell].samples.append(_sample(found, number, memory))
-            self._watcher.spent(seconds + self._plan.lead_in + _OVERHEAD)
+            self._progress.advance(seconds + self._plan.lead_in + _OVERHEAD)
 
     def _load(self, peer: Peer, cell: Cell, seconds: float, lead_in: float) -> Measured | None:
-        """Let a client work, and count what has arrived; without a result where that fails."""
+        """Run a client and count the stored messages; return None if that fails."""
         client = self._clients[cell.client]
         try:
             found = client.measure(peer, cell, seconds=seconds, lead_in=lead_in)
             if not found.messages:
-                raise ClientFailed("nothing was done in this round")
+                raise ClientFailed("no message was sent or read in this round")
             if cell.work != "pull":
                 peer.acknowledged[cell.topic] += found.messages + found.messages_before
                 peer.check_count(cell.topic)
         except _FAILURES as error:
             self.series[cell].failures.append(_reason(error))
-            # Count anew from what is there: one failure is not to be told twice.
+            # Start the count again from what is stored: a failure must not be reported twice.
             peer.acknowledged[cell.topic] = peer.settled(cell.topic)
             return None
         return found
 
     def _count(self, peer: Peer, cells: Sequence[Cell]) -> None:
-        """See that all that was ever acknowledged is still there."""
+        """Check that all acknowledged messages are stored."""
         for cell in {cell.topic: cell for cell in cells if cell.server == peer.name}.values():
             try:
                 peer.check_count(cell.topic)
             except RuntimeError as error:
                 self.series[cell].failures.append(_reason(error))
 
-    # ---- everything else ---------------------------------------------------------------------
+    # ---- probes ------------------------------------------------------------------------------
 
     @property
     def _asks_idle(self) -> bool:
@@ -247,10 +250,10 @@ class Matrix:
 
     @contextlib.contextmanager
     def _started(self, flush: FlushName) -> Yields[Pair]:
-        self._watcher.say(f"starting both servers, {flush} flush")
+        self._progress.show(f"starting both servers, {flush} flush")
         with peers.start_both(flush) as pair:
             self._starts.append((pair.ours.started_in, pair.apache.started_in))
-            self._watcher.spent(_START_SECONDS)
+            self._progress.advance(_START_SECONDS)
             yield pair
 
     def _time_starts(self) -> None:
@@ -269,7 +272,7 @@ class Matrix:
         )
 
     def _watch_idle(self, pair: Pair) -> None:
-        """Watch both for a while, before anything was done with them."""
+        """Measure both servers while they are idle, before any load."""
         if not self._asks_idle:
             return
         memory = Probe(
@@ -279,14 +282,14 @@ class Matrix:
             name="idle-cpu", title="CPU when idle", unit="% of a core", downrange=[], apache=[]
         )
         for peer in pair:
-            self._watcher.say(f"idle: {peer.name}")
+            self._progress.show(f"idle: {peer.name}")
             with pair.turn(peer):
                 time.sleep(self._plan.settling)
                 taken = peer.cpu_percent(self._plan.idle_seconds)
                 held = peer.memory_bytes() / 1e6
             (cpu.downrange if peer is pair.ours else cpu.apache).append(taken)
             (memory.downrange if peer is pair.ours else memory.apache).append(held)
-            self._watcher.spent(self._plan.settling + self._plan.idle_seconds)
+            self._progress.advance(self._plan.settling + self._plan.idle_seconds)
         self.probes += [probe for probe in (memory, cpu) if probe.name in self._plan.probes]
 
     # ---- estimates ---------------------------------------------------------------------------
@@ -309,10 +312,10 @@ class Matrix:
 
 
 def warm_up_cells(cells: Sequence[Cell], server: ServerName) -> list[Cell]:
-    """Return what to run with a server before the rounds of a phase.
+    """Return the cells of the warm-up of a server.
 
-    A JVM is to compile all it will run: that is what Java's client does, once for each work. Where
-    there is no such client, a server in Java still has to warm up, by whatever there is.
+    A JVM must compile all code that it will run: these are the cells of the Java client, one per
+    work. Without such cells, a server in Java still needs a warm-up, by any client.
     """
     here = [cell for cell in cells if cell.server == server]
     javas = [cell for cell in here if cell.client == "java"]
@@ -327,7 +330,7 @@ def _peer(pair: Pair, server: ServerName) -> Peer:
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of what went wrong: what is before it are places in files."""
+    """Return the last line of an error; the lines before it are the traceback."""
     return (str(error).splitlines() or ["no reason given"])[-1].strip()
 
 

@@ -1,4 +1,4 @@
-"""A run as texts: rows of cells, which become tables on a terminal or on a page of the docs."""
+"""A run as rows of texts, which become tables on a terminal or in the docs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MEGABYTE: Final = 1e6
 
 
 class Rows(NamedTuple):
-    """A table that is not drawn yet.
+    """The content of a table.
 
     Attributes:
-        title: What it is about.
-        headings: Of the columns.
+        title: Title of the table.
+        headings: Headings of the columns.
         texts: The rows.
-        styles: How each row looks on a terminal.
-        words: How many columns from the left hold words, not figures.
+        styles: Style of each row on a terminal.
+        words: Number of columns from the left that hold text, not figures.
     """
 
     title: str
@@ -42,11 +42,11 @@ class Rows(NamedTuple):
 
 
 def target_rows(run: Run) -> Rows:
-    """Return all targets that something was measured for, and whether they are met."""
+    """Return all measured targets, and whether they are met."""
     found = verdicts(run)
     return Rows(
         title="Targets: how many times better, with 1 KB bodies",
-        headings=("who, to whom", "", "ratio", "target", ""),
+        headings=("comparison", "", "ratio", "target", ""),
         texts=[
             [
                 each.comparison,
@@ -63,7 +63,7 @@ def target_rows(run: Run) -> Rows:
 
 
 def cell_rows(run: Run) -> list[Rows]:
-    """Return the cells that were measured, a table for each size of bodies and way to flush."""
+    """Return the measured cells, a table for each body size and flush mode."""
     measured = [each for each in run.series if each.samples or each.failures]
     kinds = dict.fromkeys((each.cell.flush, each.cell.body_bytes) for each in measured)
     return [
@@ -89,9 +89,9 @@ def cell_rows(run: Run) -> list[Rows]:
 
 
 def probe_rows(run: Run) -> Rows:
-    """Return what else both servers were asked."""
+    """Return the other measurements of both servers."""
     return Rows(
-        title="The servers, before anything is done with them",
+        title="The servers before any load",
         headings=("", "ratio", "embedded", "Apache"),
         texts=[_probe_texts(each) for each in run.probes],
         styles=[None] * len(run.probes),
@@ -105,18 +105,18 @@ def all_rows(run: Run) -> list[Rows]:
     return [*found, probe_rows(run)] if run.probes else found
 
 
-def story(run: Run) -> str:
-    """Return in a sentence where the figures come from."""
+def origin(run: Run) -> str:
+    """Return a sentence about the run and its machine."""
     facts = ", ".join(f"{name} {value}" for name, value in run.machine.items())
     kind = "quick" if run.is_quick else "full"
-    ended = "" if run.is_complete else ", broken off"
+    ended = "" if run.is_complete else ", interrupted"
     return (
         f"A {kind} run of {run.seconds / 60:.0f} minutes{ended}, {run.rounds} rounds of"
         f" {run.round_seconds:g} s: {facts}."
     )
 
 
-def drawn(rows: Rows) -> Table:
+def terminal_table(rows: Rows) -> Table:
     """Return a table for a terminal."""
     table = Table(title=rows.title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for index, heading in enumerate(rows.headings):
@@ -136,30 +136,30 @@ def markdown(rows: Rows) -> str:
 
 
 def ratio_text(value: float) -> str:
-    """Return a ratio for people."""
+    """Return a ratio as text."""
     return (
         f"{value:.0f}x" if value >= 100 else f"{value:.1f}x" if value >= 9.95 else f"{value:.2f}x"
     )
 
 
 def number_text(value: float) -> str:
-    """Return a figure for people."""
+    """Return a figure as text."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 1 else f"{value:.1f}"
 
 
 def _texts(run: Run, series: Series) -> list[str]:
     cell = series.cell
-    who = f"{CLIENT_TITLES[cell.client]} → {SERVER_TITLES[cell.server]}"
+    pair = f"{CLIENT_TITLES[cell.client]} → {SERVER_TITLES[cell.server]}"
     title = WORK_TITLES[cell.work]
     if not series.samples:
-        return [title, who, "failed", *[""] * 7]
+        return [title, pair, "failed", *[""] * 7]
     base = run.find(msgspec.structs.replace(cell, client="java", server="apache"))
     compared = None if base is None else ratio(series, base, "rate")
     is_base = base is not None and base.cell == cell
     rates = series.figures("rate")
     return [
         title,
-        who,
+        pair,
         "" if compared is None or is_base else ratio_text(compared),
         f"{number_text(median(rates))} ±{spread(rates):.0%}",
         *(_middle(series.figures(name)) for name in ("p50_us", "p99_us")),

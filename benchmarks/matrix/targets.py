@@ -1,4 +1,4 @@
-"""What the project wants to reach, as data, and whether a run reached it."""
+"""The targets of the project as data, and whether a run meets them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _FIGURE_TITLES: Final[dict[Figure, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A ratio of two cells that is wanted.
+    """A target for the ratio of two cells.
 
     Attributes:
-        ours: The cell that shall be better.
-        base: The cell that it is compared with.
-        at_least: How many times better.
-        figure: In what.
+        ours: The cell that should be better.
+        base: The cell to compare with.
+        at_least: How many times better it should be.
+        figure: The compared figure.
     """
 
     ours: Cell
@@ -39,24 +39,24 @@ class Target:
 
     @property
     def comparison(self) -> str:
-        """Who is compared with whom."""
-        return f"{_pair_title(self.ours)}, to {_pair_title(self.base)}"
+        """Both pairs of client and server."""
+        return f"{_pair_title(self.ours)} vs. {_pair_title(self.base)}"
 
     @property
     def title(self) -> str:
-        """What they do, and what of it is compared."""
+        """The work and the compared figure."""
         flush = ", sync flush" if self.ours.flush == "sync" else ""
         return f"{WORK_TITLES[self.ours.work]}{flush}{_FIGURE_TITLES[self.figure]}"
 
     @property
     def cells(self) -> tuple[Cell, Cell]:
-        """What must be measured for it."""
+        """The cells that must be measured for it."""
         return self.ours, self.base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTarget:
-    """A ratio of something else than cells that is wanted."""
+    """A target for the ratio of a probe."""
 
     probe: ProbeName
     title: str
@@ -65,7 +65,7 @@ class ProbeTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How a target came out."""
+    """The result of a target."""
 
     comparison: str
     title: str
@@ -74,7 +74,7 @@ class Verdict:
 
     @property
     def is_met(self) -> bool:
-        """Whether it is reached."""
+        """Whether the target is met."""
         return self.ratio >= self.at_least
 
 
@@ -88,26 +88,26 @@ def _cell(
     return Cell(client=client, server=server, work=work, flush=flush)
 
 
-def _of_our_client(
+def _client_target(
     client: ClientName,
     server: ServerName,
     work: WorkName,
     at_least: float,
     figure: Figure = "rate",
 ) -> Target:
-    """Want one of our clients to be better than Java's with Apache's server."""
+    """Return a target for one of our clients relative to Java's, with Apache's server."""
     base = _cell("java", "apache", work)
     return Target(ours=_cell(client, server, work), base=base, at_least=at_least, figure=figure)
 
 
-def _of_our_server(
+def _server_target(
     client: ClientName,
     work: WorkName,
     at_least: float,
     figure: Figure = "rate",
     flush: FlushName = "async",
 ) -> Target:
-    """Want our server to be better than Apache's for the same client."""
+    """Return a target for our server relative to Apache's, with the same client."""
     return Target(
         ours=_cell(client, "downrange", work, flush),
         base=_cell(client, "apache", work, flush),
@@ -117,26 +117,26 @@ def _of_our_server(
 
 
 TARGETS: Final = (
-    _of_our_client("threads", "apache", "sync-1", 2.0),
-    _of_our_client("threads", "apache", "sync-64", 1.5),
-    _of_our_client("asyncio", "apache", "async-256", 1.5),
-    _of_our_client("asyncio", "apache", "async-256", 4.0, "client_us"),
-    _of_our_client("asyncio", "apache", "batch", 1.5),
-    _of_our_client("asyncio", "apache", "auto-batch", 1.5),
-    _of_our_server("java", "sync-1", 1.7),
-    _of_our_server("java", "async-256", 1.5),
-    _of_our_server("java", "batch", 1.2),
-    _of_our_server("java", "pull", 1.0),
-    _of_our_server("java", "sync-1", 1.0, "p99_us"),
-    _of_our_server("java", "async-256", 1.0, "p99_us"),
-    _of_our_server("generator", "sync-1", 3.0),
-    _of_our_server("generator", "async-256", 3.0),
-    _of_our_server("generator", "batch", 1.5),
-    _of_our_client("threads", "downrange", "sync-1", 10.0),
-    _of_our_client("asyncio", "downrange", "async-256", 5.0),
-    _of_our_client("asyncio", "downrange", "batch", 3.0),
-    _of_our_server("generator", "sync-64", 1.0, flush="sync"),
-    _of_our_server("java", "sync-64", 1.0, flush="sync"),
+    _client_target("threads", "apache", "sync-1", 2.0),
+    _client_target("threads", "apache", "sync-64", 1.5),
+    _client_target("asyncio", "apache", "async-256", 1.5),
+    _client_target("asyncio", "apache", "async-256", 4.0, "client_us"),
+    _client_target("asyncio", "apache", "batch", 1.5),
+    _client_target("asyncio", "apache", "auto-batch", 1.5),
+    _server_target("java", "sync-1", 1.7),
+    _server_target("java", "async-256", 1.5),
+    _server_target("java", "batch", 1.2),
+    _server_target("java", "pull", 1.0),
+    _server_target("java", "sync-1", 1.0, "p99_us"),
+    _server_target("java", "async-256", 1.0, "p99_us"),
+    _server_target("generator", "sync-1", 3.0),
+    _server_target("generator", "async-256", 3.0),
+    _server_target("generator", "batch", 1.5),
+    _client_target("threads", "downrange", "sync-1", 10.0),
+    _client_target("asyncio", "downrange", "async-256", 5.0),
+    _client_target("asyncio", "downrange", "batch", 3.0),
+    _server_target("generator", "sync-64", 1.0, flush="sync"),
+    _server_target("java", "sync-64", 1.0, flush="sync"),
 )
 PROBE_TARGETS: Final = (
     ProbeTarget(probe="start", title="start to first send", at_least=20.0),
@@ -145,7 +145,7 @@ PROBE_TARGETS: Final = (
 
 
 def verdicts(run: Run) -> list[Verdict]:
-    """Compare a run with all targets that it has measured something for."""
+    """Compare a run with all targets that it has measured."""
     found = [
         Verdict(
             comparison=target.comparison,
@@ -161,7 +161,7 @@ def verdicts(run: Run) -> list[Verdict]:
         if probe is not None and probe.ratio is not None:
             found.append(
                 Verdict(
-                    comparison="embedded, to Apache",
+                    comparison="embedded vs. Apache",
                     title=wanted.title,
                     ratio=probe.ratio,
                     at_least=wanted.at_least,

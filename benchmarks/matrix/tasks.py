@@ -1,4 +1,4 @@
-"""What a client process is told to do, and what it tells in the end; both travel as JSON."""
+"""The task of a client process and its results; both are passed as JSON."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do.
+    """The work to do.
 
     Attributes:
-        client: By which client.
-        work: What; see `cells`.
-        name_server: Where.
+        client: The client to use.
+        work: The work; see `cells`.
+        name_server: Address of the name server.
         topic: An existing topic.
-        stored: How many messages are in it; only of interest to who reads.
+        stored: Number of messages in the topic, for reading.
         body_bytes: Size of each body.
-        seconds: How long to measure.
-        lead_in: How long to do the same before.
-        pids: The server's processes, whose CPU time is taken.
+        seconds: Duration of the measurement.
+        lead_in: Duration of the same work before the measurement.
+        pids: Processes of the server, whose CPU time is measured.
     """
 
     client: ClientName
@@ -42,7 +42,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def producer_options(self) -> ProducerOptions:
-        """How to send: without compression or repetition, as Java's client is told, too."""
+        """Options without compression and retries, the same as for the Java client."""
         return ProducerOptions(
             compress_over_bytes=1 << 22,
             timeout=10.0,
@@ -53,16 +53,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """The results.
 
     Attributes:
-        messages: Acknowledged, or read, in the measured time.
+        messages: Messages acknowledged or read in the measured time.
         messages_before: The same in the lead-in.
         seconds: The measured time.
-        client_cpu: CPU seconds of the client in it.
-        server_cpu: CPU seconds of the server in it.
-        client_bytes: The client's own memory at the end.
-        latencies_us: Median and 99th percentile of a call, where somebody waits for one.
+        client_cpu: CPU seconds of the client in that time.
+        server_cpu: CPU seconds of the server in that time.
+        client_bytes: Memory of the client at the end.
+        latencies_us: Median and 99th percentile of a call, if the work waits for calls.
     """
 
     messages: int
@@ -75,10 +75,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Measures from its making on what this process and a server take."""
+    """Measures the CPU time of this process and of a server, since its creation."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        """Begin."""
+        """Start the measurement."""
         self._pids = pids
         self.spans: list[float] = []
         self._server_cpu = cpu_seconds(pids)
@@ -86,7 +86,7 @@ class Meter:
         self.begun = time.perf_counter()
 
     def end(self, messages: int, messages_before: int) -> Measured:
-        """Return what was found."""
+        """Return the results."""
         seconds = time.perf_counter() - self.begun
         client_cpu = time.process_time() - self._client_cpu
         return Measured(

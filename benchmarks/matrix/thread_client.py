@@ -1,4 +1,4 @@
-"""Downrange's clients for threads at work: a `Drive` per work."""
+"""Downrange's client for threads as a client of the matrix: a `Drive` per work."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from downrange import BatchReceipt, SendReceipt
 
 Drive: TypeAlias = "Callable[[float, list[float]], int]"
-"""Works until a time, notes how long calls took, and returns how many messages it was."""
+"""Works until a time, records the durations of calls, and returns the number of messages."""
 
 GROUP: Final = "bench-threads"
-#: How long each so many messages take is noted, where noting is not free.
+#: One message in this many is timed, where timing is not free.
 _NOTED_EACH: Final = 16
 _POLL: Final = 500
-#: So long a thread that stays awake looks for a reply.
+#: How long a busy-polling thread polls for a reply, in seconds.
 _AWAKE: Final = 0.0005
 
 
 def run(task: Task) -> Measured:
-    """Do the work in this process."""
+    """Run the task in this process."""
     with _DRIVES[task.work](task) as drive:
         before = drive(time.perf_counter() + task.lead_in, [])
         meter = Meter(task.pids)
@@ -142,7 +142,7 @@ def _pull(task: Task) -> Generator[Drive]:
             while time.perf_counter() < until:
                 found = len(consumer.poll(10.0, max_count=_POLL))
                 if not 0 < found <= left:
-                    raise RuntimeError(f"read {found} messages where {left} were left")
+                    raise RuntimeError(f"read {found} messages, but {left} were left")
                 count += found
                 left -= found
                 if not left:
@@ -169,7 +169,7 @@ def _maker(task: Task) -> Callable[[], Message]:
 
 
 def _calls(call: Callable[[Message], object], task: Task) -> Drive:
-    """Make one call after the other."""
+    """Return a drive that makes one call after the other."""
     message = _maker(task)
 
     def drive(until: float, spans: list[float]) -> int:
@@ -187,7 +187,7 @@ def _calls(call: Callable[[Message], object], task: Task) -> Drive:
 
 
 def _in_threads(drive: Drive) -> Drive:
-    """Do the same in many threads at once."""
+    """Return a drive that runs another one in many threads."""
 
     def drive_all(until: float, spans: list[float]) -> int:
         counts: list[int] = []

@@ -1,4 +1,4 @@
-"""Fills the topics that are read: with the same messages on both servers."""
+"""Fills the topics for reading, with the same messages on both servers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.sends import BATCH, Batches
 if TYPE_CHECKING:
     from benchmarks.peers import Peer
 
-#: How many messages a topic holds that is read, by the size of their bodies.
+#: Number of messages in a topic for reading, by body size.
 STORED_MESSAGES: Final = {100: 50_000, 1024: 50_000, 16_384: 8_000}
 
 
 def fill(peer: Peer, topic: str, count: int, body_bytes: int) -> None:
-    """Store so many messages in a topic, a whole number of batches."""
+    """Send `count` messages to a topic, a multiple of the batch size."""
     batches = Batches(topic, peers.QUEUES, body=os.urandom(body_bytes).hex().encode()[:body_bytes])
     with contextlib.closing(Connection(peer.broker)) as connection:
         for _ in range(count // BATCH):

@@ -1,5 +1,5 @@
-"""Plots for the docs, all in one look: small SVG files, made from the stored results of runs.
+"""Plots for the docs in one style: small SVG files, drawn from the stored results of runs.
 
-`style` owns colours, type and files; `lines` draws curves. `python -m benchmarks.plots` makes all
-plots again from `benchmarks/results/`.
+`style` defines colours, fonts and files; `lines` draws curves. `python -m benchmarks.plots` draws
+all plots again from `benchmarks/results/`.
 """

@@ -1,4 +1,4 @@
-"""Make all plots of the docs again, from the stored results."""
+"""Draw all plots of the docs again, from the stored results."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 RESULTS: Final = Path(__file__).parents[1] / "results"
 
-#: Who draws what was stored under a name.
-DRAWN: Final[dict[str, Callable[[Path], None]]] = {
+#: File of stored results -> function that draws its plots.
+DRAW_FUNCTIONS: Final[dict[str, Callable[[Path], None]]] = {
     "growth.json": growth.draw,
     "matrix.json": matrix.draw,
 }
 
 
 def main() -> None:
-    for name, draw in DRAWN.items():
+    for name, draw in DRAW_FUNCTIONS.items():
         if (RESULTS / name).exists():
             draw(RESULTS / name)
 

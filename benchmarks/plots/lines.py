@@ -1,4 +1,4 @@
-"""Curves: how a figure changes with something that grows."""
+"""Draws curves of a figure over something that grows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Point(NamedTuple):
-    """One place of a curve: the middle of the rounds, the least and the most of them."""
+    """One point of a curve: median, minimum and maximum of the rounds."""
 
     x: float
     middle: float
@@ -29,9 +29,9 @@ class Line:
     """One curve.
 
     Attributes:
-        label: Whose it is.
+        label: Text in the legend.
         points: From left to right.
-        colour: Which of the look's colours.
+        colour: Index of the look's colours.
     """
 
     label: str
@@ -48,15 +48,15 @@ class Chart:
     """Curves on common axes.
 
     Attributes:
-        title: What is shown.
+        title: Title of the plot.
         x_label: What grows.
         y_label: The figure and its unit; its axis begins at 0.
         lines: The curves.
-        is_log: Whether a step to the right multiplies.
-        is_log_up: Whether a step upwards does; such an axis does not begin at 0.
-        limit: A figure that should not be passed.
-        limit_label: What it is.
-        tick: Writes a place of the x axis.
+        is_log: Whether the x axis is logarithmic.
+        is_log_up: Whether the y axis is logarithmic; it then does not begin at 0.
+        limit: A figure that should not be exceeded.
+        limit_label: Text of the limit.
+        tick: Returns the label of a position on the x axis.
     """
 
     title: str
@@ -71,7 +71,7 @@ class Chart:
 
 
 def curves(chart: Chart) -> Draw:
-    """Return the plot of a chart: the middle of each point, with a band over all rounds."""
+    """Return the plot of a chart: medians, with a band over all rounds."""
 
     def draw(axes: Axes, look: Look) -> None:
         axes.set_xlabel(chart.x_label)
@@ -92,7 +92,7 @@ def curves(chart: Chart) -> Draw:
                 linestyle=(0, (4, 3)),
                 label=chart.limit_label,
             )
-        _mark_places(axes, chart)
+        _label_points(axes, chart)
         if not chart.is_log_up:
             axes.set_ylim(bottom=0)
         axes.grid(visible=False, axis="x")
@@ -109,8 +109,8 @@ def _draw_line(axes: Axes, line: Line, colour: str) -> None:
     axes.plot(xs, [point.middle for point in line.points], "o-", color=colour, label=line.label)
 
 
-def _mark_places(axes: Axes, chart: Chart) -> None:
-    """Label the x axis where there are points, and nowhere else."""
+def _label_points(axes: Axes, chart: Chart) -> None:
+    """Label the x axis only where there are points."""
     places = sorted({point.x for line in chart.lines for point in line.points})
     axes.xaxis.set_major_locator(FixedLocator(places))
     axes.xaxis.set_minor_locator(NullLocator())

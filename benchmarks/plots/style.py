@@ -1,8 +1,8 @@
-"""The look of all plots, and how one becomes files.
+"""The style of all plots, and how they are written to files.
 
-A plot is a function that draws on matplotlib's axes by the colours of a `Look`. It is drawn twice,
-for light and for dark pages, without a background, and `picture` lets the reader's browser choose.
-The same plot always gives the same bytes: no dates, no random ids. Text stays text.
+A plot is a function that draws on matplotlib's axes with the colours of a `Look`. It is drawn
+twice, for light and for dark pages, without a background; with `picture` the browser of the reader
+selects one. The same plot always gives the same bytes: no dates, no random ids. Text stays text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Look:
     """Colours for one kind of page.
 
     Attributes:
-        suffix: What the names of its files end in.
+        suffix: Suffix of the file names.
         ink: Titles and figures.
         soft: Axis labels.
         line: Grid and axes.
@@ -72,7 +72,7 @@ def render(draw: Draw, look: Look, *, width: float = WIDTH, height: float = HEIG
         draw: The plot.
         look: The colours.
         width: In inches of 72 points.
-        height: The same.
+        height: In inches of 72 points.
     """
     with mpl.rc_context(_settings(look)):
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -95,9 +95,9 @@ def write(
     """Write a plot for light and for dark pages.
 
     Args:
-        name: Of the files, without an ending.
+        name: Name of the files, without suffix.
         draw: The plot.
-        folder: Where to.
+        folder: Folder of the files.
         width: In inches.
         height: In inches.
     """
@@ -107,15 +107,15 @@ def write(
         (folder / f"{name}{look.suffix}.svg").write_text(text, encoding="utf-8")
 
 
-def picture(name: str, told: str) -> str:
+def picture(name: str, alt: str) -> str:
     """Return the markdown that shows a plot on a page of `docs/`.
 
     Args:
-        name: Of the plot.
-        told: What it shows, for those who cannot see it.
+        name: Name of the plot.
+        alt: Text for readers who cannot see the plot.
     """
     dark = f'<source media="(prefers-color-scheme: dark)" srcset="images/{name}{DARK.suffix}.svg">'
-    return f'<picture>{dark}<img src="images/{name}{LIGHT.suffix}.svg" alt="{told}"></picture>'
+    return f'<picture>{dark}<img src="images/{name}{LIGHT.suffix}.svg" alt="{alt}"></picture>'
 
 
 def _settings(look: Look) -> dict[Any, Any]:
@@ -123,7 +123,7 @@ def _settings(look: Look) -> dict[Any, Any]:
         "svg.fonttype": "none",
         "svg.hashsalt": "downrange",
         "font.size": 9.0,
-        # The first is the one that matplotlib brings along and measures by.
+        # The first font is included in matplotlib and used to measure text.
         "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
         "text.color": look.ink,
         "axes.titlesize": 10.0,

@@ -1,4 +1,4 @@
-"""Runs that nobody ran, for tests."""
+"""Builders of runs for tests."""
 
 from __future__ import annotations
 

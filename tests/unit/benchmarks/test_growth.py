@@ -9,7 +9,7 @@ import pytest
 from benchmarks.growth import __main__ as command
 from benchmarks.growth import charts, report
 from benchmarks.growth.loader import TOPIC, TopicSends
-from benchmarks.growth.measures import Connections, Log, Notes, Topics, ends_first
+from benchmarks.growth.measures import Connections, Log, Samples, Topics, ends_first
 from benchmarks.growth.plans import FULL, QUICK, Plan
 from benchmarks.growth.report import BEGIN, END, Axis, Curve, Point, Run, Sample
 from benchmarks.load import percentiles_us
@@ -108,33 +108,33 @@ def test_target_is_about_the_last_point_of_ours() -> None:
     assert axis(target=None).is_met is None
 
 
-def test_notes_become_curves_in_the_order_of_sizes() -> None:
-    notes = Notes()
+def test_samples_become_curves_in_the_order_of_sizes() -> None:
+    samples = Samples()
     for size in (1, 10_000, 100):
-        notes.add("downrange", size, Sample(value=size, base=1))
-    notes.add("apache", 1, Sample(value=5, base=5))
-    found = notes.curves()
+        samples.add("downrange", size, Sample(value=size, base=1))
+    samples.add("apache", 1, Sample(value=5, base=5))
+    found = samples.curves()
     assert [each.side for each in found] == ["downrange", "apache"]
     assert [point.size for point in found[0].points] == [1, 100, 10_000]
 
 
-def test_what_is_compared_is_measured_side_by_side() -> None:
+def test_compared_sizes_are_adjacent() -> None:
     assert ends_first((1, 10, 100, 1000)) == (1, 1000, 10, 100)
     assert ends_first((1, 10)) == (1, 10)
 
 
 @pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
-def test_each_round_begins_with_what_the_others_are_compared_with(plan: Plan) -> None:
+def test_each_round_begins_with_the_base_of_the_ratios(plan: Plan) -> None:
     for part, sizes, noun in (
         (Topics(plan), plan.topics, "topics"),
         (Connections(plan), plan.connections, "connections"),
     ):
         for side, counts in sizes.items():
-            told = f"{noun}, round 1"
-            firsts = [step.what for step in part.steps() if step.what.endswith(told)]
+            name = f"{noun}, round 1"
+            firsts = [step.what for step in part.steps() if step.what.endswith(name)]
             ours = [what for what in firsts if what.startswith(side)]
             assert len(ours) == len(counts)
-            assert ours[0] == f"{side}: {counts[0]} {told}"
+            assert ours[0] == f"{side}: {counts[0]} {name}"
 
 
 @pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
@@ -150,7 +150,7 @@ def test_crashes_happen_at_levels_that_are_filled(plan: Plan) -> None:
 def test_plan_leaves_out_what_the_disk_cannot_hold() -> None:
     plan, left_out = command.fit(FULL, free_bytes=5e9)
     assert plan.levels == {"downrange": (1.0,), "apache": ()}
-    assert left_out == ["3 GB, as the disk is too full"]
+    assert left_out == ["3 GB, because the disk is too full"]
     assert command.fit(FULL, free_bytes=1e12) == (FULL, [])
 
 
@@ -160,7 +160,7 @@ def test_plan_without_apache_has_one_side() -> None:
         assert list(sizes) == ["downrange"]
 
 
-def test_page_keeps_what_is_around_the_figures(tmp_path: Path) -> None:
+def test_page_keeps_the_text_around_the_figures(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"above\n\n{BEGIN}old\n{END}\nbelow\n", encoding="utf-8")
     for _ in range(2):
@@ -173,10 +173,10 @@ def test_page_keeps_what_is_around_the_figures(tmp_path: Path) -> None:
     assert "Left out: 3 GB." in text
 
 
-def test_page_without_a_place_for_figures_is_refused(tmp_path: Path) -> None:
+def test_page_without_the_comments_is_refused(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing here", encoding="utf-8")
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="lacks the comments"):
         report.write_into(page, "figures")
 
 

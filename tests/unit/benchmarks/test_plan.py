@@ -47,12 +47,12 @@ def test_large_bodies_are_sent_for_a_shorter_time() -> None:
     assert FULL.seconds_of(large) < FULL.seconds_of(JAVA) == FULL.seconds
 
 
-def test_quick_plan_tells_what_it_leaves_out() -> None:
+def test_quick_plan_lists_what_it_leaves_out() -> None:
     assert left_out(FULL) == []
-    told = left_out(QUICK)
-    assert "bodies of 100 B" in told
-    assert "bodies of 16 KB" in told
-    (java,) = [line for line in told if line.startswith("Java: ")]
+    lines = left_out(QUICK)
+    assert "bodies of 100 B" in lines
+    assert "bodies of 16 KB" in lines
+    (java,) = [line for line in lines if line.startswith("Java: ")]
     assert "one-way" in java
     assert "sync-64 to downrange" in java
     assert "async-256" not in java
@@ -100,5 +100,5 @@ def test_rounds_keep_together_what_is_compared_and_take_turns() -> None:
 
 
 @pytest.mark.parametrize(("size", "title"), [(100, "100 B"), (1024, "1 KB"), (16_384, "16 KB")])
-def test_sizes_are_told_in_the_largest_whole_unit(size: int, title: str) -> None:
+def test_sizes_have_the_largest_whole_unit(size: int, title: str) -> None:
     assert size_title(size) == title

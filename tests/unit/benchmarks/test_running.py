@@ -1,4 +1,4 @@
-"""A whole run of the matrix, without servers: fake ones say what they stored."""
+"""A whole run of the matrix with fake servers and clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FakePeer(Peer):
 
 
 class FakeClient:
-    """Stores ten messages in each round, unless it is told otherwise."""
+    """Stores ten messages in each round, unless a test changes that."""
 
     def __init__(self) -> None:
         self.measured: list[tuple[Cell, float, float]] = []
@@ -62,15 +62,15 @@ class FakeClient:
         )
 
 
-class Silent:
-    """Watches, and adds up what it is told."""
+class SilentProgress:
+    """Adds up the estimated times."""
 
     total = 0.0
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         pass
 
-    def spent(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.total += seconds
 
 
@@ -101,8 +101,8 @@ def plan(*only: str) -> Plan:
     return replace(FULL.narrowed(only), settling=0.0, idle_seconds=0.0)
 
 
-def matrix(client: FakeClient, *only: str, watcher: Silent | None = None) -> Matrix:
-    return Matrix(plan(*only), watcher or Silent(), dict.fromkeys(CLIENTS, client))
+def matrix(client: FakeClient, *only: str, progress: SilentProgress | None = None) -> Matrix:
+    return Matrix(plan(*only), progress or SilentProgress(), dict.fromkeys(CLIENTS, client))
 
 
 def test_every_cell_has_all_its_rounds() -> None:
@@ -117,11 +117,11 @@ def test_every_cell_has_all_its_rounds() -> None:
     assert [probe.ratio for probe in run.probes] == [20]
 
 
-def test_run_takes_as_many_steps_as_were_foreseen() -> None:
-    watcher = Silent()
-    run = matrix(FakeClient(), "asyncio", "start", "idle-cpu", watcher=watcher)
+def test_run_takes_the_estimated_time() -> None:
+    progress = SilentProgress()
+    run = matrix(FakeClient(), "asyncio", "start", "idle-cpu", progress=progress)
     run.run()
-    assert watcher.total == pytest.approx(run.estimated_seconds)
+    assert progress.total == pytest.approx(run.estimated_seconds)
 
 
 def test_server_in_java_is_warmed_up_first() -> None:
@@ -132,7 +132,7 @@ def test_server_in_java_is_warmed_up_first() -> None:
     assert {lead_in for _, _, lead_in in rest} == {FULL.lead_in}
 
 
-def test_round_that_fails_is_told_and_the_others_go_on() -> None:
+def test_round_that_fails_is_recorded_and_the_others_continue() -> None:
     client = FakeClient()
     client.error = ClientFailed("Traceback\n  File ours.py\n  no answer")
     run = matrix(client, "threads/downrange/sync-1/1024/*")
@@ -154,7 +154,7 @@ def test_round_whose_messages_are_lost_has_no_figures(work: str) -> None:
     assert all("stored" in failure for failure in series.failures)
 
 
-def test_messages_that_are_gone_in_the_end_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_that_are_missing_at_the_end_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     run = matrix(FakeClient(), "threads/downrange/sync-1/1024/*")
     counts = iter([10, 20, 30, 29])
     monkeypatch.setattr(FakePeer, "stored", lambda _peer, _topic: next(counts))
@@ -164,16 +164,16 @@ def test_messages_that_are_gone_in_the_end_are_told(monkeypatch: pytest.MonkeyPa
     assert series.failures == ["downrange stored 29 of 30 in bench-sync-1-1024"]
 
 
-def test_what_was_measured_stays_when_the_run_is_broken_off() -> None:
+def test_results_stay_when_the_run_is_interrupted() -> None:
     client = FakeClient()
     run = matrix(client, "threads/downrange/sync-1/*")
 
-    def breaks_off(peer: Peer, cell: Cell, *, seconds: float, lead_in: float) -> Measured:
+    def interrupt(peer: Peer, cell: Cell, *, seconds: float, lead_in: float) -> Measured:
         if len(client.measured) == 4:
             raise KeyboardInterrupt
         return FakeClient.measure(client, peer, cell, seconds=seconds, lead_in=lead_in)
 
-    client.measure = breaks_off  # type: ignore[method-assign]
+    client.measure = interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         run.run()
     assert [len(each.samples) for each in run.series.values()] == [2, 1, 1]

@@ -47,6 +47,6 @@ def test_batches_hold_messages_with_keys_of_their_own() -> None:
     assert len({key_of(item.property_bytes.decode()) for item in items}) == 2 * BATCH
 
 
-def test_batches_hold_bodies_of_the_wanted_size() -> None:
+def test_batches_hold_bodies_of_the_given_size() -> None:
     (found,) = commands(Batches("orders", 4, body=b"x" * 7).take(1))
     assert {item.body for item in decode_batch(found.body)} == {b"x" * 7}

@@ -29,7 +29,7 @@ def small_run() -> Run:
 @pytest.mark.parametrize(("rate", "is_met"), [(2000, True), (1999, False)])
 def test_target_is_met_from_the_ratio_on(rate: float, is_met: bool) -> None:
     (sync,) = verdicts(a_run(series(JAVA, [1000]), series(OURS, [rate])))
-    assert sync.comparison == "threads → Apache, to Java → Apache"
+    assert sync.comparison == "threads → Apache vs. Java → Apache"
     assert sync.title == "one sender"
     assert sync.is_met is is_met
 
@@ -52,12 +52,12 @@ def test_probe_has_a_target() -> None:
     assert (start.title, start.ratio, start.is_met) == ("start to first send", 20, True)
 
 
-def test_every_target_says_something_else() -> None:
+def test_every_target_has_its_own_title() -> None:
     titles = [(target.comparison, target.title) for target in TARGETS]
     assert len(set(titles)) == len(titles)
 
 
-def test_cells_show_the_median_and_how_far_rounds_lie_from_it() -> None:
+def test_cells_show_the_median_and_the_spread_of_rounds() -> None:
     (rows,) = tables.cell_rows(small_run())
     assert rows.title == "Bodies of 1 KB"
     java, ours, broken = rows.texts
@@ -71,10 +71,10 @@ def test_cells_show_the_median_and_how_far_rounds_lie_from_it() -> None:
 def test_terminal_shows_targets_first() -> None:
     console = Console(file=io.StringIO(), width=130)
     for rows in tables.all_rows(small_run()):
-        console.print(tables.drawn(rows))
+        console.print(tables.terminal_table(rows))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert text.index("≥ 2x") < text.index("Bodies of 1 KB") < text.index("before anything")
+    assert text.index("≥ 2x") < text.index("Bodies of 1 KB") < text.index("before any load")
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_ratios_have_three_digits(value: float, text: str) -> None:
     assert tables.ratio_text(value) == text
 
 
-def test_story_tells_of_a_run_that_was_broken_off() -> None:
-    assert "broken off" not in tables.story(small_run())
-    assert "broken off" in tables.story(a_run(is_complete=False))
+def test_origin_names_an_interrupted_run() -> None:
+    assert "interrupted" not in tables.origin(small_run())
+    assert "interrupted" in tables.origin(a_run(is_complete=False))
 
 
 def test_figures_on_the_page_are_replaced_and_the_rest_is_kept(tmp_path: Path) -> None:
@@ -99,20 +99,20 @@ def test_figures_on_the_page_are_replaced_and_the_rest_is_kept(tmp_path: Path) -
     assert text.endswith(f"{page.END}after\n")
     assert "old" not in text
     assert (
-        text.count("| threads → Apache, to Java → Apache | one sender | 2.00x | ≥ 2x | met |") == 1
+        text.count("| threads → Apache vs. Java → Apache | one sender | 2.00x | ≥ 2x | met |") == 1
     )
-    assert text.index("### Ratios") < text.index("### Figures of that machine")
+    assert text.index("### Ratios") < text.index("### Figures of all cells")
     assert f"Failed: {TARGETS[1].ours.name}: lost 3 messages\n" in text
 
 
-def test_page_without_a_place_for_figures_is_refused(tmp_path: Path) -> None:
+def test_page_without_the_comments_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "page.md"
     file.write_text("nothing here\n")
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="lacks the comments"):
         page.write(small_run(), file)
 
 
-def test_page_shows_the_stored_run_and_no_other() -> None:
+def test_page_shows_the_stored_run() -> None:
     shown = page.PAGE.read_text(encoding="utf-8").partition(page.BEGIN)[2].partition(page.END)[0]
     assert shown.strip() == (page.text(load()).strip() if STORED.exists() else "")
 
@@ -122,7 +122,7 @@ def test_bars_lie_closer_together_within_one_comparison() -> None:
         Verdict(comparison=comparison, title="", ratio=1.0, at_least=1.0)
         for comparison in ("ours", "ours", "theirs")
     ]
-    first, second, third = charts.places(shown)
+    first, second, third = charts.bar_positions(shown)
     assert first > second > third
     assert second - third > first - second
 
