@@ -68,7 +68,7 @@ def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    begun, is_complete = time.monotonic(), False
+    started, is_complete = time.monotonic(), False
     load = f"{os.getloadavg()[0]:.1f}"
     with Progress(*columns, console=console, transient=True, speed_estimate_period=300.0) as shown:
         bar = Bar(shown)
@@ -87,7 +87,7 @@ def measure(plan: Plan, console: Console, *, is_quick: bool) -> results.Run:
     return results.Run(
         is_quick=is_quick,
         is_complete=is_complete,
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - started,
         rounds=plan.rounds,
         round_seconds=plan.seconds,
         machine={

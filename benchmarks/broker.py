@@ -94,9 +94,9 @@ def _rounds(broker: Broker, messages: int, group: int) -> list[Cost]:
 
     def timed_append(*arguments: Any) -> None:
         nonlocal in_append
-        begun = process_time()
+        started = process_time()
         append(*arguments)
-        in_append += process_time() - begun
+        in_append += process_time() - started
 
     store.append = timed_append
     costs: list[Cost] = []

@@ -67,7 +67,7 @@ def fill(peer: peers.Peer, messages: int, *, is_single: bool) -> tuple[int, floa
     """Send messages; return their number, and the broker's CPU time."""
     maker = (Sends if is_single else Batches)(TOPIC, peers.QUEUES, tag=TAG)
     per_request = 1 if is_single else BATCH
-    wanted = messages // per_request
+    total = messages // per_request
     width = _SENDS_IN_FLIGHT * BATCH if is_single else _SENDS_IN_FLIGHT
     connection = Connection(peer.broker)
     before = cpu_seconds(peer.pids)
@@ -76,7 +76,7 @@ def fill(peer: peers.Peer, messages: int, *, is_single: bool) -> tuple[int, floa
     while answered < asked:
         count = connection.replies()
         answered += count
-        more = min(count, wanted - asked)
+        more = min(count, total - asked)
         if more > 0:
             connection.send(maker.take(more))
             asked += more
@@ -88,7 +88,7 @@ def read(peer: peers.Peer, size: Size, subscription: str) -> Reading:
     host, _, port = peer.broker.rpartition(":")
     offsets = [0] * peers.QUEUES
     answers = 0
-    cpu, begun = cpu_seconds(peer.pids), time.perf_counter()
+    cpu, started = cpu_seconds(peer.pids), time.perf_counter()
     with socket.create_connection((host, int(port)), _TIMEOUT) as connection:
         splitter = FrameSplitter()
         for queue in range(peers.QUEUES):
@@ -107,7 +107,7 @@ def read(peer: peers.Peer, size: Size, subscription: str) -> Reading:
                 queue, after = reply.request_id, PullReply.from_fields(reply.fields)
                 offsets[queue] = after.next_begin_offset
                 connection.sendall(pull_frame(queue, offsets[queue], size, subscription))
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     return Reading(seconds, cpu_seconds(peer.pids) - cpu, sum(offsets), answers)
 
 
@@ -118,11 +118,11 @@ def longest_reply(peer: peers.Peer, size: Size, subscription: str) -> float:
     with socket.create_connection((host, int(port)), _TIMEOUT) as connection:
         splitter = FrameSplitter()
         for _ in range(8):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             connection.sendall(pull_frame(0, offset, size, subscription))
             while (frame := splitter.next_frame()) is None:
                 splitter.receive(connection.recv(_RECEIVE_BYTES))
-            longest = max(longest, time.perf_counter() - begun)
+            longest = max(longest, time.perf_counter() - started)
             offset = PullReply.from_fields(decode(frame).fields).next_begin_offset
     return longest
 

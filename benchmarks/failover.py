@@ -71,13 +71,13 @@ def measure(
         with Load(producer, topic, threads=1) as load:
             load.wait_for(_WARM_UP, "broker-b")
             since = len(load.sent)
-            begun = time.monotonic()
+            started = time.monotonic()
             if end == "killed":
                 broker.kill()
             else:
                 broker.process.send_signal(signal.SIGSTOP)
             time.sleep(seconds)
-            elapsed = time.monotonic() - begun
+            elapsed = time.monotonic() - started
             during = load.sent[since:]
         retried = producer.client.stats().producers["faults"].retried
         # A stopped broker would delay the close of the producer.
@@ -85,7 +85,7 @@ def measure(
             broker.process.send_signal(signal.SIGCONT)
     if end == "killed":
         broker.start()
-    ends = [begun, *(one.ended for one in during), begun + elapsed]
+    ends = [started, *(one.ended for one in during), started + elapsed]
     pauses = [later - earlier for earlier, later in itertools.pairwise(ends)]
     return Outcome(
         longest=max(pauses),

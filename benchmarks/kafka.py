@@ -85,11 +85,11 @@ def server_jars() -> Path:
     Raises:
         KafkaUnavailable: They are not in the cache, and Maven cannot download them.
     """
-    wanted = [
+    artifacts = [
         Artifact("org.apache.kafka", f"kafka_{_SCALA}", KAFKA_VERSION),
         Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
     ]
-    return _jars(f"kafka-{KAFKA_VERSION}", [wanted])
+    return _jars(f"kafka-{KAFKA_VERSION}", [artifacts])
 
 
 def connector_jars() -> Path:
@@ -100,14 +100,14 @@ def connector_jars() -> Path:
     """
     spark = "org.apache.spark"
     # The other dependencies of the connector are part of pyspark.
-    wanted = [
+    artifacts = [
         Artifact(spark, f"spark-sql-kafka-0-10_{_SCALA}", SPARK_VERSION, is_alone=True),
         Artifact("org.apache.kafka", "kafka-clients", KAFKA_VERSION, is_alone=True),
         Artifact("org.apache.commons", "commons-pool2", "2.13.1", is_alone=True),
     ]
     tokens = f"spark-token-provider-kafka-0-10_{_SCALA}"
     choices = [
-        [*wanted, Artifact(spark, tokens, version, is_alone=True)] for version in _TOKEN_VERSIONS
+        [*artifacts, Artifact(spark, tokens, version, is_alone=True)] for version in _TOKEN_VERSIONS
     ]
     return _jars(f"spark-sql-kafka-{SPARK_VERSION}", choices)
 
@@ -160,10 +160,10 @@ def _start(
             if _listens(port):
                 return child, port
             time.sleep(_POLL_INTERVAL)
-        said = child.tail(_TAIL_CHARACTERS)
+        output = child.tail(_TAIL_CHARACTERS)
         child.kill()
         if attempt + 1 == _START_ATTEMPTS:
-            raise KafkaUnavailable(f"the Kafka broker does not start; its output: {said}")
+            raise KafkaUnavailable(f"the Kafka broker does not start; its output: {output}")
     raise AssertionError("unreachable")
 
 
@@ -220,15 +220,15 @@ def _jars(folder: str, choices: Sequence[Sequence[Artifact]]) -> Path:
     deadline = time.monotonic() + _FETCH_TIMEOUT
     try:
         with exclusive(home / "fetch.lock", deadline):
-            said = ""
+            output = ""
             for artifacts in choices:
                 if (home / "jars").is_dir():
                     break
-                said = _fetch(maven, artifacts, home, deadline)
+                output = _fetch(maven, artifacts, home, deadline)
     except ApacheUnavailable as error:
         raise KafkaUnavailable(error.reason) from error
     if not (home / "jars").is_dir():
-        raise KafkaUnavailable(f"mvn could not download {folder}: {_tail(said)}")
+        raise KafkaUnavailable(f"mvn could not download {folder}: {_tail(output)}")
     return home / "jars"
 
 

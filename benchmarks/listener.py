@@ -85,9 +85,9 @@ def best_us(*runs: Callable[[], object]) -> list[float]:
     best = [float("inf")] * len(runs)
     for _ in range(ROUNDS):
         for number, run in enumerate(runs):
-            begun = process_time()
+            started = process_time()
             run()
-            best[number] = min(best[number], process_time() - begun)
+            best[number] = min(best[number], process_time() - started)
     return [seconds / CHUNK * 1e6 for seconds in best]
 
 

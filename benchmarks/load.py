@@ -148,8 +148,8 @@ def _single(work: Work, connect: Connect) -> Drive:
             connection.send(sends.take(1))
             while not connection.replies():
                 pass
-            begun, now = now, time.perf_counter()
-            latencies.append(now - begun)
+            started, now = now, time.perf_counter()
+            latencies.append(now - started)
             count += 1
         return count
 
@@ -299,14 +299,14 @@ def _measure(work: Work, drive: Drive) -> Measured:
     before = drive(time.perf_counter() + work.lead_in, []) if work.lead_in else 0
     latencies: list[float] = []
     server_cpu, load_cpu = cpu_seconds(work.pids), time.process_time()
-    begun = time.perf_counter()
-    messages = drive(begun + work.seconds, latencies)
+    started = time.perf_counter()
+    messages = drive(started + work.seconds, latencies)
     ended = time.perf_counter()
     load_cpu = time.process_time() - load_cpu
     return Measured(
         messages=messages,
         messages_before=before,
-        seconds=ended - begun,
+        seconds=ended - started,
         server_cpu=cpu_seconds(work.pids) - server_cpu,
         load_cpu=load_cpu,
         load_bytes=own_bytes(["self"]),

@@ -123,9 +123,9 @@ class Peer:
 
     def cpu_percent(self, seconds: float) -> float:
         """Return the share of one core that the server uses, measured over some seconds."""
-        before, begun = cpu_seconds(self.pids), time.monotonic()
+        before, started = cpu_seconds(self.pids), time.monotonic()
         time.sleep(seconds)
-        return (cpu_seconds(self.pids) - before) / (time.monotonic() - begun) * 100
+        return (cpu_seconds(self.pids) - before) / (time.monotonic() - started) * 100
 
     def pause(self) -> None:
         """Stop the processes of the server."""
@@ -197,10 +197,10 @@ def start_both(flush: Flush) -> Generator[Pair]:
 def start(name: Name, flush: Flush = "async") -> Generator[Peer]:
     """Start a server and wait until it has stored a message; it ends with the block."""
     environment()  # not part of the start time
-    begun = time.monotonic()
+    started = time.monotonic()
     with (_start_apache if name == "apache" else _start_ours)(flush) as peer:
         send_first(peer.broker)
-        peer.started_in = time.monotonic() - begun
+        peer.started_in = time.monotonic() - started
         try:
             yield peer
         finally:

@@ -76,10 +76,16 @@ def enter_environment() -> None:
         uv = [sys.executable, "-m", "uv"]
         make = ["venv", "--quiet", "--clear", "--python", sys.executable, str(_ENVIRONMENT)]
         subprocess.run([*uv, *make], check=True)
-        wanted = [f"{name}=={version(name)}" for name in ("pyarrow", "numpy", "rich", "msgspec")]
-        wanted += [f"pyspark=={kafka.SPARK_VERSION}", "--editable", f"{_ROOT}[server,cli,spark]"]
+        requirements = [
+            f"{name}=={version(name)}" for name in ("pyarrow", "numpy", "rich", "msgspec")
+        ]
+        requirements += [
+            f"pyspark=={kafka.SPARK_VERSION}",
+            "--editable",
+            f"{_ROOT}[server,cli,spark]",
+        ]
         install = ["pip", "install", "--quiet", "--python", str(python)]
-        subprocess.run([*uv, *install, *wanted], check=True)
+        subprocess.run([*uv, *install, *requirements], check=True)
         ready.touch()
     os.chdir(_ROOT)
     os.execv(python, [str(python), "-m", "benchmarks.spark", *sys.argv[1:]])
@@ -106,7 +112,7 @@ def start_sides(
 
 def measure(arguments: Arguments, show: Callable[[str], object]) -> spark_report.Run:
     """Run all rounds."""
-    begun = time.monotonic()
+    started = time.monotonic()
     # Python workers import the data source of the benchmarks.
     os.environ["PYTHONPATH"] = str(_ROOT)
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -121,7 +127,7 @@ def measure(arguments: Arguments, show: Callable[[str], object]) -> spark_report
         series = Rounds(spark, sides, folder, arguments.plan, show).run(arguments.jobs)
     return spark_report.Run(
         is_quick=arguments.is_quick,
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - started,
         rows=arguments.plan.rows,
         facts=_facts(),
         series=series,
@@ -139,8 +145,8 @@ def _connector(sides: Sequence[str]) -> Path | None:
 
 def _facts() -> dict[str, str]:
     java = [str(find_java()), "-version"]
-    told = subprocess.run(java, capture_output=True, text=True, check=True)
-    facts = machine.facts(told.stderr.split('"')[1])
+    done = subprocess.run(java, capture_output=True, text=True, check=True)
+    facts = machine.facts(done.stderr.split('"')[1])
     packages = {name: version(name) for name in ("pyspark", "pyarrow", "numpy")}
     servers = {"Kafka": kafka.KAFKA_VERSION, "Apache RocketMQ": peers.APACHE_VERSION}
     # Other load on the machine changes the rates, and much less the CPU per row.

@@ -86,23 +86,23 @@ def replies(count: int, *, packed_every: int = 0) -> list[bytes]:
     return [b"".join(records[at : at + PER_REPLY]) for at in range(0, count, PER_REPLY)]
 
 
-def decode_by_columns(chunks: Sequence[bytes], wanted: DecodeSpec) -> Decoded:
+def decode_by_columns(chunks: Sequence[bytes], spec: DecodeSpec) -> Decoded:
     """Decode by columns, also for few messages."""
-    return decode_columns(*find_records(chunks), wanted)
+    return decode_columns(*find_records(chunks), spec)
 
 
 def cost(operation: Callable[[], object]) -> float:
     """Return the CPU seconds of one call in one round."""
-    count, started, begun = 0, perf_counter(), process_time()
+    count, started, cpu_started = 0, perf_counter(), process_time()
     while perf_counter() - started < ROUND_SECONDS:
         operation()
         count += 1
-    return (process_time() - begun) / count
+    return (process_time() - cpu_started) / count
 
 
 def measure(name: str, columns: tuple[str, ...], chunks: Sequence[bytes], count: int) -> Row:
-    wanted = DecodeSpec(columns=columns, topic="orders", broker="broker-a", begin=0, end=count)
-    ways = [partial(way, chunks, wanted) for way in (decode_by_columns, decode_each, decode)]
+    spec = DecodeSpec(columns=columns, topic="orders", broker="broker-a", begin=0, end=count)
+    ways = [partial(way, chunks, spec) for way in (decode_by_columns, decode_each, decode)]
     rounds = [[cost(way) for way in ways] for _ in range(ROUNDS)]
     return Row(name, count, *(count / min(costs) for costs in zip(*rounds, strict=True)))
 

@@ -238,17 +238,17 @@ def _ratio(ours: Sample, other: Sample, is_broker_excluded: bool) -> float:
 
 def tables(run: Run) -> list[Table]:
     """Return the tables of goals and of series, for the terminal."""
-    wanted = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    goals = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     for heading in _RESULT_HEADINGS:
-        wanted.add_column(heading, justify="right" if heading else "left")
+        goals.add_column(heading, justify="right" if heading else "left")
     for result in run.results:
-        wanted.add_row(*_result_cells(result), style=None if result.is_met else "red")
+        goals.add_row(*_result_cells(result), style=None if result.is_met else "red")
     measured = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), caption=_CAPTION)
     for heading in _SERIES_HEADINGS:
         measured.add_column(heading, justify="right" if heading else "left")
     for series in run.series:
         measured.add_row(*_series_cells(series))
-    return [wanted, measured]
+    return [goals, measured]
 
 
 def markdown(run: Run) -> str:

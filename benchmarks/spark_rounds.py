@@ -231,13 +231,13 @@ class Rounds:
         writer = side.follow(QUEUES * TRIGGER_ROWS).writeStream.format("noop")
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         try:
-            wanted = _TRIGGERS_BEFORE + self.plan.triggers
+            expected = _TRIGGERS_BEFORE + self.plan.triggers
             deadline = time.monotonic() + _TRIGGER_TIMEOUT
-            while len(query.recentProgress) < wanted and time.monotonic() < deadline:
+            while len(query.recentProgress) < expected and time.monotonic() < deadline:
                 if (error := query.exception()) is not None:
                     raise error
                 time.sleep(_POLL_INTERVAL)
-            progress = query.recentProgress[_TRIGGERS_BEFORE:wanted]
+            progress = query.recentProgress[_TRIGGERS_BEFORE:expected]
         finally:
             query.stop()
         shutil.rmtree(checkpoint, ignore_errors=True)

@@ -77,10 +77,10 @@ def best_us(act: Callable[[int], object], messages: int, group: int) -> float:
     """Return the CPU time per message of the best round."""
     costs: list[float] = []
     for start in range(0, messages - ROUND + 1, ROUND):
-        begun = process_time()
+        started = process_time()
         for first in range(start, start + ROUND, group):
             act(first)
-        costs.append((process_time() - begun) / ROUND * 1e6)
+        costs.append((process_time() - started) / ROUND * 1e6)
     return min(costs)
 
 

@@ -62,10 +62,10 @@ def cost_us(operation: Operation) -> float:
     while perf_counter() - started < ROUND_SECONDS / 4:
         operation()
         count += 1
-    begun = process_time()
+    cpu_started = process_time()
     for _ in range(count * 4):
         operation()
-    return (process_time() - begun) / (count * 4) * 1e6
+    return (process_time() - cpu_started) / (count * 4) * 1e6
 
 
 def measure(name: str, ours: Operation, floor: Operation) -> Row:

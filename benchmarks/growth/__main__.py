@@ -71,10 +71,10 @@ def prepare(is_quick: bool) -> tuple[Plan, str, list[str]]:
         java = resolve(APACHE_VERSION).java
     except ApacheUnavailable as error:
         return without_apache(plan), "none", [*left_out, f"Apache {APACHE_VERSION}: {error}"]
-    told = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=True)
+    done = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=True)
     if is_quick:
         left_out.append(f"Apache {APACHE_VERSION}, 10,000 topics and 3 GB, to save time")
-    return plan, told.stderr.split('"')[1], left_out
+    return plan, done.stderr.split('"')[1], left_out
 
 
 def measure(plan: Plan, names: list[str], console: Console) -> list[report.Axis]:
@@ -105,12 +105,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--store", action="store_true", help="write figures and plots into docs/")
     arguments = parser.parse_args()
-    begun = time.monotonic()
+    started = time.monotonic()
     plan, java, left_out = prepare(arguments.quick)
     axes = measure(plan, arguments.only, Console(stderr=True))
     run = Run(
         is_quick=arguments.quick,
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - started,
         machine={**machine.facts(java), "Apache RocketMQ": APACHE_VERSION},
         left_out=left_out,
         axes=axes,

@@ -51,11 +51,11 @@ class Load:
         """Append messages and return the CPU time per message."""
         records = [self.make() for _ in range(messages)]
         properties = [record.properties() for record in records]
-        begun = process_time()
+        started = process_time()
         for first in range(0, messages, group):
             last = first + group
             self.store.append(records[first:last], NOW_MS + first, properties[first:last])
-        return (process_time() - begun) / messages * 1e6
+        return (process_time() - started) / messages * 1e6
 
 
 def show_topics() -> None:
@@ -107,9 +107,9 @@ def show_restart(megabytes: int) -> None:
             load.append_us(2048)
             load.files.close()  # the store is not closed, as in a crash
             files = OsFiles(folder)
-            begun = perf_counter()
+            started = perf_counter()
             store = MessageStore(files, SIZES)
-            took = (perf_counter() - begun) * 1e3
+            took = (perf_counter() - started) * 1e3
             print(f"{stored:>8}{took:>8.0f}{store.recovery.scanned_records:>10}")
             files.close()
 

@@ -211,12 +211,12 @@ def run(work: Work) -> Loaded:
     drive = _DRIVES[work.mode](work)
     before = drive(time.perf_counter() + work.lead_in, []) if work.lead_in else 0
     latencies: list[float] = []
-    cpu, begun = cpu_seconds(work.pids), time.perf_counter()
-    messages = drive(begun + work.seconds, latencies)
+    cpu, started = cpu_seconds(work.pids), time.perf_counter()
+    messages = drive(started + work.seconds, latencies)
     return Loaded(
         messages=messages,
         messages_before=before,
-        seconds=time.perf_counter() - begun,
+        seconds=time.perf_counter() - started,
         server_cpu=cpu_seconds(work.pids) - cpu,
         latencies_us=percentiles_us(latencies),
     )
@@ -224,7 +224,7 @@ def run(work: Work) -> Loaded:
 
 def _fill(work: Work) -> Loaded:
     connection, batches = Connection(work.address), Batches(TOPIC % 0, work.queues)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     sent = min(BATCHES_IN_FLIGHT, work.batches)
     connection.send(batches.take(sent))
     answered = 0
@@ -235,12 +235,12 @@ def _fill(work: Work) -> Loaded:
         if more:
             connection.send(batches.take(more))
             sent += more
-    return Loaded(messages=answered * BATCH, seconds=time.perf_counter() - begun)
+    return Loaded(messages=answered * BATCH, seconds=time.perf_counter() - started)
 
 
 def _load_until_crash(work: Work) -> Loaded:
     connection, sends = Connection(work.address), TopicSends(work.topics, work.queues)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     count = 0
     try:
         connection.send(sends.take(WINDOW))
@@ -249,7 +249,7 @@ def _load_until_crash(work: Work) -> Loaded:
             count += came
             connection.send(sends.take(came))
     except ConnectionError:
-        return Loaded(messages=count, unknown=WINDOW, seconds=time.perf_counter() - begun)
+        return Loaded(messages=count, unknown=WINDOW, seconds=time.perf_counter() - started)
 
 
 def main() -> None:

@@ -154,9 +154,9 @@ def write_into(page: Path, text: str) -> None:
     Raises:
         ValueError: The page lacks these comments.
     """
-    before, begun, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not (begun and ended):
+    before, begin_mark, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end_mark, after = rest.partition(END)
+    if not (begin_mark and end_mark):
         raise ValueError(f"{page} lacks the comments that mark the figures")
     page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
 

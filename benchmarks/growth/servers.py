@@ -235,7 +235,7 @@ class Ours(Server):
         environment = compiled_environment()  # not part of the start time
         ports = ["--nameserver-port", "0", "--broker-port", "0"]
         command = [sys.executable, "-m", "downrange", "serve", "--host", "127.0.0.1", *ports]
-        begun = time.monotonic()
+        started = time.monotonic()
         self._child = ChildProcess(
             "downrange",
             [*command, "--store", str(self.folder), "--config", str(self._settings)],
@@ -250,7 +250,7 @@ class Ours(Server):
         self.broker = dict(part.split("=", 1) for part in line.split()[1:])["broker"]
         self.pids = [self._child.pid]
         send_first(self.broker, _FIRST_TOPIC, 1)
-        return time.monotonic() - begun
+        return time.monotonic() - started
 
     def close(self) -> None:
         """Stop it and remove the store."""
@@ -285,11 +285,11 @@ class Apache(Server):
 
     def restart(self) -> float:
         """Start the broker; return the seconds until a message was stored."""
-        begun = time.monotonic()
+        started = time.monotonic()
         self._cluster.start_broker(0)
         self._find()
         send_first(self.broker, _FIRST_TOPIC, 1)
-        return time.monotonic() - begun
+        return time.monotonic() - started
 
     def close(self) -> None:
         """Stop both and remove the store."""

@@ -38,7 +38,7 @@ async def run(task: Task) -> Measured:
     async with _DRIVES[task.work](task) as drive:
         before = await drive(time.perf_counter() + task.lead_in, [])
         meter = Meter(task.pids)
-        messages = await drive(meter.begun + task.seconds, meter.spans)
+        messages = await drive(meter.started + task.seconds, meter.spans)
         return meter.end(messages, before)
 
 

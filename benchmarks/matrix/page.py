@@ -37,8 +37,8 @@ def write(run: Run, page: Path = PAGE) -> None:
     Raises:
         ValueError: The page lacks the two comments.
     """
-    before, begun, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not begun or not ended:
+    before, begin_mark, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end_mark, after = rest.partition(END)
+    if not begin_mark or not end_mark:
         raise ValueError(f"{page} lacks the comments that mark the figures")
     page.write_text(f"{before}{BEGIN}\n{text(run)}\n{END}{after}", encoding="utf-8")

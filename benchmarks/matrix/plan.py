@@ -68,8 +68,8 @@ class Plan:
 
 
 def _target_cells() -> tuple[Cell, ...]:
-    wanted = {cell for target in TARGETS for cell in target.cells}
-    return tuple(cell for cell in all_cells() if cell in wanted)
+    needed = {cell for target in TARGETS for cell in target.cells}
+    return tuple(cell for cell in all_cells() if cell in needed)
 
 
 FULL: Final = Plan(

@@ -156,15 +156,15 @@ def verdicts(run: Run) -> list[Verdict]:
         for target in TARGETS
         if (compared := _ratio_of(run, target)) is not None
     ]
-    for wanted in PROBE_TARGETS:
-        probe = run.probe(wanted.probe)
+    for target in PROBE_TARGETS:
+        probe = run.probe(target.probe)
         if probe is not None and probe.ratio is not None:
             found.append(
                 Verdict(
                     comparison="embedded vs. Apache",
-                    title=wanted.title,
+                    title=target.title,
                     ratio=probe.ratio,
-                    at_least=wanted.at_least,
+                    at_least=target.at_least,
                 )
             )
     return found

@@ -83,11 +83,11 @@ class Meter:
         self.spans: list[float] = []
         self._server_cpu = cpu_seconds(pids)
         self._client_cpu = time.process_time()
-        self.begun = time.perf_counter()
+        self.started = time.perf_counter()
 
     def end(self, messages: int, messages_before: int) -> Measured:
         """Return the results."""
-        seconds = time.perf_counter() - self.begun
+        seconds = time.perf_counter() - self.started
         client_cpu = time.process_time() - self._client_cpu
         return Measured(
             messages=messages,

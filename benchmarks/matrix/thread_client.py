@@ -38,7 +38,7 @@ def run(task: Task) -> Measured:
     with _DRIVES[task.work](task) as drive:
         before = drive(time.perf_counter() + task.lead_in, [])
         meter = Meter(task.pids)
-        messages = drive(meter.begun + task.seconds, meter.spans)
+        messages = drive(meter.started + task.seconds, meter.spans)
         return meter.end(messages, before)
 
 
@@ -211,8 +211,8 @@ def _in_threads(drive: Drive) -> Drive:
     return drive_all
 
 
-def _note(spans: list[float], begun: float) -> Callable[[object], None]:
-    return lambda _future: spans.append(time.perf_counter() - begun)
+def _note(spans: list[float], started: float) -> Callable[[object], None]:
+    return lambda _future: spans.append(time.perf_counter() - started)
 
 
 _DRIVES: Final[dict[WorkName, Callable[[Task], contextlib.AbstractContextManager[Drive]]]] = {

@@ -27,8 +27,8 @@ _AUTO_CREATED_NOTE: Final = (
     "coupons was auto-created by its first message, so it exists on one broker only."
 )
 _COPIES_NOTE: Final = (
-    "copies: a retry after a lost reply may store a message twice, with the same id.\nNothing is "
-    "lost, and consumers can recognise the copy by its id."
+    "copies: a retry after a lost reply, or a broker crash, may store a message twice, with the "
+    "same\nid. Nothing is lost, and consumers can recognise a copy by its id."
 )
 _OUTPUT_FILES: Final = {
     "report.html": "report of the traces",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def doctor(connection: Connection, address: str | None, topic: str | None, as_json: bool) -> None:
     """Check the way to name servers and brokers: DNS, ports, TLS, access, brokers, routes.
 
-    Every server gets one request. The exit code is that of the first finding that failed.
+    Every server is contacted once. The exit code is that of the first finding that failed.
     """
     from downrange.cli.output import print_json
     from downrange.client.flows.admin.doctor import check_network

@@ -43,7 +43,7 @@ EPILOG: Final = (
 
 
 def exit_code_of(error: RocketMQError) -> int:
-    """Return the exit code of a kind of error."""
+    """Return the exit code for an error."""
     if isinstance(error, OptionError):
         return WRONG_USE
     if isinstance(error, PermissionError):

@@ -108,7 +108,7 @@ class LineSender:
         return self._producer.send_batch(messages)
 
     def _print_receipts(self, group: list[InputLine], receipts: Iterable[SendReceipt]) -> int:
-        """Print the receipts if JSON was asked for; return the number of stored messages."""
+        """Print the receipts as JSON if that is enabled; return the number of stored messages."""
         facts = [each for receipt in receipts for each in batch_facts(receipt)]
         if self._as_json:
             for line, each in zip(group, facts, strict=False):  # the last ones may have failed

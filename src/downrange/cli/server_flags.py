@@ -74,7 +74,7 @@ class CommonFlags:
             "--tls-mode",
             type=click.Choice(("permissive", "enforcing")),
             show_default="permissive",
-            help="Accept both TLS and plain text, or TLS only.",
+            help="With a certificate: accept both TLS and plain text, or TLS only.",
         ),
     )
     acl: Path | None = field(

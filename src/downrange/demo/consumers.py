@@ -161,14 +161,14 @@ def _handle(message: ReceivedMessage, progress: ConsumerProgress, traces: TraceW
     for attempt in (0, 1):
         request_id = uuid.uuid4().hex.upper()
         traces.add(_before(message, plan.group, request_id, attempt))
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
-            handle_order(message, is_second=attempt > 0, slow_every=plan.slow_every)
+            process(message, is_second=attempt > 0, slow_every=plan.slow_every)
         except PostcodeMissing:
             is_done = False
         else:
             is_done = True
-        cost_ms = round((time.perf_counter() - began) * 1000)
+        cost_ms = round((time.perf_counter() - started) * 1000)
         traces.add(_after(message, plan.group, request_id, cost_ms, is_done))
         if is_done:
             progress.handled += 1
@@ -176,7 +176,7 @@ def _handle(message: ReceivedMessage, progress: ConsumerProgress, traces: TraceW
             return
 
 
-def handle_order(message: ReceivedMessage, *, is_second: bool, slow_every: int) -> None:
+def process(message: ReceivedMessage, *, is_second: bool, slow_every: int) -> None:
     """Decode the body, as a stand-in for real work; some messages take a few milliseconds more.
 
     Raises:

@@ -142,7 +142,7 @@ class _PlainStage:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._began = time.monotonic()
+        self._started = time.monotonic()
 
     def bar(self, name: str, total: int | None = None) -> Bar:
         return _HiddenBar()
@@ -151,7 +151,7 @@ class _PlainStage:
         self._console.print(f"  {text}")
 
     def done(self, text: str) -> None:
-        self.log(f"{text} ({time.monotonic() - self._began:.1f} s)")
+        self.log(f"{text} ({time.monotonic() - self._started:.1f} s)")
 
 
 class _HiddenBar:

@@ -157,7 +157,7 @@ def _run_shop(
     """Run the services and the consumers; return their logs, and the stored messages."""
     with ShopDay(servers, seconds=options.seconds, seed=options.seed) as day:
         with show.stage(f"Send for {options.seconds:g} s, in every way") as stage:
-            day.run_services(stage, crashing=day.create_topics())
+            day.run_services(stage, broker_to_kill=day.create_topics())
             sent = sum(send_log.counts().acknowledged for send_log in day.send_logs.values())
             stage.done(f"{sent:,} messages were acknowledged")
         with show.stage(

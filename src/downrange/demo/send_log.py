@@ -1,4 +1,4 @@
-"""Records what each sender learned about its messages.
+"""Records the outcome of each message, as its sender sees it.
 
 One rule: only a receipt makes a message acknowledged. One sender writes to a log, other threads
 read it.

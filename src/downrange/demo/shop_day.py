@@ -94,12 +94,12 @@ class ShopDay:
         owner = create_topics(self._servers.name_server, self.send_logs[AUTO_CREATED], shop)
         return next(broker for broker in self._servers.brokers if broker != owner)
 
-    def run_services(self, stage: Stage, crashing: str) -> None:
+    def run_services(self, stage: Stage, broker_to_kill: str) -> None:
         """Run services and consumers until the last service has sent its last message.
 
         Args:
             stage: Where to show the progress.
-            crashing: The broker to kill.
+            broker_to_kill: The broker to kill.
 
         Raises:
             RocketMQError: A server did not restart, or a service cannot connect.
@@ -125,7 +125,9 @@ class ShopDay:
             )
             for progress in self.consumers
         ]
-        runs.append((self._threads.submit(self._crash_broker, stage, crashing), threading.Event()))
+        runs.append(
+            (self._threads.submit(self._crash_broker, stage, broker_to_kill), threading.Event())
+        )
         self._update_bars(bars, runs)
 
     def read_back(self, stage: Stage) -> dict[str, FoundMessages]:
@@ -150,7 +152,7 @@ class ShopDay:
             )
             self._settled.set()
             _wait_for_end(self._consumer_runs)
-            # By now the last writes are stored, too, such as the copy of a delayed message.
+            # Read the last writes, too, such as the second delivery of a delayed message.
             reader.read_to_end(deadline)
         if not is_complete:
             missing = ", ".join(
@@ -164,14 +166,18 @@ class ShopDay:
             )
         return reader.found
 
-    def _crash_broker(self, stage: Stage, crashing: str) -> None:
+    def _crash_broker(self, stage: Stage, broker_to_kill: str) -> None:
         if self._stopped.wait(self._seconds * OUTAGE_AT):
             return
-        self._servers.kill_broker(crashing)
-        stage.log(f"kill -9 {crashing}: producers retry at the other broker and avoid this one")
+        self._servers.kill_broker(broker_to_kill)
+        stage.log(
+            f"kill -9 {broker_to_kill}: producers retry at the other broker and avoid this one"
+        )
         self._stopped.wait(self._seconds * OUTAGE_SHARE)
-        took = self._servers.restart_broker(crashing)
-        stage.log(f"{crashing} is back: it recovered its store and was ready after {took:.1f} s")
+        took = self._servers.restart_broker(broker_to_kill)
+        stage.log(
+            f"{broker_to_kill} is back: it recovered its store and was ready after {took:.1f} s"
+        )
 
     def _context(self, service: Service) -> ServiceContext:
         return ServiceContext(
@@ -199,7 +205,7 @@ class ShopDay:
                 return
             if time.monotonic() > deadline:
                 raise ServerFailed(
-                    f"a service was still running {_END_TIMEOUT:.0f} s after its end"
+                    f"a service did not end within {_END_TIMEOUT:.0f} s after the planned time"
                 )
 
 

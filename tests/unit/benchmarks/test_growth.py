@@ -143,8 +143,8 @@ def test_crashes_happen_at_levels_that_are_filled(plan: Plan) -> None:
         assert list(levels) == sorted(levels)
         assert set(plan.restarts[side]) <= set(levels)
     crashes = [step.what for step in Log(plan).steps() if "crash" in step.what]
-    wanted = plan.crashes * sum(len(levels) for levels in plan.restarts.values())
-    assert len(crashes) == wanted
+    expected = plan.crashes * sum(len(levels) for levels in plan.restarts.values())
+    assert len(crashes) == expected
 
 
 def test_plan_leaves_out_what_the_disk_cannot_hold() -> None:

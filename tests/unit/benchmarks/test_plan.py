@@ -24,8 +24,8 @@ def test_matrix_has_every_combination() -> None:
 
 
 def test_quick_plan_measures_what_every_target_needs() -> None:
-    wanted = {cell for target in TARGETS for cell in target.cells}
-    assert wanted == set(QUICK.cells) < set(FULL.cells)
+    needed = {cell for target in TARGETS for cell in target.cells}
+    assert needed == set(QUICK.cells) < set(FULL.cells)
 
 
 def test_plan_is_narrowed_by_parts_of_names_and_by_patterns() -> None:
