@@ -1,1 +1,1 @@
-"""What a broker decides: topics, groups, clients, delays, transactions; no socket, no clock."""
+"""The broker without sockets and clock: handlers, tables, delivery times, transactions."""

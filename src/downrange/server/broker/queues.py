@@ -1,7 +1,7 @@
-"""Looking into a topic's queues: where they begin and end, and when.
+"""The queues of a topic: their ends, store times and message counts.
 
-One rule: a queue is opened only if its topic has it. What a request names is a folder on the disk
-otherwise, and one more entry in memory.
+One rule: a queue is opened only if its topic has it. Otherwise each queue id in a request would
+create a folder on the disk and an entry in memory.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from downrange.store.queue_index import QueueIndex
     from downrange.wire.bodies import TopicConfig
 
-#: How near to the log's end a message counts as still in memory (Apache: 40 % of the machine's).
+#: A message closer to the log's end counts as still in memory (Apache: 40 % of the machine's).
 _IN_MEMORY_BYTES: Final = 2 * 1024 * 1024 * 1024
 
 
 def queue_count(topic: TopicConfig) -> int:
-    """Return how many queues a topic has, for readers or writers."""
+    """Return the number of queues of a topic, for readers or writers, whichever is larger."""
     return max(topic.read_queue_nums, topic.write_queue_nums)
 
 
 def find_queue(state: BrokerState, topic: str, queue_id: int) -> QueueIndex | None:
-    """Return a queue, or None where the topic has no such queue."""
+    """Return a queue, or None if the topic does not have it."""
     config = state.topics.get(topic)
     if config is None or not 0 <= queue_id < queue_count(config):
         return None
@@ -35,14 +35,14 @@ def find_queue(state: BrokerState, topic: str, queue_id: int) -> QueueIndex | No
 
 
 def queues_of(state: BrokerState, topic: TopicConfig) -> Iterator[tuple[QueueId, QueueIndex]]:
-    """Go over all queues of a topic."""
+    """Yield all queues of a topic with their names."""
     for queue_id in range(queue_count(topic)):
         name = QueueId(topic.topic_name, state.options.name, queue_id)
         yield name, state.store.queue(topic.topic_name, queue_id)
 
 
 def stored_ms(state: BrokerState, queue: QueueIndex, offset: int) -> int | None:
-    """Return when a message was stored, or None where there is none."""
+    """Return when a message was stored, or None if it does not exist."""
     if not queue.min_offset <= offset < queue.max_offset:
         return None
     (unit,) = queue.units(offset, 1)
@@ -51,10 +51,10 @@ def stored_ms(state: BrokerState, queue: QueueIndex, offset: int) -> int | None:
 
 
 def is_new(state: BrokerState, queue: QueueIndex) -> bool:
-    """Whether a queue has all its messages since the first, and that one is young.
+    """Whether a queue still has its first message, and that one is recent.
 
-    A group that never read such a queue begins at 0, wherever it wants to begin: what was sent
-    while it started is not lost on it (Java: ConsumerManageProcessor).
+    A new group begins to read such a queue at 0, whatever its start option is, so that it gets the
+    messages that were sent while it started (Java: ConsumerManageProcessor).
     """
     if queue.min_offset > 0 or queue.max_offset == 0:
         return False
@@ -63,7 +63,7 @@ def is_new(state: BrokerState, queue: QueueIndex) -> bool:
 
 
 def count_since(state: BrokerState, topic: TopicConfig, since_ms: int) -> int:
-    """Return how many messages a topic got since a time."""
+    """Return the number of messages that a topic got since a time."""
     count = 0
     for name, queue in queues_of(state, topic):
         last_ms = stored_ms(state, queue, queue.max_offset - 1)

@@ -1,4 +1,8 @@
-"""Everything a broker knows; handlers read and change it, and nobody else does."""
+"""The state of a broker: everything that handlers read and change.
+
+The parts (tables, delays, timers, halves, held pulls, write queue) do not import this module: they
+take the store or the offsets they need as arguments. Functions of the whole state stand above it.
+"""
 
 from __future__ import annotations
 
@@ -27,27 +31,28 @@ if TYPE_CHECKING:
     from downrange.server.broker.record_fields import StoreHost
     from downrange.store.message_store import MessageStore
 
-#: Why nothing is stored when an append found no space: whoever looks after the disk takes it back.
+#: The value of `BrokerState.unwritable` after an append found no space. The driver, which watches
+#: the disk, resets it.
 DISK_FULL: Final = "the disk is full"
 
 
 class BrokerState:
-    """A broker.
+    """A broker without I/O of its own except for the store.
 
     Attributes:
         options: As given, then as changed by request 25.
-        host: Where it can be reached.
-        marks: Properties that every message of a producer gets.
-        marks_text: The same as they are stored.
-        stored_form: What its answers that a message is stored have in common.
-        make_unique_id: Returns an id for a message that has none; it is given the time.
+        host: Its address in records and message ids.
+        broker_properties: Properties that the broker adds to every message of a producer.
+        broker_properties_text: The same as a property string.
+        stored_form: The fields that all replies to stored messages have in common.
+        make_unique_id: Takes the time and returns an id for a message that has none.
         store: The log and its indexes.
-        intake: What is stored at the end of this turn.
+        write_queue: Records that are stored at the end of this turn.
         boot_ms: When it started.
         unwritable: Why nothing is stored at the moment (a full disk, a stop), or None.
-        disk_used: Which part of the disk was in use when it was last looked at, 0 to 1.
-        is_checkpoint_wanted: Whether the indexes shall be made durable soon: what was deleted must
-            not come back with the next recovery.
+        disk_used: The used part of the disk at the last look, 0 to 1.
+        is_checkpoint_due: Whether the indexes must be made durable soon, so that the next recovery
+            does not bring back deleted messages.
     """
 
     def __init__(
@@ -65,7 +70,7 @@ class BrokerState:
         self.boot_ms = now_ms
         self.unwritable: str | None = None
         self.disk_used = 0.0
-        self.is_checkpoint_wanted = False
+        self.is_checkpoint_due = False
         self.write_queue = WriteQueue()
         self.topics = TopicTable()
         self.groups = GroupTable()
@@ -85,7 +90,7 @@ class BrokerState:
         return self.topics.version + self.groups.version
 
     def change_options(self, options: BrokerOptions) -> None:
-        """Go on with other options; delay levels, names and addresses stay as they are."""
+        """Replace the options; delay levels, names and addresses keep their first values."""
         self.options = options
         self.held_pulls.pulls_max = options.parked_pulls_max
         self.broker_properties = {
@@ -99,22 +104,23 @@ class BrokerState:
         )
 
     def next_number(self) -> int:
-        """Return a number that grows, for choices that shall go round."""
+        """Return the next number of a counter, for choices in rotation."""
         self._number += 1
         return self._number
 
     def prepare(self, now_ms: int) -> list[Note]:
-        """Create what a broker has from the start; call it when all files are loaded."""
+        """Create missing topics and system groups; call it after all files are loaded."""
         notes = self._find_lost_topics(now_ms)
         create_system_topics(self.topics, self.options, now_ms)
         self.groups.create_system_groups(now_ms)
         return notes
 
     def _find_lost_topics(self, now_ms: int) -> list[Note]:
-        """Create the topics of messages that are in the store but in no topic.
+        """Create topics that have messages in the store but no entry in the table.
 
-        A power failure between a message and the file of topics leaves them so, or somebody who
-        deletes that file. A topic that was deleted is not found again: its queues go first.
+        That happens when power fails after a message was stored and before the file of topics was
+        written, or when that file was removed. A deleted topic does not come back: its queues are
+        deleted first.
         """
         if self.store.recovery.was_clean and len(self.topics):
             return []

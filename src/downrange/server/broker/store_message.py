@@ -1,8 +1,7 @@
-"""Putting a message: what every new record goes through, wherever it comes from.
+"""The last step before the write queue, for messages of producers, retries and committed halves.
 
-A message of a producer, one that a consumer gave back, a committed half message and a delayed one
-that is due all end here. Delayed and timed ones are sent on a detour (`delays`, `timers`); what
-cannot be stored, or could not be read back, is refused before it is written.
+Delayed and timed messages are redirected here (see `scheduled/`). A message that is too large to be
+stored or read back is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
     from downrange.wire.records import Record
 
-#: A message with one of these is not delivered at once.
+#: A message with one of these properties may be redirected.
 REDIRECT_KEYS: Final = frozenset(
     {
         str(PropertyKey.DELAY),
@@ -44,16 +43,16 @@ def store_message(
     *,
     is_flush_awaited: bool = False,
 ) -> Command | None:
-    """Have a message stored at the end of this turn, or return the refusal.
+    """Add a message to the write queue, or return the refusal.
 
     Args:
         state: The broker.
-        record: Complete but for offsets, size and times of storing; `property_bytes` holds
+        record: Complete except for offsets, size and store time; `property_bytes` holds
             `properties`.
-        properties: Its properties; a detour changes them, and the record with them.
+        properties: The message's properties; a redirect changes them and the record.
         now_ms: The time.
-        on_stored: Told how it went; `record` then says where it was stored.
-        is_flush_awaited: Whether what `on_stored` returns waits until the record is durable.
+        on_stored: Called with the result; `record` has its offsets then.
+        is_flush_awaited: Whether the outputs of `on_stored` wait until the record is durable.
     """
     if state.unwritable is None and not REDIRECT_KEYS.isdisjoint(properties):
         refused = _redirect(state, record, properties, now_ms)
@@ -94,9 +93,9 @@ def _too_large(limit: int) -> Command:
 def _redirect(
     state: BrokerState, record: Record, properties: dict[str, str], now_ms: int
 ) -> Command | None:
-    """Let a delayed or timed message wait in the broker's own topics."""
+    """Redirect a delayed or timed message to a topic of the broker."""
     refused = delay_message(state, record, properties)
-    if refused is None:  # a level of 0 is none, and leaves the timer properties
+    if refused is None:  # a level of 0 means no delay and keeps the timer properties
         refused = time_message(state, record, properties, now_ms)
     record.property_bytes = join_properties(properties)
     return refused

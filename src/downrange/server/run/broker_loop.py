@@ -277,7 +277,7 @@ class BrokerLoop:
         state, files = self._state, self._files
         dropped = drop_old_segments(state.store, files, self._retention, wall_clock_ms())
         if dropped:
-            state.is_checkpoint_wanted = True
+            state.is_checkpoint_due = True
             _log.info(
                 "%d old log segment(s) removed, %d bytes each",
                 dropped,

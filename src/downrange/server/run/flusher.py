@@ -157,16 +157,16 @@ class Flusher:
         Raises:
             OSError, StoreError: The checkpoint cannot be written.
         """
-        if self._state.is_checkpoint_wanted or self._is_persisting_deletions:
+        if self._state.is_checkpoint_due or self._is_persisting_deletions:
             async with self._checkpoint_lock:
-                if self._state.is_checkpoint_wanted:
+                if self._state.is_checkpoint_due:
                     await self._checkpoint()
 
     async def _checkpoint_loop(self) -> None:
         due = time.monotonic() + self._state.options.checkpoint_interval
         while True:
             await asyncio.sleep(min(self._state.options.checkpoint_interval, _CHECK_INTERVAL))
-            if self._state.is_checkpoint_wanted or time.monotonic() >= due:
+            if self._state.is_checkpoint_due or time.monotonic() >= due:
                 try:
                     async with self._checkpoint_lock:
                         await self._checkpoint()
@@ -180,8 +180,8 @@ class Flusher:
     async def _checkpoint(self) -> None:
         """Make everything durable that changed since the last checkpoint."""
         contents = self._progress.changes()
-        self._is_persisting_deletions, self._state.is_checkpoint_wanted = (
-            self._state.is_checkpoint_wanted,
+        self._is_persisting_deletions, self._state.is_checkpoint_due = (
+            self._state.is_checkpoint_due,
             False,
         )
         try:
@@ -195,7 +195,7 @@ class Flusher:
                 await finish_in_thread(self._executor, self._progress.write, contents)
         except BaseException:
             self._progress.mark_unsaved(contents)
-            self._state.is_checkpoint_wanted |= self._is_persisting_deletions
+            self._state.is_checkpoint_due |= self._is_persisting_deletions
             raise
         finally:
             self._is_persisting_deletions = False

@@ -271,7 +271,7 @@ def test_an_error_does_not_end_the_checkpoints(
             world.disk.error = error
             world.state.offsets.commit("G", "T", 0, 5)
             end = world.append()
-            world.state.is_checkpoint_wanted = True
+            world.state.is_checkpoint_due = True
             with pytest.raises(type(error)):
                 await world.flusher.persist_deletions()
             await world.until(lambda: "the checkpoint cannot be written" in caplog.text)
@@ -287,14 +287,14 @@ def test_what_was_deleted_is_forgotten_when_that_is_said() -> None:
     async def play() -> None:
         async with a_world() as world:
             world.append()
-            world.state.is_checkpoint_wanted = True
+            world.state.is_checkpoint_due = True
             await world.flusher.persist_deletions()
             assert world.disk.names("consumequeue") == ["T"]
             world.store.drop_topic("T")
-            world.state.is_checkpoint_wanted = True
+            world.state.is_checkpoint_due = True
             await world.flusher.persist_deletions()
             assert world.disk.names("consumequeue") == []
-            assert not world.state.is_checkpoint_wanted
+            assert not world.state.is_checkpoint_due
             await world.flusher.persist_deletions()
 
     run(play)

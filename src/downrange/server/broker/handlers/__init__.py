@@ -1,1 +1,1 @@
-"""A broker's answers, one module per family of requests."""
+"""Handlers: one module per family of requests."""

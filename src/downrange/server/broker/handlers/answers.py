@@ -1,4 +1,4 @@
-"""What handlers have in common: their type, immediate answers, groups and topics made on demand."""
+"""Shared by handlers: their type, immediate answers, groups and topics created on demand."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""The broker itself: settings, figures, and what its operator can make it do.
+"""The broker itself: settings, figures, maintenance requests of an operator.
 
-    25    change settings: body, `name=value` lines with Java's names; `SETTINGS` says which can be
-          changed while the broker runs. Others are passed over, as Apache does it, with a note;
-          a value that cannot be read is refused, and then nothing is changed. What is changed
-          holds until the broker stops: its configuration is the operator's to write
-    26    show them
-    28    runtime figures, under the names that Java's tools look for
-    306 316 329  clean up: nothing is left to do, the broker does it by itself
-    315   how many messages a topic got in the last minute, hour and day: statsName, statsKey
+    25    change settings: body, `name=value` lines with Java's names; `SETTINGS` lists those that
+          can be changed while the broker runs. Others are ignored with a note, as by Apache; a
+          value that cannot be read is refused, and then nothing is changed. Changes last until
+          the broker stops: it does not write its configuration
+    26    show settings
+    28    runtime figures, under the names that Java's tools expect
+    306 316 329  clean up: nothing to do, since the broker cleans up by itself
+    315   messages of a topic in the last minute, hour and day: statsName, statsKey
 
-Skipped on purpose: counters other than TOPIC_PUT_NUMS (1, as for a topic that never got a
-message), latencies, and thread pools, of which there are none (0).
+Skipped on purpose: counters other than TOPIC_PUT_NUMS (answered with 1, as for a topic without
+messages), latencies, and thread pools, which do not exist here (0).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _read_number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError("is no whole number") from None
+        raise ValueError("is not a whole number") from None
 
 
 def _read_ms(text: str) -> float:
@@ -108,7 +108,7 @@ def _duration(option: str) -> Setting:
     return Setting(option, _read_ms, _write_ms)
 
 
-#: Java's name -> what it changes here.
+#: Java's name -> the option that it changes.
 SETTINGS: Final = {
     "flushDiskType": Setting("flush", _read_flush, _write_flush),
     "autoCreateTopicEnable": _switch("is_topic_created"),
@@ -133,9 +133,9 @@ SETTINGS: Final = {
 def _change_settings(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
 ) -> Sequence[Output]:
-    wanted = _read_properties(request.body.decode(errors="replace"))
+    requested = _read_properties(request.body.decode(errors="replace"))
     changes: dict[str, Any] = {}
-    for name, text in wanted.items():
+    for name, text in requested.items():
         setting = SETTINGS.get(name)
         if setting is None:
             continue
@@ -151,16 +151,16 @@ def _change_settings(
     outputs: list[Output] = [Note(f"settings changed by {peer.address}: {sorted(changes)}")]
     if create_system_topics(state.topics, options, now_ms):  # the default topic, if allowed now
         outputs.append(TablesChanged(state.tables_version))
-    ignored = sorted(wanted.keys() - SETTINGS.keys())
+    ignored = sorted(requested.keys() - SETTINGS.keys())
     if ignored:
         names = [name[:80] for name in ignored[:20]]
-        text = f"settings that cannot be changed, named by {peer.address}: {names}"
+        text = f"settings that cannot be changed, sent by {peer.address}: {names}"
         outputs.append(Note(text, is_warning=True))
     return [*outputs, *succeed()]
 
 
 def _read_properties(text: str) -> dict[str, str]:
-    """Read `name=value` lines as Java's properties are written by Apache's tools."""
+    """Parse `name=value` lines, Java properties as Apache's tools write them."""
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
     return {name.strip(): value.strip() for name, _, value in pairs}
@@ -210,7 +210,7 @@ def _show_runtime(
     return succeed(body=KeyValueBody(table=table).encode())
 
 
-#: What tools ask about Java's threads, buffers and locks.
+#: Figures about Java's threads, buffers and locks, which tools expect.
 _ALWAYS_ZERO: Final = (
     "EndTransactionQueueSize",
     "ackThreadPoolQueueHeadWaitTimeMills",
@@ -278,7 +278,7 @@ def _traffic_figures(state: BrokerState) -> dict[str, str]:
 
 
 def _delay_figures(state: BrokerState) -> dict[str, str]:
-    """Say for each delay level that was used how far delivery has come, and where it ends."""
+    """Return, for each delay level that was used, the next and the end offset of its queue."""
     found: dict[str, str] = {}
     for level in state.delays.levels:
         end = state.store.queue(SCHEDULE_TOPIC, level.queue_id).max_offset

@@ -1,21 +1,21 @@
-"""Clients: heartbeats, membership, queue locks, who is connected.
+"""Clients: heartbeats, membership, queue locks, connections.
 
 Served, with the fields that are read (behaviour of 5.5.0 where releases differ):
 
-    34   heartbeat, whole or short: creates the consumer groups that it names, and their retry
-         topics; the reply says how the next heartbeat may look
+    34   heartbeat, full or short: creates its consumer groups and their retry topics; the reply
+         says which form the next heartbeat may have
     35   leave: producerGroup, consumerGroup
     38   the client ids of a consumer group: consumerGroup
     41 42  lock and unlock queues: body
     46   check a subscription: body
     203 204 328  connections of a consumer group, a producer group, of all producers
 
-A consumer group whose members or topics change is told by 40: all its members are, unless the
-group's settings say no or the group broadcasts. A client that is silent for `client_timeout` is
-hung up on, which ends its memberships.
+When the members or topics of a consumer group change, all its members are notified by request 40,
+unless the group's settings forbid it or the group broadcasts. A client without heartbeats for
+`client_timeout` is disconnected, which ends its memberships.
 
-Skipped on purpose: the producers' feature of 5.x proxies to register for others, the unit flag of
-retry topics, and locks of queues on other brokers (`onlyThisBroker`).
+Skipped on purpose: registration of producers by 5.x proxies, the unit flag of retry topics, and
+locks of queues on other brokers (`onlyThisBroker`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _TAG: Final = "TAG"
 
 
 def on_disconnect(state: BrokerState, peer: Peer, now_ms: int) -> list[Output]:
-    """Forget a client whose connection ended, and tell those who shared a group with it."""
+    """Remove the client of a connection that ended, and notify the other members of its groups."""
     return [
         push
         for group in state.clients.drop_connection(peer.number)
@@ -73,7 +73,7 @@ def on_disconnect(state: BrokerState, peer: Peer, now_ms: int) -> list[Output]:
 
 
 def expire(state: BrokerState, now_ms: int) -> list[Output]:
-    """Count this second, and every ten of them hang up on clients that were silent for too long."""
+    """Sample the statistics; every ten seconds also disconnect clients without heartbeats."""
     state.statistics.sample(now_ms)
     if now_ms - state.clients.scanned_ms < _SCAN_MS:
         return []
@@ -81,9 +81,9 @@ def expire(state: BrokerState, now_ms: int) -> list[Output]:
     state.locks.expire(now_ms)
     outputs: list[Output] = []
     for client in state.clients.expire(now_ms, int(state.options.client_timeout * 1000)):
-        text = f"client {client.client_id} {client.address} is gone: it sent no heartbeat"
+        text = f"client {client.client_id} {client.address} is disconnected: it sent no heartbeat"
         outputs += [Note(text, is_warning=True), Disconnect(client.connection)]
-        # The connection's end is heard later, or never if it is half dead: the others go on now.
+        # The connection may take long to close. The other members are notified now.
         outputs += on_disconnect(state, Peer(client.connection, client.address), now_ms)
     return outputs
 
@@ -136,11 +136,11 @@ def _leave(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
 
 
 def _notify_members(state: BrokerState, name: str, now_ms: int) -> list[Output]:
-    """Tell all members of a group that it changed, so that they share its queues anew."""
+    """Notify all members of a group that it changed, so that they share its queues again."""
     group = state.clients.consumer_group(name)
     config = state.groups.get(name)
-    is_told = config is None or config.notify_consumer_ids_changed_enable
-    if group is None or group.is_broadcasting or not is_told:
+    is_notified = config is None or config.notify_consumer_ids_changed_enable
+    if group is None or group.is_broadcasting or not is_notified:
         return []
     command = request_command(MembersChangedRequest(consumer_group=name))
     command.flags = _ONEWAY
@@ -188,7 +188,7 @@ def _unlock(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     return succeed()
 
 
-# ---- who is connected --------------------------------------------------------------------------
+# ---- connections -------------------------------------------------------------------------------
 
 
 def _list_consumers(

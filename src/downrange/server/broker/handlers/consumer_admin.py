@@ -1,15 +1,15 @@
-"""Requests that a broker passes on to the members of a consumer group.
+"""Requests of tools that a broker forwards to the members of a consumer group.
 
-    222   set a group back or ahead: topic, group, timestamp, isForce, queueId, offset. The group's
-          offsets are set here, and its members are told by 220 to drop what they have read ahead
-          and go on from there; that takes a Java consumer about ten seconds
-    223   where the members stand: topic, group, clientAddr; each is asked by 221
-    307   what a member is doing: consumerGroup, clientId; passed on
-    309   let a member handle a message now: consumerGroup, clientId, msgId; passed on with the
-          message as body
+    222   reset a group's offsets: topic, group, timestamp, isForce, queueId, offset. The offsets
+          are set here; request 220 makes the members drop messages that they prefetched and
+          continue from the new offsets, which takes a Java consumer about ten seconds
+    223   the offsets of the members: topic, group, clientAddr; each is called with 221
+    307   the running state of a member: consumerGroup, clientId; forwarded
+    309   consume one message now: consumerGroup, clientId, msgId; forwarded with the message as
+          body
 
-Skipped on purpose: the 5.x way to reset in the answer to the next pull (members do understand
-220), and the list form of 220 for C++ tools.
+Skipped on purpose: the reset of 5.x in the reply to the next pull (members understand 220), and
+the list form of 220 for C++ tools.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
         return refuse(ResponseCode.INVALID_PARAMETER, remark)
     body = ResetOffsetBody()
     for queue_id in queue_ids:
-        offset = _wanted_offset(state, header, queue_id)
+        offset = _target_offset(state, header, queue_id)
         if offset is None:
             queue = state.store.queue(header.topic, queue_id)
             remark = (
@@ -80,8 +80,8 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
     return [Note(text), *_notify_reset(state, header, body), *succeed(body=body.encode())]
 
 
-def _wanted_offset(state: BrokerState, header: ResetOffsetRequest, queue_id: int) -> int | None:
-    """Return where a queue shall be read from, or None where it has no such offset."""
+def _target_offset(state: BrokerState, header: ResetOffsetRequest, queue_id: int) -> int | None:
+    """Return the offset from which a queue will be read, or None if it does not have it."""
     queue = state.store.queue(header.topic, queue_id)
     if header.offset is not None and header.offset != _TO_THE_END:
         return header.offset if queue.min_offset <= header.offset <= queue.max_offset else None
@@ -92,7 +92,7 @@ def _wanted_offset(state: BrokerState, header: ResetOffsetRequest, queue_id: int
     current = state.offsets.get(header.group, header.topic, queue_id)
     if header.is_force or current is None:
         return offset
-    return min(offset, current)  # without force a group is set back only
+    return min(offset, current)  # without force, offsets only go back
 
 
 def _notify_reset(
@@ -101,19 +101,19 @@ def _notify_reset(
     members = state.clients.consumer_group(header.group)
     if members is None:
         return []
-    told = ResetOffsetRequest(
+    reset = ResetOffsetRequest(
         topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False
     )
     code = int(RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
-    command = request_command(told, body.encode(), code=code)
+    command = request_command(reset, body.encode(), code=code)
     command.flags = _ONEWAY
     return [Push(connection, command) for connection in members.members]
 
 
-# ---- asking all members ------------------------------------------------------------------------
+# ---- all members -------------------------------------------------------------------------------
 
 
-def _ask_all(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
+def _show_status(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = ConsumerStatusRequest.from_fields(request.fields)
     group = state.clients.consumer_group(header.group)
     members = [] if group is None else list(group.members.values())
@@ -122,11 +122,11 @@ def _ask_all(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> S
     if not members:
         remark = f"No Any Consumer online in the consumer group: [{header.group}]"
         return refuse(ResponseCode.CONSUMER_NOT_ONLINE, remark)
-    return _Survey(request, peer, members).ask(header)
+    return _StatusQuery(request, peer, members).calls(header)
 
 
-class _Survey:
-    """A question to several members, answered when the last of them is heard or gave up."""
+class _StatusQuery:
+    """A call to several members; the tool is answered after the last reply or timeout."""
 
     def __init__(self, request: Command, peer: Peer, members: list[Client]) -> None:
         self._request = request
@@ -135,15 +135,15 @@ class _Survey:
         self._open = len(members)
         self._body = ConsumerStatusBody()
 
-    def ask(self, header: ConsumerStatusRequest) -> list[Output]:
-        """Return one question per member."""
+    def calls(self, header: ConsumerStatusRequest) -> list[Output]:
+        """Return one call per member."""
         code = int(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)
-        asked = ConsumerStatusRequest(topic=header.topic, group=header.group)
+        question = ConsumerStatusRequest(topic=header.topic, group=header.group)
         return [
-            self._ask_one(client, request_command(asked, code=code)) for client in self._members
+            self._call(client, request_command(question, code=code)) for client in self._members
         ]
 
-    def _ask_one(self, client: Client, command: Command) -> Call:
+    def _call(self, client: Client, command: Command) -> Call:
         def on_reply(reply: Command | None, now_ms: int) -> Sequence[Output]:
             return self._on_reply(client.client_id, reply)
 
@@ -155,7 +155,7 @@ class _Survey:
             try:
                 status = decode_body(ConsumerStatusBody, reply.body)
             except WireError:
-                status = ConsumerStatusBody()  # one bad answer must not hide the others
+                status = ConsumerStatusBody()  # one malformed reply must not hide the others
             self._body.consumer_table[client_id] = status.message_queue_table
         if self._open:
             return ()
@@ -163,18 +163,18 @@ class _Survey:
         return [LateReply(self._peer.number, self._request, answer)]
 
 
-# ---- passing on --------------------------------------------------------------------------------
+# ---- forwarding --------------------------------------------------------------------------------
 
 
 def _show_running(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
 ) -> Sequence[Output]:
     header = RunningStateRequest.from_fields(request.fields)
-    asked = Command(request.code, header.to_fields())
-    return _pass_on(state, request, peer, asked, header.consumer_group, header.client_id)
+    forwarded = Command(request.code, header.to_fields())
+    return _forward(state, request, peer, forwarded, header.consumer_group, header.client_id)
 
 
-def _let_consume(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
+def _consume_now(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = ConsumeDirectlyRequest.from_fields(request.fields)
     body = b""
     if header.msg_id is not None:
@@ -185,19 +185,19 @@ def _let_consume(state: BrokerState, request: Command, peer: Peer, now_ms: int) 
             return refuse(ResponseCode.SYSTEM_ERROR, remark)
         body = state.store.log.read(offset, record.size)
     header.broker_name = state.options.name
-    asked = Command(request.code, header.to_fields(), body)
-    return _pass_on(state, request, peer, asked, header.consumer_group, header.client_id or "")
+    forwarded = Command(request.code, header.to_fields(), body)
+    return _forward(state, request, peer, forwarded, header.consumer_group, header.client_id or "")
 
 
-def _pass_on(
+def _forward(
     state: BrokerState,
     request: Command,
     peer: Peer,
-    asked: Command,
+    forwarded: Command,
     group: str,
     client_id: str,
 ) -> Sequence[Output]:
-    """Ask a member, and send its answer back. What the tool signed its request with stays here."""
+    """Call a member and pass its reply back; the tool's signature is not forwarded."""
     connection = state.clients.find_consumer_connection(group, client_id)
     if connection is None:
         remark = f"The Consumer <{group}> <{client_id}> not online"
@@ -211,12 +211,12 @@ def _pass_on(
             answer = Command(reply.code, reply.fields, reply.body, reply.remark)
         return [LateReply(peer.number, request, answer)]
 
-    return [Call(connection, asked, _ANSWER_SECONDS, on_reply)]
+    return [Call(connection, forwarded, _ANSWER_SECONDS, on_reply)]
 
 
 HANDLERS: Final[dict[int, Handler]] = {
     int(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET): _reset,
-    int(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS): _ask_all,
+    int(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS): _show_status,
     int(RequestCode.GET_CONSUMER_RUNNING_INFO): _show_running,
-    int(RequestCode.CONSUME_MESSAGE_DIRECTLY): _let_consume,
+    int(RequestCode.CONSUME_MESSAGE_DIRECTLY): _consume_now,
 }

@@ -1,12 +1,12 @@
-"""Transactions: a producer's decision on a half message, and a tool that has it asked again.
+"""Transactions: a producer's decision on a half message, and a request of tools for new checks.
 
-    37   end: producerGroup, tranStateTableOffset, commitLogOffset, commitOrRollback,
+    37   end: producerGroup, topic, tranStateTableOffset, commitLogOffset, commitOrRollback,
          fromTransactionCheck
-    323  resume checking: msgId, the offset id of a half, or of one that was given up
+    323  resume checks: msgId, the offset id of a half or of one that was moved out of its queue
 
-Kept: the checks of 5.x in its order and words, and that a decision of "unknown" changes nothing.
-Changed: that decision is answered where Apache leaves the caller waiting; ending twice is refused
-(see `half_messages`). Not read: msgId, transactionId, topic and the remark of request 37.
+Kept: the checks of 5.x in its order and words; a decision of "unknown" changes nothing.
+Changed: that decision is answered, where Apache leaves the caller without a reply; ending twice is
+refused (see `half_messages`). Not read: msgId, transactionId and the remark of request 37.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Consumer groups: create, change, describe, delete, and how far they have come.
+"""Consumer groups: create, change, describe, delete; their progress.
 
 Served, with the fields that are read (behaviour of 5.5.0 where releases differ):
 
     200 225  create or change a group, or several: body
-    201      all groups: groupSeq, maxGroupNum and dataVersion ask for a page
+    201      all groups: groupSeq, maxGroupNum and dataVersion select a page
     207      delete: groupName, cleanOffset (4.9: removeOffset)
-    208      how far a group has come: consumerGroup, topic, topicList
-    303      the times of what a group has yet to read: topic, group
-    317      how far all groups have come: isOrder
-    343 345  the topics of a group, what it reads of one: group, topic
-    352      one group, created where it is missing: group
+    208      the progress of a group: consumerGroup, topic, topicList
+    303      the store times of messages that a group has yet to read: topic, group
+    317      the progress of all groups: isOrder
+    343 345  the topics of a group, its subscription to one: group, topic
+    352      one group, created if it is missing: group
 
-Skipped on purpose: which attributes a group may have (all are kept), read permissions per group
-and topic (353), rates of consumption (0).
+Skipped on purpose: checks of a group's attributes (all are kept), read permissions per group and
+topic (353), rates of consumption (0).
 """
 
 from __future__ import annotations
@@ -81,32 +81,32 @@ def _create_several(
     return _put_all(state, decode_body(GroupListBody, request.body).group_config_list, now_ms)
 
 
-def _put_all(state: BrokerState, wanted: list[GroupConfig], now_ms: int) -> list[Output]:
+def _put_all(state: BrokerState, configs: list[GroupConfig], now_ms: int) -> list[Output]:
     """Create or change groups, all or none."""
-    for config in wanted:
+    for config in configs:
         problem = group_problem(config.group_name)
         if problem is None and not 0 <= config.retry_queue_nums <= QUEUES_MAX:
             problem = f"retryQueueNums {config.retry_queue_nums} is not 0 to {QUEUES_MAX}"
         if problem is not None:
             return refuse(ResponseCode.INVALID_PARAMETER, problem)
-    new = {config.group_name for config in wanted if state.groups.get(config.group_name) is None}
+    new = {config.group_name for config in configs if state.groups.get(config.group_name) is None}
     if len(state.groups) + len(new) > state.options.groups_max:
         remark = f"there are {len(state.groups)} groups, which is the limit"
         return refuse(ResponseCode.SYSTEM_ERROR, remark)
-    for config in wanted:
+    for config in configs:
         _put(state, config, now_ms)
     return succeed_when_saved(state)
 
 
-def _put(state: BrokerState, wanted: GroupConfig, now_ms: int) -> None:
-    current = state.groups.get(wanted.group_name)
+def _put(state: BrokerState, config: GroupConfig, now_ms: int) -> None:
+    current = state.groups.get(config.group_name)
     attributes = {} if current is None else dict(current.attributes or {})
-    for signed, value in (wanted.attributes or {}).items():
+    for signed, value in (config.attributes or {}).items():
         if signed.startswith("-"):
             attributes.pop(signed[1:], None)
         else:
             attributes[signed.removeprefix("+")] = value
-    state.groups.put(msgspec.structs.replace(wanted, attributes=attributes), now_ms)
+    state.groups.put(msgspec.structs.replace(config, attributes=attributes), now_ms)
 
 
 def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
@@ -162,7 +162,7 @@ def _show_subscription(
     return succeed(body=body.encode())
 
 
-# ---- how far groups have come ------------------------------------------------------------------
+# ---- progress ---------------------------------------------------------------------------------
 
 
 def _measure(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
@@ -183,7 +183,7 @@ def _measure(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> S
 
 
 def _is_read(state: BrokerState, group: str, topic: str) -> bool:
-    """Whether the connected members of a group read a topic; without any, all topics count."""
+    """Whether the connected members of a group subscribe to a topic; True without members."""
     members = state.clients.consumer_group(group)
     return members is None or not members.subscriptions() or members.subscription(topic) is not None
 

@@ -1,17 +1,17 @@
-"""Offsets: how far a group has come, and where a queue begins and ends.
+"""Offsets of groups, and the ends of queues.
 
 Served, with the fields that are read (behaviour of 5.5.0 where releases differ):
 
     14   a group's offset: consumerGroup, topic, queueId, setZeroIfNotFound
-    15   commit it: consumerGroup, topic, queueId, commitOffset; going back is allowed
+    15   commit it: consumerGroup, topic, queueId, commitOffset; it may go back
     29   search by time: topic, queueId, timestamp, boundaryType
-    30 31 32  a queue's end, begin, and time of its first message: topic, queueId
-    43 45  all offsets of groups, of delay levels: what a slave asks for
-    314  give a group the offsets of another: srcGroup, destGroup, topic, offline
+    30 31 32  a queue's end, its begin, the time of its first message: topic, queueId
+    43 45  all offsets of groups, of delay levels: requests of slaves
+    314  copy a group's offsets to another: srcGroup, destGroup, topic, offline
 
-An unknown topic or queue is empty, not an error, but for 15: there the group and the topic must
-exist (26, 17), and the queue must be one of the topic's (29; Apache keeps any number). For a 4.9
-client a missing group is created where that is allowed.
+An unknown topic or queue counts as empty, except for 15: there the group and the topic must exist
+(26, 17), and the topic must have the queue (29; Apache accepts any number). For a 4.9 client a
+missing group is created if that is allowed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _search(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     is_upper = (header.boundary_type or "").lower() == _UPPER
     store_ms = header.timestamp + 1 if is_upper else header.timestamp
     offset = state.store.offset_at(header.topic, header.queue_id, store_ms)
-    if is_upper:  # the last message at the time or before
+    if is_upper:  # the last message at this time or before
         offset = max(offset - 1, queue.min_offset)
     return succeed(OffsetReply(offset=offset))
 

@@ -1,4 +1,4 @@
-"""Tables in pages, as 5.5 tools ask for them."""
+"""Pages of tables, as 5.5 tools request them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def page(
     """Return a part of a table.
 
     Args:
-        table: All of it.
+        table: The whole table.
         current: Its data version.
-        begin: Where the page begins; None asks for everything.
-        count: How long it may be; None for no limit.
-        version: The data version of the page before, as JSON. If it is another one by now, the
-            table changed meanwhile, and the pages begin anew.
+        begin: Index of the page's first entry; None for the whole table.
+        count: The maximum number of entries; None for no limit.
+        version: The data version of the previous page, as JSON. If it is not the current one, the
+            table has changed, and the first page is returned.
     """
     if begin is None:
         return dict(table)

@@ -1,15 +1,15 @@
-"""Pulls: reading a queue from an offset on, at once or as soon as something arrives.
+"""Pulls: read a queue from an offset on, at once or as soon as a message arrives.
 
     11 361   group, topic, queue and offset, count, bytes, `sysFlag` (commit, suspend,
              subscription), commit offset, suspend time, subscription text and version
 
-Checked in Apache's order (Java: PullMessageProcessor): group, topic, queue, subscription. What the
-store says becomes a code and the next offset as in the table of `_Found`. Tags are compared by
-hash, so a consumer compares their text again. A pull that finds nothing and may wait is parked;
-it is answered when a message that its filter takes arrives, or when its time is over.
+Checked in Apache's order (Java: PullMessageProcessor): group, topic, queue, subscription. The state
+of the queue decides the code and the next offset: see the table of `_Found`. Tags are compared by
+hash, so a consumer compares their text again. A pull that finds no message and may wait is held. It
+is answered when a message arrives that its filter matches, or when its time is over.
 
-An answer keeps to Apache's limits, which count 32 messages and never look at `maxMsgBytes`. A pull
-that asks for more of both gets more of both: that is how our own readers of whole topics ask.
+An answer keeps to Apache's limits: 32 messages, whatever `maxMsgBytes` says. A pull that asks for
+more messages and more bytes than these limits gets both; our own readers of whole topics do so.
 
 Skipped on purpose: SQL92 and class filters (23), slaves (a master suggests itself).
 """
@@ -45,10 +45,10 @@ _SUBSCRIPTION: Final = 0x4
 _FORBIDDEN_GROUP: Final = "2"
 _FORBIDDEN_TOPIC: Final = "3"
 _FORBIDDEN_BROADCAST: Final = "4"
-#: How many units one pull looks through for messages that its filter takes.
-_LOOK_THROUGH_MAX: Final = 16_000
-_LOOK_THROUGH_STEP: Final = 256
-#: How often parked pulls are looked at again, whether their queue grew by others' messages.
+#: How many units one pull examines for messages that its filter matches.
+_EXAMINED_MAX: Final = 16_000
+_EXAMINED_STEP: Final = 256
+#: How often held pulls are compared with their queues, which grow by messages of other tags.
 _RECHECK_MS: Final = 5_000
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
@@ -58,7 +58,7 @@ _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
 class _Found(NamedTuple):
-    """What a look into a queue found.
+    """The result of reading a queue.
 
     FOUND 0; NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING 20; OFFSET_OVERFLOW_ONE 19;
     OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL 21; an empty queue 19 at offset 0, else 21.
@@ -110,7 +110,7 @@ def _hold(
     hashes: frozenset[int] | None,
     now_ms: int,
 ) -> bool:
-    """Let a pull wait; keep nothing of it that its answer does not need."""
+    """Hold a pull, without the parts of the request that its answer does not need."""
     until_ms = now_ms + header.suspend_timeout_millis
     if not state.held_pulls.hold(HeldPull(request, header, peer, hashes, until_ms)):
         return False
@@ -156,7 +156,7 @@ def _forbidden(remark: str, kind: str) -> Command:
 def _filter_of(
     state: BrokerState, header: PullRequest, group: GroupConfig
 ) -> frozenset[int] | Command | None:
-    """Return the tag hashes that a pull takes, None for all, or the refusal."""
+    """Return the tag hashes that a pull matches, None for all, or the refusal."""
     if header.sys_flag & _SUBSCRIPTION:
         return _hashes_of(header.subscription, header.expression_type)
     members = state.clients.consumer_group(header.consumer_group)
@@ -194,7 +194,7 @@ def _hashes_of(expression: str | None, kind: str | None) -> frozenset[int] | Com
 
 
 def _read(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None) -> _Found:
-    """Read a queue from the asked offset on."""
+    """Read a queue from the requested offset on."""
     queue = state.store.queue(header.topic, header.queue_id)
     offset, low, high = header.queue_offset, queue.min_offset, queue.max_offset
     if high == 0:
@@ -223,7 +223,7 @@ def _read(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None
 
 
 def _limits(options: BrokerOptions, header: PullRequest) -> tuple[int, int]:
-    """Return how many messages and bytes an answer may have."""
+    """Return the maximum number of messages and of bytes in an answer."""
     count_max = min(header.max_msg_nums, options.bulk_pull_messages_max)
     bytes_max = min(header.max_msg_bytes or 0, options.bulk_pull_bytes_max)
     if count_max > options.pull_messages_max and bytes_max > options.pull_bytes_max:
@@ -238,17 +238,17 @@ def _matching(
     count_max: int,
     bytes_max: int,
 ) -> tuple[list[tuple[int, Numbers]], int]:
-    """Return offsets and units whose tags a filter takes, and the offset behind the last one seen.
+    """Return offsets and units whose tags a filter matches, and the offset after the last examined.
 
-    There are as many as the limits allow, maybe some more than fit the bytes.
+    The count is within its limit; the bytes may exceed theirs.
     """
     queue = state.store.queue(header.topic, header.queue_id)
     taken: list[tuple[int, Numbers]] = []
     offset = header.queue_offset
-    end = min(offset + _LOOK_THROUGH_MAX, queue.max_offset)
-    step, total = count_max, 0  # one step is enough where the filter takes everything
+    end = min(offset + _EXAMINED_MAX, queue.max_offset)
+    step, total = count_max, 0  # one step is enough if the filter matches everything
     while offset < end and len(taken) < count_max and total <= bytes_max:
-        step = min(step, _LOOK_THROUGH_STEP, end - offset)
+        step = min(step, _EXAMINED_STEP, end - offset)
         units = enumerate(queue.numbers(offset, step), offset)
         found = [(number, unit) for number, unit in units if unit[2] in hashes]
         taken += found
@@ -278,11 +278,11 @@ def _answer(
     return Command(found.code, fields, found.body, found.status)
 
 
-# ---- those who wait ----------------------------------------------------------------------------
+# ---- held pulls --------------------------------------------------------------------------------
 
 
 def wake(state: BrokerState, record: Record, now_ms: int) -> list[Output]:
-    """Answer the pulls that wait for a queue, now that a record, and maybe more, is in it."""
+    """Answer the held pulls of a queue that got a record, and maybe more after it."""
     queue = (record.topic, record.queue_id)
     if queue not in state.held_pulls:
         return []
@@ -292,7 +292,7 @@ def wake(state: BrokerState, record: Record, now_ms: int) -> list[Output]:
 
 
 def answer_held(state: BrokerState, now_ms: int) -> list[Output]:
-    """Answer pulls whose time is over; every few seconds also those whose queue moved on."""
+    """Answer held pulls whose time is over; every few seconds also those whose queue grew."""
     outputs = _answer_all(state, state.held_pulls.expired(now_ms), now_ms)
     if now_ms - state.held_pulls.checked_ms >= _RECHECK_MS:
         state.held_pulls.checked_ms = now_ms
@@ -302,14 +302,14 @@ def answer_held(state: BrokerState, now_ms: int) -> list[Output]:
 
 
 def _is_moved(state: BrokerState, header: PullRequest) -> bool:
-    """Whether a queue does not end any more where a pull waits, or is gone altogether."""
+    """Whether a queue no longer ends at the offset of a pull, or was deleted."""
     if state.topics.get(header.topic) is None:
         return True
     return state.store.queue(header.topic, header.queue_id).max_offset != header.queue_offset
 
 
 def answer_all_held(state: BrokerState, now_ms: int) -> list[Output]:
-    """Answer all pulls that wait with what there is: the broker stops."""
+    """Answer all held pulls, with messages or without: the broker stops."""
     return _answer_all(state, state.held_pulls.all(), now_ms)
 
 
@@ -318,14 +318,14 @@ def _answer_all(state: BrokerState, pulls: list[HeldPull], now_ms: int) -> list[
     for pull in pulls:
         try:
             command = _read_for_held(state, pull, now_ms)
-        except RocketMQError as error:  # its answer only; the others have theirs
+        except RocketMQError as error:  # concerns only this pull
             command = refusal(ResponseCode.SYSTEM_ERROR, str(error))
         outputs.append(LateReply(pull.peer.number, pull.request, command))
     return outputs
 
 
 def _read_for_held(state: BrokerState, pull: HeldPull, now_ms: int) -> Command:
-    """Answer a pull that waited: all checks anew, but neither its offset nor its filter."""
+    """Return the answer to a held pull: checks are repeated, its offset and filter are kept."""
     header = pull.header
     group = state.groups.get_or_create(header.consumer_group, state.options, now_ms)
     topic = state.topics.get(header.topic)

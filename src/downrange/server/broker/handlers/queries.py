@@ -6,10 +6,10 @@ Served, with the fields that are read (behaviour of 5.5.0 where releases differ)
     33    by id: offset
     321   units of a queue: topic, queueId, index, count, consumerGroup
 
-A query by key answers with the newest matches in the order of the log, and only with those that
-have the key: the index knows hashes, and Apache leaves it to the client to tell them apart. Tags
-(index type T) are found only in an index that Apache 5.5 wrote. An id that does not point at the
-first byte of a record is refused.
+A query by key returns the newest matches in the order of the log, and only messages that have the
+key: the index contains hashes, and Apache leaves the comparison of keys to the client. Tags (index
+type T) are found only in an index that Apache 5.5 wrote. An id that does not point at the first
+byte of a record is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from downrange.wire.bodies import Subscription
     from downrange.wire.records import Record
 
-#: A unique key has few messages: one, and its copies in retry topics.
+#: Messages with the same unique key: one, and its copies in retry topics.
 _UNIQUE_FOUND_MAX: Final = 32
 _BY_TAG: Final = "T"
 _TAG_PREFIX: Final = "T#"
@@ -89,7 +89,7 @@ def _view(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequ
     header = ViewRequest.from_fields(request.fields)
     offset = header.offset
     record = state.store.find_record(offset)
-    # Access is granted by the topic that the request names, so it must be the message's own.
+    # Access is granted by the topic in the request, so it must be the message's own.
     if record is None or (header.topic and record.topic != header.topic):
         remark = f"can not find message by the offset, {offset}"
         return refuse(ResponseCode.SYSTEM_ERROR, remark)

@@ -1,14 +1,14 @@
-"""Taking timed messages back.
+"""The recall of timed messages.
 
 370 RECALL_MESSAGE
     Reads: topic, recallHandle, producerGroup.
-    Kept: the order of the checks and their codes; the mark that is stored in the timer's queue, as
-        Apache writes it. The reply waits until the mark is stored.
+    Kept: the order of the checks and their codes; the marker that is stored in the timer's queue,
+        as Apache writes it. The reply waits until the marker is stored.
     Skipped: the remark "not set any response code", which Apache sends along with success; a handle
-        without a time in it is invalid, where Apache says that its time is.
+        without a time is refused as invalid, where Apache refuses its time.
 
-Nobody looks whether the message exists: a mark for one that is not there has no effect. A handle is
-good until the full second before the message's time.
+The broker does not check that the message exists: a marker without a message has no effect. A
+handle is valid until the full second before the message's time.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
 
-_MARK_TAG: Final = "_RECALL_TAG_"
-_MARK_BODY: Final = b"0"
+_MARKER_TAG: Final = "_RECALL_TAG_"
+_MARKER_BODY: Final = b"0"
 
 
 def _recall(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
@@ -44,10 +44,10 @@ def _recall(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     if isinstance(checked, Command):
         return [Reply(_with_region(state, checked))]
     handle, born = checked, born_host(peer.address)
-    properties = _mark_properties(handle, header, now_ms)
+    properties = _marker_properties(handle, header, now_ms)
     record = Record(
         topic_bytes=handle.topic.encode(),
-        body=_MARK_BODY,
+        body=_MARKER_BODY,
         property_bytes=join_properties(properties),
         sys_flag=state.host.sys_flag | born.sys_flag,
         born_ms=now_ms,
@@ -69,7 +69,7 @@ def _recall(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
 
 
 def _checked(state: BrokerState, header: RecallRequest, now_ms: int) -> RecallHandle | Command:
-    """Return the handle of a request that can be fulfilled, or the refusal."""
+    """Return the handle of a valid request, or the refusal."""
     if not state.options.is_recall_enabled:
         remark = "recall failed, operation is forbidden"
         return refusal(ResponseCode.NO_PERMISSION, remark)
@@ -90,13 +90,13 @@ def _checked(state: BrokerState, header: RecallRequest, now_ms: int) -> RecallHa
     return handle
 
 
-def _mark_properties(handle: RecallHandle, header: RecallRequest, now_ms: int) -> dict[str, str]:
+def _marker_properties(handle: RecallHandle, header: RecallRequest, now_ms: int) -> dict[str, str]:
     properties: dict[str, str] = {
         PropertyKey.TIMER_DEL_UNIQKEY: handle.unique_id,
         PropertyKey.UNIQUE_KEY: handle.unique_id,
         PropertyKey.TIMER_DELIVER_MS: str(handle.deliver_ms),
         PropertyKey.BORN_TIMESTAMP: str(now_ms),
-        PropertyKey.TAGS: _MARK_TAG,
+        PropertyKey.TAGS: _MARKER_TAG,
     }
     if header.producer_group and group_problem(header.producer_group) is None:
         properties[PropertyKey.PRODUCER_GROUP] = header.producer_group

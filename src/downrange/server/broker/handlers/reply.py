@@ -1,13 +1,14 @@
 """Replies to request messages.
 
-    324 325  reply: all fields of a send; among the properties REPLY_TO_CLIENT names who asked
+    324 325  reply: all fields of a send; the property REPLY_TO_CLIENT identifies the requester
 
-The reply is pushed to the requester's connection (request 326), which has 10 seconds to take it.
-Then it is stored in the reply topic, taken or not, and the sender is told: 0 only if it was taken.
+The broker sends the reply to the requester's connection (request 326), which has 10 seconds to
+accept it. Then it stores the reply in the reply topic, accepted or not, and answers its sender:
+with 0 only if it was accepted.
 
 Kept: texts, fields and order of 5.x (Java: ReplyMessageProcessor). A reply that cannot be stored is
-answered as if it could, with the id 0: the requester has it. Changed: a reply goes to a reply topic
-that is there; Apache takes any topic, and creates it.
+answered like a stored one, with the id 0, since the requester has it. Changed: a reply must go to
+an existing reply topic; Apache accepts any topic and creates it.
 """
 
 from __future__ import annotations
@@ -58,17 +59,17 @@ def _reply(
     properties[PropertyKey.REGION] = state.options.region
     properties[PropertyKey.TRACE_ON] = state.broker_properties[PropertyKey.TRACE_ON]
     record = _record(state, request, header, peer, properties)
-    storing = _Storing(state, request, peer, record, properties)
+    storage = _ReplyStorage(state, request, peer, record, properties)
     requester = properties.get(PropertyKey.REPLY_TO_CLIENT)
     if requester is None:
-        return storing.store(_NO_REQUESTER, now_ms)
+        return storage.store(_NO_REQUESTER, now_ms)
     connection = state.clients.connection_of_client(requester)
     if connection is None:
         problem = f"push reply message fail, channel of <{requester}> not found."
-        return storing.store(problem, now_ms)
+        return storage.store(problem, now_ms)
     pushed = _push(state, header, peer, properties, now_ms)
     command = request_command(pushed, request.body)
-    return (Call(connection, command, PUSH_TIMEOUT, partial(storing.pushed, requester)),)
+    return (Call(connection, command, PUSH_TIMEOUT, partial(storage.pushed, requester)),)
 
 
 def _check(state: BrokerState, header: ReplyHeader) -> Command | None:
@@ -117,7 +118,7 @@ def _push(
     properties: dict[str, str],
     now_ms: int,
 ) -> PushReplyRequest:
-    told = {str(PropertyKey.PUSH_REPLY_TIME): str(now_ms), **properties}
+    sent = {str(PropertyKey.PUSH_REPLY_TIME): str(now_ms), **properties}
     return PushReplyRequest(
         producer_group=header.producer_group,
         topic=header.topic,
@@ -130,14 +131,14 @@ def _push(
         born_host=peer.address,
         store_host=state.host.address,
         store_timestamp=now_ms,
-        properties=join_properties(told).decode(),
+        properties=join_properties(sent).decode(),
         reconsume_times=header.reconsume_times or 0,
         unit_mode=bool(header.unit_mode),
     )
 
 
-class _Storing:
-    """Stores a reply after it was pushed, and tells its sender about both."""
+class _ReplyStorage:
+    """Stores a reply after it was sent to the requester, and answers its sender."""
 
     __slots__ = ("_peer", "_problem", "_properties", "_record", "_request", "_state")
 
@@ -157,10 +158,9 @@ class _Storing:
         self._problem: str | None = None
 
     def pushed(self, requester: str, reply: Command | None, now_ms: int) -> Sequence[Output]:
-        is_taken = reply is not None and reply.code == 0
-        problem = (
-            None if is_taken else f"push reply message to {requester}fail."
-        )  # no blank in Java
+        if reply is not None and reply.code == 0:
+            return self.store(None, now_ms)
+        problem = f"push reply message to {requester}fail."  # without a blank, as in Java
         return self.store(problem, now_ms)
 
     def store(self, problem: str | None, now_ms: int) -> Sequence[Output]:

@@ -1,18 +1,18 @@
 """Sends: one message or a batch, in both header versions.
 
     10       one message or a batch (`batch`), full field names
-    310 320  the same, letters for field names
+    310 320  the same, one-letter field names
 
 Checked in Apache's order (Java: SendMessageProcessor): a body, a legal topic that clients may send
-to, the topic is there or can be made, the queue's number, the group of a retry topic, sizes.
-Stored with what 5.x adds: CLUSTER, MSG_REGION, TRACE_ON, a unique id where there is none; the
-checkpoint of a pop is taken out. A retry that was tried often enough becomes a dead letter.
+to, the topic exists or can be created, the queue id, the group of a retry topic, sizes. The stored
+message has the properties that 5.x adds: CLUSTER, MSG_REGION, TRACE_ON, and a unique id if it had
+none; the checkpoint of a pop is removed. A retry that was tried often enough becomes a dead letter.
 
-Of `sysFlag` only what describes the body is taken from the client. The host bits, the bits of an
-inner batch and those of a transaction change how a record is read back, so they are set here.
+Of `sysFlag` only the bits that describe the body are taken from the client. The host bits, the bits
+of an inner batch and those of a transaction change how a record is read back, so they are set here.
 
-Skipped on purpose: compaction and static topics; a batch queue (`queue.type=BatchCQ`) is stored one
-by one, as 4.9 does.
+Skipped on purpose: compaction and static topics; the messages of a batch queue
+(`queue.type=BatchCQ`) are stored one by one, as by 4.9.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
     SendHeader = SendRequest | SendRequestV2
 
 
-# Plain texts: members of an enum hash and compare more slowly.
+# Plain strings: members of an enum hash and compare more slowly.
 _UNIQUE_KEY: Final = str(PropertyKey.UNIQUE_KEY)
 _WAIT: Final = str(PropertyKey.WAIT)
 _PREPARED: Final = str(PropertyKey.TRANSACTION_PREPARED)
-#: A message that has one of these is not simply stored with what it brought.
+#: A message with one of these properties does not take the plain path of `_store_one`.
 _UNUSUAL: Final = REDIRECT_KEYS | {
     str(PropertyKey.CLUSTER),
     str(PropertyKey.REGION),
@@ -243,7 +243,7 @@ def _store_unusual(
 
 
 def _with(text: str, more: str) -> str:
-    """Put properties behind a property string, which may or may not end with its mark."""
+    """Append properties to a property string, which may or may not end with a separator."""
     return f"{text}{more}" if not text or text[-1] == "\x02" else f"{text}\x02{more}"
 
 
@@ -275,7 +275,7 @@ def _prepare_retry(
     now_ms: int,
     changes: list[Output],
 ) -> Command | None:
-    """Make a dead letter of a retry that was tried often enough (Java: handleRetryAndDLQ)."""
+    """Turn a retry that was tried often enough into a dead letter (Java: handleRetryAndDLQ)."""
     group = header.topic.removeprefix(RETRY_PREFIX)
     config = ensure_group(state, group, now_ms, changes)
     if config is None:
@@ -299,7 +299,7 @@ def _prepare_retry(
 
 
 class _BatchSend:
-    """Answers a batch when all of it is stored."""
+    """Answers a batch when all its records are stored."""
 
     __slots__ = ("_batch", "_peer", "_request", "_state", "_unique_key")
 
@@ -370,7 +370,7 @@ def _store_batch(
 
 
 def _refused(state: BrokerState, command: Command) -> Sequence[Output]:
-    """Answer no, with the two fields that every answer to a send has."""
+    """Return a refusal with the two fields that every reply to a send has."""
     command.fields = {
         "TRACE_ON": "true" if state.options.is_trace_on else "false",
         "MSG_REGION": state.options.region,
@@ -381,7 +381,7 @@ def _refused(state: BrokerState, command: Command) -> Sequence[Output]:
 def _failed(
     state: BrokerState, request: Command, peer: Peer, error: RocketMQError
 ) -> Sequence[Output]:
-    """Say why a record was not stored."""
+    """Return the reply to a send that could not be stored."""
     if isinstance(error, DiskFull):
         code = ResponseCode.SERVICE_NOT_AVAILABLE
     elif isinstance(error, StoreError):

@@ -1,13 +1,13 @@
-"""Messages that a consumer gives back.
+"""Messages that a consumer sends back for another delivery.
 
-    36   send back: offset, group, delayLevel, maxReconsumeTimes
+    36   send back: offset, group, delayLevel, maxReconsumeTimes, originTopic
 
 Kept: the checks of 5.x in its order (Java: consumerSendMsgBack). The message is stored again in the
-group's retry topic, through the delay of its level: the one that the consumer names, or 3 plus the
-number of its retries. One that was tried often enough, or whose level is negative, becomes a dead
-letter. Its born data, flag and properties stay; ORIGIN_MESSAGE_ID says where it began.
+group's retry topic, after the delay of its level: the requested one, or 3 plus the number of its
+retries. One that was tried often enough, or whose level is negative, becomes a dead letter. Its
+born fields, flag and properties stay; ORIGIN_MESSAGE_ID identifies the first record.
 
-Not read: originMsgId and originTopic, which Apache only traces, and unitMode.
+Not read: originMsgId, which Apache only traces, and unitMode.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from downrange.wire.records import Record
 
 _KEPT_FLAGS: Final = CLIENT_FLAGS | int(SysFlag.BORN_HOST_V6)
-#: The level of a first retry when the consumer names none.
+#: The level of a first retry if the request has none.
 _FIRST_LEVEL: Final = 3
 
 
@@ -59,8 +59,8 @@ def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
         remark = f"the topic[{topic}] sending message is forbidden"
         return [*outputs, *refuse(ResponseCode.NO_PERMISSION, remark)]
     message = state.store.find_record(header.offset)
-    # Access is granted by the topic that the request names, so it must be the message's own; one
-    # that was given back before lies in the group's retry topic.
+    # Access is granted by the topic in the request, so it must be the message's own. A message that
+    # was sent back before is in the group's retry topic.
     if (
         message is None
         or not message.is_intact
@@ -71,7 +71,7 @@ def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
     properties = message.properties()
     retry = _retry(state, message, properties, header, group, now_ms, outputs)
     on_stored = partial(_answer, request, peer)
-    # Java does not wait for the flush. But the consumer commits its offset behind the message.
+    # Unlike Java, wait for the flush: the consumer commits its offset after the message.
     refused = store_message(state, retry, properties, now_ms, on_stored, is_flush_awaited=True)
     return [*outputs, StorePending() if refused is None else Reply(refused)]
 
@@ -85,7 +85,7 @@ def _retry(
     now_ms: int,
     outputs: list[Output],
 ) -> Record:
-    """Return what is stored of a message that was given back; `properties` are made fit for it."""
+    """Return the record of the next delivery, and change `properties` to those that it has."""
     properties.setdefault(PropertyKey.RETRY_TOPIC, message.topic)
     properties.setdefault(PropertyKey.ORIGIN_MESSAGE_ID, message.offset_id)
     properties[PropertyKey.WAIT] = "false"

@@ -2,18 +2,18 @@
 
 Served, with the fields that are read (behaviour of 5.5.0 where releases differ):
 
-    17 18   create or change a topic, or several: all but defaultTopic
-    21      all topics: topicSeq, maxTopicNum and dataVersion ask for a page
+    17 18   create or change a topic, or several: all except defaultTopic
+    21      all topics: topicSeq, maxTopicNum and dataVersion select a page
     202     the ends of all queues: topic
-    215     delete: topic; its queues and its groups' offsets go, its records stay in the log
+    215     delete: topic; removes its queues and the offsets of its groups, records stay in the log
     300     the groups that read a topic: topic
     305     the broker's own topics
     351     one topic: topic
 
 Creating checks the name, and that the topic is not one of the broker's own (29).
 
-Skipped on purpose: queue type and clean-up policy as attributes (there is one kind of queue, and
-a topic that asks for another is refused with 1), static topics, checks of the order config.
+Skipped on purpose: queue type and clean-up policy as attributes (there is one kind of queue; a
+topic that requests another is refused with 1), static topics, checks of the order config.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _MINUTE_MS: Final = 60_000
 
 def _create(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = CreateTopicRequest.from_fields(request.fields)
-    wanted = TopicConfig(
+    config = TopicConfig(
         topic_name=header.topic,
         read_queue_nums=header.read_queue_nums,
         write_queue_nums=header.write_queue_nums,
@@ -83,43 +83,43 @@ def _create(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
         order=header.order,
         attributes=_parse_attributes(header.attributes),
     )
-    refused = _check(state, wanted)
+    refused = _check(state, config)
     if refused is not None:
         return refused
-    _put(state, wanted, now_ms)
+    _put(state, config, now_ms)
     return succeed_when_saved(state)
 
 
 def _create_several(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
 ) -> Sequence[Output]:
-    wanted = decode_body(TopicListBody, request.body).topic_config_list
-    for config in wanted:  # all or none
+    configs = decode_body(TopicListBody, request.body).topic_config_list
+    for config in configs:  # all or none
         refused = _check(state, config)
         if refused is not None:
             return refused
-    for config in wanted:
+    for config in configs:
         _put(state, config, now_ms)
     return succeed_when_saved(state)
 
 
-def _check(state: BrokerState, wanted: TopicConfig) -> list[Output] | None:
-    """Return the refusal of a topic that cannot be created or changed like this."""
-    topic = wanted.topic_name
+def _check(state: BrokerState, config: TopicConfig) -> list[Output] | None:
+    """Return the refusal of a topic that cannot have these settings, or None."""
+    topic = config.topic_name
     problem = topic_problem(topic) or _own_topic_problem(state, topic)
-    counts = (wanted.read_queue_nums, wanted.write_queue_nums)
+    counts = (config.read_queue_nums, config.write_queue_nums)
     if problem is None and not all(0 <= count <= QUEUES_MAX for count in counts):
         problem = f"The topic[{topic}] must have 0 to {QUEUES_MAX} queues, not {counts}."
-    if problem is None and not 0 <= wanted.perm <= _PERM_MAX:
-        problem = f"The topic[{topic}] cannot have permission {wanted.perm}."
+    if problem is None and not 0 <= config.perm <= _PERM_MAX:
+        problem = f"The topic[{topic}] cannot have permission {config.perm}."
     if problem is not None:
         return refuse(ResponseCode.INVALID_PARAMETER, problem)
-    if wanted.topic_filter_type not in _FILTER_TYPES:
-        problem = f"topicFilterType = [{wanted.topic_filter_type}] value invalid"
+    if config.topic_filter_type not in _FILTER_TYPES:
+        problem = f"topicFilterType = [{config.topic_filter_type}] value invalid"
     elif state.topics.get(topic) is None and len(state.topics) >= state.options.topics_max:
         problem = f"there are {len(state.topics)} topics, which is the limit"
     else:
-        problem = _attribute_problem(wanted.attributes or {})
+        problem = _attribute_problem(config.attributes or {})
     return None if problem is None else refuse(ResponseCode.SYSTEM_ERROR, problem)
 
 
@@ -135,7 +135,7 @@ def _own_topics(state: BrokerState) -> tuple[str, ...]:
 
 
 def _parse_attributes(text: str | None) -> dict[str, str]:
-    """Read `+name=value,-name` and keep the signs, as a body of request 18 has them."""
+    """Parse `+name=value,-name` and keep the signs, as in a body of request 18."""
     changes = (word.partition("=") for word in (text or "").split(",") if word.strip())
     return {name.strip(): value.strip() for name, _, value in changes}
 
@@ -151,18 +151,18 @@ def _attribute_problem(changes: dict[str, str]) -> str | None:
     return None
 
 
-def _put(state: BrokerState, wanted: TopicConfig, now_ms: int) -> None:
-    """Create or change a topic; one that is as wanted already is not announced again."""
-    current = state.topics.get(wanted.topic_name)
+def _put(state: BrokerState, config: TopicConfig, now_ms: int) -> None:
+    """Create or change a topic; one that has these settings already is not announced again."""
+    current = state.topics.get(config.topic_name)
     attributes = {} if current is None else dict(current.attributes or {})
-    for signed, value in (wanted.attributes or {}).items():
+    for signed, value in (config.attributes or {}).items():
         if signed.startswith("-"):
             attributes.pop(signed[1:], None)
         else:
             attributes[signed.removeprefix("+")] = value
-    config = msgspec.structs.replace(wanted, attributes=attributes)
-    if config != current:
-        state.topics.put(config, now_ms)
+    changed = msgspec.structs.replace(config, attributes=attributes)
+    if changed != current:
+        state.topics.put(changed, now_ms)
 
 
 # ---- deleting ----------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     if state.topics.delete(topic, now_ms):
         state.offsets.delete_topic(topic)
         state.store.drop_topic(topic)
-        state.is_checkpoint_wanted = True  # else recovery finds the topic's records again
+        state.is_checkpoint_due = True  # or recovery would find the topic's records again
         state.held_pulls.checked_ms = 0  # the next tick answers the pulls that wait for it
     return succeed_when_saved(state)
 
@@ -197,7 +197,7 @@ def _list(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequ
         count=header.max_topic_num,
         version=header.data_version,
     )
-    # No member is null, so the plain encoder will do: `table.encode()` takes 70 times as long.
+    # No member is null, so the plain encoder is enough: `table.encode()` takes 70 times as long.
     body = msgspec.json.encode(table)
     return succeed(AllTopicsReply(total_topic_num=len(state.topics)), body)
 

@@ -1,9 +1,9 @@
-"""Who is connected: producers and consumers by group, as their heartbeats say.
+"""Connected producers and consumers, by group, from their heartbeats.
 
-A client is known by its connection, as a connection has at most one. It is in a group until it
-says so, falls silent, or its connection ends (Java: ProducerManager, ConsumerManager). What the
-group reads is what its members said last: a subscription that is missing from a heartbeat is
-gone, so the members of a group must read alike.
+A client is identified by its connection, which has at most one. It is in a group until it leaves,
+sends no heartbeat for too long, or its connection ends (Java: ProducerManager, ConsumerManager).
+The subscriptions of a group are those of the last heartbeat of any member: one that is missing
+there is removed. So all members of a group must have the same subscriptions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Client:
 
     Attributes:
         connection: Number of its connection.
-        address: Where that comes from.
-        client_id: What the client calls itself.
-        language: What it is written in.
-        version: Its release.
-        producing: The producer groups it is in, and when it last said so.
+        address: The remote address of the connection.
+        client_id: The id from its heartbeat.
+        language: The language of its library.
+        version: The release of its library.
+        producing: Its producer groups, with the time of the last heartbeat for each.
         consuming: The same for consumer groups.
     """
 
@@ -56,10 +56,10 @@ class ConsumerGroup:
 
     Attributes:
         members: Its clients by connection.
-        type: Whether they pull, are pushed to, or pop; Java's name.
-        model: Whether each message goes to one member or to all; Java's name.
-        start: Where a queue without an offset begins; Java's name.
-        fingerprint: What the last short heartbeat was made of.
+        type: Pull, push or pop, by Java's name.
+        model: Whether each message goes to one member or to all, by Java's name.
+        start: Where a queue without an offset begins, by Java's name.
+        fingerprint: The fingerprint of the last heartbeat.
     """
 
     __slots__ = ("_subscriptions", "fingerprint", "members", "model", "name", "start", "type")
@@ -78,45 +78,45 @@ class ConsumerGroup:
 
     @property
     def client_ids(self) -> list[str]:
-        """The members' ids, each once even while a client is connected twice."""
+        """The ids of the members; a client that is connected twice is listed once."""
         return list(dict.fromkeys(client.client_id for client in self.members.values()))
 
     def subscription(self, topic: str) -> Subscription | None:
-        """Return what the group reads of a topic, or None."""
+        """Return the group's subscription to a topic, or None."""
         return self._subscriptions.get(topic)
 
     def subscriptions(self) -> dict[str, Subscription]:
-        """Return what the group reads, by topic."""
+        """Return the group's subscriptions by topic."""
         return dict(self._subscriptions)
 
-    def join(self, client: Client, said: ConsumerMember) -> bool:
-        """Take a member in or hear it again; say whether it is new."""
+    def join(self, client: Client, member: ConsumerMember) -> bool:
+        """Add or update a member; return whether it is new."""
         self.type, self.model, self.start = (
-            said.consume_type,
-            said.message_model,
-            said.consume_from_where,
+            member.consume_type,
+            member.message_model,
+            member.consume_from_where,
         )
         is_new = client.connection not in self.members
         self.members[client.connection] = client
         return is_new
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Replace what the group reads; say whether topics came or went."""
-        said = {subscription.topic: subscription for subscription in subscriptions}
-        is_changed = said.keys() != self._subscriptions.keys()
+        """Replace the group's subscriptions; return whether topics were added or removed."""
+        new = {subscription.topic: subscription for subscription in subscriptions}
+        is_changed = new.keys() != self._subscriptions.keys()
         for topic, subscription in self._subscriptions.items():
-            if topic in said and said[topic].sub_version <= subscription.sub_version:
-                said[topic] = subscription  # a heartbeat that was overtaken
-        self._subscriptions = said
+            if topic in new and new[topic].sub_version <= subscription.sub_version:
+                new[topic] = subscription  # this heartbeat is older than the last one
+        self._subscriptions = new
         return is_changed
 
 
 class HeartbeatChanges(NamedTuple):
-    """What a heartbeat changed.
+    """The changes by a heartbeat.
 
     Attributes:
-        changed: Consumer groups that gained a member or changed their topics.
-        is_fingerprint_new: Whether a group's short heartbeats must be preceded by a whole one.
+        changed: Consumer groups that got a new member or other topics.
+        is_fingerprint_new: Whether a full heartbeat must precede the next short one.
     """
 
     changed: list[ConsumerGroup]
@@ -127,7 +127,7 @@ class Clients:
     """All connected clients.
 
     Attributes:
-        scanned_ms: When silent ones were last looked for.
+        scanned_ms: When clients without heartbeats were last looked for.
     """
 
     def __init__(self) -> None:
@@ -137,14 +137,14 @@ class Clients:
         self._producers: dict[str, dict[int, Client]] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
 
-    # ---- asking ----
+    # ---- reading ----
 
     def producers(self, group: str) -> list[Client]:
         """Return the members of a producer group."""
         return list(self._producers.get(group, {}).values())
 
     def producer_groups(self) -> Iterator[tuple[str, list[Client]]]:
-        """Go over all producer groups."""
+        """Yield all producer groups with their members."""
         for group, members in self._producers.items():
             yield group, list(members.values())
 
@@ -153,11 +153,11 @@ class Clients:
         return list(self._producers.get(group, ()))
 
     def connection_of_client(self, client_id: str) -> int | None:
-        """Return the connection of a client, or None where it is not connected."""
+        """Return the connection of a client, or None if it is not connected."""
         return self._connections.get(client_id)
 
     def consumer_group(self, group: str) -> ConsumerGroup | None:
-        """Return a consumer group, or None where it has no member."""
+        """Return a consumer group, or None if it has no member."""
         return self._consumers.get(group)
 
     def consumer_groups(self) -> list[ConsumerGroup]:
@@ -174,18 +174,18 @@ class Clients:
                 return client.connection
         return None
 
-    # ---- telling ----
+    # ---- changing ----
 
     def heartbeat(
         self, peer: Peer, body: HeartbeatBody, language: str | None, version: int, now_ms: int
     ) -> HeartbeatChanges:
-        """Hear from a client.
+        """Add or update a client and its memberships.
 
         Args:
-            peer: Its connection.
-            body: What it says; the consumer groups in it exist.
-            language: What it is written in.
-            version: Its release.
+            peer: The client's connection.
+            body: The heartbeat; all consumer groups in it exist.
+            language: The language of its library.
+            version: The release of its library.
             now_ms: The time.
         """
         client = self._clients.get(peer.number)
@@ -198,12 +198,13 @@ class Clients:
             self._producers.setdefault(member.group_name, {})[client.connection] = client
         changed: list[ConsumerGroup] = []
         is_fingerprint_new = False
-        for said in body.consumer_data_set:
-            group = self._consumers.setdefault(said.group_name, ConsumerGroup(said.group_name))
-            client.consuming[said.group_name] = now_ms
-            is_changed = group.join(client, said)
+        for consumer in body.consumer_data_set:
+            name = consumer.group_name
+            group = self._consumers.setdefault(name, ConsumerGroup(name))
+            client.consuming[name] = now_ms
+            is_changed = group.join(client, consumer)
             if not (body.heartbeat_fingerprint and body.without_sub):
-                is_changed |= group.subscribe(said.subscription_data_set)
+                is_changed |= group.subscribe(consumer.subscription_data_set)
             if group.fingerprint != body.heartbeat_fingerprint:
                 group.fingerprint, is_fingerprint_new = body.heartbeat_fingerprint, True
             if is_changed:
@@ -213,7 +214,7 @@ class Clients:
     def unregister(
         self, connection: int, producer_group: str | None, consumer_group: str | None
     ) -> bool:
-        """Let a client leave a group; say whether it left the consumer group."""
+        """Remove a client from groups; return whether it was in the consumer group."""
         client = self._clients.get(connection)
         if client is None:
             return False
@@ -224,7 +225,7 @@ class Clients:
         return was_member
 
     def drop_connection(self, connection: int) -> list[str]:
-        """Forget a connection that ended; return the consumer groups it was in."""
+        """Remove the client of a connection that ended; return its consumer groups."""
         client = self._clients.get(connection)
         if client is None:
             return []
@@ -237,13 +238,13 @@ class Clients:
         return groups
 
     def expire(self, now_ms: int, timeout_ms: int) -> list[Client]:
-        """Return the clients that are in a group of which they did not speak for so long."""
+        """Return the clients that sent no heartbeat for one of their groups for this long."""
         last_ms = now_ms - timeout_ms
         return [
             client
             for client in self._clients.values()
-            if any(heard_ms < last_ms for heard_ms in client.producing.values())
-            or any(heard_ms < last_ms for heard_ms in client.consuming.values())
+            if any(beat_ms < last_ms for beat_ms in client.producing.values())
+            or any(beat_ms < last_ms for beat_ms in client.consuming.values())
         ]
 
     # ---- inside ----

@@ -1,7 +1,7 @@
-"""How far each consumer group has come in each queue.
+"""The offsets of consumer groups: how far each group has read in each queue.
 
-One rule: an offset is what a group said last, be it behind what it said before. `version` counts
-the changes, so that a table nobody touched is not written again.
+One rule: the last committed offset counts, even if it is lower than the one before. `version`
+counts the changes, so that an unchanged table is not written again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PATH: Final = "config/consumerOffset.json"
-#: Between topic and group in the file's keys; no topic's name can hold it.
+#: Separates topic and group in the file's keys; a topic's name cannot contain it.
 _SEPARATOR: Final = "@"
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -26,7 +26,7 @@ class GroupOffsets:
     """The offsets of all groups.
 
     Attributes:
-        version: How many changes there were since the start.
+        version: The number of changes since the start.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class GroupOffsets:
         self.version = 0
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset of a group in a queue, or None where it never said one."""
+        """Return the offset of a group in a queue, or None if it never committed one."""
         topics = self._groups.get(group)
         if topics is None:
             return None
@@ -43,22 +43,22 @@ class GroupOffsets:
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Keep an offset."""
+        """Set the offset of a group in a queue."""
         try:
             queues = self._groups[group][topic]
         except KeyError:
             queues = self._groups.setdefault(group, {}).setdefault(topic, {})
-        if queues.get(queue_id) != offset:  # most pulls commit what is known
+        if queues.get(queue_id) != offset:  # most pulls commit the same offset again
             queues[queue_id] = offset
             self.version += 1
 
     def delete_group(self, group: str) -> None:
-        """Forget a group."""
+        """Remove a group's offsets."""
         if self._groups.pop(group, None) is not None:
             self.version += 1
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic in all groups."""
+        """Remove the offsets of all groups in a topic."""
         for group in self.groups_of(topic):
             del self._groups[group][topic]
             self.version += 1
@@ -76,7 +76,7 @@ class GroupOffsets:
         return [group for group, topics in self._groups.items() if topic in topics]
 
     def dump(self) -> bytes:
-        """Write consumerOffset.json."""
+        """Encode consumerOffset.json."""
         body: dict[str, Any] = {
             "dataVersion": self._version(),
             "offsetTable": dict(self._entries()),
@@ -84,10 +84,10 @@ class GroupOffsets:
         return _encode(body)
 
     def load(self, data: bytes) -> None:
-        """Read consumerOffset.json as we or Java wrote it.
+        """Decode consumerOffset.json, written by this broker or by Java.
 
         Raises:
-            MalformedBody: It cannot be read.
+            MalformedBody: It cannot be decoded.
         """
         body = decode_body(GroupOffsetsBody, data)
         for key, queues in body.offset_table.items():

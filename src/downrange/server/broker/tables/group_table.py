@@ -1,7 +1,7 @@
-"""The consumer groups of a broker: their settings, how they come to be, and how they are kept.
+"""The consumer groups of a broker: settings, automatic creation, the file that keeps them.
 
-One rule: every change goes through `put` or `delete`, which note that the table must be saved.
-`version` counts these changes.
+One rule: every change goes through `put` or `delete`, which count it in `version`, so that the
+table is saved.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class GroupTable:
     """All consumer groups of a broker.
 
     Attributes:
-        version: How many changes there were since the start.
-        data_version: What tools and slaves tell changes by.
-        forbidden: What 5.x groups may not read, by group and topic; kept as it was found.
+        version: The number of changes since the start.
+        data_version: Shows tools and slaves that the table changed.
+        forbidden: Read permissions of 5.x, by group and topic; kept as loaded, not applied.
     """
 
     def __init__(self) -> None:
@@ -42,19 +42,19 @@ class GroupTable:
         self.forbidden: dict[str, dict[str, int]] = {}
 
     def __len__(self) -> int:
-        """Return how many groups there are."""
+        """Return the number of groups."""
         return len(self._groups)
 
     def __iter__(self) -> Iterator[GroupConfig]:
-        """Go over all groups."""
+        """Iterate over all groups."""
         return iter(self._groups.values())
 
     def get(self, group: str) -> GroupConfig | None:
-        """Return a group's settings, or None where it is missing."""
+        """Return a group's settings, or None if it does not exist."""
         return self._groups.get(group)
 
     def get_or_create(self, group: str, options: BrokerOptions, now_ms: int) -> GroupConfig | None:
-        """Return a group's settings, after creating it where that is allowed."""
+        """Return a group's settings; create the group if it is missing and that is allowed."""
         config = self._groups.get(group)
         if config is not None:
             return config
@@ -67,12 +67,12 @@ class GroupTable:
         return config
 
     def put(self, config: GroupConfig, now_ms: int) -> None:
-        """Create a group or change it; what a 4.9 tool left out gets its 5.x default."""
+        """Create or change a group; settings that 4.9 tools do not send get their 5.x default."""
         self._groups[config.group_name] = _complete(config)
         self._note(now_ms)
 
     def delete(self, group: str, now_ms: int) -> bool:
-        """Remove a group; say whether it was there."""
+        """Remove a group; return whether it existed."""
         if self._groups.pop(group, None) is None:
             return False
         self.forbidden.pop(group, None)
@@ -80,13 +80,13 @@ class GroupTable:
         return True
 
     def create_system_groups(self, now_ms: int) -> None:
-        """Create what a broker has from the start."""
+        """Create the groups that every broker has."""
         for group in SYSTEM_GROUPS:
             if group not in self._groups:
                 self.put(GroupConfig(group_name=group), now_ms)
 
     def table(self) -> GroupTableBody:
-        """Return the whole table as tools and slaves ask for it."""
+        """Return the whole table in the form of requests by tools and slaves."""
         return GroupTableBody(
             subscription_group_table=self._groups,
             data_version=self.data_version,
@@ -94,7 +94,7 @@ class GroupTable:
         )
 
     def dump(self) -> bytes:
-        """Write subscriptionGroup.json."""
+        """Encode subscriptionGroup.json."""
         body: dict[str, Any] = {
             "dataVersion": self.data_version,
             "forbiddenTable": self.forbidden,
@@ -103,10 +103,10 @@ class GroupTable:
         return _encode(body)
 
     def load(self, data: bytes) -> None:
-        """Read subscriptionGroup.json as we or Java wrote it.
+        """Decode subscriptionGroup.json, written by this broker or by Java.
 
         Raises:
-            MalformedBody: It cannot be read.
+            MalformedBody: It cannot be decoded.
         """
         body = decode_body(GroupTableBody, data)
         for name, config in body.subscription_group_table.items():

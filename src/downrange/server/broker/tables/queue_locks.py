@@ -1,6 +1,6 @@
-"""Which member of a group may read a queue in order.
+"""Locks of queues: which member of a group may read a queue in order.
 
-A lock is free, or belongs to one client, and runs out when that client does not renew it.
+A lock belongs to one client and expires if the client does not renew it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class QueueLocks:
     """The locks of all groups."""
 
     def __init__(self) -> None:
-        #: Group -> queue -> who holds it, and until when.
+        # Group -> queue -> (client id of the holder, expiry time).
         self._groups: dict[str, dict[QueueId, tuple[str, int]]] = {}
 
     def lock(
@@ -37,7 +37,7 @@ class QueueLocks:
         return locked
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueId]) -> None:
-        """Free those of the queues that the client holds."""
+        """Unlock those of the queues that the client holds."""
         held = self._groups.get(group, {})
         for queue in queues:
             if queue in held and held[queue][0] == client_id:
@@ -49,10 +49,10 @@ class QueueLocks:
         return held is not None and any(until_ms >= now_ms for _, until_ms in held.values())
 
     def expire(self, now_ms: int) -> None:
-        """Forget what has run out, so that the table does not grow with clients that are gone."""
+        """Remove expired locks, so that the table does not grow with clients that disconnected."""
         for group, held in list(self._groups.items()):
-            living = {queue: lock for queue, lock in held.items() if lock[1] >= now_ms}
-            if living:
-                self._groups[group] = living
+            active = {queue: lock for queue, lock in held.items() if lock[1] >= now_ms}
+            if active:
+                self._groups[group] = active
             else:
                 del self._groups[group]

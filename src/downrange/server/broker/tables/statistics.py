@@ -1,7 +1,7 @@
-"""How much a broker stores and hands out, in all and per second.
+"""Counters of stored and pulled messages: totals and rates.
 
-Counting is one addition per message; `sample` keeps the totals of each second, from which the
-rates of the last ten seconds, minute and ten minutes follow, and those of each midnight.
+Counting is one addition per message. `sample` keeps the totals of each second, which give the rates
+of the last ten seconds, minute and ten minutes, and the totals of each midnight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SPANS: Final = (10, 60, 600)
 
 
 class Totals(NamedTuple):
-    """What was counted up to a time."""
+    """The counters at a time."""
 
     now_ms: int
     messages_stored: int
@@ -62,7 +62,7 @@ class Statistics:
         self.bytes_stored += size
 
     def pulled(self, messages: int, size: int) -> None:
-        """Count messages that were handed out, and their bytes."""
+        """Count messages that were pulled, and their bytes."""
         self.messages_pulled += messages
         self.bytes_pulled += size
 
@@ -88,7 +88,7 @@ class Statistics:
             self.yesterday, self.today = self.today, totals
 
     def rates(self, name: str) -> list[float]:
-        """Return a counter's growth per second over each of `SPANS`, as far as samples reach."""
+        """Return a counter's rate per second over each of `SPANS`, as far as samples reach."""
         last = self._samples[-1]
         found: list[float] = []
         for span in SPANS:
@@ -100,4 +100,4 @@ class Statistics:
 
 
 def _day(now_ms: int) -> int:
-    return datetime.fromtimestamp(now_ms / 1000).toordinal()  # the operator's midnight
+    return datetime.fromtimestamp(now_ms / 1000).toordinal()  # in local time, for the operator

@@ -1,7 +1,7 @@
-"""The topics of a broker: their settings, how they come to be, and how they are kept.
+"""The topics of a broker: settings, automatic creation, the file that keeps them.
 
-One rule: every change goes through `put` or `delete`, which note that the table must be saved and
-announced. `version` counts these changes.
+One rule: every change goes through `put` or `delete`, which count it in `version`, so that the
+table is saved and announced.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class TopicTable:
     """All topics of a broker.
 
     Attributes:
-        version: How many changes there were since the start.
-        data_version: What name servers tell changes by.
+        version: The number of changes since the start.
+        data_version: Shows name servers that the table changed.
     """
 
     def __init__(self) -> None:
@@ -56,31 +56,31 @@ class TopicTable:
         self.data_version = DataVersion(timestamp=0, counter=0, state_version=0)
 
     def __len__(self) -> int:
-        """Return how many topics there are."""
+        """Return the number of topics."""
         return len(self._topics)
 
     def __iter__(self) -> Iterator[TopicConfig]:
-        """Go over all topics."""
+        """Iterate over all topics."""
         return iter(self._topics.values())
 
     def get(self, topic: str) -> TopicConfig | None:
-        """Return a topic's settings, or None where it is missing."""
+        """Return a topic's settings, or None if it does not exist."""
         return self._topics.get(topic)
 
     def put(self, config: TopicConfig, now_ms: int) -> None:
-        """Create a topic or change it."""
+        """Create or change a topic."""
         self._topics[config.topic_name] = config
         self._note(config.topic_name, now_ms)
 
     def delete(self, topic: str, now_ms: int) -> bool:
-        """Remove a topic; say whether it was there."""
+        """Remove a topic; return whether it existed."""
         if self._topics.pop(topic, None) is None:
             return False
         self._note(topic, now_ms)
         return True
 
     def ensure(self, topic: str, queues: int, perm: int, now_ms: int) -> TopicConfig:
-        """Return a topic's settings, after creating it where it is missing."""
+        """Return a topic's settings; create the topic if it is missing."""
         config = self._topics.get(topic)
         if config is None:
             config = TopicConfig(
@@ -96,11 +96,11 @@ class TopicTable:
     def create_like(
         self, topic: str, default_topic: str, queues: int, options: BrokerOptions, now_ms: int
     ) -> TopicConfig | None:
-        """Create a topic for a send, modelled on the default topic that the producer names.
+        """Create a topic for a send, with the settings of the default topic in the request.
 
         Returns:
-            The new topic, or None where the default topic passes nothing on, or there are too many
-            topics, or too many were made in this minute.
+            The new topic. None if the default topic cannot be inherited from, if there are too many
+            topics, or if too many were created in this minute.
         """
         model = self._topics.get(default_topic)
         if model is None or not model.perm & INHERIT:
@@ -122,7 +122,7 @@ class TopicTable:
         return config
 
     def has_room(self, options: BrokerOptions, now_ms: int) -> bool:
-        """Whether a client may have one more topic created now; each question counts as one."""
+        """Whether one more topic may be created for a client; each call counts as a creation."""
         if len(self._topics) >= options.topics_max:
             return False
         minute = now_ms // 60_000
@@ -137,11 +137,11 @@ class TopicTable:
         return [config for name in names if (config := self._topics.get(name)) is not None]
 
     def change_again(self, topics: list[TopicConfig]) -> None:
-        """Count topics that `changed` returned as changed once more: nobody was told."""
+        """Mark topics that `changed` returned as changed again: they could not be announced."""
         self._changed = {**dict.fromkeys([topic.topic_name for topic in topics]), **self._changed}
 
     def table(self) -> TopicTableBody:
-        """Return the whole table as a broker registers it."""
+        """Return the whole table in the form of a registration."""
         return TopicTableBody(
             topic_config_table=self._topics,
             data_version=self.data_version,
@@ -151,19 +151,19 @@ class TopicTable:
         )
 
     def dump(self) -> bytes:
-        """Write topics.json."""
+        """Encode topics.json."""
         body = {"dataVersion": self.data_version, "topicConfigTable": self._topics}
         return _encode(body)
 
     def load(self, data: bytes) -> None:
-        """Read topics.json as we or Java wrote it.
+        """Decode topics.json, written by this broker or by Java.
 
         Raises:
-            MalformedBody: It cannot be read.
+            MalformedBody: It cannot be decoded.
         """
         body = decode_body(TopicTableBody, data)
         for config in body.topic_config_table.values():
-            if config.attributes is None:  # written by 4.9; 5.x trips over a null
+            if config.attributes is None:  # written by 4.9; 5.x fails on a null
                 config.attributes = {}
         self._topics.update(body.topic_config_table)
         self.data_version = body.data_version
@@ -185,7 +185,7 @@ def create_system_topics(topics: TopicTable, options: BrokerOptions, now_ms: int
         Whether one was missing.
     """
     count = len(topics)
-    wanted = [
+    required = [
         (SELF_TEST_TOPIC, 1, READ_WRITE),
         (BENCHMARK_TOPIC, 1024, READ_WRITE),
         (options.cluster, 16, READ_WRITE | INHERIT),
@@ -198,9 +198,9 @@ def create_system_topics(topics: TopicTable, options: BrokerOptions, now_ms: int
         (TIMER_TOPIC, 1, READ_WRITE),
     ]
     if options.is_topic_created:
-        wanted.append((DEFAULT_TOPIC, options.default_topic_queues, READ_WRITE | INHERIT))
+        required.append((DEFAULT_TOPIC, options.default_topic_queues, READ_WRITE | INHERIT))
     if options.is_trace_topic_created:
-        wanted.append((TRACE_TOPIC, 1, READ_WRITE))
-    for topic, queues, perm in wanted:
+        required.append((TRACE_TOPIC, 1, READ_WRITE))
+    for topic, queues, perm in required:
         topics.ensure(topic, queues, perm, now_ms)
     return len(topics) > count

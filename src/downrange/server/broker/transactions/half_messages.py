@@ -94,7 +94,7 @@ def end_half(
     properties = half.properties()
     if properties.get(PropertyKey.PRODUCER_GROUP) != header.producer_group:
         return refusal(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
-    # Access is granted by the topic that the request names, so it must be the message's own. A
+    # Access is granted by the topic in the request, so it must be the message's own. A
     # producer that was checked by an Apache broker names the half topic, which is never granted.
     if header.topic and header.topic not in (properties.get(PropertyKey.REAL_TOPIC), HALF_TOPIC):
         return refusal(ResponseCode.SYSTEM_ERROR, "The topic wrong")

@@ -237,8 +237,8 @@ def test_a_filter_that_takes_nothing_learns_where_to_go_on(stage: Stage) -> None
 def test_a_filter_looks_through_so_many_messages_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("downrange.server.broker.handlers.pull._LOOK_THROUGH_MAX", 3)
-    monkeypatch.setattr("downrange.server.broker.handlers.pull._LOOK_THROUGH_STEP", 2)
+    monkeypatch.setattr("downrange.server.broker.handlers.pull._EXAMINED_MAX", 3)
+    monkeypatch.setattr("downrange.server.broker.handlers.pull._EXAMINED_STEP", 2)
     fill(stage, "a", "a", "a", "a", "z")
     first = stage.ask(pull_request(tags="z"))
     assert (first.code, first.fields["nextBeginOffset"]) == (RETRY, "3")

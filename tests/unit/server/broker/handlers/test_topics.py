@@ -137,7 +137,7 @@ def test_a_deleted_topic_leaves_no_queues_and_no_offsets() -> None:
     assert broker.state.topics.get("T") is None
     assert broker.state.offsets.groups_of("T") == []
     assert broker.state.store.queue("T", 0).max_offset == 0
-    assert broker.state.is_checkpoint_wanted
+    assert broker.state.is_checkpoint_due
     assert broker.state.held_pulls.checked_ms == 0
 
 
@@ -146,7 +146,7 @@ def test_deleting_an_unknown_topic_succeeds_and_changes_nothing() -> None:
     version = broker.state.topics.version
     assert broker.tell(DeleteTopicRequest(topic="../../etc")).code == ResponseCode.SUCCESS
     assert broker.state.topics.version == version
-    assert not broker.state.is_checkpoint_wanted
+    assert not broker.state.is_checkpoint_due
 
 
 def test_the_brokers_own_topics_and_no_topic_cannot_be_deleted() -> None:
