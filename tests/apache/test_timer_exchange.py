@@ -19,7 +19,7 @@ from tests.apache.artifacts import ApacheUnavailable
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import give_up
 from tests.apache.settings import STORE_SIZES
-from tests.unit.server.broker.waiting import World
+from tests.unit.server.broker.delivery_stage import DeliveryStage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -95,7 +95,7 @@ def test_timed_messages_go_from_apache_to_ours_and_back(cluster: ApacheCluster) 
 def _deliver_and_go_on(cluster: ApacheCluster) -> None:
     """Open the stopped broker's folder, and let time pass there."""
     files = OsFiles(cluster.brokers[0].store)
-    world = World(BrokerOptions(), files, STORE_SIZES)
+    world = DeliveryStage(BrokerOptions(), files, STORE_SIZES)
     world.now_ms = _now_ms()
     handover = TimerHandover(world.state.timers)
     handover.load(files.read_all(PATH) or b"")

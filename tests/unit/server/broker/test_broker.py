@@ -1,4 +1,4 @@
-"""When replies leave: after the log, the flush, the saved table, or a time that ran out."""
+"""When replies are sent: after the append, the flush, the saved tables, or a timeout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import CreateTopicRequest
-from tests.unit.server.broker.building import CLIENT, Stage, pull_request, send_request
+from tests.unit.server.broker.broker_stage import CLIENT, Stage, pull_request, send_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +112,7 @@ def test_a_store_that_cannot_be_read_is_answered(monkeypatch: pytest.MonkeyPatch
 # ---- storing that fails ----
 
 
-def test_one_message_that_cannot_be_stored_leaves_the_others_of_its_turn_alone() -> None:
+def test_one_message_that_cannot_be_stored_does_not_affect_the_others_of_its_turn() -> None:
     stage = a_stage()
     good = stage.hand_in(send_request(b"good"))
     bad = stage.hand_in(send_request(b"bad", properties="k\x01a\x00b\x02"))
@@ -148,7 +148,7 @@ def test_a_full_disk_refuses_sends_until_there_is_space_and_reads_go_on() -> Non
         (DiskFull("commitlog"), ResponseCode.SERVICE_NOT_AVAILABLE),
     ],
 )
-def test_everyone_is_answered_when_nothing_can_be_stored(
+def test_every_send_is_answered_when_nothing_can_be_stored(
     error: Exception, code: ResponseCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = a_stage()
@@ -179,7 +179,7 @@ def test_a_send_under_sync_is_answered_when_it_is_durable() -> None:
     assert not stage.broker.awaits_flush
 
 
-def test_a_flush_serves_those_before_it_and_no_one_behind() -> None:
+def test_a_flush_releases_the_sends_before_it_and_none_after_it() -> None:
     stage = a_stage(flush="sync")
     first = stage.hand_in(send_request())
     stage.commit()
@@ -190,7 +190,7 @@ def test_a_flush_serves_those_before_it_and_no_one_behind() -> None:
     assert [code_of(stage, send) for send in (first, second)] == [0, None]
 
 
-def test_a_message_that_does_not_want_to_wait_is_answered_though_others_wait() -> None:
+def test_a_message_that_need_not_wait_is_answered_though_others_wait() -> None:
     stage = a_stage(flush="sync")
     waiting = stage.hand_in(send_request())
     hasty = stage.hand_in(send_request(properties={"WAIT": "false"}))
@@ -242,7 +242,7 @@ def test_a_send_that_creates_its_topic_is_answered_when_the_topic_is_published()
     assert code_of(stage, send) == ResponseCode.SUCCESS
 
 
-def test_nobody_waits_for_the_topic_of_somebody_else() -> None:
+def test_a_send_does_not_wait_for_the_topic_of_another() -> None:
     stage = a_stage()
     creating = stage.hand_in(send_request(topic="New"))
     other = stage.hand_in(send_request(topic="T"), OTHER)
@@ -280,7 +280,7 @@ def test_a_new_topic_under_sync_waits_for_both() -> None:
     assert code_of(stage, third) == ResponseCode.SUCCESS
 
 
-def test_who_creates_a_topic_is_answered_when_it_is_saved() -> None:
+def test_creating_a_topic_is_answered_when_it_is_saved() -> None:
     stage = a_stage()
     request = stage.hand_in(create_request())
     assert stage.answer_to(request) is None
@@ -288,8 +288,8 @@ def test_who_creates_a_topic_is_answered_when_it_is_saved() -> None:
     assert code_of(stage, request) == ResponseCode.SUCCESS
 
 
-def test_who_asks_again_for_a_topic_that_is_not_saved_yet_waits_as_well() -> None:
-    """The answer to the first request may be lost, and power before the table is saved."""
+def test_a_repeated_creation_waits_until_the_first_one_is_saved() -> None:
+    """The first answer may be lost, and power may fail before the table is saved."""
     stage = a_stage()
     first, again = stage.hand_in(create_request()), stage.hand_in(create_request(), OTHER)
     assert [code_of(stage, request) for request in (first, again)] == [None, None]
@@ -298,7 +298,7 @@ def test_who_asks_again_for_a_topic_that_is_not_saved_yet_waits_as_well() -> Non
     assert code_of(stage, stage.hand_in(create_request())) == ResponseCode.SUCCESS
 
 
-def test_who_wants_what_another_one_just_changed_waits_as_well() -> None:
+def test_a_creation_waits_for_the_same_change_of_another_client() -> None:
     stage = a_stage()
     first, second = stage.hand_in(create_request()), stage.hand_in(create_request())
     reading = stage.hand_in(pull_request())
@@ -317,7 +317,7 @@ def test_an_older_version_that_is_published_releases_only_what_belongs_to_it() -
     assert [code_of(stage, request) for request in (first, second)] == [0, None]
 
 
-def test_a_table_that_cannot_be_saved_leaves_nobody_without_an_answer() -> None:
+def test_every_request_is_answered_when_a_table_cannot_be_saved() -> None:
     stage = a_stage()
     creating = stage.hand_in(create_request())
     sending = stage.hand_in(send_request(topic="Sent"))
@@ -348,7 +348,7 @@ def test_a_refusal_stays_a_refusal_when_the_wait_is_over() -> None:
     assert code_of(stage, refused) == ResponseCode.INVALID_PARAMETER
 
 
-def test_at_the_end_everyone_who_waits_is_answered() -> None:
+def test_all_waiting_requests_are_answered_at_the_stop() -> None:
     stage = a_stage(flush="sync")
     send = stage.hand_in(send_request())
     pull = stage.hand_in(pull_request(suspend_ms=15_000, queue_id=1))
@@ -364,7 +364,7 @@ def test_at_the_end_everyone_who_waits_is_answered() -> None:
 # ---- time ----
 
 
-def test_a_duty_that_fails_leaves_the_others_alone_and_is_told_now_and_then(
+def test_a_step_of_a_tick_that_fails_does_not_stop_the_others_and_is_noted_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = a_stage()
@@ -383,7 +383,7 @@ def test_a_duty_that_fails_leaves_the_others_alone_and_is_told_now_and_then(
     assert len(stage.notes) == 2
 
 
-def test_a_connection_that_ends_is_woken_no_more() -> None:
+def test_a_connection_that_ended_gets_no_answers() -> None:
     stage = a_stage()
     pull = stage.hand_in(pull_request(suspend_ms=15_000))
     stage.act(stage.broker.on_disconnect(CLIENT, stage.now_ms))
@@ -391,7 +391,7 @@ def test_a_connection_that_ends_is_woken_no_more() -> None:
     assert stage.answer_to(pull) is None
 
 
-def test_records_that_finishing_adds_are_stored_in_the_same_turn() -> None:
+def test_records_that_callbacks_add_are_stored_in_the_same_turn() -> None:
     stage = a_stage()
     half = send_request(properties={"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "U"})
     assert stage.ask(half).code == ResponseCode.SUCCESS

@@ -1,4 +1,4 @@
-"""Handlers that change tables or add records say so, and the check that proves it works."""
+"""Handlers declare changed tables and pending writes; the check of that works."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from downrange.wire.headers import (
     UnregisterClientRequest,
 )
 from downrange.wire.records import BatchItem, encode_batch
-from tests.unit.server.broker.building import (
+from tests.unit.server.broker.broker_stage import (
     CLIENT,
     NOW_MS,
     Stage,

@@ -10,7 +10,7 @@ from downrange.wire.codes import ResponseCode
 from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import decode_properties
 from downrange.wire.records import MAGIC_V1, MAGIC_V2, Record
-from tests.unit.server.broker.building import NOW_MS, a_state
+from tests.unit.server.broker.broker_stage import NOW_MS, a_state
 
 if TYPE_CHECKING:
     from downrange.server.broker.state import BrokerState

@@ -17,7 +17,7 @@ from downrange.server.run.flusher import Flusher, finish_in_thread
 from downrange.server.run.saved_tables import progress_tables
 from downrange.store.files import MemoryFiles
 from downrange.wire.records import Record
-from tests.unit.server.broker.building import NOW_MS, a_state
+from tests.unit.server.broker.broker_stage import NOW_MS, a_state
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence

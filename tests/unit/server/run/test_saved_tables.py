@@ -6,7 +6,7 @@ from downrange.errors import CorruptStore, DiskFull, MalformedBody
 from downrange.server.broker.tables import topic_table
 from downrange.server.run.saved_tables import SavedTables, confirmed_tables, progress_tables
 from downrange.store.files import MemoryFiles
-from tests.unit.server.broker.building import NOW_MS, a_state
+from tests.unit.server.broker.broker_stage import NOW_MS, a_state
 
 
 class Word:

@@ -10,19 +10,20 @@ from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.headers import BrokerConfigReply, BrokerStatsRequest
 from downrange.wire.system_names import SCHEDULE_TOPIC
-from tests.unit.server.broker.handlers.asking import NOW_MS, Asked, reply_of
+from tests.unit.server.broker.broker_stage import NOW_MS
+from tests.unit.server.broker.handlers.handler_stage import HandlerStage, reply_of
 
 CHANGE = RequestCode.UPDATE_BROKER_CONFIG
 
 
-def settings_of(broker: Asked) -> dict[str, str]:
+def settings_of(broker: HandlerStage) -> dict[str, str]:
     reply = broker.ask(RequestCode.GET_BROKER_CONFIG)
     assert "timestamp" in BrokerConfigReply.from_fields(reply.fields).version
     pairs = [line.partition("=") for line in reply.body.decode().splitlines()]
     return {name: value for name, _, value in pairs}
 
 
-def figures_of(broker: Asked) -> dict[str, str]:
+def figures_of(broker: HandlerStage) -> dict[str, str]:
     reply = broker.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
     return decode_body(KeyValueBody, reply.body).table
 
@@ -31,18 +32,20 @@ def figures_of(broker: Asked) -> dict[str, str]:
 
 
 def test_settings_are_shown_under_javas_names() -> None:
-    settings = settings_of(Asked(name="b", name_servers=("h:1", "h:2"), transaction_timeout=1.5))
+    settings = settings_of(
+        HandlerStage(name="b", name_servers=("h:1", "h:2"), transaction_timeout=1.5)
+    )
     assert settings["brokerName"] == "b"
     assert (settings["brokerIP1"], settings["listenPort"]) == ("10.0.0.2", "10911")
     assert settings["namesrvAddr"] == "h:1;h:2"
     assert settings["timerMaxDelaySec"] == "259200"
     assert (settings["flushDiskType"], settings["transactionTimeOut"]) == ("ASYNC_FLUSH", "1500")
     assert (settings["autoCreateTopicEnable"], settings["brokerRole"]) == ("true", "ASYNC_MASTER")
-    assert settings_of(Asked(broker_id=1))["brokerRole"] == "SLAVE"
+    assert settings_of(HandlerStage(broker_id=1))["brokerRole"] == "SLAVE"
 
 
 def test_changed_settings_hold_and_are_shown() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     text = (
         b"# changed\n\nflushDiskType=SYNC_FLUSH\nautoCreateTopicEnable = false\n"
         b"maxMessageSize=1000\ntransactionTimeOut=2500\ntraceOn=FALSE\nregionId=here\n"
@@ -74,7 +77,7 @@ def test_changed_settings_hold_and_are_shown() -> None:
     ],
 )
 def test_a_bad_value_is_refused_by_name_and_nothing_is_changed(text: str) -> None:
-    broker = Asked()
+    broker = HandlerStage()
     before = broker.state.options
     reply = broker.ask(CHANGE, f"traceOn=false\n{text}".encode())
     assert reply.code == ResponseCode.SYSTEM_ERROR
@@ -83,7 +86,7 @@ def test_a_bad_value_is_refused_by_name_and_nothing_is_changed(text: str) -> Non
 
 
 def test_settings_that_cannot_be_changed_are_passed_over_with_a_note() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     outputs = broker.outputs(Command(int(CHANGE), body=b"brokerName=other\ntraceOn=false"))
     assert reply_of(outputs).code == ResponseCode.SUCCESS
     assert broker.state.options.name == "broker-a"
@@ -94,12 +97,12 @@ def test_settings_that_cannot_be_changed_are_passed_over_with_a_note() -> None:
 
 
 def test_a_client_cannot_write_long_lines_into_the_log() -> None:
-    outputs = Asked().outputs(Command(int(CHANGE), body=b"x" * 100_000))
+    outputs = HandlerStage().outputs(Command(int(CHANGE), body=b"x" * 100_000))
     assert all(len(output.text) < 1_000 for output in outputs if isinstance(output, Note))
 
 
 def test_the_default_topic_appears_when_creation_is_switched_on() -> None:
-    broker = Asked(is_topic_created=False)
+    broker = HandlerStage(is_topic_created=False)
     assert broker.state.topics.get("TBW102") is None
     broker.ask(CHANGE, b"autoCreateTopicEnable=true")
     assert broker.state.topics.get("TBW102") is not None
@@ -109,7 +112,7 @@ def test_the_default_topic_appears_when_creation_is_switched_on() -> None:
 
 
 def test_figures_say_what_was_stored_and_handed_out() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     record = broker.store(b"x")
     broker.state.statistics.stored(20, 200)
     broker.state.statistics.pulled(10, 100)
@@ -130,24 +133,24 @@ def test_figures_say_what_was_stored_and_handed_out() -> None:
 
 
 def test_an_empty_broker_has_figures_too() -> None:
-    figures = figures_of(Asked())
+    figures = figures_of(HandlerStage())
     assert figures["earliestMessageTimeStamp"] == "-1"
     assert figures["putMessageAverageSize"] == "0.0"
     assert not any(name.startswith("scheduleMessageOffset") for name in figures)
 
 
 def test_figures_say_how_far_delayed_messages_have_come() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.store(b"x", topic=SCHEDULE_TOPIC, queue_id=2)
     assert figures_of(broker)["scheduleMessageOffset_3"] == "0,1"
 
 
 def test_a_topics_messages_are_counted_by_minute_hour_and_day() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for passed_ms in (0, 7_200_000, 600_000):
         broker.now_ms += passed_ms
         broker.store(b"x")
-    reply = broker.tell(BrokerStatsRequest(stats_name="TOPIC_PUT_NUMS", stats_key="T"))
+    reply = broker.request(BrokerStatsRequest(stats_name="TOPIC_PUT_NUMS", stats_key="T"))
     counts = decode_body(CountsBody, reply.body)
     assert [counts.stats_minute.sum, counts.stats_hour.sum, counts.stats_day.sum] == [1, 2, 3]
     assert counts.stats_minute.tps == 1 / 60
@@ -155,7 +158,7 @@ def test_a_topics_messages_are_counted_by_minute_hour_and_day() -> None:
 
 def test_other_counters_do_not_exist() -> None:
     for name, key in (("GROUP_GET_NUMS", "T"), ("TOPIC_PUT_NUMS", "none")):
-        reply = Asked().tell(BrokerStatsRequest(stats_name=name, stats_key=key))
+        reply = HandlerStage().request(BrokerStatsRequest(stats_name=name, stats_key=key))
         assert reply.code == ResponseCode.SYSTEM_ERROR
 
 
@@ -168,4 +171,4 @@ def test_other_counters_do_not_exist() -> None:
     ],
 )
 def test_cleaning_up_succeeds(code: RequestCode) -> None:
-    assert Asked().ask(code).code == ResponseCode.SUCCESS
+    assert HandlerStage().ask(code).code == ResponseCode.SUCCESS

@@ -28,14 +28,14 @@ from downrange.wire.headers import (
     ProducerConnectionsRequest,
     UnregisterClientRequest,
 )
-from tests.unit.server.broker.handlers.asking import Asked, pushes_of, reply_of
+from tests.unit.server.broker.handlers.handler_stage import HandlerStage, pushes_of, reply_of
 
 ONE, TWO = Peer(11, "10.0.0.3:1"), Peer(12, "10.0.0.4:1")
 CHANGED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
-def members(broker: Asked, group: str = "G") -> list[str]:
-    reply = broker.tell(GroupMembersRequest(consumer_group=group))
+def members(broker: HandlerStage, group: str = "G") -> list[str]:
+    reply = broker.request(GroupMembersRequest(consumer_group=group))
     if reply.code != ResponseCode.SUCCESS:
         return []
     return decode_body(GroupMembersBody, reply.body).consumer_id_list
@@ -44,16 +44,16 @@ def members(broker: Asked, group: str = "G") -> list[str]:
 # ---- heartbeats --------------------------------------------------------------------------------
 
 
-def test_a_new_member_is_listed_and_everyone_is_told() -> None:
-    broker = Asked()
+def test_a_new_member_is_listed_and_all_members_are_notified() -> None:
+    broker = HandlerStage()
     assert pushes_of(broker.beat(ONE, "a"), CHANGED) == [11]
     assert pushes_of(broker.beat(TWO, "b"), CHANGED) == [11, 12]
     assert pushes_of(broker.beat(TWO, "b"), CHANGED) == []
     assert members(broker) == ["a", "b"]
 
 
-def test_a_group_that_gains_or_loses_a_topic_is_told() -> None:
-    broker = Asked()
+def test_a_group_that_gains_or_loses_a_topic_is_notified() -> None:
+    broker = HandlerStage()
     broker.beat(ONE, "a")
     assert pushes_of(broker.beat(ONE, "a", topics=("T", "U")), CHANGED) == [11]
     assert pushes_of(broker.beat(ONE, "a", topics=("U",)), CHANGED) == [11]
@@ -63,7 +63,7 @@ def test_a_group_that_gains_or_loses_a_topic_is_told() -> None:
 
 
 def test_only_a_newer_subscription_replaces_the_one_before() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.beat(ONE, "a", version=5)
     group = broker.state.clients.consumer_group("G")
     assert group is not None
@@ -75,7 +75,7 @@ def test_only_a_newer_subscription_replaces_the_one_before() -> None:
 
 
 def test_a_heartbeat_creates_the_group_and_its_retry_topic() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.state.groups.put(GroupConfig(group_name="three", retry_queue_nums=3), 0)
     broker.beat(ONE, "a", group="new")
     broker.beat(ONE, "a", group="three")
@@ -87,25 +87,25 @@ def test_a_heartbeat_creates_the_group_and_its_retry_topic() -> None:
 
 
 def test_a_group_that_may_not_exist_has_no_members() -> None:
-    broker = Asked(is_group_created=False)
+    broker = HandlerStage(is_group_created=False)
     assert reply_of(broker.beat(ONE, "a", group="new")).code == ResponseCode.SUCCESS
     assert broker.state.clients.consumer_group("new") is None
     assert broker.state.topics.get("%RETRY%new") is None
 
 
 @pytest.mark.parametrize("is_broadcasting", [True, False])
-def test_nobody_is_told_of_a_broadcasting_group_or_one_that_does_not_want_it(
+def test_a_broadcasting_group_or_one_with_notifications_off_is_not_notified(
     is_broadcasting: bool,
 ) -> None:
-    broker = Asked()
+    broker = HandlerStage()
     quiet = GroupConfig(group_name="G", notify_consumer_ids_changed_enable=is_broadcasting)
     broker.state.groups.put(quiet, 0)
     model = "BROADCASTING" if is_broadcasting else "CLUSTERING"
     assert pushes_of(broker.beat(ONE, "a", model=model), CHANGED) == []
 
 
-def test_a_whole_heartbeat_is_always_wanted_again_and_a_short_one_once() -> None:
-    broker = Asked()
+def test_a_full_heartbeat_is_always_requested_again_and_a_short_one_once() -> None:
+    broker = HandlerStage()
 
     def is_changed(fingerprint: int, *, is_short: bool = False) -> bool:
         topics = () if is_short else ("T",)
@@ -126,7 +126,7 @@ def test_a_whole_heartbeat_is_always_wanted_again_and_a_short_one_once() -> None
 
 
 def test_a_client_is_found_by_its_name_and_by_a_new_one_on_the_same_connection() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     clients = broker.state.clients
     broker.beat(ONE, "a", producing="P")
     assert clients.connection_of_client("a") == 11
@@ -139,7 +139,7 @@ def test_a_client_is_found_by_its_name_and_by_a_new_one_on_the_same_connection()
 
 
 def test_a_client_that_connects_anew_is_listed_once() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.beat(ONE, "a")
     broker.beat(TWO, "a")
     assert members(broker) == ["a"]
@@ -148,8 +148,8 @@ def test_a_client_that_connects_anew_is_listed_once() -> None:
     assert broker.state.clients.connection_of_client("a") == 12
 
 
-def test_a_heartbeat_of_an_unknown_language_is_taken() -> None:
-    broker = Asked()
+def test_a_heartbeat_of_an_unknown_language_is_accepted() -> None:
+    broker = HandlerStage()
     body = b'{"clientID":"a","producerDataSet":[{"groupName":"P"}]}'
     request = request_command(GroupMembersRequest(consumer_group=""), body)
     request.code, request.language = int(RequestCode.HEART_BEAT), None
@@ -161,8 +161,8 @@ def test_a_heartbeat_of_an_unknown_language_is_taken() -> None:
 # ---- leaving -----------------------------------------------------------------------------------
 
 
-def test_who_unregisters_leaves_its_groups_and_the_others_are_told() -> None:
-    broker = Asked()
+def test_a_client_that_unregisters_leaves_its_groups_and_the_others_are_notified() -> None:
+    broker = HandlerStage()
     broker.beat(ONE, "a", producing="P")
     broker.beat(TWO, "b")
     leave = UnregisterClientRequest(client_id="a", producer_group="P", consumer_group="G")
@@ -174,8 +174,8 @@ def test_who_unregisters_leaves_its_groups_and_the_others_are_told() -> None:
     assert broker.state.clients.connection_of_client("a") is None
 
 
-def test_who_was_never_there_may_unregister_and_creates_the_group() -> None:
-    broker = Asked()
+def test_an_unknown_client_may_unregister_and_creates_the_group() -> None:
+    broker = HandlerStage()
     leave = UnregisterClientRequest(client_id="a", producer_group="P", consumer_group="odd")
     assert reply_of(broker.outputs(request_command(leave), ONE)).code == ResponseCode.SUCCESS
     assert broker.state.groups.get("odd") is not None
@@ -190,7 +190,7 @@ def test_who_was_never_there_may_unregister_and_creates_the_group() -> None:
 
 
 def test_a_lost_connection_leaves_all_groups() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.beat(ONE, "a", producing="P")
     broker.beat(ONE, "a", group="H", producing="P")
     broker.beat(TWO, "b", producing="P")
@@ -200,8 +200,8 @@ def test_a_lost_connection_leaves_all_groups() -> None:
     assert on_disconnect(broker.state, ONE, broker.now_ms) == []
 
 
-def test_a_silent_client_is_hung_up_on_and_the_others_are_told() -> None:
-    broker = Asked(client_timeout=120.0)
+def test_a_client_without_heartbeats_is_disconnected_and_the_others_are_notified() -> None:
+    broker = HandlerStage(client_timeout=120.0)
     expire(broker.state, broker.now_ms)
     broker.beat(ONE, "a", producing="P")
     broker.now_ms += 60_000
@@ -217,7 +217,7 @@ def test_a_silent_client_is_hung_up_on_and_the_others_are_told() -> None:
 
 
 def test_silent_clients_are_looked_for_every_ten_seconds_only() -> None:
-    broker = Asked(client_timeout=1.0)
+    broker = HandlerStage(client_timeout=1.0)
     expire(broker.state, broker.now_ms)
     broker.beat(ONE, "a")
     assert expire(broker.state, broker.now_ms + 9_999) == []
@@ -225,7 +225,7 @@ def test_silent_clients_are_looked_for_every_ten_seconds_only() -> None:
 
 
 def test_a_group_that_is_left_out_of_heartbeats_expires_its_client() -> None:
-    broker = Asked(client_timeout=5.0)
+    broker = HandlerStage(client_timeout=5.0)
     broker.beat(ONE, "a", group="", producing="P")
     broker.now_ms += 6_000
     broker.beat(ONE, "a")
@@ -236,7 +236,7 @@ def test_a_group_that_is_left_out_of_heartbeats_expires_its_client() -> None:
 
 
 def test_locked_queues_are_those_that_the_client_holds() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     queues = [QueueId("T", "broker-a", number) for number in range(2)]
 
     def lock(client: str) -> list[QueueId]:
@@ -255,22 +255,22 @@ def test_locked_queues_are_those_that_the_client_holds() -> None:
 def test_only_tags_can_be_subscribed_to(kind: str, code: int) -> None:
     subscription = Subscription(topic="T", expression_type=kind)
     body = CheckClientBody(client_id="a", group="G", subscription_data=subscription)
-    reply = Asked().ask(RequestCode.CHECK_CLIENT_CONFIG, body.encode())
+    reply = HandlerStage().ask(RequestCode.CHECK_CLIENT_CONFIG, body.encode())
     assert reply.code == code
     assert code == 0 or "filter message by SQL92" in (reply.remark or "")
 
 
 def test_a_check_without_subscription_succeeds() -> None:
-    assert Asked().ask(RequestCode.CHECK_CLIENT_CONFIG).code == ResponseCode.SUCCESS
+    assert HandlerStage().ask(RequestCode.CHECK_CLIENT_CONFIG).code == ResponseCode.SUCCESS
 
 
 # ---- lists -------------------------------------------------------------------------------------
 
 
 def test_connected_consumers_are_shown_with_what_they_read() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.beat(ONE, "a")
-    reply = broker.tell(ConsumerConnectionsRequest(consumer_group="G"))
+    reply = broker.request(ConsumerConnectionsRequest(consumer_group="G"))
     body = decode_body(ConsumerConnectionsBody, reply.body)
     (connection,) = body.connection_set
     assert (connection.client_id, connection.client_addr) == ("a", ONE.address)
@@ -281,9 +281,9 @@ def test_connected_consumers_are_shown_with_what_they_read() -> None:
 
 
 def test_connected_producers_are_shown_by_group_and_in_all() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.beat(ONE, "a", producing="P")
-    reply = broker.tell(ProducerConnectionsRequest(producer_group="P"))
+    reply = broker.request(ProducerConnectionsRequest(producer_group="P"))
     (connection,) = decode_body(ProducerConnectionsBody, reply.body).connection_set
     assert connection.client_id == "a"
     reply = broker.ask(RequestCode.GET_ALL_PRODUCER_INFO)
@@ -292,11 +292,11 @@ def test_connected_producers_are_shown_by_group_and_in_all() -> None:
 
 
 def test_groups_without_members_are_refused() -> None:
-    broker = Asked()
-    reply = broker.tell(ConsumerConnectionsRequest(consumer_group="G"))
+    broker = HandlerStage()
+    reply = broker.request(ConsumerConnectionsRequest(consumer_group="G"))
     assert reply.code == ResponseCode.CONSUMER_NOT_ONLINE
     for header in (
         ProducerConnectionsRequest(producer_group="P"),
         GroupMembersRequest(consumer_group="G"),
     ):
-        assert broker.tell(header).code == ResponseCode.SYSTEM_ERROR
+        assert broker.request(header).code == ResponseCode.SYSTEM_ERROR

@@ -1,4 +1,4 @@
-"""What is passed on to the members of a group."""
+"""Requests that are forwarded to the members of a group."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from downrange.wire.headers import (
     RunningStateRequest,
 )
 from downrange.wire.records import decode_record
-from tests.unit.server.broker.building import plain
-from tests.unit.server.broker.handlers.asking import NOW_MS, TOOL, Asked, pushes_of, reply_of
+from tests.unit.server.broker.broker_stage import NOW_MS, plain
+from tests.unit.server.broker.handlers.handler_stage import TOOL, HandlerStage, pushes_of, reply_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,15 +41,15 @@ def late(outputs: Iterable[Output]) -> Command:
 # ---- resetting ---------------------------------------------------------------------------------
 
 
-def reset(broker: Asked, **changes: object) -> list[Output]:
+def reset(broker: HandlerStage, **changes: object) -> list[Output]:
     fields: dict[str, object] = {"topic": "T", "group": "G", "timestamp": 0, "is_force": True}
     header = ResetOffsetRequest(**(fields | changes))  # type: ignore[arg-type]
     return broker.outputs(request_command(header, code=RESET))
 
 
-def filled() -> Asked:
+def filled() -> HandlerStage:
     """Return a broker with messages 0 to 3 in the first queue, ten ms apart."""
-    broker = Asked()
+    broker = HandlerStage()
     for _ in range(4):
         broker.store(b"x")
         broker.now_ms += 10
@@ -80,7 +80,7 @@ def test_a_group_is_reset_by_time_or_offset(
         assert broker.state.offsets.get("G", "T", queue_id) == offset
 
 
-def test_members_are_told_of_a_reset() -> None:
+def test_members_are_notified_of_a_reset() -> None:
     broker = filled()
     broker.beat(ONE, "a")
     broker.beat(TWO, "b")
@@ -113,7 +113,7 @@ def test_a_reset_to_nowhere_is_refused_and_changes_nothing(
 # ---- asking all members ------------------------------------------------------------------------
 
 
-def survey(broker: Asked, client: str | None = None) -> list[Output]:
+def survey(broker: HandlerStage, client: str | None = None) -> list[Output]:
     header = ConsumerStatusRequest(topic="T", group="G", client_addr=client)
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     return broker.outputs(request_command(header, code=code))
@@ -126,7 +126,7 @@ def asks_of(outputs: Iterable[Output]) -> list[Call]:
 
 
 def test_the_answers_of_all_members_are_gathered() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for peer, name in ((ONE, "a"), (TWO, "b"), (Peer(13, ""), "c"), (Peer(14, ""), "d")):
         broker.beat(peer, name)
     first, second, third, fourth = asks_of(survey(broker))
@@ -141,7 +141,7 @@ def test_the_answers_of_all_members_are_gathered() -> None:
 
 
 def test_one_member_is_asked_when_it_is_named() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.beat(ONE, "a")
     broker.beat(TWO, "b")
     (ask,) = asks_of(survey(broker, "b"))
@@ -149,7 +149,7 @@ def test_one_member_is_asked_when_it_is_named() -> None:
 
 
 def test_a_group_without_members_cannot_be_asked() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     assert reply_of(survey(broker)).code == ResponseCode.CONSUMER_NOT_ONLINE
     broker.beat(ONE, "a")
     assert reply_of(survey(broker, "b")).code == ResponseCode.CONSUMER_NOT_ONLINE
@@ -159,7 +159,7 @@ def test_a_group_without_members_cannot_be_asked() -> None:
 
 
 def test_a_question_and_its_answer_are_passed_on_without_the_tools_signature() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.beat(ONE, "a")
     request = request_command(RunningStateRequest(consumer_group="G", client_id="a"))
     request.fields |= {"AccessKey": "k", "Signature": "s"}
@@ -173,7 +173,7 @@ def test_a_question_and_its_answer_are_passed_on_without_the_tools_signature() -
 
 
 def test_a_member_that_does_not_answer_is_a_timeout() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.beat(ONE, "a")
     request = request_command(RunningStateRequest(consumer_group="G", client_id="a"))
     (ask,) = asks_of(broker.outputs(request))
@@ -181,8 +181,8 @@ def test_a_member_that_does_not_answer_is_a_timeout() -> None:
     assert late(ask.on_reply(None, NOW_MS)).code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
-def test_a_member_gets_the_message_that_it_shall_handle() -> None:
-    broker = Asked()
+def test_a_member_gets_the_message_to_consume() -> None:
+    broker = HandlerStage()
     broker.beat(ONE, "a")
     broker.store(b"first")
     record = broker.store(b"second")
@@ -191,11 +191,11 @@ def test_a_member_gets_the_message_that_it_shall_handle() -> None:
     assert decode_record(ask.command.body).body == b"second"
     assert ask.command.fields["brokerName"] == "broker-a"
     header.msg_id = record.offset_id[:-16] + f"{record.log_offset + 1:016X}"
-    assert broker.tell(header).code == ResponseCode.SYSTEM_ERROR
+    assert broker.request(header).code == ResponseCode.SYSTEM_ERROR
 
 
 def test_a_member_may_be_asked_to_handle_no_message() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.beat(ONE, "a")
     header = ConsumeDirectlyRequest(consumer_group="G", client_id="a")
     (ask,) = asks_of(broker.outputs(request_command(header)))
@@ -203,13 +203,13 @@ def test_a_member_may_be_asked_to_handle_no_message() -> None:
 
 
 def test_a_member_that_is_not_connected_cannot_be_asked() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.beat(ONE, "a")
     for header in (
         RunningStateRequest(consumer_group="G", client_id="b"),
         ConsumeDirectlyRequest(consumer_group="none", client_id="a"),
         ConsumeDirectlyRequest(consumer_group="G"),
     ):
-        reply = broker.tell(header)
+        reply = broker.request(header)
         assert reply.code == ResponseCode.SYSTEM_ERROR
         assert "not online" in (reply.remark or "")

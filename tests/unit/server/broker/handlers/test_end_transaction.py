@@ -1,4 +1,4 @@
-"""Requests 37 and 323. What ending does is in `test_half_messages`."""
+"""Requests 37 and 323. The effects of an end are tested in `test_half_messages`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import ResumeCheckRequest
 from downrange.wire.ids import offset_id
 from downrange.wire.system_names import CHECKED_OUT_TOPIC, HALF_TOPIC
-from tests.unit.server.broker.transacting import COMMIT, World, end_header
+from tests.unit.server.broker.transaction_stage import COMMIT, TransactionStage, end_header
 
 if TYPE_CHECKING:
     from downrange.wire.command import Command
@@ -22,14 +22,14 @@ ROUND_MS = 30_000
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
+def world() -> TransactionStage:
+    world = TransactionStage()
     world.tick()
     world.join("makers", 7)
     return world
 
 
-def resume(world: World, log_offset: int) -> Command:
+def resume(world: TransactionStage, log_offset: int) -> Command:
     message_id = offset_id(world.state.host.ip, 10911, log_offset)
     reply = world.call(request_command(ResumeCheckRequest(msg_id=message_id)))
     assert reply is not None
@@ -39,7 +39,9 @@ def resume(world: World, log_offset: int) -> Command:
 # ---- 37 ----------------------------------------------------------------------------------------
 
 
-def test_a_producer_that_does_not_know_yet_is_answered_and_changes_nothing(world: World) -> None:
+def test_a_producer_that_does_not_know_yet_is_answered_and_changes_nothing(
+    world: TransactionStage,
+) -> None:
     half = world.half()
     assert world.end(half, 0).code == 0
     assert world.op_bodies() == []
@@ -47,7 +49,7 @@ def test_a_producer_that_does_not_know_yet_is_answered_and_changes_nothing(world
 
 
 @pytest.mark.parametrize("state", [4, 1, -8, 9])
-def test_a_decision_that_is_none_is_refused(world: World, state: int) -> None:
+def test_a_decision_that_is_none_is_refused(world: TransactionStage, state: int) -> None:
     reply = world.end(world.half(), state)
     assert (reply.code, reply.remark) == (1, "commitOrRollback field wrong")
 
@@ -56,7 +58,7 @@ def test_a_decision_that_is_none_is_refused(world: World, state: int) -> None:
     ("topic", "code"), [("T", 0), (HALF_TOPIC, 0), ("U", ResponseCode.SYSTEM_ERROR)]
 )
 def test_a_producer_ends_only_messages_of_the_topic_that_it_names(
-    world: World, topic: str, code: int
+    world: TransactionStage, topic: str, code: int
 ) -> None:
     header = end_header(world.half())
     header.topic = topic
@@ -65,7 +67,7 @@ def test_a_producer_ends_only_messages_of_the_topic_that_it_names(
     assert reply.code == code
 
 
-def test_an_end_with_a_missing_field_is_refused(world: World) -> None:
+def test_an_end_with_a_missing_field_is_refused(world: TransactionStage) -> None:
     command = request_command(end_header(world.half()))
     del command.fields["commitLogOffset"]
     reply = world.call(command)
@@ -73,14 +75,14 @@ def test_an_end_with_a_missing_field_is_refused(world: World) -> None:
     assert reply.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_an_end_sent_one_way_is_carried_out(world: World) -> None:
+def test_an_end_sent_one_way_is_carried_out(world: TransactionStage) -> None:
     command = request_command(end_header(world.half(), COMMIT))
     command.flags = int(CommandFlag.ONEWAY)
     world.call(command)
     assert world.delivered() == [b"body of U"]
 
 
-def test_an_end_that_cannot_be_stored_is_answered_with_the_reason(world: World) -> None:
+def test_an_end_that_cannot_be_stored_is_answered_with_the_reason(world: TransactionStage) -> None:
     half = world.half()
     with world.full_disk():
         reply = world.end(half)
@@ -92,7 +94,9 @@ def test_an_end_that_cannot_be_stored_is_answered_with_the_reason(world: World) 
 # ---- 323 ---------------------------------------------------------------------------------------
 
 
-def test_checks_of_an_open_half_are_counted_from_the_beginning_again(world: World) -> None:
+def test_checks_of_an_open_half_are_counted_from_the_beginning_again(
+    world: TransactionStage,
+) -> None:
     half = world.half()
     world.tick(ROUND_MS)
     world.tick(ROUND_MS)
@@ -105,7 +109,7 @@ def test_checks_of_an_open_half_are_counted_from_the_beginning_again(world: Worl
     assert world.end(world.last_check(), is_checked=True).code == ILLEGAL
 
 
-def test_a_half_that_was_given_up_comes_back(world: World) -> None:
+def test_a_half_that_was_moved_out_of_its_queue_comes_back(world: TransactionStage) -> None:
     world.half()
     for _ in range(3):
         world.tick(ROUND_MS)
@@ -117,7 +121,7 @@ def test_a_half_that_was_given_up_comes_back(world: World) -> None:
     assert world.delivered() == [b"body of U"]
 
 
-def test_an_ended_half_is_asked_about_again_when_a_tool_demands_it(world: World) -> None:
+def test_an_ended_half_is_asked_about_again_when_a_tool_demands_it(world: TransactionStage) -> None:
     half = world.half()
     world.end(half)
     assert resume(world, half.log_offset).code == 0
@@ -126,26 +130,26 @@ def test_an_ended_half_is_asked_about_again_when_a_tool_demands_it(world: World)
     assert world.end(half).code == ILLEGAL
 
 
-def test_a_plain_message_cannot_be_made_a_half(world: World) -> None:
+def test_a_plain_message_cannot_be_made_a_half(world: TransactionStage) -> None:
     world.send(b"plain", {"UNIQ_KEY": "U"})
     (plain,) = world.records("T", 1)
     assert resume(world, plain.log_offset).code == ResponseCode.SYSTEM_ERROR
     assert world.records(HALF_TOPIC) == []
 
 
-def test_an_id_that_is_none_is_refused(world: World) -> None:
+def test_an_id_that_is_none_is_refused(world: TransactionStage) -> None:
     reply = world.call(request_command(ResumeCheckRequest(msg_id="7F")))
     assert reply is not None
     assert reply.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_nothing_comes_back_while_nothing_is_stored(world: World) -> None:
+def test_nothing_comes_back_while_nothing_is_stored(world: TransactionStage) -> None:
     half = world.half()
     world.state.unwritable = "the disk is full"
     assert resume(world, half.log_offset).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-def test_a_half_stays_as_it_is_when_it_cannot_be_brought_back(world: World) -> None:
+def test_a_half_stays_as_it_is_when_it_cannot_be_brought_back(world: TransactionStage) -> None:
     half = world.half()
     with world.full_disk():
         assert resume(world, half.log_offset).code == ResponseCode.SYSTEM_ERROR
@@ -153,7 +157,7 @@ def test_a_half_stays_as_it_is_when_it_cannot_be_brought_back(world: World) -> N
 
 
 def test_a_half_whose_newest_copy_is_damaged_is_brought_back_from_an_older_one(
-    world: World,
+    world: TransactionStage,
 ) -> None:
     half = world.half()
     world.tick(ROUND_MS)

@@ -1,4 +1,4 @@
-"""Consumer groups: created, described, measured, deleted."""
+"""Consumer groups: create, describe, measure, delete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from downrange.wire.headers import (
     GroupSubscriptionRequest,
     GroupTopicsRequest,
 )
-from tests.unit.server.broker.handlers.asking import NOW_MS, TOOL, Asked
+from tests.unit.server.broker.broker_stage import NOW_MS
+from tests.unit.server.broker.handlers.handler_stage import TOOL, HandlerStage
 
 CREATE = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 
@@ -41,7 +42,7 @@ def queue(number: int, topic: str = "T") -> QueueId:
 
 
 def test_a_group_is_created_as_asked_and_can_be_changed() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for times in (5, 6):
         config = GroupConfig(group_name="new", retry_max_times=times)
         assert broker.ask(CREATE, config.encode()).code == ResponseCode.SUCCESS
@@ -60,14 +61,14 @@ def test_a_group_is_created_as_asked_and_can_be_changed() -> None:
     ],
 )
 def test_an_illegal_group_is_refused(config: GroupConfig) -> None:
-    broker = Asked()
+    broker = HandlerStage()
     count = len(broker.state.groups)
     assert broker.ask(CREATE, config.encode()).code == ResponseCode.INVALID_PARAMETER
     assert len(broker.state.groups) == count
 
 
 def test_attributes_of_a_group_are_added_and_removed() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for changes in ({"+a": "1", "+b": "2"}, {"-a": "", "c": "3"}):
         broker.ask(CREATE, GroupConfig(group_name="new", attributes=changes).encode())
     config = broker.state.groups.get("new")
@@ -76,7 +77,7 @@ def test_attributes_of_a_group_are_added_and_removed() -> None:
 
 
 def test_several_groups_are_created_up_to_the_limit() -> None:
-    broker = Asked(groups_max=10)
+    broker = HandlerStage(groups_max=10)
     wanted = [GroupConfig(group_name=name) for name in ("G", "a", "b")]
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
     reply = broker.ask(code, GroupListBody(group_config_list=wanted).encode())
@@ -98,9 +99,9 @@ def test_several_groups_are_created_up_to_the_limit() -> None:
 def test_a_deleted_group_keeps_its_offsets_unless_asked(
     header: DeleteGroupRequest, is_kept: bool
 ) -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.state.offsets.commit("G", "T", 0, 1)
-    assert broker.tell(header).code == ResponseCode.SUCCESS
+    assert broker.request(header).code == ResponseCode.SUCCESS
     assert broker.state.groups.get("G") is None
     assert bool(broker.state.offsets.of_group("G")) is is_kept
 
@@ -109,7 +110,7 @@ def test_a_deleted_group_keeps_its_offsets_unless_asked(
 
 
 def test_all_groups_are_listed_whole_and_in_pages() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     reply = broker.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     table = decode_body(GroupTableBody, reply.body)
     assert AllGroupsReply.from_fields(reply.fields).total_group_num == 9
@@ -118,27 +119,27 @@ def test_all_groups_are_listed_whole_and_in_pages() -> None:
     names: list[str] = []
     for begin in range(0, 9, 4):
         header = AllGroupsRequest(group_seq=begin, data_version=version, max_group_num=4)
-        part = decode_body(GroupTableBody, broker.tell(header).body)
+        part = decode_body(GroupTableBody, broker.request(header).body)
         names += part.subscription_group_table
     assert sorted(names) == sorted(table.subscription_group_table)
 
 
 def test_one_group_is_described_and_created_where_it_is_missing() -> None:
-    broker = Asked()
-    reply = broker.tell(GroupConfigRequest(group="new"))
+    broker = HandlerStage()
+    reply = broker.request(GroupConfigRequest(group="new"))
     assert decode_body(GroupConfig, reply.body) == broker.state.groups.get("new")
-    reply = broker.tell(GroupConfigRequest(group="no blanks"))
+    reply = broker.request(GroupConfigRequest(group="no blanks"))
     assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 def test_a_groups_topics_and_subscriptions_are_shown() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.state.offsets.commit("G", "T", 0, 1)
-    names = decode_body(TopicNamesBody, broker.tell(GroupTopicsRequest(group="G")).body)
+    names = decode_body(TopicNamesBody, broker.request(GroupTopicsRequest(group="G")).body)
     assert (names.topic_list, names.broker_addr) == (["T"], "10.0.0.2:10911")
 
     def subscription() -> GroupSubscriptionBody:
-        reply = broker.tell(GroupSubscriptionRequest(group="G", topic="T"))
+        reply = broker.request(GroupSubscriptionRequest(group="G", topic="T"))
         return decode_body(GroupSubscriptionBody, reply.body)
 
     assert subscription().subscription_data is None
@@ -152,13 +153,13 @@ def test_a_groups_topics_and_subscriptions_are_shown() -> None:
 
 
 def test_progress_is_shown_for_all_queues_of_the_groups_topics() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for _ in range(2):
         broker.store(b"x")
         broker.now_ms += 10
     broker.state.offsets.commit("G", "T", 0, 1)
     broker.state.offsets.commit("G", "gone", 0, 1)
-    reply = broker.tell(ConsumeStatsRequest(consumer_group="G"))
+    reply = broker.request(ConsumeStatsRequest(consumer_group="G"))
     table = decode_body(ConsumeStatsBody, reply.body).offset_table
     assert table.keys() == {queue(0), queue(1)}
     first, second = table[queue(0)], table[queue(1)]
@@ -168,12 +169,12 @@ def test_progress_is_shown_for_all_queues_of_the_groups_topics() -> None:
 
 
 def test_progress_is_shown_for_the_named_topics_that_are_read() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for topic in ("U", "V"):
         broker.create(topic, read_queue_nums=1, write_queue_nums=1)
 
     def topics(**changes: str) -> set[str]:
-        reply = broker.tell(ConsumeStatsRequest(consumer_group="G", **changes))
+        reply = broker.request(ConsumeStatsRequest(consumer_group="G", **changes))
         table = decode_body(ConsumeStatsBody, reply.body).offset_table
         return {queue.topic for queue in table}
 
@@ -186,7 +187,7 @@ def test_progress_is_shown_for_the_named_topics_that_are_read() -> None:
 
 
 def test_progress_of_all_groups_is_summed_up() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.create("U", order=True)
     for topic in ("T", "U", "U"):
         broker.store(b"x", topic=topic)
@@ -194,7 +195,7 @@ def test_progress_of_all_groups_is_summed_up() -> None:
         broker.state.offsets.commit("G", topic, 0, 0)
 
     def measure(is_order: bool) -> BrokerConsumeStatsBody:
-        reply = broker.tell(BrokerConsumeStatsRequest(is_order=is_order))
+        reply = broker.request(BrokerConsumeStatsRequest(is_order=is_order))
         return decode_body(BrokerConsumeStatsBody, reply.body)
 
     whole, ordered = measure(False), measure(True)
@@ -204,14 +205,14 @@ def test_progress_of_all_groups_is_summed_up() -> None:
 
 
 def test_the_times_of_what_is_yet_to_be_read_are_shown() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for _ in range(3):
         broker.store(b"x")
         broker.now_ms += 10
     broker.state.offsets.commit("G", "T", 0, 2)
 
     def spans(group: str) -> list[tuple[int, int, int, int]]:
-        reply = broker.tell(ConsumeTimeSpanRequest(topic="T", group=group))
+        reply = broker.request(ConsumeTimeSpanRequest(topic="T", group=group))
         return [
             (span.min_time_stamp, span.max_time_stamp, span.consume_time_stamp, span.delay_time)
             for span in decode_body(TimeSpansBody, reply.body).consume_time_span_set
@@ -222,5 +223,5 @@ def test_the_times_of_what_is_yet_to_be_read_are_shown() -> None:
     assert spans("other") == [(NOW_MS, NOW_MS + 20, NOW_MS, 30), empty]
     broker.state.offsets.commit("G", "T", 0, 3)
     assert spans("G")[0] == (NOW_MS, NOW_MS + 20, NOW_MS + 20, 0)
-    reply = broker.tell(ConsumeTimeSpanRequest(topic="none", group="G"))
+    reply = broker.request(ConsumeTimeSpanRequest(topic="none", group="G"))
     assert reply.code == ResponseCode.TOPIC_NOT_EXIST

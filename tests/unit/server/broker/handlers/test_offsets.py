@@ -20,28 +20,29 @@ from downrange.wire.headers import (
     OffsetByTimeRequest,
     OffsetReply,
 )
-from tests.unit.server.broker.handlers.asking import NOW_MS, Asked, reply_of
+from tests.unit.server.broker.broker_stage import NOW_MS
+from tests.unit.server.broker.handlers.handler_stage import HandlerStage, reply_of
 
 
 def commit(
-    broker: Asked, *, group: str = "G", topic: str = "T", queue: int = 0, to: int = 1
+    broker: HandlerStage, *, group: str = "G", topic: str = "T", queue: int = 0, to: int = 1
 ) -> int:
     header = CommitOffsetRequest(
         consumer_group=group, topic=topic, queue_id=queue, commit_offset=to
     )
-    return broker.tell(header).code
+    return broker.request(header).code
 
 
-def offset_of(broker: Asked, **changes: object) -> int | None:
+def offset_of(broker: HandlerStage, **changes: object) -> int | None:
     fields: dict[str, object] = {"consumer_group": "G", "topic": "T", "queue_id": 0} | changes
-    reply = broker.tell(GroupOffsetRequest(**fields))  # type: ignore[arg-type]
+    reply = broker.request(GroupOffsetRequest(**fields))  # type: ignore[arg-type]
     if reply.code == ResponseCode.QUERY_NOT_FOUND:
         return None
     return OffsetReply.from_fields(reply.fields).offset
 
 
 def test_a_committed_offset_is_found_again() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     assert commit(broker, to=7) == ResponseCode.SUCCESS
     assert offset_of(broker) == 7
     assert commit(broker, to=3) == ResponseCode.SUCCESS
@@ -49,7 +50,7 @@ def test_a_committed_offset_is_found_again() -> None:
 
 
 def test_commits_for_what_does_not_exist_are_refused() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     assert commit(broker, group="none") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert commit(broker, topic="none") == ResponseCode.TOPIC_NOT_EXIST
     assert commit(broker, queue=2) == ResponseCode.INVALID_PARAMETER
@@ -58,7 +59,7 @@ def test_commits_for_what_does_not_exist_are_refused() -> None:
 
 
 def test_a_commit_of_an_old_client_creates_its_group() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     header = CommitOffsetRequest(consumer_group="new", topic="T", queue_id=0, commit_offset=3)
     request = request_command(header)
     request.version = int(ReleaseVersion.V4_9_4)
@@ -69,37 +70,39 @@ def test_a_commit_of_an_old_client_creates_its_group() -> None:
 
 def test_a_request_that_lacks_a_field_raises() -> None:
     with pytest.raises(MissingField):
-        Asked().ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId="0")
+        HandlerStage().ask(
+            RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId="0"
+        )
 
 
 def test_a_group_begins_at_zero_in_a_young_queue_only() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     assert offset_of(broker) is None  # nothing was ever sent
     assert offset_of(broker, topic="../../etc") is None
     broker.store(b"1")
     assert offset_of(broker) == 0
     assert offset_of(broker, set_zero_if_not_found=False) is None
-    broker.state.store.queue("T", 0).min_offset = 1  # older messages are gone
+    broker.state.store.queue("T", 0).min_offset = 1  # older messages were removed
     assert offset_of(broker) is None
 
 
 def test_a_negative_offset_counts_as_none() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.store(b"1")
     commit(broker, to=-5)
     assert offset_of(broker) == 0
 
 
 def test_the_ends_of_a_queue_are_shown() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for _ in range(3):
         broker.store(b"x")
     broker.state.store.queue("T", 0).min_offset = 1
 
     def ends(topic: str, queue_id: int) -> tuple[int, int, int]:
-        low = broker.tell(MinOffsetRequest(topic=topic, queue_id=queue_id))
-        high = broker.tell(MaxOffsetRequest(topic=topic, queue_id=queue_id))
-        time = broker.tell(EarliestTimeRequest(topic=topic, queue_id=queue_id))
+        low = broker.request(MinOffsetRequest(topic=topic, queue_id=queue_id))
+        high = broker.request(MaxOffsetRequest(topic=topic, queue_id=queue_id))
+        time = broker.request(EarliestTimeRequest(topic=topic, queue_id=queue_id))
         return (
             OffsetReply.from_fields(low.fields).offset,
             OffsetReply.from_fields(high.fields).offset,
@@ -126,23 +129,23 @@ def test_the_ends_of_a_queue_are_shown() -> None:
     ],
 )
 def test_a_time_is_found_from_both_sides(time_ms: int, boundary: str | None, offset: int) -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for ms in (0, 10, 10, 20):
         broker.now_ms = NOW_MS + ms
         broker.store(b"x")
     request = OffsetByTimeRequest(
         topic="T", queue_id=0, timestamp=NOW_MS + time_ms, boundary_type=boundary
     )
-    assert OffsetReply.from_fields(broker.tell(request).fields).offset == offset
+    assert OffsetReply.from_fields(broker.request(request).fields).offset == offset
 
 
 def test_a_time_in_an_unknown_queue_is_zero() -> None:
     request = OffsetByTimeRequest(topic="none", queue_id=0, timestamp=5)
-    assert OffsetReply.from_fields(Asked().tell(request).fields).offset == 0
+    assert OffsetReply.from_fields(HandlerStage().request(request).fields).offset == 0
 
 
 def test_all_offsets_are_listed() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     commit(broker, to=4)
     table = json.loads(broker.ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body)
     assert table["offsetTable"] == {"T@G": {"0": 4}}
@@ -150,17 +153,17 @@ def test_all_offsets_are_listed() -> None:
 
 
 def test_offsets_are_cloned_for_one_topic_or_for_all() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.create("U")
     commit(broker, to=4)
     commit(broker, topic="U", queue=1, to=5)
-    broker.tell(CloneOffsetsRequest(src_group="G", dest_group="one", topic="T"))
-    broker.tell(CloneOffsetsRequest(src_group="G", dest_group="all", topic=""))
+    broker.request(CloneOffsetsRequest(src_group="G", dest_group="one", topic="T"))
+    broker.request(CloneOffsetsRequest(src_group="G", dest_group="all", topic=""))
     assert broker.state.offsets.of_group("one") == {"T": {0: 4}}
     assert broker.state.offsets.of_group("all") == {"T": {0: 4}, "U": {1: 5}}
     assert broker.state.groups.get("all") is not None
 
 
 def test_offsets_are_not_cloned_for_a_group_that_may_not_exist() -> None:
-    reply = Asked().tell(CloneOffsetsRequest(src_group="G", dest_group="no blanks"))
+    reply = HandlerStage().request(CloneOffsetsRequest(src_group="G", dest_group="no blanks"))
     assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

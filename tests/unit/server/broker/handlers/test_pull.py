@@ -1,4 +1,4 @@
-"""Every check of a pull, what a queue's state becomes on the wire, and long polling."""
+"""Every check of a pull, the answer for each state of a queue, and long polling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from downrange.wire.bodies import ConsumerMember, HeartbeatBody, Subscription
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.records import BatchItem, decode_records, encode_batch
-from tests.unit.server.broker.building import CLIENT, NOW_MS, Stage, pull_request, send_request
+from tests.unit.server.broker.broker_stage import CLIENT, NOW_MS, Stage, pull_request, send_request
 
 OTHER = Peer(2, "10.0.0.3:1002")
 COMMIT = 0x1
@@ -133,7 +133,7 @@ def test_a_group_must_have_subscribed_to_the_topic(stage: Stage) -> None:
     assert (answer.remark or "").startswith("the consumer's subscription not exist\nSee ")
 
 
-def test_a_subscription_that_is_older_than_the_clients_is_told(stage: Stage) -> None:
+def test_a_subscription_that_is_older_than_the_clients_is_refused(stage: Stage) -> None:
     join(stage, version=5)
     assert stage.ask(pull_request(tags=None, sub_version=5)).code == NOT_FOUND
     answer = stage.ask(pull_request(tags=None, sub_version=6))
@@ -227,7 +227,7 @@ def test_a_filter_takes_its_tags_and_skips_the_rest(stage: Stage) -> None:
     assert answer.fields["nextBeginOffset"] == "4"
 
 
-def test_a_filter_that_takes_nothing_learns_where_to_go_on(stage: Stage) -> None:
+def test_a_filter_that_matches_nothing_gets_the_next_offset(stage: Stage) -> None:
     fill(stage, "a", "b")
     answer = stage.ask(pull_request(tags="z"))
     assert (answer.code, answer.remark) == (RETRY, "NO_MATCHED_MESSAGE")
@@ -299,8 +299,8 @@ def test_a_pull_that_asks_for_more_messages_and_bytes_gets_them(tags: str) -> No
 @pytest.mark.parametrize(
     ("messages", "size", "count"),
     [
-        (1000, None, 4),  # no word of bytes
-        (1000, 100_000, 4),  # the limit itself is not more
+        (1000, None, 4),  # no byte limit in the request
+        (1000, 100_000, 4),  # equal to the limit, so not more
         (1000, -1, 4),
         (4, 200_000, 4),
         (-1, 200_000, 1),
@@ -309,7 +309,7 @@ def test_a_pull_that_asks_for_more_messages_and_bytes_gets_them(tags: str) -> No
     ],
 )
 @pytest.mark.parametrize("tags", ["*", "a"])
-def test_who_does_not_ask_for_more_of_both_is_held_to_the_usual_limits(
+def test_a_pull_that_does_not_ask_for_more_of_both_has_the_usual_limits(
     tags: str, messages: int, size: int | None, count: int
 ) -> None:
     stage = a_stage(pull_messages_max=4, pull_bytes_max=100_000, bulk_pull_messages_max=8)
@@ -356,7 +356,7 @@ def test_large_answers_read_a_queue_like_small_ones(tags: str) -> None:
     large, large_sizes = read_all(**BULK)
     assert small == large
     assert len(large_sizes) < len(small_sizes)
-    # Number 30, which has the tag b, is larger than an answer may be: it comes alone.
+    # Message 30, which has the tag b, is larger than an answer may be: it is returned alone.
     assert [size > 3000 for size in large_sizes].count(True) == (tags == "*")
 
 
@@ -402,7 +402,7 @@ def test_a_pull_that_waits_is_answered_by_the_next_message(stage: Stage) -> None
     assert len(stage.state.held_pulls) == 0
 
 
-def test_one_message_answers_everyone_who_waits_for_its_queue(stage: Stage) -> None:
+def test_one_message_answers_all_held_pulls_of_its_queue(stage: Stage) -> None:
     pulls = [wait(stage) for _ in range(3)]
     elsewhere = wait(stage, queue_id=1)
     fill(stage, "a")
@@ -410,7 +410,7 @@ def test_one_message_answers_everyone_who_waits_for_its_queue(stage: Stage) -> N
     assert stage.answer_to(elsewhere) is None
 
 
-def test_a_message_that_a_filter_does_not_take_wakes_nobody_for_some_seconds(stage: Stage) -> None:
+def test_a_message_that_no_filter_matches_answers_no_pull_for_some_seconds(stage: Stage) -> None:
     stage.tick()
     pull = wait(stage, tags="b")
     fill(stage, "a")
@@ -441,7 +441,7 @@ def test_a_pull_is_answered_with_what_there_is_when_its_time_is_over(stage: Stag
     assert code_of(stage, pull) == NOT_FOUND
 
 
-def test_the_look_every_few_seconds_leaves_those_alone_who_missed_nothing(stage: Stage) -> None:
+def test_the_comparison_every_few_seconds_keeps_pulls_that_missed_nothing(stage: Stage) -> None:
     pull = wait(stage)
     stage.tick(5_000)
     stage.tick(5_000)
@@ -491,7 +491,7 @@ def test_a_pull_that_waits_keeps_little(stage: Stage) -> None:
     assert (pull.fields, pull.body) == ({}, b"")
 
 
-def test_a_topic_that_is_deleted_answers_those_who_wait_for_it(stage: Stage) -> None:
+def test_a_topic_that_is_deleted_answers_its_held_pulls(stage: Stage) -> None:
     stage.tick()
     pull = wait(stage)
     stage.ask(Command(int(RequestCode.DELETE_TOPIC_IN_BROKER), {"topic": "T"}))
@@ -499,7 +499,7 @@ def test_a_topic_that_is_deleted_answers_those_who_wait_for_it(stage: Stage) -> 
     assert code_of(stage, pull) == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_group_that_was_switched_off_meanwhile_is_told_so(stage: Stage) -> None:
+def test_a_group_that_was_switched_off_meanwhile_is_refused(stage: Stage) -> None:
     pull = wait(stage)
     group = stage.state.groups.get("G")
     assert group is not None
@@ -508,7 +508,7 @@ def test_a_group_that_was_switched_off_meanwhile_is_told_so(stage: Stage) -> Non
     assert code_of(stage, pull) == ResponseCode.NO_PERMISSION
 
 
-def test_a_store_that_cannot_be_read_answers_those_who_wait(
+def test_a_store_that_cannot_be_read_answers_held_pulls(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pull = wait(stage)
@@ -523,7 +523,7 @@ def test_a_store_that_cannot_be_read_answers_those_who_wait(
     assert code_of(stage, send) == ResponseCode.SUCCESS
 
 
-def test_the_end_of_the_broker_answers_everyone(stage: Stage) -> None:
+def test_the_stop_of_the_broker_answers_all_held_pulls(stage: Stage) -> None:
     pulls = [wait(stage), wait(stage, queue_id=1)]
     stage.act(stage.broker.close(stage.now_ms))
     assert [code_of(stage, pull) for pull in pulls] == [NOT_FOUND] * 2

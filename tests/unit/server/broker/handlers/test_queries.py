@@ -8,12 +8,13 @@ from downrange.wire.bodies import QueueUnitsBody, decode_body
 from downrange.wire.codes import ResponseCode
 from downrange.wire.headers import QueryByKeyRequest, QueryReply, QueueUnitsRequest, ViewRequest
 from downrange.wire.records import decode_records
-from tests.unit.server.broker.handlers.asking import NOW_MS, TOOL, Asked
+from tests.unit.server.broker.broker_stage import NOW_MS
+from tests.unit.server.broker.handlers.handler_stage import TOOL, HandlerStage
 
 LAST_MS = 2**63 - 1
 
 
-def find(broker: Asked, key: str, **changes: object) -> list[bytes]:
+def find(broker: HandlerStage, key: str, **changes: object) -> list[bytes]:
     fields: dict[str, object] = {
         "topic": "T",
         "key": key,
@@ -21,7 +22,7 @@ def find(broker: Asked, key: str, **changes: object) -> list[bytes]:
         "begin_timestamp": 0,
         "end_timestamp": LAST_MS,
     }
-    reply = broker.tell(QueryByKeyRequest(**(fields | changes)))  # type: ignore[arg-type]
+    reply = broker.request(QueryByKeyRequest(**(fields | changes)))  # type: ignore[arg-type]
     if reply.code == ResponseCode.QUERY_NOT_FOUND:
         assert QueryReply.from_fields(reply.fields).index_last_update_phyoffset == 0
         return []
@@ -29,7 +30,7 @@ def find(broker: Asked, key: str, **changes: object) -> list[bytes]:
 
 
 def test_messages_are_found_by_each_key_in_the_order_of_the_log() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for number in range(3):
         broker.store(b"%d" % number, KEYS=f"common k-{number}", UNIQ_KEY=f"U{number}")
     assert find(broker, "common") == [b"0", b"1", b"2"]
@@ -51,14 +52,14 @@ def test_messages_are_found_by_each_key_in_the_order_of_the_log() -> None:
     ],
 )
 def test_what_does_not_match_is_not_found(key: str, changes: dict[str, object]) -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.store(b"x", KEYS="k", TAGS="k")
     assert find(broker, "k") == [b"x"]
     assert find(broker, key, **changes) == []
 
 
 def test_messages_whose_key_only_has_the_same_hash_are_left_out() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.store(b"1", KEYS="Aa")
     broker.store(b"2", KEYS="BB")  # Java's classic collision
     assert find(broker, "Aa") == [b"1"]
@@ -68,7 +69,7 @@ def test_messages_whose_key_only_has_the_same_hash_are_left_out() -> None:
 
 
 def test_a_topic_with_the_same_hash_is_left_out() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.create("Aa")
     broker.store(b"1", topic="Aa", KEYS="k")
     assert find(broker, "k", topic="BB") == []
@@ -76,46 +77,46 @@ def test_a_topic_with_the_same_hash_is_left_out() -> None:
 
 
 def test_a_query_says_how_current_the_index_is() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     record = broker.store(b"x", KEYS="k")
     last = broker.store(b"y", KEYS="l")
     request = QueryByKeyRequest(
         topic="T", key="k", max_num=1, begin_timestamp=0, end_timestamp=LAST_MS
     )
-    header = QueryReply.from_fields(broker.tell(request).fields)
+    header = QueryReply.from_fields(broker.request(request).fields)
     assert record.log_offset == 0
     assert header.index_last_update_phyoffset == last.log_offset
     assert header.index_last_update_timestamp == NOW_MS
 
 
 def test_a_message_is_viewed_by_its_position_only() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.store(b"first")
     record = broker.store(b"second")
-    reply = broker.tell(ViewRequest(offset=record.log_offset))
+    reply = broker.request(ViewRequest(offset=record.log_offset))
     assert [found.body for found in decode_records(reply.body)] == [b"second"]
-    assert broker.tell(ViewRequest(offset=record.log_offset, topic=record.topic)).code == 0
-    reply = broker.tell(ViewRequest(offset=record.log_offset, topic="another"))
+    assert broker.request(ViewRequest(offset=record.log_offset, topic=record.topic)).code == 0
+    reply = broker.request(ViewRequest(offset=record.log_offset, topic="another"))
     assert reply.code == ResponseCode.SYSTEM_ERROR
     for offset in (-1, 1, 10, 30, record.log_offset + 1, record.log_offset + record.size, 10**15):
-        reply = broker.tell(ViewRequest(offset=offset))
+        reply = broker.request(ViewRequest(offset=offset))
         assert reply.code == ResponseCode.SYSTEM_ERROR
         assert f"by the offset, {offset}" in (reply.remark or "")
 
 
 def test_bytes_in_a_body_that_look_like_a_record_cannot_be_viewed() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     inner = broker.store(b"forged")
     forged = broker.state.store.log.read(inner.log_offset, inner.size)
     outer = broker.store(forged)
     whole = broker.state.store.log.read(outer.log_offset, outer.size)
-    reply = broker.tell(ViewRequest(offset=outer.log_offset + whole.index(forged)))
+    reply = broker.request(ViewRequest(offset=outer.log_offset + whole.index(forged)))
     assert reply.code == ResponseCode.SYSTEM_ERROR
 
 
 @pytest.mark.parametrize("size", [2**30, 2**31 - 1, 200, 3])
 def test_a_forged_size_is_never_read(size: int) -> None:
-    broker = Asked()
+    broker = HandlerStage()
     body_at = broker.store(b"x" * 500).size - 500 - len("T") - 3
     end = broker.state.store.log.end
     position = end + body_at
@@ -123,17 +124,17 @@ def test_a_forged_size_is_never_read(size: int) -> None:
     broker.store(forged)
     found = broker.state.store.log.read(position, len(forged))
     assert found == forged
-    assert broker.tell(ViewRequest(offset=position)).code == ResponseCode.SYSTEM_ERROR
+    assert broker.request(ViewRequest(offset=position)).code == ResponseCode.SYSTEM_ERROR
 
 
 def test_a_queues_units_are_shown_with_what_the_group_takes() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for tag in ("a", "b", "a"):
         broker.store(b"x", TAGS=tag)
 
     def units(**changes: object) -> QueueUnitsBody:
         fields: dict[str, object] = {"topic": "T", "queue_id": 0, "index": 1, "count": 10}
-        reply = broker.tell(QueueUnitsRequest(**(fields | changes)))  # type: ignore[arg-type]
+        reply = broker.request(QueueUnitsRequest(**(fields | changes)))  # type: ignore[arg-type]
         return decode_body(QueueUnitsBody, reply.body)
 
     found = units(count=1)
@@ -157,4 +158,4 @@ def test_a_queues_units_are_shown_with_what_the_group_takes() -> None:
 
 def test_units_of_an_unknown_queue_are_refused() -> None:
     header = QueueUnitsRequest(topic="T", queue_id=9, index=0, count=1)
-    assert Asked().tell(header).code == ResponseCode.SYSTEM_ERROR
+    assert HandlerStage().request(header).code == ResponseCode.SYSTEM_ERROR

@@ -13,21 +13,21 @@ from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.recall_handles import RecallHandle
 from downrange.wire.system_names import TIMER_TOPIC
-from tests.unit.server.broker.building import plain
-from tests.unit.server.broker.waiting import START_MS, World
+from tests.unit.server.broker.broker_stage import plain
+from tests.unit.server.broker.delivery_stage import START_MS, DeliveryStage
 
 PEER = Peer(7, "10.0.0.9:40000")
 
 
-def build(options: BrokerOptions | None = None) -> World:
-    world = World(options or BrokerOptions())
+def build(options: BrokerOptions | None = None) -> DeliveryStage:
+    world = DeliveryStage(options or BrokerOptions())
     for topic in ("T", "U"):
         world.state.topics.ensure(topic, 4, 6, world.now_ms)
     return world
 
 
-def ask(world: World, handle: str, topic: str = "T", **fields: str) -> Command:
-    """Ask to take a message back, and return the answer, however late."""
+def ask(world: DeliveryStage, handle: str, topic: str = "T", **fields: str) -> Command:
+    """Recall a message and return the answer, immediate or late."""
     fields = {"topic": topic, "recallHandle": handle, "producerGroup": "pg", **fields}
     request = Command(int(RequestCode.RECALL_MESSAGE), fields)
     outputs = list(HANDLERS[request.code](world.state, request, PEER, world.now_ms))
@@ -43,8 +43,8 @@ def ask(world: World, handle: str, topic: str = "T", **fields: str) -> Command:
     return reply.command
 
 
-def send(world: World, unique_id: str = "u1", delay_ms: int = 2_500) -> str:
-    """Put a timed message, and return its handle."""
+def send(world: DeliveryStage, unique_id: str = "u1", delay_ms: int = 2_500) -> str:
+    """Store a timed message and return its handle."""
     world.put("timed", "T", 1, UNIQ_KEY=unique_id, TIMER_DELAY_MS=str(delay_ms))
     return recall_handle_of(world.records(TIMER_TOPIC)[-1], world.options.name)
 

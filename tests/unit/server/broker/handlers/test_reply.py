@@ -10,7 +10,7 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import PushReplyRequest, SendReply, SendRequest, SendRequestV2
 from downrange.wire.properties import decode_properties, encode_properties
 from downrange.wire.system_names import HALF_TOPIC
-from tests.unit.server.broker.transacting import START_MS, World
+from tests.unit.server.broker.transaction_stage import START_MS, TransactionStage
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 FAILED = ResponseCode.SYSTEM_ERROR
@@ -23,8 +23,8 @@ PROPERTIES = {
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
+def world() -> TransactionStage:
+    world = TransactionStage()
     world.join("askers", 9, "asker")
     return world
 
@@ -46,9 +46,9 @@ def reply_command(
     return request_command(header, b"pong", code=int(RequestCode.SEND_REPLY_MESSAGE_V2))
 
 
-def test_a_reply_is_pushed_to_who_asked(world: World) -> None:
+def test_a_reply_is_sent_to_the_requester(world: TransactionStage) -> None:
     assert world.call(reply_command()) is None
-    (ask,) = world.asks
+    (ask,) = world.calls
     assert (ask.connection, ask.timeout, ask.command.code) == (9, 10.0, 326)
     assert ask.command.body == b"pong"
     header = PushReplyRequest.from_fields(ask.command.fields)
@@ -62,7 +62,7 @@ def test_a_reply_is_pushed_to_who_asked(world: World) -> None:
         born_timestamp=START_MS - 9,
         flag=3,
         born_host="127.0.0.1:40001",
-        store_host="127.0.0.1:10911",
+        store_host="10.0.0.2:10911",
         store_timestamp=START_MS,
         properties=header.properties,
         reconsume_times=0,
@@ -76,7 +76,7 @@ def test_a_reply_is_pushed_to_who_asked(world: World) -> None:
     }
 
 
-def test_a_reply_that_was_taken_is_stored_and_answered(world: World) -> None:
+def test_a_reply_that_was_taken_is_stored_and_answered(world: TransactionStage) -> None:
     world.call(reply_command())
     assert world.records(REPLY_TOPIC) == []
     answer = world.answer(Command(0))
@@ -91,7 +91,7 @@ def test_a_reply_that_was_taken_is_stored_and_answered(world: World) -> None:
 
 @pytest.mark.parametrize("reply", [None, Command(1)])
 def test_a_reply_that_was_not_taken_is_stored_and_says_so(
-    world: World, reply: Command | None
+    world: TransactionStage, reply: Command | None
 ) -> None:
     world.call(reply_command())
     answer = world.answer(reply)
@@ -99,7 +99,7 @@ def test_a_reply_that_was_not_taken_is_stored_and_says_so(
     assert answer.fields["msgId"] == world.records(REPLY_TOPIC)[0].offset_id
 
 
-def test_a_reply_to_someone_who_is_gone_is_stored_and_says_so(world: World) -> None:
+def test_a_reply_to_a_disconnected_requester_is_stored_and_says_so(world: TransactionStage) -> None:
     answer = world.call(reply_command(properties=PROPERTIES | {"REPLY_TO_CLIENT": "nobody"}))
     assert answer is not None
     assert answer.code == FAILED
@@ -108,7 +108,7 @@ def test_a_reply_to_someone_who_is_gone_is_stored_and_says_so(world: World) -> N
     assert len(world.records(REPLY_TOPIC)) == 1
 
 
-def test_a_reply_to_nobody_is_stored_and_says_so(world: World) -> None:
+def test_a_reply_without_a_requester_is_stored_and_says_so(world: TransactionStage) -> None:
     answer = world.call(reply_command(properties={"CORRELATION_ID": "c"}))
     assert answer is not None
     assert answer.code == FAILED
@@ -116,7 +116,7 @@ def test_a_reply_to_nobody_is_stored_and_says_so(world: World) -> None:
     assert len(world.records(REPLY_TOPIC)) == 1
 
 
-def test_a_reply_with_full_field_names_is_served_too(world: World) -> None:
+def test_a_reply_with_full_field_names_is_served_too(world: TransactionStage) -> None:
     header = SendRequest(
         topic=REPLY_TOPIC,
         queue_id=-1,
@@ -138,29 +138,29 @@ def test_a_reply_with_full_field_names_is_served_too(world: World) -> None:
     ],
 )
 def test_a_reply_to_a_topic_that_is_not_for_replies_is_refused(
-    world: World, topic: str, code: ResponseCode
+    world: TransactionStage, topic: str, code: ResponseCode
 ) -> None:
     answer = world.call(reply_command(topic))
     assert answer is not None
     assert answer.code == code
     assert answer.fields == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-    assert world.asks == []
+    assert world.calls == []
 
 
-def test_a_reply_to_a_queue_that_is_not_there_is_refused(world: World) -> None:
+def test_a_reply_to_a_queue_that_is_not_there_is_refused(world: TransactionStage) -> None:
     answer = world.call(reply_command(queue_id=1))
     assert answer is not None
     assert answer.code == ResponseCode.INVALID_PARAMETER
 
 
-def test_a_reply_that_was_taken_but_cannot_be_stored_has_no_id(world: World) -> None:
+def test_a_reply_that_was_taken_but_cannot_be_stored_has_no_id(world: TransactionStage) -> None:
     world.call(reply_command())
     with world.full_disk():
         answer = world.answer(Command(0))
     assert (answer.code, answer.fields["msgId"], answer.fields["queueOffset"]) == (0, "0", "0")
 
 
-def test_a_reply_that_was_taken_while_nothing_is_stored_has_no_id(world: World) -> None:
+def test_a_reply_that_was_taken_while_nothing_is_stored_has_no_id(world: TransactionStage) -> None:
     world.call(reply_command())
     world.state.unwritable = "stopping"
     answer = world.answer(Command(0))

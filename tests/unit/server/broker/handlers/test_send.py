@@ -1,4 +1,4 @@
-"""Every check of a send, in its order, and what is stored and answered."""
+"""Every check of a send, in its order, the stored record and the answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from downrange.server.outputs import Peer
 from downrange.wire.codes import RequestCode, ResponseCode, SysFlag
 from downrange.wire.limits import BATCH_MESSAGES_MAX
 from downrange.wire.records import BatchItem, Record, encode_batch
-from tests.unit.server.broker.building import NOW_MS, Stage, pull_request, send_request
+from tests.unit.server.broker.broker_stage import NOW_MS, Stage, pull_request, send_request
 
 if TYPE_CHECKING:
     from downrange.wire.command import Command

@@ -1,4 +1,4 @@
-"""Request 36: messages that a consumer gives back."""
+"""Request 36: messages that a consumer sends back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from downrange.wire.codes import ResponseCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import SendBackRequest
 from downrange.wire.system_names import SCHEDULE_TOPIC
-from tests.unit.server.broker.transacting import START_MS, World
+from tests.unit.server.broker.transaction_stage import START_MS, TransactionStage
 
 if TYPE_CHECKING:
     from downrange.wire.command import Command
@@ -22,18 +22,18 @@ FAILED = ResponseCode.SYSTEM_ERROR
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> TransactionStage:
+    return TransactionStage()
 
 
 @pytest.fixture
-def message(world: World) -> Record:
+def message(world: TransactionStage) -> Record:
     world.send(b"hello", {"UNIQ_KEY": "U", "TAGS": "t", "KEYS": "k"})
     return world.records("T", 1)[0]
 
 
 def send_back(
-    world: World,
+    world: TransactionStage,
     offset: int,
     *,
     level: int = 0,
@@ -53,21 +53,23 @@ def send_back(
     return reply
 
 
-def scheduled(world: World, level: int) -> list[Record]:
+def scheduled(world: TransactionStage, level: int) -> list[Record]:
     return world.records(SCHEDULE_TOPIC, level - 1)
 
 
-def test_only_a_message_of_the_named_topic_is_taken_back(world: World, message: Record) -> None:
+def test_only_a_message_of_the_named_topic_is_accepted(
+    world: TransactionStage, message: Record
+) -> None:
     assert send_back(world, message.log_offset, origin_topic="U").code == FAILED
     assert send_back(world, message.log_offset, origin_topic="T", level=1).code == 0
     world.tick(1000)
     world.tick(1000)
-    (retry,) = world.records("%RETRY%readers")  # the client shows it under its first topic
+    (retry,) = world.records("%RETRY%readers")  # the client shows the message under its first topic
     assert send_back(world, retry.log_offset, origin_topic="T").code == 0
 
 
 def test_a_message_comes_again_in_the_retry_topic_after_its_delay(
-    world: World, message: Record
+    world: TransactionStage, message: Record
 ) -> None:
     world.now_ms += 1000
     assert send_back(world, message.log_offset, level=1).code == 0
@@ -85,7 +87,7 @@ def test_a_message_comes_again_in_the_retry_topic_after_its_delay(
 
 
 def test_the_first_retry_has_the_third_level_unless_the_consumer_names_one(
-    world: World, message: Record
+    world: TransactionStage, message: Record
 ) -> None:
     send_back(world, message.log_offset)
     send_back(world, message.log_offset, level=2)
@@ -94,7 +96,7 @@ def test_the_first_retry_has_the_third_level_unless_the_consumer_names_one(
 
 
 def test_later_retries_have_higher_levels_and_remember_where_they_began(
-    world: World, message: Record
+    world: TransactionStage, message: Record
 ) -> None:
     send_back(world, message.log_offset)
     world.tick(10_000)
@@ -108,14 +110,14 @@ def test_later_retries_have_higher_levels_and_remember_where_they_began(
     assert properties["ORIGIN_MESSAGE_ID"] == message.offset_id
 
 
-def test_a_level_beyond_the_last_is_the_last(world: World, message: Record) -> None:
+def test_a_level_beyond_the_last_is_the_last(world: TransactionStage, message: Record) -> None:
     assert send_back(world, message.log_offset, level=30).code == 0
     assert len(scheduled(world, 4)) == 1
 
 
 @pytest.mark.parametrize(("level", "times_max"), [(-1, None), (0, 0), (1, -1)])
 def test_a_dead_letter_is_stored_at_once(
-    world: World, message: Record, level: int, times_max: int | None
+    world: TransactionStage, message: Record, level: int, times_max: int | None
 ) -> None:
     reply = send_back(world, message.log_offset, level=level, times_max=times_max)
     assert reply.code == 0
@@ -128,7 +130,9 @@ def test_a_dead_letter_is_stored_at_once(
     assert (config.write_queue_nums, config.perm) == (1, 6)
 
 
-def test_a_group_decides_how_often_its_messages_are_tried(world: World, message: Record) -> None:
+def test_a_group_decides_how_often_its_messages_are_tried(
+    world: TransactionStage, message: Record
+) -> None:
     config = GroupConfig(group_name="readers", retry_max_times=0)
     world.state.groups.put(config, START_MS)
     send_back(world, message.log_offset)
@@ -136,7 +140,7 @@ def test_a_group_decides_how_often_its_messages_are_tried(world: World, message:
 
 
 def test_retries_of_a_group_with_several_queues_go_to_all_of_them(
-    world: World, message: Record
+    world: TransactionStage, message: Record
 ) -> None:
     config = GroupConfig(group_name="readers", retry_queue_nums=2)
     world.state.groups.put(config, START_MS)
@@ -149,7 +153,9 @@ def test_retries_of_a_group_with_several_queues_go_to_all_of_them(
     assert retry.write_queue_nums == 2
 
 
-def test_a_group_without_retry_queues_gets_nothing_again(world: World, message: Record) -> None:
+def test_a_group_without_retry_queues_gets_nothing_again(
+    world: TransactionStage, message: Record
+) -> None:
     config = GroupConfig(group_name="readers", retry_queue_nums=0)
     world.state.groups.put(config, START_MS)
     end = world.state.store.log.end
@@ -157,15 +163,17 @@ def test_a_group_without_retry_queues_gets_nothing_again(world: World, message: 
     assert world.state.store.log.end == end
 
 
-def test_a_group_that_is_missing_and_illegal_is_refused(world: World, message: Record) -> None:
+def test_a_group_that_is_missing_and_illegal_is_refused(
+    world: TransactionStage, message: Record
+) -> None:
     reply = send_back(world, message.log_offset, group="a b")
     assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert reply.remark is not None
     assert reply.remark.startswith("subscription group not exist, a b ")
 
 
-def test_a_retry_topic_that_must_not_be_written_to_is_left_alone(
-    world: World, message: Record
+def test_a_retry_topic_that_must_not_be_written_to_gets_nothing(
+    world: TransactionStage, message: Record
 ) -> None:
     closed = TopicConfig(
         topic_name="%RETRY%readers", read_queue_nums=1, write_queue_nums=1, perm=4, attributes={}
@@ -178,23 +186,25 @@ def test_a_retry_topic_that_must_not_be_written_to_is_left_alone(
 
 @pytest.mark.parametrize("offset", [-5, 10**15, 2**63 - 1, -(2**63)])
 def test_an_offset_behind_which_nothing_lies_is_refused(
-    world: World, message: Record, offset: int
+    world: TransactionStage, message: Record, offset: int
 ) -> None:
     reply = send_back(world, offset)
     assert (reply.code, reply.remark) == (FAILED, f"look message by offset failed, {offset}")
 
 
-def test_no_offset_within_a_record_is_taken_for_a_message(world: World, message: Record) -> None:
+def test_no_offset_within_a_record_is_taken_for_a_message(
+    world: TransactionStage, message: Record
+) -> None:
     for offset in range(message.log_offset + 1, message.log_offset + message.size):
         assert send_back(world, offset).code == FAILED
 
 
-def test_a_damaged_message_is_not_passed_on(world: World, message: Record) -> None:
+def test_a_damaged_message_is_not_passed_on(world: TransactionStage, message: Record) -> None:
     world.damage(message)
     assert send_back(world, message.log_offset).code == FAILED
 
 
-def test_a_message_of_a_transaction_comes_again_as_a_plain_one(world: World) -> None:
+def test_a_message_of_a_transaction_comes_again_as_a_plain_one(world: TransactionStage) -> None:
     world.end(world.half())
     (message,) = world.records("T", 1)
     send_back(world, message.log_offset, level=-1)
@@ -202,7 +212,9 @@ def test_a_message_of_a_transaction_comes_again_as_a_plain_one(world: World) -> 
     assert (dead.sys_flag, dead.prepared_offset) == (0, 0)
 
 
-def test_a_retry_of_a_moved_store_names_its_new_host(world: World, message: Record) -> None:
+def test_a_retry_of_a_moved_store_names_its_new_host(
+    world: TransactionStage, message: Record
+) -> None:
     world.state.host = StoreHost.of("::1", 10911)
     send_back(world, message.log_offset, level=-1)
     (dead,) = world.records("%DLQ%readers")
@@ -211,7 +223,7 @@ def test_a_retry_of_a_moved_store_names_its_new_host(world: World, message: Reco
 
 
 def test_a_message_that_cannot_be_stored_again_is_answered_with_the_reason(
-    world: World, message: Record
+    world: TransactionStage, message: Record
 ) -> None:
     with world.full_disk():
         assert send_back(world, message.log_offset).code == FAILED

@@ -1,4 +1,4 @@
-"""Topics: created, described, deleted."""
+"""Topics: create, describe, delete."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from downrange.wire.headers import (
     TopicConsumersRequest,
     TopicStatsRequest,
 )
-from tests.unit.server.broker.handlers.asking import NOW_MS, TOOL, Asked
+from tests.unit.server.broker.broker_stage import NOW_MS
+from tests.unit.server.broker.handlers.handler_stage import TOOL, HandlerStage
 
 
-def config_of(broker: Asked, topic: str) -> TopicConfig:
+def config_of(broker: HandlerStage, topic: str) -> TopicConfig:
     config = broker.state.topics.get(topic)
     assert config is not None
     return config
@@ -35,7 +36,7 @@ def config_of(broker: Asked, topic: str) -> TopicConfig:
 
 
 def test_a_topic_is_created_as_asked_and_can_be_changed() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     reply = broker.create("new", read_queue_nums=3, write_queue_nums=4, perm=4, order=True)
     assert reply.code == ResponseCode.SUCCESS
     config = config_of(broker, "new")
@@ -46,7 +47,7 @@ def test_a_topic_is_created_as_asked_and_can_be_changed() -> None:
 
 
 def test_a_topic_that_is_as_wanted_is_not_announced_again() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     version = broker.state.topics.version
     assert broker.create("T").code == ResponseCode.SUCCESS
     assert broker.state.topics.version == version
@@ -60,7 +61,7 @@ def test_a_topic_that_is_as_wanted_is_not_announced_again() -> None:
     ],
 )
 def test_illegal_names_and_the_brokers_own_topics_are_refused(topic: str) -> None:
-    assert Asked().create(topic).code == ResponseCode.INVALID_PARAMETER
+    assert HandlerStage().create(topic).code == ResponseCode.INVALID_PARAMETER
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_illegal_names_and_the_brokers_own_topics_are_refused(topic: str) -> Non
     ],
 )
 def test_numbers_out_of_range_are_refused(changes: dict[str, object]) -> None:
-    broker = Asked()
+    broker = HandlerStage()
     assert broker.create("new", **changes).code == ResponseCode.INVALID_PARAMETER
     assert broker.state.topics.get("new") is None
 
@@ -88,13 +89,13 @@ def test_numbers_out_of_range_are_refused(changes: dict[str, object]) -> None:
     ],
 )
 def test_what_is_not_supported_is_refused(changes: dict[str, object]) -> None:
-    broker = Asked()
+    broker = HandlerStage()
     assert broker.create("new", **changes).code == ResponseCode.SYSTEM_ERROR
     assert broker.state.topics.get("new") is None
 
 
 def test_attributes_are_added_kept_and_removed() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.create("new", attributes="+message.type=FIFO,+queue.type=SimpleCQ")
     broker.create("new", attributes="+reserve.time=5")
     assert config_of(broker, "new").attributes == {
@@ -107,14 +108,14 @@ def test_attributes_are_added_kept_and_removed() -> None:
 
 
 def test_no_topic_is_created_beyond_the_limit_but_old_ones_can_be_changed() -> None:
-    broker = Asked(topics_max=12)
+    broker = HandlerStage(topics_max=12)
     assert len(broker.state.topics) == 12
     assert broker.create("new").code == ResponseCode.SYSTEM_ERROR
     assert broker.create("T", perm=4).code == ResponseCode.SUCCESS
 
 
 def test_several_topics_are_created_all_or_none() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     good, bad = TopicConfig(topic_name="good"), TopicConfig(topic_name="no blanks")
     code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
     reply = broker.ask(code, TopicListBody(topic_config_list=[good, bad]).encode())
@@ -129,11 +130,11 @@ def test_several_topics_are_created_all_or_none() -> None:
 
 
 def test_a_deleted_topic_leaves_no_queues_and_no_offsets() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.store(b"x")
     broker.state.offsets.commit("G", "T", 0, 1)
     broker.state.held_pulls.checked_ms = NOW_MS
-    assert broker.tell(DeleteTopicRequest(topic="T")).code == ResponseCode.SUCCESS
+    assert broker.request(DeleteTopicRequest(topic="T")).code == ResponseCode.SUCCESS
     assert broker.state.topics.get("T") is None
     assert broker.state.offsets.groups_of("T") == []
     assert broker.state.store.queue("T", 0).max_offset == 0
@@ -142,17 +143,17 @@ def test_a_deleted_topic_leaves_no_queues_and_no_offsets() -> None:
 
 
 def test_deleting_an_unknown_topic_succeeds_and_changes_nothing() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     version = broker.state.topics.version
-    assert broker.tell(DeleteTopicRequest(topic="../../etc")).code == ResponseCode.SUCCESS
+    assert broker.request(DeleteTopicRequest(topic="../../etc")).code == ResponseCode.SUCCESS
     assert broker.state.topics.version == version
     assert not broker.state.is_checkpoint_due
 
 
 def test_the_brokers_own_topics_and_no_topic_cannot_be_deleted() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     for topic in ("TBW102", "broker-a", " "):
-        reply = broker.tell(DeleteTopicRequest(topic=topic))
+        reply = broker.request(DeleteTopicRequest(topic=topic))
         assert reply.code == ResponseCode.INVALID_PARAMETER
     reply = broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER)
     assert reply.code == ResponseCode.INVALID_PARAMETER
@@ -162,7 +163,7 @@ def test_the_brokers_own_topics_and_no_topic_cannot_be_deleted() -> None:
 
 
 def test_all_topics_are_listed() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     reply = broker.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
     table = decode_body(TopicTableBody, reply.body)
     assert {"T", "TBW102"} <= table.topic_config_table.keys()
@@ -172,11 +173,11 @@ def test_all_topics_are_listed() -> None:
 
 
 def test_pages_follow_each_other_and_begin_anew_after_a_change() -> None:
-    broker = Asked()
+    broker = HandlerStage()
 
     def page(begin: int, version: str | None, count: int | None = 3) -> list[str]:
         header = AllTopicsRequest(topic_seq=begin, data_version=version, max_topic_num=count)
-        reply = broker.tell(header)
+        reply = broker.request(header)
         return list(decode_body(TopicTableBody, reply.body).topic_config_table)
 
     names = sorted(config.topic_name for config in broker.state.topics)
@@ -188,27 +189,27 @@ def test_pages_follow_each_other_and_begin_anew_after_a_change() -> None:
 
 
 def test_one_topic_is_described() -> None:
-    broker = Asked()
-    reply = broker.tell(TopicConfigRequest(topic="T"))
+    broker = HandlerStage()
+    reply = broker.request(TopicConfigRequest(topic="T"))
     assert decode_body(TopicConfig, reply.body) == config_of(broker, "T")
-    reply = broker.tell(TopicConfigRequest(topic="none"))
+    reply = broker.request(TopicConfigRequest(topic="none"))
     assert reply.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_the_brokers_own_topics_are_listed() -> None:
-    reply = Asked().ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    reply = HandlerStage().ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     names = decode_body(TopicNamesBody, reply.body).topic_list
     assert {"TBW102", "broker-a", "DefaultCluster", "rmq_sys_wheel_timer"} <= set(names)
     assert "T" not in names
 
 
 def test_a_topics_queues_are_measured() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.store(b"old")
     broker.now_ms += 61_000
     for _ in range(3):
         broker.store(b"new", queue_id=1)
-    reply = broker.tell(TopicStatsRequest(topic="T"))
+    reply = broker.request(TopicStatsRequest(topic="T"))
     body = decode_body(TopicStatsBody, reply.body)
     found = {
         queue.number: (offset.max_offset, offset.last_update_timestamp)
@@ -216,13 +217,13 @@ def test_a_topics_queues_are_measured() -> None:
     }
     assert found == {0: (1, NOW_MS), 1: (3, NOW_MS + 61_000)}
     assert body.topic_put_tps == 3 / 60
-    assert broker.tell(TopicStatsRequest(topic="none")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert broker.request(TopicStatsRequest(topic="none")).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_the_groups_of_a_topic_are_those_that_read_it_now_or_did() -> None:
-    broker = Asked()
+    broker = HandlerStage()
     broker.state.offsets.commit("past", "T", 0, 1)
     broker.beat(TOOL, "a", group="now")
     broker.beat(TOOL, "a", group="elsewhere", topics=("U",))
-    reply = broker.tell(TopicConsumersRequest(topic="T"))
+    reply = broker.request(TopicConsumersRequest(topic="T"))
     assert decode_body(GroupNamesBody, reply.body).group_list == ["now", "past"]

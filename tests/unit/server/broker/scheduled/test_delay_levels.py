@@ -14,13 +14,13 @@ from downrange.wire.codes import SysFlag
 from downrange.wire.hashing import tag_hash
 from downrange.wire.records import MAGIC_V1, MAGIC_V2, Record
 from downrange.wire.system_names import SCHEDULE_TOPIC
-from tests.unit.server.broker.waiting import OPTIONS, START_MS, World
+from tests.unit.server.broker.delivery_stage import OPTIONS, START_MS, DeliveryStage
 
 # ---- putting ----
 
 
 def test_delayed_message_waits_in_the_queue_of_its_level() -> None:
-    world = World()
+    world = DeliveryStage()
     assert world.put("later", "T", 2, DELAY="2") is None
     (record,) = world.scheduled(2)
     assert record.properties() == {"DELAY": "2", "REAL_TOPIC": "T", "REAL_QID": "2"}
@@ -28,36 +28,36 @@ def test_delayed_message_waits_in_the_queue_of_its_level() -> None:
 
 
 def test_level_beyond_the_last_is_the_last() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", DELAY="99")
     (record,) = world.scheduled(3)
     assert record.properties()["DELAY"] == "3"
 
 
 @pytest.mark.parametrize("level", ["0", "-3"])
-def test_level_below_one_is_no_delay(level: str) -> None:
-    world = World()
+def test_level_below_one_means_no_delay(level: str) -> None:
+    world = DeliveryStage()
     world.put("now", DELAY=level)
     assert world.bodies() == ["now"]
 
 
 def test_level_of_zero_leaves_the_time_in_force() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("timed", DELAY="0", TIMER_DELAY_SEC="9")
     assert world.bodies() == []
     assert world.bodies("rmq_sys_wheel_timer") == ["timed"]
 
 
 def test_level_wins_over_a_time() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", DELAY="1", TIMER_DELAY_SEC="9", TIMER_DELAY_MS="9", TIMER_DELIVER_MS="9")
     (record,) = world.scheduled(1)
     assert record.properties() == {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0"}
 
 
 @pytest.mark.parametrize("level", ["abc", " 1", "1.0", "1_0", "9" * 30])
-def test_message_is_refused_when_its_level_is_no_number(level: str) -> None:
-    world = World()
+def test_message_is_refused_when_its_level_is_not_a_number(level: str) -> None:
+    world = DeliveryStage()
     refused = world.put("bad", DELAY=level)
     assert refused is not None
     assert refused.code == 1
@@ -79,7 +79,7 @@ def test_queue_unit_of_a_delayed_message_holds_when_it_is_due() -> None:
 
 
 def test_delayed_message_is_delivered_on_time_and_once() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", DELAY="1")
     assert world.state.delays.next_due_ms(world.state.store, START_MS) == START_MS + 1_000
     world.tick(999)
@@ -92,7 +92,7 @@ def test_delayed_message_is_delivered_on_time_and_once() -> None:
 
 
 def test_delivered_message_is_the_one_that_was_sent() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", "T", 2, DELAY="1", KEYS="k")
     world.tick(1_000)
     (record,) = world.records(queue_id=2)
@@ -107,7 +107,7 @@ def test_delivered_message_is_the_one_that_was_sent() -> None:
 
 
 def test_message_of_a_long_retry_topic_is_delivered() -> None:
-    world = World()
+    world = DeliveryStage()
     topic = f"%RETRY%{'g' * 140}"
     world.put("again", topic, DELAY="1")
     world.tick(1_000)
@@ -116,7 +116,7 @@ def test_message_of_a_long_retry_topic_is_delivered() -> None:
 
 
 def test_delivered_message_says_where_the_broker_is_now() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", DELAY="1")
     world.state.host = StoreHost.of("::1", 10912)
     world.tick(1_000)
@@ -126,7 +126,7 @@ def test_delivered_message_says_where_the_broker_is_now() -> None:
 
 
 def test_levels_do_not_wait_for_each_other() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("long", DELAY="3")
     world.put("short", DELAY="1")
     assert world.state.delays.next_due_ms(world.state.store, world.now_ms) == START_MS + 1_000
@@ -137,7 +137,7 @@ def test_levels_do_not_wait_for_each_other() -> None:
 
 
 def test_one_tick_delivers_a_bounded_number_and_asks_for_the_next() -> None:
-    world = World()
+    world = DeliveryStage()
     for number in range(TICK_RECORDS_MAX + 1):
         world.put(str(number), DELAY="1")
     world.tick(1_000)
@@ -150,7 +150,7 @@ def test_one_tick_delivers_a_bounded_number_and_asks_for_the_next() -> None:
 
 
 def test_one_tick_delivers_a_bounded_number_of_bytes() -> None:
-    world = World()
+    world = DeliveryStage()
     for _ in range(5):
         world.put("x" * 2_000_000, DELAY="1")
     world.tick(1_000)
@@ -160,7 +160,7 @@ def test_one_tick_delivers_a_bounded_number_of_bytes() -> None:
 
 
 def test_message_under_way_is_not_delivered_again() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", DELAY="1")
     world.now_ms += 1_000
     deliver_due(world.state, world.now_ms)
@@ -170,7 +170,7 @@ def test_message_under_way_is_not_delivered_again() -> None:
 
 
 def test_deleted_topic_gets_its_message_all_the_same() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", "Gone", DELAY="1")
     assert world.state.topics.get("Gone") is None
     world.tick(1_000)
@@ -181,7 +181,7 @@ def test_deleted_topic_gets_its_message_all_the_same() -> None:
 
 
 def test_delivery_is_tried_again_after_a_pause_when_storing_failed() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("first", DELAY="1")
     world.put("second", DELAY="1")
     world.error = DiskFull("commitlog")
@@ -197,7 +197,7 @@ def test_delivery_is_tried_again_after_a_pause_when_storing_failed() -> None:
 
 
 def test_message_that_retention_has_removed_is_not_tried_again() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("removed", DELAY="1")
     world.put("kept", DELAY="1")
     world.error = DiskFull("commitlog")
@@ -209,7 +209,7 @@ def test_message_that_retention_has_removed_is_not_tried_again() -> None:
 
 
 def test_nothing_is_delivered_while_nothing_can_be_stored() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", DELAY="1")
     world.state.unwritable = "the disk is full"
     world.tick(1_000)
@@ -221,7 +221,7 @@ def test_nothing_is_delivered_while_nothing_can_be_stored() -> None:
 
 
 def test_message_that_can_never_be_stored_is_reported_and_left_behind() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("bad", DELAY="1")
     world.error = Unencodable("record", "too long")
     world.tick(1_000)
@@ -236,7 +236,7 @@ def test_message_that_can_never_be_stored_is_reported_and_left_behind() -> None:
 
 
 def test_damaged_message_is_reported_and_holds_up_no_other() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("damaged", DELAY="1")
     world.put("whole", DELAY="1")
     world.damage(world.scheduled(1)[0])
@@ -251,7 +251,7 @@ def test_damaged_message_is_reported_and_holds_up_no_other() -> None:
     "properties", [{}, {"REAL_TOPIC": "T"}, {"REAL_TOPIC": "T", "REAL_QID": "x"}]
 )
 def test_message_that_belongs_nowhere_is_reported(properties: dict[str, str]) -> None:
-    world = World()
+    world = DeliveryStage()
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
     record = Record(topic_bytes=SCHEDULE_TOPIC.encode(), property_bytes=text.encode())
     world.state.store.append([record], world.now_ms)
@@ -270,7 +270,7 @@ def offsets_of(dumped: bytes) -> dict[str, int]:
 
 
 def test_messages_are_delivered_after_a_restart() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("before", DELAY="1")
     world.put("after", DELAY="2")
     world.tick(1_000)
@@ -282,7 +282,7 @@ def test_messages_are_delivered_after_a_restart() -> None:
 
 
 def test_messages_that_fell_due_while_the_broker_was_down_are_delivered_at_once() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", DELAY="1")
     saved = world.state.delays.dump()
     world.now_ms += 3_600_000
@@ -292,7 +292,7 @@ def test_messages_that_fell_due_while_the_broker_was_down_are_delivered_at_once(
 
 
 def test_crash_before_the_offset_is_saved_delivers_again() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", DELAY="1")
     saved = world.state.delays.dump()
     world.tick(1_000)
@@ -301,17 +301,17 @@ def test_crash_before_the_offset_is_saved_delivers_again() -> None:
     assert world.bodies() == ["later", "later"]
 
 
-def test_index_that_is_made_anew_knows_when_messages_are_due() -> None:
-    world = World()
+def test_rebuilt_index_contains_the_due_times() -> None:
+    world = DeliveryStage()
     world.put("later", DELAY="2")
     world.state.store.close()
     world.files.remove("consumequeue")
-    world.state = World._open(world)  # pyright: ignore[reportPrivateUsage]
+    world.state = DeliveryStage._open(world)  # pyright: ignore[reportPrivateUsage]
     assert world.state.delays.next_due_ms(world.state.store, world.now_ms) == START_MS + 5_000
 
 
 def test_offset_beyond_the_queue_goes_back_to_its_end() -> None:
-    world = World()
+    world = DeliveryStage()
     world.restart(delays=b'{"offsetTable":{1:7}}')
     world.tick()
     world.put("later", DELAY="1")
@@ -323,7 +323,7 @@ def test_offset_beyond_the_queue_goes_back_to_its_end() -> None:
 
 
 def test_message_waits_no_longer_than_its_delay_after_the_clock_was_set_back() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", DELAY="1")
     world.tick(-3_600_000)
     assert world.bodies() == []
@@ -335,7 +335,7 @@ def test_message_waits_no_longer_than_its_delay_after_the_clock_was_set_back() -
 
 
 def test_messages_sent_after_the_clock_was_set_back_are_neither_early_nor_late() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("before", DELAY="1")
     world.tick(-3_600_000)
     world.tick(600)
@@ -353,8 +353,8 @@ def test_messages_sent_after_the_clock_was_set_back_are_neither_early_nor_late()
     assert world.bodies() == ["before", "after", "right again"]
 
 
-def test_clock_that_is_set_back_twice_makes_nobody_wait_longer() -> None:
-    world = World()
+def test_clock_that_is_set_back_twice_makes_no_message_wait_longer() -> None:
+    world = DeliveryStage()
     world.put("later", DELAY="1")
     world.tick(-3_600_000)
     world.tick(-3_600_000)
@@ -362,8 +362,8 @@ def test_clock_that_is_set_back_twice_makes_nobody_wait_longer() -> None:
     assert world.bodies() == ["later"]
 
 
-def test_clock_that_is_set_back_a_little_makes_nobody_wait_longer() -> None:
-    world = World()
+def test_clock_that_is_set_back_a_little_makes_no_message_wait_longer() -> None:
+    world = DeliveryStage()
     world.put("later", DELAY="1")
     world.tick(-10)
     world.tick(999)
@@ -393,7 +393,7 @@ def test_damaged_offsets_are_refused() -> None:
 
 
 def test_version_counts_deliveries() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", DELAY="1")
     before = world.state.delays.version
     world.tick(1_000)

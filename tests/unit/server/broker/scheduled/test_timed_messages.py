@@ -15,17 +15,17 @@ from downrange.server.outputs import Note
 from downrange.wire.recall_handles import RecallHandle, parse_recall_handle
 from downrange.wire.records import Record
 from downrange.wire.system_names import TIMER_TOPIC
-from tests.unit.server.broker.waiting import START_MS, World
+from tests.unit.server.broker.delivery_stage import START_MS, DeliveryStage
 
 if TYPE_CHECKING:
     from downrange.wire.command import Command
 
 
-def waits(world: World) -> list[str]:
+def waits(world: DeliveryStage) -> list[str]:
     return world.bodies(TIMER_TOPIC)
 
 
-def next_due_ms(world: World) -> int | None:
+def next_due_ms(world: DeliveryStage) -> int | None:
     state = world.state
     is_writable = state.unwritable is None
     return state.timers.next_due_ms(state.store, world.now_ms, is_writable=is_writable)
@@ -35,10 +35,10 @@ def illegal(refused: Command | None) -> bool:
     return refused is not None and refused.code == 13
 
 
-def take_back(world: World, unique_id: str, out_ms: int, topic: str = "T") -> None:
-    """Put the mark that a recall makes."""
-    mark = {"TIMER_DEL_UNIQKEY": unique_id, "UNIQ_KEY": unique_id}
-    assert world.put("0", topic, TIMER_DELIVER_MS=str(out_ms + 1), **mark) is None
+def take_back(world: DeliveryStage, unique_id: str, out_ms: int, topic: str = "T") -> None:
+    """Store the marker of a recall."""
+    marker = {"TIMER_DEL_UNIQKEY": unique_id, "UNIQ_KEY": unique_id}
+    assert world.put("0", topic, TIMER_DELIVER_MS=str(out_ms + 1), **marker) is None
 
 
 # ---- putting ----
@@ -61,7 +61,7 @@ def take_back(world: World, unique_id: str, out_ms: int, topic: str = "T") -> No
 def test_timed_message_waits_with_the_full_second_before_its_time(
     properties: dict[str, str], out_ms: int
 ) -> None:
-    world = World()
+    world = DeliveryStage()
     assert world.put("later", "T", 3, **properties) is None
     (record,) = world.records(TIMER_TOPIC)
     assert record.properties() == {
@@ -82,7 +82,7 @@ def test_timed_message_waits_with_the_full_second_before_its_time(
     ],
 )
 def test_message_is_stored_at_once_when_its_time_has_passed(properties: dict[str, str]) -> None:
-    world = World()
+    world = DeliveryStage()
     assert world.put("now", **properties) is None
     assert world.bodies() == ["now"]
     assert waits(world) == []
@@ -100,7 +100,7 @@ def test_message_is_stored_at_once_when_its_time_has_passed(properties: dict[str
     ],
 )
 def test_message_is_refused_when_its_time_makes_no_sense(properties: dict[str, str]) -> None:
-    world = World()
+    world = DeliveryStage()
     refused = world.put("bad", **properties)
     assert refused is not None
     assert refused.code == 13
@@ -111,7 +111,7 @@ def test_message_is_refused_when_its_time_makes_no_sense(properties: dict[str, s
 
 
 def test_message_is_refused_when_too_many_wait() -> None:
-    world = World(BrokerOptions(timer_messages_max=2))
+    world = DeliveryStage(BrokerOptions(timer_messages_max=2))
     assert world.put("1", TIMER_DELAY_SEC="1") is None
     world.tick()
     assert world.put("2", TIMER_DELAY_SEC="1") is None
@@ -124,7 +124,7 @@ def test_message_is_refused_when_too_many_wait() -> None:
 
 
 def test_handle_of_a_timed_message_names_it() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
     (record,) = world.records(TIMER_TOPIC)
     handle = parse_recall_handle(recall_handle_of(record, "broker-x"))
@@ -143,7 +143,7 @@ def test_handle_of_a_timed_message_names_it() -> None:
     ],
 )
 def test_timed_message_is_delivered_when_asked_for_and_once(properties: dict[str, str]) -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", **properties)
     assert next_due_ms(world) == START_MS  # it must be read first
     world.tick()
@@ -158,7 +158,7 @@ def test_timed_message_is_delivered_when_asked_for_and_once(properties: dict[str
 
 
 def test_time_within_a_second_is_kept() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", TIMER_DELAY_MS="1337")
     world.tick(1_336)
     assert world.bodies() == []
@@ -167,7 +167,7 @@ def test_time_within_a_second_is_kept() -> None:
 
 
 def test_delivered_message_is_the_one_that_was_sent() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", "T", 2, TIMER_DELAY_MS="1500", KEYS="k")
     world.tick(1_600)
     (record,) = world.records(queue_id=2)
@@ -186,7 +186,7 @@ def test_delivered_message_is_the_one_that_was_sent() -> None:
 
 
 def test_message_with_no_room_for_more_properties_is_delivered_without_them() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", TIMER_DELAY_SEC="1", long="x" * 32_680)
     world.tick(1_000)
     (record,) = world.records()
@@ -195,7 +195,7 @@ def test_message_with_no_room_for_more_properties_is_delivered_without_them() ->
 
 
 def test_messages_are_delivered_in_the_order_of_their_times() -> None:
-    world = World()
+    world = DeliveryStage()
     for seconds in ("3", "1", "2"):
         world.put(seconds, TIMER_DELAY_SEC=seconds)
     world.tick(5_000)
@@ -203,7 +203,7 @@ def test_messages_are_delivered_in_the_order_of_their_times() -> None:
 
 
 def test_one_tick_delivers_a_bounded_number_and_asks_for_the_next() -> None:
-    world = World()
+    world = DeliveryStage()
     for number in range(TICK_RECORDS_MAX + 1):
         world.put(str(number), TIMER_DELAY_SEC="1")
     world.tick(1_000)
@@ -216,7 +216,7 @@ def test_one_tick_delivers_a_bounded_number_and_asks_for_the_next() -> None:
 
 
 def test_one_tick_delivers_a_bounded_number_of_bytes() -> None:
-    world = World()
+    world = DeliveryStage()
     for _ in range(5):
         world.put("x" * 2_000_000, TIMER_DELAY_SEC="1")
     world.tick(1_000)
@@ -226,8 +226,8 @@ def test_one_tick_delivers_a_bounded_number_of_bytes() -> None:
 
 
 def test_nothing_is_delivered_before_the_whole_queue_was_read() -> None:
-    world = World()
-    world.put("taken back", UNIQ_KEY="u", TIMER_DELAY_MS="500")
+    world = DeliveryStage()
+    world.put("recalled", UNIQ_KEY="u", TIMER_DELAY_MS="500")
     for number in range(TICK_READS_MAX):
         world.put(str(number), TIMER_DELAY_SEC="60")
     take_back(world, "u", START_MS)
@@ -241,9 +241,9 @@ def test_nothing_is_delivered_before_the_whole_queue_was_read() -> None:
 # ---- taking back ----
 
 
-def test_message_that_was_taken_back_is_not_delivered() -> None:
-    world = World()
-    world.put("taken back", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
+def test_message_that_was_recalled_is_not_delivered() -> None:
+    world = DeliveryStage()
+    world.put("recalled", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
     world.put("stays", UNIQ_KEY="u2", TIMER_DELAY_MS="2500")
     world.tick()
     take_back(world, "u1", START_MS + 2_000)
@@ -252,18 +252,18 @@ def test_message_that_was_taken_back_is_not_delivered() -> None:
     assert next_due_ms(world) is None
 
 
-def test_message_that_was_sent_twice_is_taken_back_with_one_mark() -> None:
-    world = World()
+def test_message_that_was_sent_twice_is_recalled_with_one_marker() -> None:
+    world = DeliveryStage()
     for _ in range(2):
-        world.put("taken back", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
+        world.put("recalled", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
     take_back(world, "u1", START_MS + 2_000)
     world.tick(5_000)
     assert world.bodies() == []
 
 
-def test_message_is_not_delivered_when_it_is_taken_back_in_the_same_turn() -> None:
-    world = World()
-    world.put("taken back", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
+def test_message_is_not_delivered_when_it_is_recalled_in_the_same_turn() -> None:
+    world = DeliveryStage()
+    world.put("recalled", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
     take_back(world, "u1", START_MS + 2_000)
     take_back(world, "u1", START_MS + 2_000)
     world.tick(2_500)
@@ -274,8 +274,8 @@ def test_message_is_not_delivered_when_it_is_taken_back_in_the_same_turn() -> No
 @pytest.mark.parametrize(
     ("unique_id", "topic", "out_ms"), [("u2", "T", 2_000), ("u1", "U", 2_000), ("u1", "T", 3_000)]
 )
-def test_mark_leaves_other_messages_alone(unique_id: str, topic: str, out_ms: int) -> None:
-    world = World()
+def test_marker_does_not_affect_other_messages(unique_id: str, topic: str, out_ms: int) -> None:
+    world = DeliveryStage()
     world.put("stays", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
     take_back(world, unique_id, START_MS + out_ms, topic)
     world.tick(5_000)
@@ -283,26 +283,26 @@ def test_mark_leaves_other_messages_alone(unique_id: str, topic: str, out_ms: in
     assert world.bodies("U") == []
 
 
-def test_message_sent_after_the_mark_is_delivered() -> None:
-    world = World()
-    world.put("taken back", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
+def test_message_sent_after_the_marker_is_delivered() -> None:
+    world = DeliveryStage()
+    world.put("recalled", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
     take_back(world, "u1", START_MS + 2_000)
     world.put("sent again", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
     world.tick(5_000)
     assert world.bodies() == ["sent again"]
 
 
-def test_mark_of_an_apache_that_writes_the_topic_into_it_works() -> None:
-    world = World()
-    world.put("taken back", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
+def test_marker_of_an_apache_that_writes_the_topic_into_it_works() -> None:
+    world = DeliveryStage()
+    world.put("recalled", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
     take_back(world, "T+u1", START_MS + 2_000)
     world.tick(5_000)
     assert world.bodies() == []
 
 
-def test_message_taken_back_stays_so_after_a_restart() -> None:
-    world = World()
-    world.put("taken back", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
+def test_message_that_was_recalled_stays_so_after_a_restart() -> None:
+    world = DeliveryStage()
+    world.put("recalled", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
     take_back(world, "u1", START_MS + 2_000)
     world.tick(100)
     world.restart(timers=world.state.timers.dump())
@@ -314,7 +314,7 @@ def test_message_taken_back_stays_so_after_a_restart() -> None:
 
 
 def test_message_that_apache_rolled_is_delivered_once() -> None:
-    world = World()
+    world = DeliveryStage()
     properties = {"UNIQ_KEY": "u1", "TIMER_DELAY_SEC": "9", "TIMER_OUT_MS": str(START_MS + 8_000)}
     properties |= {"REAL_TOPIC": "T", "REAL_QID": "0"}
     rolled = properties | {"TIMER_ROLL_TIMES": "1"}
@@ -330,7 +330,7 @@ def test_message_that_apache_rolled_is_delivered_once() -> None:
 
 
 def test_producer_cannot_say_that_a_message_was_rolled() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("first", UNIQ_KEY="u1", TIMER_DELAY_SEC="9")
     world.put("second", UNIQ_KEY="u1", TIMER_DELAY_SEC="9", TIMER_ROLL_TIMES="1")
     world.tick(9_000)
@@ -341,7 +341,7 @@ def test_producer_cannot_say_that_a_message_was_rolled() -> None:
 
 
 def test_delivery_is_tried_again_after_a_pause_when_storing_failed() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", TIMER_DELAY_SEC="1")
     world.error = DiskFull("commitlog")
     world.tick(1_000)
@@ -356,7 +356,7 @@ def test_delivery_is_tried_again_after_a_pause_when_storing_failed() -> None:
 
 
 def test_nothing_is_delivered_while_nothing_can_be_stored() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", TIMER_DELAY_SEC="1")
     world.state.unwritable = "the disk is full"
     world.tick(1_000)
@@ -367,7 +367,7 @@ def test_nothing_is_delivered_while_nothing_can_be_stored() -> None:
 
 
 def test_message_that_can_never_be_stored_is_reported_and_left_behind() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("bad", TIMER_DELAY_SEC="1")
     world.error = Unencodable("record", "too long")
     world.tick(1_000)
@@ -381,7 +381,7 @@ def test_message_that_can_never_be_stored_is_reported_and_left_behind() -> None:
 
 
 def test_message_that_retention_has_removed_is_reported() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("removed", TIMER_DELAY_SEC="1")
     world.put("kept", TIMER_DELAY_SEC="1")
     world.tick()
@@ -395,7 +395,7 @@ def test_message_that_retention_has_removed_is_reported() -> None:
 
 @pytest.mark.parametrize("damaged_after_ms", [0, 500])
 def test_damaged_message_is_reported_and_holds_up_no_other(damaged_after_ms: int) -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("damaged", TIMER_DELAY_SEC="1")
     world.put("whole", TIMER_DELAY_SEC="1")
     if damaged_after_ms:
@@ -410,7 +410,7 @@ def test_damaged_message_is_reported_and_holds_up_no_other(damaged_after_ms: int
 
 @pytest.mark.parametrize("properties", [{}, {"TIMER_OUT_MS": "x", "TIMER_DELAY_SEC": "x"}])
 def test_record_without_a_time_is_due_at_once(properties: dict[str, str]) -> None:
-    world = World()
+    world = DeliveryStage()
     text = join_properties({"REAL_TOPIC": "T", "REAL_QID": "0", **properties})
     record = Record(
         topic_bytes=TIMER_TOPIC.encode(), body=b"b", property_bytes=text.rstrip(b"\x02")
@@ -422,7 +422,7 @@ def test_record_without_a_time_is_due_at_once(properties: dict[str, str]) -> Non
 
 
 def test_message_under_way_is_not_delivered_again_and_not_saved_as_delivered() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", TIMER_DELAY_SEC="1")
     world.now_ms += 1_000
     fire_due(world.state, world.now_ms)
@@ -439,7 +439,7 @@ def test_message_under_way_is_not_delivered_again_and_not_saved_as_delivered() -
 
 
 def test_restart_delivers_what_waits_and_nothing_again() -> None:
-    world = World()
+    world = DeliveryStage()
     for seconds in ("9", "1", "3", "2"):
         world.put(seconds, TIMER_DELAY_SEC=seconds)
     world.tick(2_000)
@@ -453,7 +453,7 @@ def test_restart_delivers_what_waits_and_nothing_again() -> None:
 
 
 def test_messages_that_fell_due_while_the_broker_was_down_are_delivered_at_once() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("read", TIMER_DELAY_SEC="1")
     world.tick()
     saved = world.state.timers.dump()
@@ -465,7 +465,7 @@ def test_messages_that_fell_due_while_the_broker_was_down_are_delivered_at_once(
 
 
 def test_crash_before_the_progress_is_saved_delivers_again() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", TIMER_DELAY_SEC="1")
     world.tick()
     saved = world.state.timers.dump()
@@ -476,7 +476,7 @@ def test_crash_before_the_progress_is_saved_delivers_again() -> None:
 
 
 def test_store_without_saved_progress_loses_nothing() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", TIMER_DELAY_SEC="1")
     world.restart()
     world.tick(1_000)
@@ -484,7 +484,7 @@ def test_store_without_saved_progress_loses_nothing() -> None:
 
 
 def test_progress_saved_while_the_queue_is_read_again_repeats_nothing() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("long", TIMER_DELAY_SEC="60")
     for number in range(TICK_READS_MAX):
         world.put(str(number), TIMER_DELAY_SEC="1")
@@ -501,7 +501,7 @@ def test_progress_saved_while_the_queue_is_read_again_repeats_nothing() -> None:
 
 
 def test_progress_beyond_the_queue_hides_no_new_message() -> None:
-    world = World()
+    world = DeliveryStage()
     saved = {"deliveredUntilMs": START_MS + 9_000, "read": 7, "low": 7}
     world.restart(timers=json.dumps(saved).encode())
     world.tick()
@@ -517,7 +517,7 @@ def test_damaged_progress_is_refused() -> None:
 
 
 def test_version_changes_with_what_is_saved() -> None:
-    world = World()
+    world = DeliveryStage()
     seen = {world.state.timers.version}
     world.put("later", TIMER_DELAY_SEC="1")
     world.tick()
@@ -533,7 +533,7 @@ def test_version_changes_with_what_is_saved() -> None:
 
 
 def test_message_waits_for_its_time_after_the_clock_was_set_back() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("later", TIMER_DELAY_SEC="2")
     world.tick(-3_600_000)
     world.tick(3_601_999)
@@ -543,7 +543,7 @@ def test_message_waits_for_its_time_after_the_clock_was_set_back() -> None:
 
 
 def test_message_sent_after_the_clock_was_set_back_is_not_lost_by_a_restart() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("before", TIMER_DELAY_SEC="1")
     world.tick(1_000)
     world.tick(-3_600_000)
@@ -557,7 +557,7 @@ def test_message_sent_after_the_clock_was_set_back_is_not_lost_by_a_restart() ->
 
 
 def test_clock_that_is_set_back_repeats_nothing_after_a_restart() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("long", TIMER_DELAY_SEC="7200")
     world.put("short", TIMER_DELAY_SEC="1")
     world.tick(1_000)

@@ -4,7 +4,7 @@ from struct import pack, unpack_from
 
 from downrange.server.broker.scheduled.timed_messages import TimedMessages
 from downrange.server.broker.scheduled.timer_handover import TimerHandover
-from tests.unit.server.broker.waiting import START_MS, World
+from tests.unit.server.broker.delivery_stage import START_MS, DeliveryStage
 
 
 def check_of(until_ms: int, read: int) -> bytes:
@@ -13,7 +13,7 @@ def check_of(until_ms: int, read: int) -> bytes:
 
 
 def test_what_apache_delivered_is_not_delivered_again() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("waits", TIMER_DELAY_SEC="60")
     world.put("delivered", TIMER_DELAY_SEC="1")
     world.put("not in its wheel yet", TIMER_DELAY_SEC="1")
@@ -24,8 +24,8 @@ def test_what_apache_delivered_is_not_delivered_again() -> None:
     assert world.bodies() == ["not in its wheel yet", "waits"]
 
 
-def test_apache_is_told_a_place_before_everything_that_waits() -> None:
-    world = World()
+def test_apache_gets_an_offset_before_everything_that_waits() -> None:
+    world = DeliveryStage()
     for seconds in ("1", "60", "2"):
         world.put(seconds, TIMER_DELAY_SEC=seconds)
     world.tick(2_500)
@@ -34,7 +34,7 @@ def test_apache_is_told_a_place_before_everything_that_waits() -> None:
     assert unpack_from(">qqqq", data) == (START_MS + 2_000, 0, 1, 1)
 
 
-def test_apache_is_told_the_front_of_the_queue_before_it_is_read() -> None:
+def test_apache_gets_the_front_of_the_queue_before_it_is_read() -> None:
     timers = TimedMessages()
     handover = TimerHandover(timers)
     handover.load(check_of(START_MS, 5))
@@ -42,7 +42,7 @@ def test_apache_is_told_the_front_of_the_queue_before_it_is_read() -> None:
 
 
 def test_own_progress_counts_where_it_is_newer() -> None:
-    world = World()
+    world = DeliveryStage()
     world.put("1", TIMER_DELAY_SEC="1")
     world.tick(1_500)
     handover = TimerHandover(world.state.timers)
@@ -51,7 +51,7 @@ def test_own_progress_counts_where_it_is_newer() -> None:
     assert world.state.timers.dump() == before
 
 
-def test_file_that_is_cut_off_is_left_alone() -> None:
+def test_file_that_is_cut_off_is_ignored() -> None:
     timers = TimedMessages()
     before = timers.dump()
     TimerHandover(timers).load(b"\x7f" * 31)
@@ -59,7 +59,7 @@ def test_file_that_is_cut_off_is_left_alone() -> None:
 
 
 def test_version_is_that_of_the_messages() -> None:
-    world = World()
+    world = DeliveryStage()
     handover = TimerHandover(world.state.timers)
     before = handover.version
     world.put("later", TIMER_DELAY_SEC="1")

@@ -12,7 +12,7 @@ from downrange.server.broker.tables.topic_table import (
 )
 from downrange.wire.bodies import TopicConfig
 from downrange.wire.system_names import HALF_TOPIC, TRACE_TOPIC
-from tests.unit.server.broker.building import NOW_MS, Stage, send_request
+from tests.unit.server.broker.broker_stage import NOW_MS, Stage, send_request
 
 JAVA_FILE = b"""{
   "dataVersion":{"counter":7,"timestamp":1700000000000},
@@ -43,7 +43,7 @@ def test_every_change_is_counted_and_named_once() -> None:
     assert topics.changed() == []
 
 
-def test_changes_that_nobody_was_told_of_are_named_again_before_newer_ones() -> None:
+def test_changes_that_were_not_announced_come_again_before_newer_ones() -> None:
     topics = TopicTable()
     topics.ensure("A", 1, READ_WRITE, 5)
     untold = topics.changed()
@@ -157,7 +157,7 @@ def test_a_topic_that_was_not_saved_comes_back_with_its_messages() -> None:
     assert [record.body for record in after.records("Lost", 2)] == [b"1"]
 
 
-def test_the_operator_is_told_of_topics_that_come_back() -> None:
+def test_topics_that_come_back_are_noted() -> None:
     stage = Stage()
     stage.ask(send_request(b"1", "Lost"))
     state = Stage(stage.files).state
@@ -182,7 +182,9 @@ def test_after_a_clean_stop_no_topic_is_looked_for() -> None:
     stage.ask(send_request(b"1", "Kept"))
     stage.state.store.close()
     stage = Stage(stage.files)
-    assert stage.state.topics.get("Kept") is not None  # no table at all: looked for even so
+    assert (
+        stage.state.topics.get("Kept") is not None
+    )  # searched even after a clean stop, as there is no table
     stage.state.topics.delete("Kept", NOW_MS)
     assert stage.state.store.recovery.was_clean
     stage.state.prepare(NOW_MS)

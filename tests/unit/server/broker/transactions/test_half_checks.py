@@ -1,4 +1,4 @@
-"""Checks of half messages that nobody ends."""
+"""Checks of half messages that are not ended in time."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ from downrange.wire.codes import ResponseCode
 from downrange.wire.headers import CheckTransactionRequest
 from downrange.wire.records import Record, decode_record
 from downrange.wire.system_names import CHECKED_OUT_TOPIC, HALF_TOPIC
-from tests.unit.server.broker.transacting import OPTIONS, ROLLBACK, START_MS, Half, World
+from tests.unit.server.broker.transaction_stage import (
+    OPTIONS,
+    ROLLBACK,
+    START_MS,
+    Half,
+    TransactionStage,
+)
 
 ILLEGAL = ResponseCode.ILLEGAL_OPERATION
 ROUND_MS = 30_000
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
+def world() -> TransactionStage:
+    world = TransactionStage()
     world.tick()
     world.join("makers", 7)
     return world
 
 
-def checks_counted(world: World) -> list[str | None]:
+def checks_counted(world: TransactionStage) -> list[str | None]:
     return [
         record.properties().get("TRANSACTION_CHECK_TIMES") for record in world.records(HALF_TOPIC)
     ]
@@ -35,7 +41,7 @@ def checks_counted(world: World) -> list[str | None]:
 # ---- asking ------------------------------------------------------------------------------------
 
 
-def test_the_producer_of_an_old_half_is_asked_about_a_copy(world: World) -> None:
+def test_the_producer_of_an_old_half_is_asked_about_a_copy(world: TransactionStage) -> None:
     old = world.half("U1")
     world.tick(ROUND_MS)
     ((connection, command),) = world.checks
@@ -62,7 +68,9 @@ def test_the_producer_of_an_old_half_is_asked_about_a_copy(world: World) -> None
     assert old.queue_offset == 0
 
 
-def test_a_copy_is_the_half_with_one_more_check_and_ends_the_old_one(world: World) -> None:
+def test_a_copy_is_the_half_with_one_more_check_and_ends_the_old_one(
+    world: TransactionStage,
+) -> None:
     world.half("U", KEYS="k")
     world.tick(ROUND_MS)
     half, copy = world.records(HALF_TOPIC)
@@ -73,7 +81,7 @@ def test_a_copy_is_the_half_with_one_more_check_and_ends_the_old_one(world: Worl
     assert world.op_bodies() == [b"0"]
 
 
-def test_what_the_producer_answers_ends_the_copy(world: World) -> None:
+def test_what_the_producer_answers_ends_the_copy(world: TransactionStage) -> None:
     world.half()
     world.tick(ROUND_MS)
     assert world.end(world.last_check(), is_checked=True).code == 0
@@ -82,7 +90,7 @@ def test_what_the_producer_answers_ends_the_copy(world: World) -> None:
     assert len(world.checks) == 1
 
 
-def test_nobody_is_asked_about_an_ended_half(world: World) -> None:
+def test_an_ended_half_is_not_checked(world: TransactionStage) -> None:
     world.end(world.half("U0"))
     world.end(world.half("U1"), ROLLBACK)
     world.tick(ROUND_MS)
@@ -90,7 +98,7 @@ def test_nobody_is_asked_about_an_ended_half(world: World) -> None:
     assert len(world.records(HALF_TOPIC)) == 2
 
 
-def test_nobody_is_asked_about_a_young_half(world: World) -> None:
+def test_a_young_half_is_not_checked(world: TransactionStage) -> None:
     world.now_ms += ROUND_MS - 5_999
     world.half()
     world.tick(5_999)
@@ -99,7 +107,7 @@ def test_nobody_is_asked_about_a_young_half(world: World) -> None:
     assert len(world.checks) == 1
 
 
-def test_a_half_behind_an_ended_one_is_asked_about(world: World) -> None:
+def test_a_half_behind_an_ended_one_is_asked_about(world: TransactionStage) -> None:
     world.half("U0")
     world.end(world.half("U1"))
     world.half("U2")
@@ -108,7 +116,7 @@ def test_a_half_behind_an_ended_one_is_asked_about(world: World) -> None:
     assert asked == [b"body of U0", b"body of U2"]
 
 
-def test_the_producers_of_a_group_are_asked_in_turn(world: World) -> None:
+def test_the_producers_of_a_group_are_asked_in_turn(world: TransactionStage) -> None:
     world.join("makers", 8, "second client")
     for key in ("U0", "U1", "U2", "U3"):
         world.half(key)
@@ -117,8 +125,8 @@ def test_the_producers_of_a_group_are_asked_in_turn(world: World) -> None:
     assert connections in ([7, 8, 7, 8], [8, 7, 8, 7])
 
 
-def test_a_check_counts_even_when_nobody_can_be_asked() -> None:
-    world = World()
+def test_a_check_counts_even_without_a_connected_producer() -> None:
+    world = TransactionStage()
     world.tick()
     world.half()
     world.tick(ROUND_MS)
@@ -126,13 +134,13 @@ def test_a_check_counts_even_when_nobody_can_be_asked() -> None:
     assert checks_counted(world) == [None, "1"]
 
 
-def test_a_copy_is_not_checked_again_in_the_same_round(world: World) -> None:
+def test_a_copy_is_not_checked_again_in_the_same_round(world: TransactionStage) -> None:
     world.half()
     world.tick(ROUND_MS, times=5)
     assert len(world.checks) == 1
 
 
-def test_a_clock_that_is_set_back_does_not_stop_the_rounds(world: World) -> None:
+def test_a_clock_that_is_set_back_does_not_stop_the_rounds(world: TransactionStage) -> None:
     world.half()
     world.tick(-3_600_000, times=3)
     assert len(world.checks) == 1
@@ -140,7 +148,9 @@ def test_a_clock_that_is_set_back_does_not_stop_the_rounds(world: World) -> None
     assert len(world.checks) == 2
 
 
-def test_a_half_of_a_producer_whose_clock_is_ahead_is_checked_all_the_same(world: World) -> None:
+def test_a_half_of_a_producer_whose_clock_is_ahead_is_checked_all_the_same(
+    world: TransactionStage,
+) -> None:
     record = Record(
         topic_bytes=HALF_TOPIC.encode(),
         body=b"x",
@@ -152,7 +162,7 @@ def test_a_half_of_a_producer_whose_clock_is_ahead_is_checked_all_the_same(world
     assert len(world.checks) == 1
 
 
-def test_nobody_is_asked_about_a_half_without_a_real_place(world: World) -> None:
+def test_a_half_without_its_own_topic_is_not_checked(world: TransactionStage) -> None:
     record = Record(
         topic_bytes=HALF_TOPIC.encode(),
         body=b"x",
@@ -168,7 +178,9 @@ def test_nobody_is_asked_about_a_half_without_a_real_place(world: World) -> None
 # ---- deciding while being asked ----------------------------------------------------------------
 
 
-def test_a_producer_that_decides_on_the_old_half_ends_its_newest_copy(world: World) -> None:
+def test_a_producer_that_decides_on_the_old_half_ends_its_newest_copy(
+    world: TransactionStage,
+) -> None:
     half = world.half()
     world.tick(ROUND_MS)
     world.tick(ROUND_MS)
@@ -180,7 +192,7 @@ def test_a_producer_that_decides_on_the_old_half_ends_its_newest_copy(world: Wor
     assert len(world.checks) == 2
 
 
-def test_copies_are_known_after_a_restart(world: World) -> None:
+def test_copies_are_known_after_a_restart(world: TransactionStage) -> None:
     half = world.half()
     world.tick(ROUND_MS)
     world.restart()
@@ -189,7 +201,7 @@ def test_copies_are_known_after_a_restart(world: World) -> None:
     assert world.delivered() == [b"body of U"]
 
 
-def test_checks_go_on_after_a_restart_an_interval_later(world: World) -> None:
+def test_checks_go_on_after_a_restart_an_interval_later(world: TransactionStage) -> None:
     world.half()
     world.tick(ROUND_MS)
     world.restart()
@@ -205,7 +217,7 @@ def test_checks_go_on_after_a_restart_an_interval_later(world: World) -> None:
 # ---- being asked later -------------------------------------------------------------------------
 
 
-def test_a_producer_that_wants_to_be_asked_later_is_asked_later(world: World) -> None:
+def test_a_producer_that_requests_a_later_check_is_checked_later(world: TransactionStage) -> None:
     half = world.half("U", CHECK_IMMUNITY_TIME_IN_SECONDS="70")
     world.tick(ROUND_MS)
     world.tick(ROUND_MS)
@@ -217,7 +229,7 @@ def test_a_producer_that_wants_to_be_asked_later_is_asked_later(world: World) ->
 
 
 @pytest.mark.parametrize("seconds", ["1", "x", "9" * 30])
-def test_a_wish_that_makes_no_sense_is_passed_over(world: World, seconds: str) -> None:
+def test_a_wish_that_makes_no_sense_is_passed_over(world: TransactionStage, seconds: str) -> None:
     world.half("U", CHECK_IMMUNITY_TIME_IN_SECONDS=seconds)
     world.tick(ROUND_MS)
     assert len(world.checks) == 1
@@ -226,7 +238,7 @@ def test_a_wish_that_makes_no_sense_is_passed_over(world: World, seconds: str) -
 # ---- giving up ---------------------------------------------------------------------------------
 
 
-def test_a_half_is_given_up_after_so_many_checks(world: World) -> None:
+def test_a_half_is_moved_out_after_so_many_checks(world: TransactionStage) -> None:
     half = world.half()
     for _ in range(3):
         world.tick(ROUND_MS)
@@ -242,14 +254,16 @@ def test_a_half_is_given_up_after_so_many_checks(world: World) -> None:
     assert len(world.records(CHECKED_OUT_TOPIC)) == 1
 
 
-def test_a_half_that_is_older_than_the_log_is_kept_is_given_up(world: World) -> None:
+def test_a_half_that_is_older_than_the_retention_is_moved_out(world: TransactionStage) -> None:
     world.half()
     world.tick(RETENTION_MS + 1)
     assert world.checks == []
     assert len(world.records(CHECKED_OUT_TOPIC)) == 1
 
 
-def test_a_half_whose_properties_leave_no_room_to_count_is_given_up(world: World) -> None:
+def test_a_half_whose_properties_leave_no_room_to_count_is_moved_out(
+    world: TransactionStage,
+) -> None:
     record = Record(
         topic_bytes=HALF_TOPIC.encode(),
         body=b"x",
@@ -261,7 +275,7 @@ def test_a_half_whose_properties_leave_no_room_to_count_is_given_up(world: World
     assert len(world.records(CHECKED_OUT_TOPIC)) == 1
 
 
-def test_a_damaged_half_is_reported_and_passed(world: World) -> None:
+def test_a_damaged_half_is_reported_and_passed(world: TransactionStage) -> None:
     world.half("U0")
     world.half("U1")
     world.damage(world.records(HALF_TOPIC)[0])
@@ -278,7 +292,9 @@ def test_a_damaged_half_is_reported_and_passed(world: World) -> None:
 
 
 @pytest.mark.parametrize("checks", [0, 2])
-def test_a_half_stays_open_when_its_copy_cannot_be_stored(world: World, checks: int) -> None:
+def test_a_half_stays_open_when_its_copy_cannot_be_stored(
+    world: TransactionStage, checks: int
+) -> None:
     half = world.half()
     for _ in range(checks):
         world.tick(ROUND_MS)
@@ -290,7 +306,7 @@ def test_a_half_stays_open_when_its_copy_cannot_be_stored(world: World, checks: 
     assert world.end(half).code == 0
 
 
-def test_a_round_waits_while_nothing_can_be_stored(world: World) -> None:
+def test_a_round_waits_while_nothing_can_be_stored(world: TransactionStage) -> None:
     world.half()
     world.state.unwritable = "the disk is full"
     world.tick(ROUND_MS)
@@ -302,7 +318,7 @@ def test_a_round_waits_while_nothing_can_be_stored(world: World) -> None:
 
 @pytest.mark.parametrize("limit", ["HALVES_PER_TICK_MAX", "TICK_BYTES_MAX"])
 def test_a_round_goes_on_at_the_next_tick_when_there_is_much_to_do(
-    world: World, monkeypatch: pytest.MonkeyPatch, limit: str
+    world: TransactionStage, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(half_checks, limit, 1)
     for number in range(3):
@@ -313,7 +329,7 @@ def test_a_round_goes_on_at_the_next_tick_when_there_is_much_to_do(
     assert len(world.checks) == 3
 
 
-def test_halves_that_are_gone_from_the_log_are_passed(world: World) -> None:
+def test_halves_that_are_gone_from_the_log_are_passed(world: TransactionStage) -> None:
     world.half("U0")
     world.half("U1")
     world.state.store.queue(HALF_TOPIC, 0).min_offset = 1
@@ -322,14 +338,14 @@ def test_halves_that_are_gone_from_the_log_are_passed(world: World) -> None:
 
 
 def test_a_tick_with_nothing_due_reads_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: TransactionStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.half()
     monkeypatch.setattr(half_checks, "read_half", None)
     assert list(check_half_messages(world.state, world.now_ms + ROUND_MS - 1)) == []
 
 
-def test_more_checks_are_allowed_when_the_option_says_so(world: World) -> None:
+def test_more_checks_are_allowed_when_the_option_says_so(world: TransactionStage) -> None:
     world.state.change_options(dataclasses.replace(OPTIONS, transaction_checks_max=5))
     world.half()
     for _ in range(5):

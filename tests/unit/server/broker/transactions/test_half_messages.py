@@ -1,4 +1,4 @@
-"""Half messages: how they wait, are ended, and survive a restart."""
+"""Half messages: waiting, ends, restarts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from downrange.wire.system_names import (
     SCHEDULE_TOPIC,
     TRANSACTION_GROUP,
 )
-from tests.unit.server.broker.transacting import (
+from tests.unit.server.broker.transaction_stage import (
     COMMIT,
     OPTIONS,
     ROLLBACK,
     START_MS,
     Half,
-    World,
+    TransactionStage,
     end_header,
 )
 
@@ -37,7 +37,7 @@ FAILED = ResponseCode.SYSTEM_ERROR
 
 
 def test_a_half_waits_unseen_with_its_real_place_as_properties() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half("U1", KEYS="k", TAGS="t")
     (record,) = world.records(HALF_TOPIC)
     properties = record.properties()
@@ -49,7 +49,7 @@ def test_a_half_waits_unseen_with_its_real_place_as_properties() -> None:
 
 
 def test_what_only_the_broker_may_say_of_a_half_is_taken_out() -> None:
-    world = World()
+    world = TransactionStage()
     world.half("U", TRANSACTION_CHECK_TIMES="99", DOWNRANGE_FIRST_OFFSET="5", REAL_TOPIC="other")
     properties = world.records(HALF_TOPIC)[0].properties()
     assert "TRANSACTION_CHECK_TIMES" not in properties
@@ -67,7 +67,7 @@ def test_a_half_without_a_unique_id_has_no_transaction_id() -> None:
 
 
 def test_a_commit_delivers_the_message_as_it_was_sent() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half("U", KEYS="k", TAGS="t")
     world.now_ms += 1234
     assert world.end(half).code == 0
@@ -84,18 +84,18 @@ def test_a_commit_delivers_the_message_as_it_was_sent() -> None:
 
 
 def test_an_op_record_behind_the_message_names_the_half() -> None:
-    world = World()
+    world = TransactionStage()
     world.half("U0")
     world.end(world.half("U1"))
     (op,) = world.records(HALF_DONE_TOPIC)
     assert op.body == b"1"
     assert op.properties() == {"TAGS": "d"}
-    assert op.born_host == op.store_host == "127.0.0.1:10911"
+    assert op.born_host == op.store_host == "10.0.0.2:10911"
     assert op.log_offset > world.records("T", 1)[0].log_offset
 
 
 def test_a_rollback_stores_an_op_record_alone() -> None:
-    world = World()
+    world = TransactionStage()
     assert world.end(world.half(), ROLLBACK).code == 0
     assert world.delivered() == []
     assert world.op_bodies() == [b"0"]
@@ -104,7 +104,7 @@ def test_a_rollback_stores_an_op_record_alone() -> None:
 @pytest.mark.parametrize("second", [COMMIT, ROLLBACK])
 @pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
 def test_a_second_end_is_refused_and_stores_nothing(first: int, second: int) -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half()
     world.end(half, first)
     end = world.state.store.log.end
@@ -113,7 +113,7 @@ def test_a_second_end_is_refused_and_stores_nothing(first: int, second: int) -> 
 
 
 def test_two_ends_in_one_turn_store_one_message() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half()
     ends = [end_half(world.state, end_header(half), world.now_ms, no_outputs) for _ in range(2)]
     world.settle()
@@ -123,7 +123,7 @@ def test_two_ends_in_one_turn_store_one_message() -> None:
 
 
 def test_an_end_that_names_the_wrong_half_is_refused_in_the_words_of_apache() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half()
     wrong = {
         "The producer group wrong": world.end(half, group="others"),
@@ -137,14 +137,14 @@ def test_an_end_that_names_the_wrong_half_is_refused_in_the_words_of_apache() ->
 
 
 def test_an_end_that_names_a_plain_message_is_refused() -> None:
-    world = World()
+    world = TransactionStage()
     fields = world.send(b"plain", {"PGROUP": "makers"}).fields
     reply = world.end(Half(0, int(fields["msgId"][-16:], 16)))
     assert (reply.code, reply.remark) == (FAILED, "Find prepared transaction message failed")
 
 
 def test_an_end_into_the_middle_of_a_record_is_refused() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half()
     for inside in range(1, 200):
         assert world.end(half._replace(log_offset=half.log_offset + inside)).code == FAILED
@@ -152,7 +152,7 @@ def test_an_end_into_the_middle_of_a_record_is_refused() -> None:
 
 @pytest.mark.parametrize("queue_offset", [0, -5, 10**15])
 def test_a_forged_half_within_a_body_cannot_be_committed(queue_offset: int) -> None:
-    world = World()
+    world = TransactionStage()
     world.half()
     forged = Record(
         topic_bytes=HALF_TOPIC.encode(),
@@ -169,7 +169,7 @@ def test_a_forged_half_within_a_body_cannot_be_committed(queue_offset: int) -> N
 
 
 def test_a_half_whose_real_place_is_missing_cannot_be_committed_but_rolled_back() -> None:
-    world = World()
+    world = TransactionStage()
     record = Record(
         topic_bytes=HALF_TOPIC.encode(), body=b"x", property_bytes=b"PGROUP\x01makers\x02"
     )
@@ -180,7 +180,7 @@ def test_a_half_whose_real_place_is_missing_cannot_be_committed_but_rolled_back(
 
 
 def test_a_committed_half_with_a_delay_level_is_delivered_after_its_delay() -> None:
-    world = World()
+    world = TransactionStage()
     world.end(world.half("U", DELAY="2"))
     assert world.delivered() == []
     assert [record.body for record in world.records(SCHEDULE_TOPIC, 1)] == [b"body of U"]
@@ -190,7 +190,7 @@ def test_a_committed_half_with_a_delay_level_is_delivered_after_its_delay() -> N
 
 
 def test_a_producer_that_chose_when_to_be_asked_is_too_late_after_that() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half("U", CHECK_IMMUNITY_TIME_IN_SECONDS="10")
     world.now_ms += 10_001
     assert world.end(half).code == ILLEGAL
@@ -198,14 +198,14 @@ def test_a_producer_that_chose_when_to_be_asked_is_too_late_after_that() -> None
 
 
 def test_a_choice_below_the_usual_time_does_not_count() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half("U", CHECK_IMMUNITY_TIME_IN_SECONDS="1")
     world.now_ms += 6_000
     assert world.end(half).code == 0
 
 
 def test_the_op_record_of_a_broker_with_an_ipv6_address_can_be_read_back() -> None:
-    world = World()
+    world = TransactionStage()
     world.state.host = StoreHost.of("::1", 10911)
     assert world.end(world.half()).code == 0
     (op,) = world.records(HALF_DONE_TOPIC)
@@ -217,7 +217,7 @@ def test_the_op_record_of_a_broker_with_an_ipv6_address_can_be_read_back() -> No
 
 
 def test_nothing_is_ended_while_nothing_is_stored() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half()
     world.state.unwritable = "the disk is full"
     reply = world.end(half, ROLLBACK)
@@ -228,7 +228,7 @@ def test_nothing_is_ended_while_nothing_is_stored() -> None:
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
 def test_a_half_stays_open_when_its_end_cannot_be_stored(outcome: int) -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half()
     with world.full_disk():
         assert world.end(half, outcome).code == FAILED
@@ -238,7 +238,7 @@ def test_a_half_stays_open_when_its_end_cannot_be_stored(outcome: int) -> None:
 
 
 def test_a_half_that_has_become_too_large_stays_open() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half()
     world.state.change_options(dataclasses.replace(OPTIONS, message_bytes_max=3))
     assert world.end(half).code == ResponseCode.MESSAGE_ILLEGAL
@@ -247,7 +247,7 @@ def test_a_half_that_has_become_too_large_stays_open() -> None:
 
 
 def test_a_damaged_half_cannot_be_committed() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half()
     world.damage(world.records(HALF_TOPIC)[0])
     assert world.end(half).code == FAILED
@@ -257,7 +257,7 @@ def test_a_damaged_half_cannot_be_committed() -> None:
 
 
 def test_a_half_can_be_ended_once_across_a_restart() -> None:
-    world = World()
+    world = TransactionStage()
     ended, waiting = world.half("U0"), world.half("U1")
     world.end(ended)
     world.restart()
@@ -267,7 +267,7 @@ def test_a_half_can_be_ended_once_across_a_restart() -> None:
 
 
 def test_progress_is_kept_as_offsets_of_the_group_of_apache() -> None:
-    world = World()
+    world = TransactionStage()
     world.tick()
     for key in ("U0", "U1"):
         world.end(world.half(key))
@@ -283,7 +283,7 @@ def test_progress_is_kept_as_offsets_of_the_group_of_apache() -> None:
 
 
 def test_progress_is_kept_only_when_the_log_is_durable() -> None:
-    world = World()
+    world = TransactionStage()
     world.tick()
     world.end(world.half())
     world.state.store.append([op_record(world.state.host, 9, world.now_ms)], world.now_ms, [{}])
@@ -297,7 +297,7 @@ def test_progress_is_kept_only_when_the_log_is_durable() -> None:
 
 
 def test_offsets_behind_the_end_of_a_cut_queue_do_not_hide_new_halves() -> None:
-    world = World()
+    world = TransactionStage()
     world.half("U0")
     world.state.offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, 50)
     world.state.offsets.commit(TRANSACTION_GROUP, HALF_DONE_TOPIC, 0, 70)
@@ -309,7 +309,7 @@ def test_offsets_behind_the_end_of_a_cut_queue_do_not_hide_new_halves() -> None:
 
 @pytest.mark.parametrize("body", [b"0,1,", b"0,1", b"1,0,"])
 def test_op_records_of_apache_that_name_several_halves_are_understood(body: bytes) -> None:
-    world = World()
+    world = TransactionStage()
     halves = [world.half(key) for key in ("U0", "U1", "U2")]
     op = op_record(world.state.host, 0, world.now_ms)
     op.body = body
@@ -320,7 +320,7 @@ def test_op_records_of_apache_that_name_several_halves_are_understood(body: byte
 
 @pytest.mark.parametrize("body", [b"x", b"", b"9" * 18, b"-1", "٣".encode()])
 def test_an_op_record_that_makes_no_sense_ends_nothing(body: bytes) -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half()
     op = op_record(world.state.host, 0, world.now_ms)
     op.body = body
@@ -330,7 +330,7 @@ def test_an_op_record_that_makes_no_sense_ends_nothing(body: bytes) -> None:
 
 
 def test_a_damaged_op_record_ends_nothing() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half()
     world.end(half, ROLLBACK)
     world.damage(world.records(HALF_DONE_TOPIC)[0])
@@ -339,7 +339,7 @@ def test_a_damaged_op_record_ends_nothing() -> None:
 
 
 def test_halves_that_apache_copied_are_left_behind_its_offset() -> None:
-    world = World()
+    world = TransactionStage()
     half = world.half()
     world.copy_as_apache(0, TRANSACTION_CHECK_TIMES="1")
     world.state.offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, 1)
@@ -351,7 +351,7 @@ def test_halves_that_apache_copied_are_left_behind_its_offset() -> None:
 
 def test_only_so_many_copies_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(half_table, "COPIES_MAX", 1)
-    world = World()
+    world = TransactionStage()
     world.tick()
     halves = [world.half("U0"), world.half("U1")]
     world.tick(30_000)

@@ -13,7 +13,13 @@ import pytest
 
 from downrange.store.files import PowerLost
 from downrange.wire.records import decode_record
-from tests.unit.server.broker.transacting import COMMIT, OPTIONS, ROLLBACK, Half, World
+from tests.unit.server.broker.transaction_stage import (
+    COMMIT,
+    OPTIONS,
+    ROLLBACK,
+    Half,
+    TransactionStage,
+)
 
 SEEDS = range(30)
 STEPS = 60
@@ -30,12 +36,12 @@ class Transaction:
 
 
 class Scenario:
-    """One broker, and what it promised."""
+    """One broker, and the decisions that it acknowledged."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         options = dataclasses.replace(OPTIONS, flush="sync", transaction_checks_max=1000)
-        self.world = World(options)
+        self.world = TransactionStage(options)
         self.world.join("makers", 7)
         self.saved: bytes | None = None
         self.made = 0

@@ -1,4 +1,4 @@
-"""A broker with virtual time that is asked by hand: sends, ends, checks, stop and start again."""
+"""A broker in virtual time for transactions: sends, ends, checks, restarts."""
 
 from __future__ import annotations
 
@@ -10,30 +10,24 @@ import pytest
 from downrange.errors import DiskFull
 from downrange.options import BrokerOptions
 from downrange.server.broker.broker import Broker
-from downrange.server.broker.record_fields import StoreHost
-from downrange.server.broker.scheduled.delay_levels import unit_tag_of
-from downrange.server.broker.state import BrokerState
 from downrange.server.broker.transactions.half_records import copy_to
 from downrange.server.outputs import Call, LateReply, Note, Output, Peer, Push, Reply
 from downrange.store.files import MemoryFiles
-from downrange.store.message_store import MessageStore, StoreOptions
 from downrange.wire.bodies import HeartbeatBody, ProducerMember
 from downrange.wire.codes import RequestCode, TransactionFlag
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import CheckTransactionRequest, EndTransactionRequest, SendRequestV2
 from downrange.wire.properties import encode_properties
-from downrange.wire.records import Record, decode_record
 from downrange.wire.system_names import HALF_DONE_TOPIC, HALF_TOPIC
-from tests.unit.server.broker.building import plain
+from tests.unit.server.broker.broker_stage import damage_body, open_state, plain, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
+    from downrange.wire.records import Record
+
 START_MS = 1_800_000_000_000
-SIZES = StoreOptions(
-    log_segment_bytes=8 * 1024 * 1024, queue_segment_units=3000, key_slots=7, key_entries=2000
-)
 OPTIONS = BrokerOptions(transaction_checks_max=2, delay_levels="1s 5s 10s 30s", client_timeout=1e9)
 CLIENT = Peer(1, "127.0.0.1:40001")
 COMMIT = int(TransactionFlag.COMMIT)
@@ -41,7 +35,7 @@ ROLLBACK = int(TransactionFlag.ROLLBACK)
 
 
 class Half(NamedTuple):
-    """What a producer knows of its half message."""
+    """The identity of a half message for its producer."""
 
     queue_offset: int
     log_offset: int
@@ -61,14 +55,14 @@ def end_header(
     )
 
 
-class World:
+class TransactionStage:
     """A whole broker on a store in memory.
 
     Attributes:
-        now_ms: The time, which the test moves on.
-        notes: What the operator was told.
-        checks: Which connections were asked about which halves.
-        asks: Requests to clients that wait for an answer.
+        now_ms: The time; tests change it.
+        notes: The broker's notes.
+        checks: Check requests with their connections.
+        calls: Calls to clients that wait for a reply.
     """
 
     def __init__(self, options: BrokerOptions = OPTIONS) -> None:
@@ -77,15 +71,13 @@ class World:
         self.now_ms = START_MS
         self.notes: list[Note] = []
         self.checks: list[tuple[int, Command]] = []
-        self.asks: list[Call] = []
+        self.calls: list[Call] = []
         self._late: list[LateReply] = []
         self.start()
 
     def start(self, offsets: bytes | None = None) -> None:
-        """Open the store, with the group offsets that were saved."""
-        store = MessageStore(self.files, SIZES, unit_tag=unit_tag_of(self.options.delay_levels))
-        host = StoreHost.of("127.0.0.1", 10911)
-        self.state = BrokerState(self.options, host, store, lambda now_ms: "made", self.now_ms)
+        """Open the store and load saved group offsets."""
+        self.state = open_state(self.options, self.files, now_ms=self.now_ms)
         if offsets is not None:
             self.state.offsets.load(offsets)
         self.state.prepare(self.now_ms)
@@ -97,7 +89,7 @@ class World:
         self.start(self.state.offsets.dump())
 
     def call(self, request: Command, peer: Peer = CLIENT) -> Command | None:
-        """Hand a request in, end the turn, and return the answer if there is one by now."""
+        """Handle a request, end the turn, and return the answer if there is one."""
         reply = None
         for output in self.broker.handle(request, peer, self.now_ms):
             if isinstance(output, Reply):
@@ -111,28 +103,28 @@ class World:
         return reply
 
     def settle(self) -> None:
-        """End a turn: what was changed is saved and durable."""
+        """End a turn: commit, flush and publish."""
         self._act(self.broker.commit(self.now_ms))
         self.state.store.flush()
         self._act(self.broker.log_flushed(self.state.store.log.end))
         self._act(self.broker.published(self.broker.tables_version))
 
     def answer(self, reply: Command | None) -> Command:
-        """Answer the oldest request to a client; return what its sender is told then."""
-        ask = self.asks.pop(0)
-        self._act(self.broker.on_reply(ask.on_reply, reply, self.now_ms))
+        """Reply to the oldest call; return the answer to the request that caused it."""
+        call = self.calls.pop(0)
+        self._act(self.broker.on_reply(call.on_reply, reply, self.now_ms))
         self.settle()
         return plain(self._late.pop().command)
 
     def tick(self, forward_ms: int = 0, times: int = 1) -> None:
-        """Move time on, and let it tick."""
+        """Advance the time and run ticks."""
         self.now_ms += forward_ms
         for _ in range(times):
             self._act(self.broker.tick(self.now_ms))
             self.settle()
 
     def join(self, group: str, connection: int, client_id: str = "client") -> None:
-        """Let a producer of a group send a heartbeat."""
+        """Send the heartbeat of a producer."""
         body = HeartbeatBody(
             client_id=client_id, producer_data_set=[ProducerMember(group_name=group)]
         )
@@ -174,48 +166,43 @@ class World:
         return reply
 
     def last_check(self) -> Half:
-        """Return the half that was asked about last."""
+        """Return the half of the last check."""
         header = CheckTransactionRequest.from_fields(self.checks[-1][1].fields)
         return Half(header.tran_state_table_offset, header.commit_log_offset)
 
     def records(self, topic: str, queue_id: int = 0) -> list[Record]:
-        """Return what a queue holds."""
-        queue = self.state.store.queue(topic, queue_id)
-        units = queue.units(queue.min_offset, 10_000)
-        return [decode_record(bytes(self.state.store.read(unit))) for unit in units]
+        """Return the records of a queue."""
+        return records_of(self.state, topic, queue_id)
 
     def delivered(self) -> list[bytes]:
-        """Return the bodies that consumers of the messages see."""
+        """Return the bodies of the delivered messages."""
         return [record.body for record in self.records("T", 1)]
 
     def op_bodies(self) -> list[bytes]:
-        """Return what the op records say."""
+        """Return the bodies of the op records."""
         return [record.body for record in self.records(HALF_DONE_TOPIC)]
 
     def store_raw(self, *records: Record) -> None:
-        """Store records past all handlers, as another broker may have done."""
+        """Store records without a handler, as another broker may have done."""
         parsed = [record.properties() for record in records]
         self.state.store.append(list(records), self.now_ms, parsed)
 
     def copy_as_apache(self, offset: int, **properties: str) -> None:
-        """Store a half anew as Apache does: without an op record."""
+        """Store a copy of a half as Apache does: without an op record."""
         half = self.records(HALF_TOPIC)[offset]
         self.store_raw(copy_to(self.state.host, half, HALF_TOPIC, half.properties() | properties))
 
     @contextmanager
     def full_disk(self) -> Generator[None]:
-        """Let nothing be appended."""
+        """Let all appends fail."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.state.store, "append", _refuse)
             yield
-        self.state.unwritable = None  # somebody saw that there is space again
+        self.state.unwritable = None  # as the driver does when there is space again
 
     def damage(self, record: Record) -> None:
-        """Turn a bit of a stored body."""
-        whole = bytes(self.state.store.log.read(record.log_offset, record.size))
-        at = record.log_offset + whole.index(record.body)
-        flipped = bytes([record.body[0] ^ 1])
-        self.files.open("commitlog/00000000000000000000").write(at, [flipped])
+        """Flip a bit in a stored body."""
+        damage_body(self.state, self.files, record)
 
     def _act(self, outputs: Iterable[Output]) -> None:
         for output in outputs:
@@ -228,7 +215,7 @@ class World:
                 case Note():
                     self.notes.append(output)
                 case Call():
-                    self.asks.append(output)
+                    self.calls.append(output)
                 case _:
                     raise AssertionError(output)
 

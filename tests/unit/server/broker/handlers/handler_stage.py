@@ -1,4 +1,4 @@
-"""A broker in memory that tests ask single questions, one handler at a time."""
+"""A broker in memory for tests of single handlers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from typing import TYPE_CHECKING
 
 from downrange.options import BrokerOptions
 from downrange.server.broker.broker import HANDLERS
-from downrange.server.broker.record_fields import StoreHost
-from downrange.server.broker.scheduled.delay_levels import unit_tag_of
-from downrange.server.broker.state import BrokerState
 from downrange.server.outputs import Output, Peer, Push, Reply
 from downrange.store.files import MemoryFiles
-from downrange.store.message_store import MessageStore, StoreOptions
 from downrange.wire.bodies import ConsumerMember, HeartbeatBody, ProducerMember, Subscription
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
@@ -19,42 +15,37 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import CreateTopicRequest
 from downrange.wire.properties import encode_properties
 from downrange.wire.records import Record
+from tests.unit.server.broker.broker_stage import NOW_MS, open_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from downrange.wire.fields import Header
 
-NOW_MS = 1_800_000_000_000
-SIZES = StoreOptions(
-    log_segment_bytes=1024 * 1024, queue_segment_units=3000, key_slots=7, key_entries=2000
-)
 TOOL = Peer(1, "10.0.0.1:1001")
 
 
-class Asked:
-    """A broker, and the time.
+class HandlerStage:
+    """A broker's state and the time.
 
     Attributes:
         state: The broker; topic "T" has two queues, group "G" exists.
-        now_ms: The time, which the test moves on.
+        now_ms: The time; tests change it.
     """
 
     def __init__(self, **options: object) -> None:
         settings = BrokerOptions(**options)  # type: ignore[arg-type]
         self.now_ms = NOW_MS
-        store = MessageStore(MemoryFiles(), SIZES, unit_tag=unit_tag_of(settings.delay_levels))
-        host = StoreHost.of("10.0.0.2", 10911)
-        self.state = BrokerState(settings, host, store, lambda now_ms: f"id{now_ms}", NOW_MS)
+        self.state = open_state(settings, MemoryFiles(), now_ms=NOW_MS)
         self.state.prepare(NOW_MS)
         self.create("T")
         self.state.groups.get_or_create("G", settings, NOW_MS)
 
     def outputs(self, request: Command, peer: Peer = TOOL) -> list[Output]:
-        """Return everything that a handler wants done."""
+        """Return the outputs of a handler."""
         return list(HANDLERS[request.code](self.state, request, peer, self.now_ms))
 
-    def tell(self, header: Header, body: bytes = b"", *, code: int | None = None) -> Command:
+    def request(self, header: Header, body: bytes = b"", *, code: int | None = None) -> Command:
         """Return the reply to a request with a header."""
         return reply_of(self.outputs(request_command(header, body, code=code)))
 
@@ -63,7 +54,7 @@ class Asked:
         return reply_of(self.outputs(Command(int(code), fields, body)))
 
     def create(self, topic: str, **changes: object) -> Command:
-        """Create a topic of two queues, or as the changes say."""
+        """Create a topic of two queues, or with other settings."""
         settings: dict[str, object] = {
             "topic": topic,
             "default_topic": "TBW102",
@@ -71,12 +62,12 @@ class Asked:
             "write_queue_nums": 2,
             "perm": 6,
         }
-        return self.tell(CreateTopicRequest(**(settings | changes)))  # type: ignore[arg-type]
+        return self.request(CreateTopicRequest(**(settings | changes)))  # type: ignore[arg-type]
 
     def store(
         self, body: bytes, *, topic: str = "T", queue_id: int = 0, **properties: str
     ) -> Record:
-        """Store a message now."""
+        """Store a message at once, without a handler."""
         record = Record(
             topic_bytes=topic.encode(),
             queue_id=queue_id,
@@ -102,7 +93,7 @@ class Asked:
         fingerprint: int | None = None,
         is_short: bool = False,
     ) -> list[Output]:
-        """Send the heartbeat of a consumer, and of a producer if one is named."""
+        """Send the heartbeat of a consumer, and of a producer if a group is given."""
         subscriptions = [Subscription(topic=topic, sub_version=version) for topic in topics]
         member = ConsumerMember(
             group_name=group, message_model=model, subscription_data_set=subscriptions

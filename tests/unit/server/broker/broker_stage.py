@@ -1,6 +1,6 @@
-"""A whole broker in memory, in virtual time: requests are handed in, and each answer is kept.
+"""A whole broker in memory and in virtual time: takes requests and keeps their answers.
 
-One rule: nobody is answered twice. `Stage` fails a test in which that happens.
+One rule: no request is answered twice. `Stage` fails a test in which that happens.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from downrange.wire.send_replies import StoredReply
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from downrange.store.files import Files
     from downrange.wire.command import Command
 
 NOW_MS = 1_800_000_000_000
@@ -36,18 +37,35 @@ SUSPEND = 0x2
 SUBSCRIPTION = 0x4
 
 
-def a_state(files: MemoryFiles | None = None, **options: Any) -> BrokerState:
-    """Return a broker's state on a store in memory, with what it has from the start."""
-    settings = BrokerOptions(**options)
-    store = MessageStore(
-        MemoryFiles() if files is None else files,
-        SIZES,
-        unit_tag=unit_tag_of(settings.delay_levels),
-    )
+def open_state(
+    options: BrokerOptions, files: Files, *, sizes: StoreOptions = SIZES, now_ms: int = NOW_MS
+) -> BrokerState:
+    """Open a store and return the broker's state on it; nothing is loaded or prepared yet."""
+    store = MessageStore(files, sizes, unit_tag=unit_tag_of(options.delay_levels))
     host = StoreHost.of("10.0.0.2", 10911)
-    state = BrokerState(settings, host, store, lambda now_ms: f"id{now_ms}", NOW_MS)
+    return BrokerState(options, host, store, lambda now_ms: f"id{now_ms}", now_ms)
+
+
+def a_state(files: MemoryFiles | None = None, **options: Any) -> BrokerState:
+    """Return a broker's state on a store in memory, with its system topics and groups."""
+    state = open_state(BrokerOptions(**options), MemoryFiles() if files is None else files)
     state.prepare(NOW_MS)
     return state
+
+
+def records_of(state: BrokerState, topic: str, queue_id: int) -> list[Record]:
+    """Return the records of a queue."""
+    queue = state.store.queue(topic, queue_id)
+    units = queue.units(queue.min_offset, 100_000)
+    return [decode_record(bytes(state.store.read(unit))) for unit in units]
+
+
+def damage_body(state: BrokerState, files: Files, record: Record) -> None:
+    """Flip a bit in a stored body."""
+    whole = bytes(state.store.log.read(record.log_offset, record.size))
+    at = record.log_offset + whole.index(record.body)
+    flipped = bytes([record.body[0] ^ 1])
+    files.open("commitlog/00000000000000000000").write(at, [flipped])
 
 
 def send_request(
@@ -59,7 +77,7 @@ def send_request(
     is_oneway: bool = False,
     **changes: Any,
 ) -> Command:
-    """Return a send to queue 0 of a topic that is created with four queues if it is missing."""
+    """Return a send to queue 0 of a topic; a missing topic is created with four queues."""
     text = encode_properties(properties) if isinstance(properties, dict) else properties
     settings: dict[str, Any] = {
         "producer_group": "P",
@@ -89,7 +107,7 @@ def pull_request(
     is_oneway: bool = False,
     **changes: Any,
 ) -> Command:
-    """Return a pull of queue 0 that brings its subscription, unless `tags` is None."""
+    """Return a pull of queue 0 that contains its subscription, unless `tags` is None."""
     settings: dict[str, Any] = {
         "consumer_group": "G",
         "topic": topic,
@@ -109,17 +127,17 @@ def pull_request(
 
 
 def plain(answer: Command | StoredReply) -> Command:
-    """Return the command that an answer is, or stands for."""
+    """Return an answer as a command."""
     return answer.plain() if isinstance(answer, StoredReply) else answer
 
 
 class Stage:
-    """A broker, and everyone who talks to it.
+    """A broker, its clients and its driver.
 
     Attributes:
-        now_ms: The time, which the test moves on.
-        notes: What the operator was told.
-        others: All other outputs that answer no request.
+        now_ms: The time; tests change it.
+        notes: The broker's notes.
+        others: All outputs except notes and answers.
     """
 
     def __init__(self, files: MemoryFiles | None = None, **options: Any) -> None:
@@ -132,7 +150,7 @@ class Stage:
         self._answers: list[tuple[Command, Command]] = []
 
     def hand_in(self, request: Command, peer: Peer = CLIENT) -> Command:
-        """Let a request arrive; the turn does not end yet."""
+        """Handle a request without ending the turn."""
         self.act(self.broker.handle(request, peer, self.now_ms), request)
         return request
 
@@ -150,18 +168,18 @@ class Stage:
         self.act(self.broker.published(self.broker.tables_version))
 
     def tick(self, forward_ms: int = 0) -> None:
-        """Move the time on, and do what it demands."""
+        """Advance the time and run a tick."""
         self.now_ms += forward_ms
         self.act(self.broker.tick(self.now_ms))
 
     def answer_to(self, request: Command) -> Command | None:
-        """Return the answer to a request that was handed in, or None if there is none yet."""
+        """Return the answer to a request, or None if there is none yet."""
         answers = [answer for asked, answer in self._answers if asked is request]
         assert len(answers) <= 1, "answered twice"
         return answers[0] if answers else None
 
     def ask(self, request: Command, peer: Peer = CLIENT) -> Command:
-        """Let a request arrive, do all that it can wait for, and return the answer."""
+        """Handle a request, commit, flush and publish, and return the answer."""
         self.hand_in(request, peer)
         self.commit()
         self.flush()
@@ -171,18 +189,16 @@ class Stage:
         return answer
 
     def create(self, topic: str, queues: int = 4, perm: int = 6) -> None:
-        """Create a topic that is known everywhere."""
+        """Create a topic and publish it."""
         self.state.topics.ensure(topic, queues, perm, self.now_ms)
         self.publish()
 
     def records(self, topic: str = "T", queue_id: int = 0) -> list[Record]:
-        """Return what a queue holds."""
-        queue = self.state.store.queue(topic, queue_id)
-        units = queue.units(queue.min_offset, 100_000)
-        return [decode_record(bytes(self.state.store.read(unit))) for unit in units]
+        """Return the records of a queue."""
+        return records_of(self.state, topic, queue_id)
 
     def act(self, outputs: Iterable[Output], request: Command | None = None) -> None:
-        """Keep what the broker wants done."""
+        """Keep the broker's outputs."""
         for output in outputs:
             match output:
                 case Reply(command):
