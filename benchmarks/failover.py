@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from downrange.options import FaultTolerance, ProducerOptions
-from tests.faults.fleet import sailing
+from tests.faults.fleet import running_fleet
 from tests.faults.producers import KINDS, Kind, Load, producing
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def main() -> None:
         table.add_column(name, justify="right")
     with (
         tempfile.TemporaryDirectory(prefix="downrange-failover-") as folder,
-        sailing(Path(folder)) as fleet,
+        running_fleet(Path(folder)) as fleet,
     ):
         for end, kind, style, found in rows(fleet, arguments.seconds, arguments.attempt_timeout):
             table.add_row(

@@ -130,7 +130,7 @@ def transactions_commit_roll_back_and_are_checked(scene: Scene) -> None:
         check = broker.wait_request(RequestCode.CHECK_TRANSACTION_STATE, seconds=CHECK_SECONDS)
         assert check.is_oneway
         half = decode_record(check.body)
-        if half.body == b"in doubt":  # 5.x may still check what was just decided
+        if half.body == b"in doubt":  # 5.x may still check a transaction that just ended
             break
     header = CheckTransactionRequest.from_fields(check.fields)
     assert half.topic == topic
@@ -166,7 +166,8 @@ def a_reply_reaches_the_one_who_asked(scene: Scene) -> None:
     header = scene.send_request(
         f"{cluster}_REPLY_TOPIC", properties=encode_properties({**answer, "MSG_TYPE": "reply"})
     )
-    # The broker answers the answerer only after the asker has taken the reply: two turns at once.
+    # The broker replies to the sender of the answer only after the asking client has confirmed it,
+    # so both exchanges run at the same time.
     code = RequestCode.SEND_REPLY_MESSAGE_V2
     call = answering.start(request_command(header, b"42", code=code))
     pushed = asking.wait_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)

@@ -1,4 +1,4 @@
-"""The other end of a connection: a real server over a socket, or a recording of one."""
+"""Client connections to a real server over a socket, or to a recording of one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANSWER_SECONDS = 15.0
 
 
 class Channel(Protocol):
-    """Takes frames to a server and brings its frames back."""
+    """Sends frames to a server and receives its frames."""
 
     def send(self, frame: bytes) -> None: ...
 
@@ -32,7 +32,7 @@ class Channel(Protocol):
 
 
 class Peer:
-    """One connection to a server: asks, tells, and keeps what the server asks of us."""
+    """One connection to a server: sends requests, and keeps the server's own requests."""
 
     def __init__(self, channel: Channel, codec: HeaderCodec) -> None:
         self._channel = channel
@@ -64,8 +64,8 @@ class Peer:
                     case other:
                         raise AssertionError(f"unexpected {other}")
 
-    def tell(self, command: Command) -> None:
-        """Send a request that is not answered."""
+    def notify(self, command: Command) -> None:
+        """Send a one-way request."""
         self._channel.send(self._link.oneway(command))
 
     def answer(self, request: Command, reply: Command) -> None:
@@ -73,7 +73,7 @@ class Peer:
         self._channel.send(self._link.reply(request, reply))
 
     def exchange_raw(self, frame: bytes) -> Command:
-        """Send bytes as they are, past the link, and return the command that comes back."""
+        """Send bytes without the link, and return the command that comes back."""
         self._channel.send(frame)
         frames = FrameSplitter()
         frames.receive(self._channel.receive(ANSWER_SECONDS))

@@ -134,7 +134,7 @@ def offsets_are_kept_and_searched(scene: Scene) -> None:
     reply = broker.ask(request_command(ask))
     expected = ResponseCode.QUERY_NOT_FOUND if scene.is_5x else ResponseCode.SUCCESS
     assert reply.code == expected
-    # A 5.x broker refuses to commit for a group that it has not met; the pulls introduced this one.
+    # A 5.x broker refuses to commit for an unknown group; the pulls created this one.
     commit = CommitOffsetRequest(consumer_group=group, topic=topic, queue_id=0, commit_offset=2)
     succeed(broker.ask(request_command(commit)))
     assert offset(ask) == 2

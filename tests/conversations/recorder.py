@@ -1,8 +1,7 @@
-"""Recordings of conversations: made while one runs live, played back without a server.
+"""Recordings of conversations: made during a live run, played back without a server.
 
-A recording is JSON lines. The first holds the facts that the conversation was given (server
-version, name prefix, time); each other one is a frame: which connection, which way, its bytes in
-hexadecimal.
+A recording is JSON lines. The first line holds the inputs of the conversation (server version, name
+prefix, time); each other line is a frame: connection, direction, and its bytes in hexadecimal.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a conversation must be given to say the same bytes again."""
+    """The inputs of a conversation that make it send the same bytes again."""
 
     server: str
     prefix: str
@@ -58,7 +57,7 @@ class Recording:
 
 
 class RecordingChannel:
-    """Passes frames through and keeps them."""
+    """Forwards frames and keeps them."""
 
     def __init__(self, channel: Channel, connection: str, recording: Recording) -> None:
         self._channel = channel
@@ -79,7 +78,7 @@ class RecordingChannel:
 
 
 class PlaybackChannel:
-    """Gives the recorded answers, and insists that we send what was sent then."""
+    """Returns the recorded frames, and checks that the sent frames equal the recorded ones."""
 
     def __init__(self, sent: deque[bytes], received: deque[bytes]) -> None:
         self._sent = sent
@@ -99,7 +98,7 @@ class PlaybackChannel:
 
 
 class Playback:
-    """Hands out the connections of a recording."""
+    """Gives access to the connections of a recording."""
 
     def __init__(self, recording: Recording) -> None:
         self._sent: defaultdict[str, deque[bytes]] = defaultdict(deque)

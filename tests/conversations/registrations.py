@@ -37,7 +37,7 @@ from tests.conversations.scene import Scene, read_body, read_header, succeed
 if TYPE_CHECKING:
     from downrange.wire.command import Command
 
-#: Nobody listens there; a name server never connects to a broker.
+#: No server listens there; a name server never connects to a broker.
 ADDRESS = "127.0.0.1:1"
 
 
@@ -48,7 +48,7 @@ def a_plain_registration_makes_a_route(scene: Scene) -> None:
 def a_compressed_registration_makes_a_route(scene: Scene) -> None:
     if scene.is_5x:
         _register_and_leave(scene, "packed5", compressed=True, version=OUR_VERSION)
-    else:  # it does not know the sixth word of a topic, its attributes
+    else:  # it does not support the sixth word of a topic, its attributes
         command = _registration(scene, "packed5", compressed=True, version=OUR_VERSION)
         assert scene.name_server().ask(command).code == ResponseCode.SYSTEM_ERROR
 

@@ -1,4 +1,4 @@
-"""What a conversation has at hand: connections by name, names of its own, a time, the store."""
+"""The environment of a conversation: connections by name, unique names, a time, the store."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ POLL_SECONDS = 0.1
 
 
 class Connector(Protocol):
-    """Makes a channel to the name server or the broker; the connection's name is for recordings."""
+    """Opens a channel to the name server or the broker; the connection's name is for recordings."""
 
     def __call__(self, target: str, connection: str, /) -> Channel: ...
 
 
 class Scene:
-    """The surroundings of one conversation; live, recorded or played back, it looks the same."""
+    """The environment of one conversation; the same live, recorded or played back."""
 
     def __init__(self, facts: Facts, connect: Connector, *, is_live: bool) -> None:
         self.facts = facts
@@ -56,7 +56,7 @@ class Scene:
         return self._peer("broker", codec)
 
     def poll(self, ask: Callable[[], ValueT], is_good: Callable[[ValueT], bool]) -> ValueT:
-        """Ask until the answer is good: brokers do some of their work in the background."""
+        """Repeat a request until its reply passes a test: brokers work in the background."""
         answer = ask()
         for _ in range(POLLS_MAX):
             if is_good(answer):
@@ -76,7 +76,7 @@ class Scene:
         self._closing.callback(peer.close)
         return peer
 
-    # ---- what nearly every conversation begins with ----
+    # ---- used by most conversations ----
 
     def create_topic(self, broker: Peer, word: str, **changes: object) -> str:
         """Create a topic of two queues, or as the changes say, and return its name."""
@@ -116,7 +116,7 @@ class Scene:
     def send(
         self, broker: Peer, topic: str, body: bytes, properties: dict[str, str], **changes: object
     ) -> SendReply:
-        """Send a message with a V2 header and return where it was stored."""
+        """Send a message with a V2 header and return its position."""
         header = self.send_request(topic, properties=encode_properties(properties), **changes)
         return read_header(SendReply, broker.ask(request_command(header, body)))
 
@@ -126,7 +126,7 @@ class Scene:
 
 
 def succeed(reply: Command) -> Command:
-    """Return a reply that says SUCCESS; fail with its text otherwise."""
+    """Return the reply if its code is SUCCESS; otherwise fail with its remark."""
     assert reply.code == ResponseCode.SUCCESS, f"{reply.code}: {reply.remark}"
     return reply
 
@@ -165,7 +165,7 @@ def live_scene(
 
 @contextmanager
 def playback_scene(recording: Recording) -> Generator[Scene]:
-    """Open a scene on a recording; at its end everything recorded must have been sent again."""
+    """Open a scene on a recording; at the end all recorded frames must have been sent."""
     playback = Playback(recording)
     scene = Scene(
         recording.facts, lambda _, connection: playback.channel(connection), is_live=False

@@ -111,7 +111,7 @@ def a_oneway_send_is_stored_and_not_answered(scene: Scene) -> None:
     broker = scene.broker()
     topic = scene.create_topic(broker, "oneway")
     header = scene.send_request(topic, properties=encode_properties({"TAGS": "quiet"}))
-    broker.tell(request_command(header, b"psst"))
+    broker.notify(request_command(header, b"psst"))
 
     def end() -> int:
         request = MaxOffsetRequest(topic=topic, queue_id=0, broker_name=scene.facts.broker)
@@ -144,7 +144,7 @@ def refused_sends_say_why(scene: Scene) -> None:
 
 
 def a_send_that_lacks_a_field_is_refused_where_ours_raises(scene: Scene) -> None:
-    """A server trips over some missing fields and does not miss others; our header knows which."""
+    """A server fails without some fields and ignores others; our header declares which."""
     broker = scene.broker()
     topic = scene.create_topic(broker, "lacking_send")
     for header, code in (
@@ -181,8 +181,8 @@ def an_inner_batch_is_stored_whole_and_unwraps(scene: Scene) -> None:
         )
         for number in range(3)
     ]
-    # Without a unique id of the batch as such, a 5.x broker stores its messages one by one; with
-    # one, a 4.9 broker gives it to every message in place of the message's own.
+    # Without a unique id of the batch itself, a 5.x broker stores its messages one by one; with
+    # one, a 4.9 broker sets it on every message instead of the message's own.
     properties = encode_properties({"UNIQ_KEY": scene.unique_id(9)} if scene.is_5x else {"W": "1"})
     header = scene.send_request(topic, batch=True, properties=properties)
     batch = request_command(header, encode_batch(items), code=RequestCode.SEND_BATCH_MESSAGE)
@@ -198,7 +198,7 @@ def an_inner_batch_is_stored_whole_and_unwraps(scene: Scene) -> None:
 
 
 def pull(scene: Scene, broker: Peer, topic: str, *, count: int, queue_id: int = 0) -> list[Record]:
-    """Read a queue from its start until so many records are there."""
+    """Read a queue from its start until it has this many records."""
 
     def ask() -> list[Record]:
         request = PullRequest(

@@ -1,4 +1,4 @@
-"""What a server takes although it is not strict, and what our decoder takes with it."""
+"""Input that is not strictly valid and that servers accept; our decoder accepts it too."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def a_new_topic_has_a_route(scene: Scene) -> None:
     topic = scene.create_topic(broker, "topic", read_queue_nums=3)
 
     reply = succeed(name_server.ask(request_command(RouteRequest(topic=topic))))
-    assert b'"0":' in reply.body  # standard JSON, as our version asks for
+    assert b'"0":' in reply.body  # standard JSON, as for our version
     route = read_body(RouteBody, reply)
     assert route.queue_datas == [
         BrokerQueues(broker_name=scene.facts.broker, read_queue_nums=3, write_queue_nums=2, perm=6)
@@ -68,7 +68,7 @@ def a_name_server_lists_clusters_and_topics(scene: Scene) -> None:
     topic = scene.create_topic(scene.broker(), "listed")
     name_server = scene.name_server()
     reply = name_server.ask(bare_request(RequestCode.GET_BROKER_CLUSTER_INFO))
-    assert b"{0:" in reply.body  # never standard JSON, whatever our version
+    assert b"{0:" in reply.body  # never standard JSON, for any version
     cluster = read_body(ClusterBody, reply)
     assert scene.facts.broker in cluster.cluster_addr_table["DefaultCluster"]
     assert cluster.broker_addr_table[scene.facts.broker].broker_addrs == {
@@ -116,14 +116,14 @@ def a_broker_keeps_groups_and_tells_about_itself(scene: Scene) -> None:
     reply = broker.ask(bare_request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
     groups = read_body(GroupTableBody, reply).subscription_group_table
     assert groups[scene.name("group")].retry_max_times == 5
-    # Without clean_offset a 5.5.0 broker makes the group anew while it deletes it.
+    # Without clean_offset a 5.5.0 broker creates the group again while it deletes it.
     group_name = scene.name("group")
     delete = DeleteGroupRequest(group_name=group_name, clean_offset=True, remove_offset=True)
     succeed(broker.ask(request_command(delete)))
     reply = broker.ask(bare_request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
     assert scene.name("group") not in read_body(GroupTableBody, reply).subscription_group_table
 
-    # In its first seconds a 5.5.0 broker has no figures yet and answers with a Java exception.
+    # In its first seconds a 5.5.0 broker has no statistics and replies with a Java exception.
     reply = scene.poll(
         lambda: broker.ask(bare_request(RequestCode.GET_BROKER_RUNTIME_INFO)),
         lambda reply: reply.code == ResponseCode.SUCCESS,
@@ -136,7 +136,7 @@ def a_broker_keeps_groups_and_tells_about_itself(scene: Scene) -> None:
 
 
 def a_request_that_lacks_a_field_is_refused(scene: Scene) -> None:
-    """Where our decoder raises MissingField, the server trips over a null and answers 1."""
+    """Where our decoder raises MissingField, the server fails on a null and replies with 1."""
     broker = scene.broker()
     whole = CreateTopicRequest(
         topic=scene.name("lacking"),

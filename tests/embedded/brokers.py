@@ -1,4 +1,4 @@
-"""Talking to our brokers over real sockets: send, pull, ask for routes."""
+"""Requests to our brokers over real sockets: send, pull, route."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pull_request(offset: int, topic: str = "T", *, suspend_ms: int = 0) -> Comma
 
 
 def create_request(topic: str) -> Command:
-    """Return what creates a topic of one queue."""
+    """Return a request that creates a topic of one queue."""
     header = CreateTopicRequest(
         topic=topic, default_topic="TBW102", read_queue_nums=1, write_queue_nums=1, perm=6
     )
@@ -72,7 +72,7 @@ def create_request(topic: str) -> Command:
 
 
 def send(address: str, body: bytes, topic: str = "T") -> int:
-    """Send a message over a connection of its own; return the code of the answer."""
+    """Send a message over a new connection; return the code of the reply."""
     with connection(address) as peer:
         return peer.ask(send_request(body, topic)).code
 
@@ -87,7 +87,7 @@ def bodies(address: str, topic: str = "T") -> list[bytes]:
 
 
 def route(name_server: str, topic: str) -> list[str] | None:
-    """Return the names of the brokers that have a topic, or None where there are none."""
+    """Return the names of the brokers that have a topic, or None."""
     with connection(name_server) as peer:
         answer = peer.ask(request_command(RouteRequest(topic=topic)))
     if answer.code != ResponseCode.SUCCESS:

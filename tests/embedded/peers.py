@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class ThreadedServer:
-    """Listens on a free port of 127.0.0.1 and gives each connection to a function, in a thread.
+    """Listens on a free port of 127.0.0.1 and calls a function for each connection, in a thread.
 
     Args:
         serve: Called with the connection, which is closed when it returns.
-        tls: How to speak TLS; a handshake that fails ends the connection.
+        tls: For TLS; a failed handshake ends the connection.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ThreadedServer:
 
 
 def echo(connection: socket.socket) -> None:
-    """Send back what comes."""
+    """Send back what is received."""
     while data := connection.recv(65_536):
         connection.sendall(data)
 
@@ -79,16 +79,16 @@ def hang_up(connection: socket.socket) -> None:
 
 
 def keep_silent(connection: socket.socket) -> None:
-    """Read and say nothing."""
+    """Read and never answer."""
     while connection.recv(65_536):
         pass
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Return so many bytes.
+    """Return this many bytes.
 
     Raises:
-        EOFError: The other side ended before.
+        EOFError: The other side closed before.
     """
     data = b""
     while len(data) < size:
@@ -99,15 +99,15 @@ def receive(connection: socket.socket, size: int) -> bytes:
 
 
 def closed_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port on which no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
 
 
 @contextlib.contextmanager
-def deaf_port() -> Generator[int]:
-    """Give a port that answers no one: its queue of connections is full."""
+def full_port() -> Generator[int]:
+    """Give a port that accepts no connection: its backlog is full."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""Our own servers for tests, and plain sockets to treat them badly."""
+"""Our own servers for tests, and plain sockets for malformed input."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def connected(
 
 @contextmanager
 def plain_socket(server: NameServer) -> Generator[socket.socket]:
-    """Open a connection for bytes of any kind."""
+    """Open a connection for arbitrary bytes."""
     host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=DEADLINE) as opened:
         yield opened
 
 
 def register(peer: Peer, name: str, topics: list[TopicConfig], **changes: Any) -> None:
-    """Register a broker that is not there."""
+    """Register a broker that does not exist."""
     table = TopicTableBody(
         topic_config_table={topic.topic_name: topic for topic in topics},
         data_version=DataVersion(timestamp=1, counter=1, state_version=0),
@@ -70,13 +70,13 @@ def register(peer: Peer, name: str, topics: list[TopicConfig], **changes: Any) -
 
 
 def route_code(server: NameServer, topic: str) -> int:
-    """Return what a new client hears about a topic."""
+    """Return the code of a route request of a new client."""
     with connected(server) as peer:
         return peer.ask(request_command(RouteRequest(topic=topic))).code
 
 
 def is_closed(opened: socket.socket) -> bool:
-    """Read to the end; tell whether the server closed, in order or not."""
+    """Read to the end; return whether the server closed the connection, in order or not."""
     opened.settimeout(DEADLINE)
     try:
         while opened.recv(1 << 16):

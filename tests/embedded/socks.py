@@ -1,4 +1,4 @@
-"""A tiny SOCKS5 proxy (RFC 1928, 1929) that notes what it was asked for."""
+"""A small SOCKS5 proxy (RFC 1928, 1929) that records its requests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ REFUSED = 5
 
 
 class SocksProxy(ThreadedServer):
-    """Connects clients to what they name.
+    """Connects clients to the host that they name.
 
     Args:
-        account: User and password that it wants; it lets anyone pass without.
-        hosts: Addresses of names that only the proxy knows.
-        reply: What it answers instead of connecting, when not 0.
+        account: User and password that it requires; without it, none.
+        hosts: Addresses of names that only the proxy can resolve.
+        reply: If not 0, the error code that it replies with instead of connecting.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SocksProxy(ThreadedServer):
 
 
 def _copy(source: socket.socket, drain: socket.socket) -> None:
-    """Pass on bytes until one side ends, then end the other."""
+    """Copy bytes until one side closes, then close the other."""
     with contextlib.suppress(OSError):
         while data := source.recv(65_536):
             drain.sendall(data)

@@ -48,7 +48,7 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
         (b"", 500, "HTTP status 500"),
     ],
 )
-def test_an_answer_without_addresses_is_told(body: bytes, status: int, problem: str) -> None:
+def test_an_answer_without_addresses_is_reported(body: bytes, status: int, problem: str) -> None:
     with serving_addresses(body, status) as server:
         with pytest.raises(NoNameServer) as caught:
             fetch_name_servers(server.url, None, PATIENT)
@@ -56,13 +56,13 @@ def test_an_answer_without_addresses_is_told(body: bytes, status: int, problem: 
         assert server.url in str(caught.value)
 
 
-def test_an_address_server_that_is_not_there_is_told() -> None:
+def test_an_unreachable_address_server_is_reported() -> None:
     url = f"http://127.0.0.1:{closed_port()}{PATH}"
     with pytest.raises(NoNameServer, match=f"{url} cannot be asked.*refused"):
         fetch_name_servers(url, None, PATIENT)
 
 
-def test_an_address_server_that_keeps_silent_is_given_up_in_time() -> None:
+def test_an_address_server_that_does_not_answer_times_out() -> None:
     with (
         ThreadedServer(keep_silent) as server,
         pytest.raises(NoNameServer, match=r"no answer within 0\.2 s"),
@@ -70,7 +70,7 @@ def test_an_address_server_that_keeps_silent_is_given_up_in_time() -> None:
         fetch_name_servers(f"http://{server.address}{PATH}", None, SHORT)
 
 
-def test_an_address_server_that_hangs_up_is_told() -> None:
+def test_an_address_server_that_closes_the_connection_is_reported() -> None:
     with (
         ThreadedServer(hang_up) as server,
         pytest.raises(NoNameServer, match=f"http://{server.address}{PATH} cannot be asked"),
@@ -79,7 +79,7 @@ def test_an_address_server_that_hangs_up_is_told() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://", "http://[", "httpx://ns/nsaddr"])
-def test_a_url_that_is_none_is_told(url: str) -> None:
+def test_an_invalid_url_is_reported(url: str) -> None:
     with pytest.raises(NoNameServer) as caught:
         fetch_name_servers(url, None, PATIENT)
     assert url in str(caught.value)

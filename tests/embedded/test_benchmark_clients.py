@@ -1,4 +1,4 @@
-"""The clients of the benchmarks do their works: they count what the server counts."""
+"""The clients of the benchmarks count the same messages as the server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.matrix.tasks import Measured
 
 SECONDS = 0.1
-#: Tried where that was too short: on a busy machine nothing may happen in a tenth of a second.
+#: Used if that was too short: on a busy machine a tenth of a second may not be enough.
 MORE_SECONDS = (1.0, 5.0)
 FoundT = TypeVar("FoundT")
 
@@ -61,10 +61,10 @@ def run(
     return thread_client.run(task)
 
 
-def longer_and_longer(
+def run_until_enough(
     work: Callable[[float], FoundT], is_enough: Callable[[FoundT], object]
 ) -> FoundT:
-    """Let a client work until it has done something."""
+    """Run a client with growing durations until it has counted something."""
     found = work(SECONDS)
     for seconds in MORE_SECONDS:
         if is_enough(found):
@@ -96,7 +96,7 @@ def test_client_counts_what_is_stored(client: ClientName, work: WorkName, peer: 
         assert found.seconds >= seconds
         return found
 
-    found = longer_and_longer(send, lambda found: found.messages and found.messages_before)
+    found = run_until_enough(send, lambda found: found.messages and found.messages_before)
     assert found.messages > 0
     assert found.messages_before > 0
     assert found.client_bytes > 0
@@ -108,12 +108,12 @@ def test_client_counts_what_is_stored(client: ClientName, work: WorkName, peer: 
 
 
 @pytest.mark.parametrize("client", ["threads", "asyncio"])
-def test_client_reads_a_topic_again_and_again(client: ClientName, peer: Peer) -> None:
+def test_client_reads_a_topic_repeatedly(client: ClientName, peer: Peer) -> None:
     topic = f"{client}-pull"
     peer.make_topic(topic)
     fill(peer, topic, 800, 100)
     peer.check_count(topic)
-    found = longer_and_longer(
+    found = run_until_enough(
         lambda seconds: run(client, "pull", peer, topic, seconds),
         lambda found: found.messages + found.messages_before > 800,
     )
@@ -143,6 +143,6 @@ def test_generator_counts_what_is_stored(mode: Mode, peer: Peer) -> None:
         peer.check_count(topic)
         return found
 
-    found = longer_and_longer(send, lambda found: found.messages)
+    found = run_until_enough(send, lambda found: found.messages)
     assert found.messages > 0
     assert found.load_bytes > 0

@@ -1,4 +1,4 @@
-"""A broker over real sockets: its lives, what survives them, and a disk that has bad days."""
+"""A broker over real sockets: starts and stops, durability, and disk faults."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-#: How long a stop may last.
+#: How long a stop may take.
 STOP_SECONDS = 2.0
 
 
@@ -65,7 +65,7 @@ def name_server() -> Generator[tuple[NameServer, ServerThread]]:
 
 
 class SlowDisk:
-    """Holds up flushes of the log, or lets them fail."""
+    """Delays flushes of the log, or makes them fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_open = threading.Event()
@@ -101,7 +101,7 @@ def set_state(thread: ServerThread, server: BrokerServer, name: str, value: Any)
     thread.run(write())
 
 
-# ---- lives ----
+# ---- starts and stops ----
 
 
 def test_a_broker_keeps_port_and_data_over_stop_and_start(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_large_answers_fit_the_largest_frame(tmp_path: Path, frame_bytes_max: in
 def test_a_pull_that_waits_is_answered_within_milliseconds_of_the_message(tmp_path: Path) -> None:
     with serving(tmp_path) as (server, _), connection(server.address) as consumer:
         send(server.address, b"first")
-        consumer.ask(pull_request(0))  # the group is there now
+        consumer.ask(pull_request(0))  # this creates the group
         with connection(server.address) as producer:
             fastest = 1.0
             for number in range(1, 11):
@@ -326,7 +326,7 @@ def test_reads_go_on_while_sends_are_refused_and_sends_when_there_is_space(tmp_p
         wait_until(lambda: send(server.address, b"more") == 0)
 
 
-def test_what_else_ends_sends_is_not_taken_back_by_a_look_at_the_disk(tmp_path: Path) -> None:
+def test_free_space_does_not_lift_a_refusal_with_another_reason(tmp_path: Path) -> None:
     with serving(tmp_path, retention_interval=0.01) as (server, thread):
         assert send(server.address, b"kept") == 0
         set_state(thread, server, "unwritable", "the disk fails")
@@ -400,7 +400,7 @@ def test_a_disk_above_its_limit_refuses_sends_until_it_is_below(
         wait_until(lambda: send(server.address, b"more") == 0)
 
 
-def test_a_look_or_a_tick_that_fails_is_not_the_last(
+def test_after_a_failed_retention_run_or_tick_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_loop, "_RETRY_INTERVAL", 0.01)
@@ -459,7 +459,9 @@ def test_a_broker_registers_again_after_its_name_server_came_back(tmp_path: Path
         wait_until(lambda: route(names.address, "Meanwhile") == ["broker-a"])
 
 
-def test_a_new_topic_holds_up_nobody_else_though_a_name_server_is_silent(tmp_path: Path) -> None:
+def test_a_new_topic_does_not_delay_other_requests_while_a_name_server_is_silent(
+    tmp_path: Path,
+) -> None:
     with (
         name_server() as (names, _),
         serving(tmp_path, name_servers=(names.address,)) as (server, _thread),
@@ -480,7 +482,7 @@ def test_a_new_topic_holds_up_nobody_else_though_a_name_server_is_silent(tmp_pat
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_a_stop_is_quick_though_the_name_server_is_gone(tmp_path: Path, is_silent: bool) -> None:
+def test_a_stop_is_quick_while_the_name_server_is_down(tmp_path: Path, is_silent: bool) -> None:
     with (
         name_server() as (names, names_thread),
         serving(tmp_path, name_servers=(names.address,)) as (server, thread),
@@ -499,7 +501,7 @@ def test_a_stop_is_quick_though_the_name_server_is_gone(tmp_path: Path, is_silen
         assert peer.finish(waiting).code == ResponseCode.PULL_NOT_FOUND
 
 
-def test_a_stop_is_quick_though_a_client_does_not_read(tmp_path: Path) -> None:
+def test_a_stop_is_quick_while_a_client_does_not_read(tmp_path: Path) -> None:
     with serving(tmp_path) as (server, thread), connection(server.address) as peer:
         peer.ask(send_request(bytes(1_000_000)))
         for _ in range(50):
@@ -509,7 +511,7 @@ def test_a_stop_is_quick_though_a_client_does_not_read(tmp_path: Path) -> None:
         assert time.monotonic() - begun < STOP_SECONDS
 
 
-def test_a_stop_answers_those_who_wait_for_the_flush(tmp_path: Path, disk: SlowDisk) -> None:
+def test_a_stop_sends_replies_that_wait_for_the_flush(tmp_path: Path, disk: SlowDisk) -> None:
     with serving(tmp_path, flush="sync") as (server, thread), connection(server.address) as peer:
         peer.ask(send_request(b"creates the topic"))
         disk.is_open.clear()

@@ -1,4 +1,4 @@
-"""`Cluster`: a whole cluster inside a test, and the faults it makes on purpose."""
+"""`Cluster`: a whole cluster inside a test, and its injected faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
 PULL = RequestCode.PULL_MESSAGE
 
 
-def test_a_cluster_with_accounts_refuses_whoever_has_none(tmp_path: Path) -> None:
+def test_a_cluster_with_accounts_denies_unsigned_requests(tmp_path: Path) -> None:
     accounts = tmp_path / "access.toml"
     accounts.write_text('[accounts.order-service]\nsecret_key = "a long secret"\nadmin = true\n')
     with Cluster(access=accounts) as cluster, connection(cluster.brokers[0]) as peer:
@@ -44,7 +44,7 @@ def test_a_cluster_with_accounts_refuses_whoever_has_none(tmp_path: Path) -> Non
         Cluster(access=accounts)
 
 
-# ---- life ----
+# ---- start and stop ----
 
 
 def test_a_cluster_serves_inside_with_and_its_temporary_store_is_removed() -> None:
@@ -92,7 +92,7 @@ def test_several_clusters_live_beside_each_other() -> None:
         assert bodies(two.brokers[0]) == [b"two"]
 
 
-def test_a_cluster_is_started_and_stopped_by_hand_as_often_as_wanted() -> None:
+def test_a_cluster_is_started_and_stopped_by_hand_several_times() -> None:
     cluster = Cluster()
     cluster.stop()
     for _ in range(2):
@@ -152,7 +152,7 @@ def test_a_cluster_that_cannot_start_leaves_nothing_behind(tmp_path: Path) -> No
         with pytest.raises(StoreLocked):
             Cluster(store=tmp_path).start()
     with Cluster(store=tmp_path):
-        pass  # neither lock nor port is held
+        pass  # neither the lock nor the port is in use
 
 
 # ---- faults ----
@@ -180,7 +180,7 @@ def test_a_rule_may_decide_for_each_request() -> None:
         assert bodies(cluster.brokers[0]) == [b"0", b"2"]
 
 
-def test_rules_for_different_requests_stand_beside_each_other() -> None:
+def test_rules_for_different_requests_are_independent() -> None:
     with Cluster() as cluster:
         cluster.intercept(SEND, refuse(1, "send"))
         cluster.intercept(PULL, refuse(2, "pull"))
@@ -222,7 +222,7 @@ def test_a_delayed_request_is_answered_late() -> None:
         assert time.monotonic() - begun >= 0.3
 
 
-def test_a_rule_for_one_broker_leaves_the_other_alone() -> None:
+def test_a_rule_for_one_broker_does_not_affect_the_other() -> None:
     with Cluster(brokers=2) as cluster:
         cluster.intercept(SEND, refuse(1, "no"), broker=1)
         assert [send(broker, b"x") for broker in cluster.brokers] == [0, 1]

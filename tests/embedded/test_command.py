@@ -1,4 +1,4 @@
-"""The server commands as processes: their one line, their logs, signals, exit codes."""
+"""The server commands as processes: ready line, logs, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANY_PORTS = ("--nameserver-port", "0", "--broker-port", "0")
 
 @contextmanager
 def _started(*arguments: str) -> Generator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """Run a command until it is ready; give the process and what its line says."""
+    """Run a command until it is ready; give the process and its ready line."""
     with subprocess.Popen(
         [*PYTHON, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -54,7 +54,7 @@ def _running(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
 
 
 def _stop(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Ask a process to stop, and return what else it said; it must be quick."""
+    """Stop a process, which must be quick, and return the rest of its output."""
     begun = time.monotonic()
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=DEADLINE)
@@ -67,7 +67,7 @@ def _stop(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_ready_once_serves_and_stops_in_order(number: signal.Signals) -> None:
+def test_it_prints_ready_once_serves_and_stops_in_order(number: signal.Signals) -> None:
     with _running("--port", "0") as (process, address):
         peer = Peer(SocketChannel(address), HeaderCodec.JSON)
         assert peer.ask(Command(7654)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -83,7 +83,7 @@ def test_it_says_ready_once_serves_and_stops_in_order(number: signal.Signals) ->
 
 def test_a_second_signal_ends_it_at_once() -> None:
     with _running("--port", "0") as (process, _):
-        process.send_signal(signal.SIGSTOP)  # both signals wait until it goes on
+        process.send_signal(signal.SIGSTOP)  # both signals are delivered when it continues
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGCONT)
@@ -123,14 +123,14 @@ def test_values_are_kept_in_the_folder(tmp_path: Path) -> None:
         put = PutKeyValueRequest(namespace="n", key="k", value="v")
         assert peer.ask(request_command(put)).code == 0
         peer.close()
-        process.kill()  # not asked to stop: what was acknowledged is there even so
+        process.kill()  # killed: acknowledged values are there anyway
     assert '"k":"v"' in (tmp_path / "kvConfig.json").read_text()
 
 
 # ---- serve ----
 
 
-def test_serve_says_exactly_one_line_and_logs_elsewhere(tmp_path: Path) -> None:
+def test_serve_prints_exactly_one_line_and_logs_elsewhere(tmp_path: Path) -> None:
     store = str(tmp_path / "new" / "store")
     with _started("serve", "--store", store, *ANY_PORTS) as (process, said):
         assert list(said) == ["nameserver", "broker", "store"]
@@ -166,7 +166,7 @@ def test_serve_runs_several_brokers(tmp_path: Path) -> None:
         _stop(process)
 
 
-def test_serve_reads_a_config_file_and_flags_are_stronger(tmp_path: Path) -> None:
+def test_serve_reads_a_config_file_and_flags_override_it(tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text(
         '[broker]\nname = "mine"\nflush = "async"\nmessage_bytes_max = 100\n'
@@ -184,7 +184,7 @@ def test_serve_reads_a_config_file_and_flags_are_stronger(tmp_path: Path) -> Non
     assert (tmp_path / "s/commitlog/00000000000000000000").stat().st_size == 1048576
 
 
-def test_serve_with_tls_registers_with_itself_and_takes_tls_alone_when_told(
+def test_serve_with_tls_registers_with_itself_and_refuses_plain_text_in_enforcing_mode(
     tmp_path: Path,
 ) -> None:
     authority = make_authority(tmp_path, "authority")
@@ -203,7 +203,7 @@ def test_serve_with_tls_registers_with_itself_and_takes_tls_alone_when_told(
         _stop(process)
 
 
-def test_serve_with_accounts_refuses_strangers(tmp_path: Path) -> None:
+def test_serve_with_accounts_denies_unsigned_requests(tmp_path: Path) -> None:
     accounts = tmp_path / "accounts.toml"
     accounts.write_text('[accounts.administrator]\nsecret_key = "a long secret"\nadmin = true\n')
     arguments = ("--store", str(tmp_path / "s"), *ANY_PORTS, "--acl", str(accounts))
@@ -217,7 +217,7 @@ def test_serve_with_accounts_refuses_strangers(tmp_path: Path) -> None:
     assert "a long secret" not in log
 
 
-def test_serve_registers_with_its_own_account_where_name_servers_want_one(tmp_path: Path) -> None:
+def test_serve_registers_with_its_own_account_where_name_servers_need_one(tmp_path: Path) -> None:
     accounts, config = tmp_path / "accounts.toml", tmp_path / "serve.toml"
     accounts.write_text(
         "nameserver_open = false\ntrusted_addresses = []\n"
@@ -251,7 +251,7 @@ def test_a_broker_joins_a_name_server_and_leaves_it(tmp_path: Path) -> None:
         assert route(name_server, "T") is None
 
 
-def test_a_broker_serves_though_its_name_server_is_not_there(tmp_path: Path) -> None:
+def test_a_broker_serves_without_its_name_server(tmp_path: Path) -> None:
     arguments = ("--nameserver", "127.0.0.1:1", "--store", str(tmp_path), "--port", "0")
     with _started("broker", *arguments, "--log-level", "warning") as (process, said):
         assert send(said["broker"], b"x") == 0
@@ -281,7 +281,7 @@ def test_a_taken_broker_port_ends_it_with_1_and_nothing_is_left(tmp_path: Path) 
     assert "Traceback" not in ended.stderr
 
 
-def test_a_name_server_that_is_no_address_ends_it_with_2(tmp_path: Path) -> None:
+def test_a_name_server_that_is_not_an_address_ends_it_with_2(tmp_path: Path) -> None:
     arguments = ("--nameserver", "no port", "--store", str(tmp_path), "--port", "0")
     ended = _end("broker", *arguments)
     assert ended.returncode == 2, ended.stderr

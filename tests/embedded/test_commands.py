@@ -1,4 +1,4 @@
-"""The client commands against a cluster of ours: what they print, where, and their exit codes."""
+"""The client commands with an embedded cluster: output, its stream, and exit codes."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_lines_of_a_file_keep_their_order_by_sharding_key(shell: Shell, tmp_path
     assert _bodies(shell, topic) == [str(number) for number in range(20)]
 
 
-def test_progress_and_rate_are_told_on_standard_error(shell: Shell) -> None:
+def test_progress_and_rate_are_printed_on_standard_error(shell: Shell) -> None:
     arguments = ("--lines", "--rate", "1000", "--progress")
     result = shell("send", shell.topic("rate"), *arguments, stdin="1\n2\n")
     assert result.stdout.startswith("sent 2 messages")
@@ -150,7 +150,7 @@ def test_lines_that_fail_are_named_and_skipped(shell: Shell) -> None:
     assert len(_bodies(shell, topic)) == 2
 
 
-def test_tail_filters_by_tags_and_begins_where_it_is_told(shell: Shell) -> None:
+def test_tail_filters_by_tags_and_begins_at_the_given_offset(shell: Shell) -> None:
     topic = shell.topic("tagged", "--queues", "1", "--broker", "broker-a")
     for number, tag in enumerate(["a", "b", "a"]):
         shell("send", topic, str(number), "--tags", tag)
@@ -168,7 +168,7 @@ def test_tail_goes_on_where_its_group_is(shell: Shell) -> None:
     assert _bodies(shell, topic, *group) == ["3"]
 
 
-def test_pull_says_where_to_go_on(shell: Shell) -> None:
+def test_pull_prints_the_next_offset(shell: Shell) -> None:
     topic = shell.topic("pulled", "--queues", "1", "--broker", "broker-a")
     shell("send", topic, "--lines", stdin="1\n2\n3\n")
     result = shell("pull", topic, "broker-a:0", "1", "--count", "1", "--body-only")
@@ -225,7 +225,7 @@ def test_tail_goes_on_when_a_broker_comes_back() -> None:
                 process.kill()
 
 
-def test_a_reader_that_goes_away_ends_tail_without_a_traceback(shell: Shell) -> None:
+def test_a_closed_pipe_ends_tail_without_a_traceback(shell: Shell) -> None:
     topic = shell.topic("closed")
     shell("send", topic, "--lines", "--batch", "100", stdin="x\n" * 300)
     command = " ".join([*PYTHON, "tail", topic, "--from", "earliest", "--no-follow"])
@@ -291,7 +291,7 @@ def test_a_namespace_is_put_on_and_taken_off(shell: Shell) -> None:
     assert "inner" in names
 
 
-# ---- what goes wrong -----------------------------------------------------------------------------
+# ---- errors -------------------------------------------------------------------------------------
 
 
 def test_no_server_is_a_line_with_the_next_step_and_3(shell: Shell) -> None:
@@ -368,9 +368,7 @@ def test_the_doctor_recognizes_a_broker_in_the_place_of_a_name_server(
     assert "no name server" in shell("doctor", cluster.brokers[0], code=3).stdout
 
 
-def test_the_doctor_is_told_of_credentials_that_are_not_taken(
-    cluster: Cluster, shell: Shell
-) -> None:
+def test_the_doctor_reports_credentials_that_are_refused(cluster: Cluster, shell: Shell) -> None:
     cluster.intercept(RequestCode.HEART_BEAT, refuse(ResponseCode.NO_PERMISSION, "who are you"))
     try:
         shown = shell("doctor", code=4).stdout

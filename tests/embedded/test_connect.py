@@ -1,4 +1,4 @@
-"""Connections, blocking and on both event loops: who is reached, and what is said if nobody is."""
+"""Connections, blocking and on both event loops: success, failures and their texts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from downrange.tls import server_context
 from tests.embedded.peers import (
     ThreadedServer,
     closed_port,
-    deaf_port,
     echo,
+    full_port,
     hang_up,
     keep_silent,
     receive,
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-#: Long enough for a busy machine; short where a test waits it out.
+#: Long enough for a busy machine; short where the test expects the timeout.
 PATIENT, SHORT = 10.0, 0.3
 
 
 class Reach(Protocol):
-    """Connects, sends a word and returns what comes back."""
+    """Connects, sends a word and returns the answer."""
 
     def __call__(self, address: str, *, timeout: float = PATIENT, **how: Any) -> bytes: ...
 
 
 class Collector(asyncio.Protocol):
-    """Says a word and waits for as many bytes."""
+    """Sends a word and waits for as many bytes."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -75,7 +75,7 @@ def _reach_on(run: Callable[[Coroutine[Any, Any, bytes]], bytes]) -> Reach:
             async with asyncio.timeout(PATIENT):
                 answer = await protocol.answer
             transport.close()
-            await asyncio.sleep(0.01)  # the loop closes the socket in its own time
+            await asyncio.sleep(0.01)  # the loop closes the socket later
             return answer
 
         return run(play())
@@ -104,20 +104,20 @@ def server_tls(authority: Authority) -> ssl.SSLContext:
 
 
 class Names:
-    """Which addresses a name has, as the system's resolver would say."""
+    """A fake resolver."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
 
     def answer(self, *ports: int) -> None:
-        """Let every name have 127.0.0.1 with these ports."""
+        """Resolve every name to 127.0.0.1 with these ports."""
         places = [
             (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports
         ]
         self.do(lambda *_, **__: places)
 
     def do(self, resolve: Callable[..., Any]) -> None:
-        """Let a function answer."""
+        """Resolve names with a function."""
         self._monkeypatch.setattr(socket, "getaddrinfo", resolve)
 
 
@@ -149,7 +149,7 @@ def _serve_one(listener: socket.socket) -> None:
         echo(connection)
 
 
-def test_a_closed_port_is_told_at_once(reach: Reach) -> None:
+def test_a_closed_port_is_reported_at_once(reach: Reach) -> None:
     address = f"127.0.0.1:{closed_port()}"
     started = time.monotonic()
     with pytest.raises(ConnectFailed) as caught:
@@ -158,8 +158,8 @@ def test_a_closed_port_is_told_at_once(reach: Reach) -> None:
     assert time.monotonic() - started < 1.0
 
 
-def test_a_port_that_does_not_answer_is_given_up_in_time(reach: Reach) -> None:
-    with deaf_port() as port, pytest.raises(ConnectFailed) as caught:
+def test_a_port_that_does_not_answer_times_out(reach: Reach) -> None:
+    with full_port() as port, pytest.raises(ConnectFailed) as caught:
         reach(f"127.0.0.1:{port}", timeout=SHORT)
     assert str(caught.value) == f"127.0.0.1:{port}: no answer within 0.3 s"
 
@@ -173,21 +173,19 @@ def test_the_next_address_is_tried_when_one_refuses(reach: Reach, names: Names) 
 def test_an_address_that_does_not_answer_leaves_time_for_the_next(
     reach: Reach, names: Names
 ) -> None:
-    with ThreadedServer(echo) as server, deaf_port() as port:
+    with ThreadedServer(echo) as server, full_port() as port:
         names.answer(port, server.port)
         assert reach("broker:10911", timeout=1.0) == b"word"
 
 
-def test_each_reason_is_told_when_all_addresses_fail(reach: Reach, names: Names) -> None:
-    with deaf_port() as port:
+def test_each_reason_is_reported_when_all_addresses_fail(reach: Reach, names: Names) -> None:
+    with full_port() as port:
         names.answer(closed_port(), port)
         with pytest.raises(ConnectFailed, match=r"refused, no answer within 0\.3 s"):
             reach("broker:10911", timeout=SHORT)
 
 
-def test_a_kind_of_address_that_this_machine_lacks_is_passed_over(
-    reach: Reach, names: Names
-) -> None:
+def test_an_address_family_that_this_machine_lacks_is_skipped(reach: Reach, names: Names) -> None:
     with ThreadedServer(echo) as server:
         here = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", server.port))
         foreign = (socket.AF_INET, socket.SOCK_STREAM, 255, "", ("127.0.0.1", server.port))
@@ -201,7 +199,7 @@ def test_a_kind_of_address_that_this_machine_lacks_is_passed_over(
 # ---- names ----
 
 
-def test_a_name_without_an_address_is_told(reach: Reach, names: Names) -> None:
+def test_a_name_without_an_address_is_reported(reach: Reach, names: Names) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -211,17 +209,17 @@ def test_a_name_without_an_address_is_told(reach: Reach, names: Names) -> None:
     assert str(caught.value) == "no-such-host:9876: name not found"
 
 
-def test_a_name_that_cannot_be_one_is_told(reach: Reach) -> None:
+def test_an_invalid_name_is_reported(reach: Reach) -> None:
     with pytest.raises(HostNotFound):
         reach("a..b:9876")
 
 
-def test_an_address_with_numbers_too_high_is_told(reach: Reach) -> None:
+def test_an_address_with_too_high_numbers_is_reported(reach: Reach) -> None:
     with pytest.raises(HostNotFound):
         reach("10.0.0.256:9876")
 
 
-def test_a_name_service_that_hangs_is_given_up_in_time(reach: Reach, names: Names) -> None:
+def test_a_name_service_that_hangs_times_out(reach: Reach, names: Names) -> None:
     let_go = threading.Event()
     names.do(lambda *_, **__: let_go.wait(PATIENT) and [])
     started = time.monotonic()
@@ -231,7 +229,7 @@ def test_a_name_service_that_hangs_is_given_up_in_time(reach: Reach, names: Name
     let_go.set()
 
 
-def test_a_text_that_is_no_address_is_refused(reach: Reach) -> None:
+def test_a_text_that_is_not_an_address_is_refused(reach: Reach) -> None:
     with pytest.raises(OptionError):
         reach("broker")
 
@@ -255,7 +253,7 @@ def test_a_server_that_is_trusted_is_reached_over_tls(
         ({"verify": False, "check_host": True}, "127.0.0.1"),
     ],
 )
-def test_checks_that_are_turned_off_let_others_pass(
+def test_checks_that_are_turned_off_accept_any_certificate(
     reach: Reach,
     authority: Authority,
     server_tls: ssl.SSLContext,
@@ -290,7 +288,7 @@ def test_a_server_with_a_certificate_of_another_host_is_refused(
 
 
 @pytest.mark.parametrize("serve", [echo, hang_up])
-def test_a_server_that_speaks_no_tls_is_told(
+def test_a_server_without_tls_is_reported(
     reach: Reach, serve: Callable[[socket.socket], None]
 ) -> None:
     with (
@@ -300,7 +298,7 @@ def test_a_server_that_speaks_no_tls_is_told(
         reach(server.address, tls_context=tls_context(TLS(verify=False)))
 
 
-def test_a_server_that_is_silent_about_tls_is_given_up_in_time(reach: Reach) -> None:
+def test_a_server_that_does_not_answer_the_handshake_times_out(reach: Reach) -> None:
     with (
         ThreadedServer(keep_silent) as server,
         pytest.raises(TlsFailed, match=r"handshake was not over within 0\.3 s"),
@@ -308,11 +306,11 @@ def test_a_server_that_is_silent_about_tls_is_given_up_in_time(reach: Reach) -> 
         reach(server.address, timeout=SHORT, tls_context=tls_context(TLS(verify=False)))
 
 
-def test_a_server_that_wants_a_certificate_says_so(
+def test_a_missing_client_certificate_is_reported(
     reach: Reach, authority: Authority, tmp_path: Path
 ) -> None:
     wanting = server_context(*authority.issue("server"), ca=authority.certificate)
-    wanting.maximum_version = ssl.TLSVersion.TLSv1_2  # a newer one refuses after the handshake
+    wanting.maximum_version = ssl.TLSVersion.TLSv1_2  # TLS 1.3 refuses after the handshake
     certificate, key = authority.issue("client")
     both = tmp_path / "both.pem"
     both.write_bytes(certificate.read_bytes() + key.read_bytes())
@@ -330,7 +328,7 @@ def test_a_context_of_the_users_is_taken_as_it_is() -> None:
     assert tls_context(TLS(context=own)) is own
 
 
-def test_a_certificate_without_its_key_is_told(authority: Authority) -> None:
+def test_a_certificate_without_its_key_is_reported(authority: Authority) -> None:
     certificate, _ = authority.issue("alone")
     with pytest.raises(OptionError, match=r"alone\.pem does not contain a private key"):
         tls_context(TLS(certificate=certificate))
@@ -349,13 +347,13 @@ def test_a_proxy_connects_and_looks_up_names_itself(reach: Reach) -> None:
         assert proxy.asked == [("inside.example", server.port)]
 
 
-def test_a_proxy_that_wants_an_account_gets_it(reach: Reach) -> None:
+def test_a_proxy_that_needs_an_account_gets_it(reach: Reach) -> None:
     with ThreadedServer(echo) as server, SocksProxy(("ann", "secret")) as proxy:
         assert reach(server.address, proxy=Proxy(proxy.address, "ann", "secret")) == b"word"
 
 
 @pytest.mark.parametrize("account", [("ann", "wrong"), (None, None)])
-def test_a_proxy_that_does_not_know_us_is_told(
+def test_a_proxy_that_refuses_the_account_is_reported(
     reach: Reach, account: tuple[str | None, str | None]
 ) -> None:
     with SocksProxy(("ann", "secret")) as proxy:
@@ -374,14 +372,14 @@ def test_tls_is_spoken_through_a_proxy(
         assert proxy.asked == [("127.0.0.1", server.port)]
 
 
-def test_what_a_proxy_cannot_reach_is_told(reach: Reach) -> None:
+def test_a_server_that_the_proxy_cannot_reach_is_reported(reach: Reach) -> None:
     with SocksProxy(reply=REFUSED) as proxy, pytest.raises(ConnectFailed) as caught:
         reach("broker:10911", proxy=Proxy(proxy.address))
     assert str(caught.value).startswith(f"broker:10911: proxy {proxy.address}: ")
     assert "refused" in str(caught.value)
 
 
-def test_a_proxy_that_is_not_there_is_told(reach: Reach) -> None:
+def test_an_unreachable_proxy_is_reported(reach: Reach) -> None:
     proxy = f"127.0.0.1:{closed_port()}"
     with pytest.raises(ConnectFailed) as caught:
         reach("broker:10911", proxy=Proxy(proxy))
@@ -390,7 +388,7 @@ def test_a_proxy_that_is_not_there_is_told(reach: Reach) -> None:
 
 
 @pytest.mark.parametrize(("serve", "problem"), [(keep_silent, "no answer"), (hang_up, "")])
-def test_a_proxy_that_does_not_answer_is_given_up_in_time(
+def test_a_proxy_that_does_not_answer_times_out(
     reach: Reach, serve: Callable[[socket.socket], None], problem: str
 ) -> None:
     with (
@@ -411,7 +409,7 @@ def test_a_proxy_needs_its_extra(reach: Reach, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("what", ["tcp", "tls", "proxy"])
-def test_a_caller_who_gives_up_leaves_nothing_open(run: Callable[..., None], what: str) -> None:
+def test_a_cancelled_connect_leaves_nothing_open(run: Callable[..., None], what: str) -> None:
     async def play(address: str, **how: Any) -> None:
         loop = asyncio.get_running_loop()
         opening = asyncio.create_task(
@@ -423,11 +421,11 @@ def test_a_caller_who_gives_up_leaves_nothing_open(run: Callable[..., None], wha
             await opening
         await asyncio.sleep(0.01)
 
-    with ThreadedServer(keep_silent) as server, deaf_port() as port:
+    with ThreadedServer(keep_silent) as server, full_port() as port:
         if what == "tcp":
             run(play(f"127.0.0.1:{port}"))
         elif what == "tls":
             run(play(server.address, tls_context=tls_context(TLS(verify=False))))
         else:
             run(play("broker:10911", proxy=Proxy(server.address)))
-    gc.collect()  # a socket left open would warn now, and warnings are errors
+    gc.collect()  # a socket left open would cause a warning here, and warnings are errors

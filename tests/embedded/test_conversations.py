@@ -1,4 +1,4 @@
-"""The conversations held with the real servers, held with our own."""
+"""The conversations with the real servers, run with our own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conversations.scene import live_scene
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Conversation -> why our server does not hold it as 5.5.0 does.
+#: Conversation -> why our server behaves differently from 5.5.0.
 SKIPPED = {
     "an_inner_batch_is_stored_whole_and_unwraps": "batch queues are stored one by one, as in 4.9",
 }

@@ -272,7 +272,7 @@ def test_demo_without_spark_agrees_and_says_what_it_left_out(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["downrange-demo"]
 
 
-def test_demo_that_does_not_agree_says_what_is_wrong_and_fails(
+def test_demo_with_a_difference_reports_it_and_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A message that a broker lost is reported."""

@@ -1,4 +1,4 @@
-"""Clients that look at the network before they start."""
+"""Clients that run the network checks before they start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from downrange.options import ClientOptions
 CHECKING = ClientOptions(check_on_start=True)
 
 
-def test_a_client_starts_when_all_is_well() -> None:
+def test_a_client_starts_when_all_checks_pass() -> None:
     with (
         Cluster(brokers=2) as cluster,
         Producer(cluster.name_server, group="g", client_options=CHECKING) as producer,

@@ -1,4 +1,4 @@
-"""Bad clients over real sockets: each is cut off with one line, and the others go on."""
+"""Hostile clients over real sockets: each is disconnected with one log line, others are served."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def test_a_frame_that_comes_byte_by_byte_is_answered() -> None:
         assert slow.recv(1 << 16)
 
 
-def test_a_reader_that_takes_no_replies_is_cut_and_holds_little(
+def test_a_client_that_reads_no_replies_is_cut_and_uses_little_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The server must stop reading from it: it could send requests for ever."""
+    """The server must stop reading from it; otherwise it could send requests without end."""
     with serving(unread_bytes_max=100_000, unread_timeout=0.5) as server:
         with connected(server) as broker:
             names = [f"topic-with-a-long-name-{number:05}" for number in range(2_000)]
@@ -98,13 +98,13 @@ def test_a_reader_that_takes_no_replies_is_cut_and_holds_little(
                 slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 slow.settimeout(5.0)
                 with pytest.raises(ConnectionError):
-                    _send_for_ever(slow, encode(LIST) * 1000)  # each of them asks for 60 kB
+                    _send_for_ever(slow, encode(LIST) * 1000)  # the reply to each has 60 kB
             wait_until(lambda: server.connection_count == 1)
         assert _goes_on(server)
     assert "reply bytes unread" in caplog.text
 
 
-def test_a_reader_that_is_slow_but_reads_gets_every_reply() -> None:
+def test_a_slow_client_gets_every_reply() -> None:
     with (
         serving(unread_bytes_max=50_000, unread_timeout=5.0) as server,
         connected(server) as broker,
@@ -136,7 +136,7 @@ def test_a_silent_connection_is_closed_and_a_talking_one_is_not() -> None:
         talking.ask(LIST)
 
 
-def test_connections_beyond_the_limit_are_refused_and_room_is_given_back(
+def test_connections_beyond_the_limit_are_refused_until_one_closes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limit = 2_000
@@ -147,16 +147,16 @@ def test_connections_beyond_the_limit_are_refused_and_room_is_given_back(
             for _ in range(50):
                 with plain_socket(server) as late:
                     assert is_closed(late)
-            opened[0].sendall(encode(LIST))  # those inside are served
+            opened[0].sendall(encode(LIST))  # the open ones are served
             assert opened[0].recv(65536)
         wait_until(lambda: server.connection_count == 0)
         assert _goes_on(server)
     assert f"connections_max={limit} are open" in caplog.text
     lines = [record for record in caplog.records if "refused" in record.getMessage()]
-    assert len(lines) < 10  # not one for each of them
+    assert len(lines) < 10  # not one line per connection
 
 
-def test_one_host_cannot_take_all_places(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_host_cannot_use_all_connections(caplog: pytest.LogCaptureFixture) -> None:
     with (
         serving(connections_per_host_max=2) as server,
         plain_socket(server),
@@ -166,7 +166,7 @@ def test_one_host_cannot_take_all_places(caplog: pytest.LogCaptureFixture) -> No
         with plain_socket(server) as third:
             assert is_closed(third)
         port = int(server.address.rpartition(":")[2])
-        if sys.platform == "linux":  # elsewhere this machine has only one loopback address
+        if sys.platform == "linux":  # on other systems there is only one loopback address
             other = socket.create_connection(("127.0.0.1", port), 5, ("127.0.0.9", 0))
             with other:
                 other.sendall(encode(LIST))

@@ -1,4 +1,4 @@
-"""The listener with services of the tests' own: late replies, pushes, faults."""
+"""The listener with a test service: late replies, pushes, errors."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 ANSWER, KEEP, FAIL, FAIL_LATE, PUSH, LEAVE, FLOOD, ASK = range(1, 9)
 
 
-class OddService:
-    """Does what the request's code says."""
+class ScriptedService:
+    """Behaves as the code of the request says."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[Caller, Command]] = []
@@ -69,7 +69,7 @@ class OddService:
     def _pass_on(
         self, peer: Caller, request: Command, answer: Command | None, now_ms: int
     ) -> Iterable[Output]:
-        """Answer with what the peer itself answered to our question."""
+        """Reply with the peer's own reply to a call."""
         text = "nothing" if answer is None else answer.body.decode()
         return [LateReply(peer.number, request, Command(0, {"answer": text, "now": str(now_ms)}))]
 
@@ -82,8 +82,8 @@ class OddService:
 
 
 @contextmanager
-def _stage(**options: Any) -> Generator[tuple[OddService, Listener, Peer, ServerThread]]:
-    service = OddService()
+def _stage(**options: Any) -> Generator[tuple[ScriptedService, Listener, Peer, ServerThread]]:
+    service = ScriptedService()
     listener = Listener(service, ListenerOptions(**options), clock_ms=lambda: 77)
     with ServerThread(listener) as thread:
         peer = Peer(SocketChannel(listener.address), HeaderCodec.JSON)
@@ -159,20 +159,20 @@ def test_a_fault_of_a_handler_is_logged_and_the_connection_goes_on(
     assert f"request {code} of 127.0.0.1" in caplog.text
 
 
-def test_a_push_reaches_its_peer_and_one_to_nobody_is_dropped() -> None:
+def test_a_push_reaches_its_peer_and_one_to_an_unknown_peer_is_dropped() -> None:
     with _stage() as (_, _, peer, _):
         assert peer.ask(Command(PUSH)).code == 0
         assert peer.wait_request(40).is_oneway
 
 
-def test_a_peer_is_asked_and_its_answer_goes_on() -> None:
+def test_a_peer_is_called_and_its_reply_is_passed_on() -> None:
     with _stage() as (_, _, peer, _):
         call = peer.start(Command(ASK))
         peer.answer(peer.wait_request(307), Command(0, body=b"here"))
         assert peer.finish(call).fields == {"answer": "here", "now": "77"}
 
 
-def test_a_peer_that_does_not_answer_is_given_up() -> None:
+def test_a_call_to_a_peer_that_does_not_answer_times_out() -> None:
     with _stage() as (_, _, peer, _):
         call = peer.start(Command(ASK))
         question = peer.wait_request(307)
@@ -195,7 +195,7 @@ def test_a_rule_delays_one_request_and_loses_the_reply_to_another() -> None:
         assert peer.ask(Command(ANSWER)).code == 0
 
 
-def test_an_abort_cuts_all_and_lets_nobody_in() -> None:
+def test_an_abort_cuts_all_connections_and_accepts_none() -> None:
     with _stage() as (service, listener, peer, thread):
         assert peer.ask(Command(ANSWER)).code == 0
 
@@ -223,7 +223,7 @@ def test_a_peer_is_disconnected_after_its_reply_and_lost_once(
     assert "lost 127.0.0.1" in caplog.text
 
 
-def test_a_peer_that_is_not_answered_does_not_hold_up_the_stop() -> None:
+def test_an_unanswered_request_does_not_delay_the_stop() -> None:
     with _stage(stop_timeout=0.1) as (service, _, peer, thread):
         peer.start(Command(KEEP))
         assert service.has_kept.wait(DEADLINE)
@@ -231,9 +231,9 @@ def test_a_peer_that_is_not_answered_does_not_hold_up_the_stop() -> None:
         assert len(service.lost) == 1
 
 
-def test_a_peer_that_takes_no_replies_is_cut_by_the_stop() -> None:
+def test_a_peer_that_reads_no_replies_is_cut_by_the_stop() -> None:
     with _stage(stop_timeout=0.3, unread_timeout=60.0) as (_, listener, peer, thread):
-        peer.tell(Command(FLOOD))
+        peer.notify(Command(FLOOD))
         wait_until(lambda: thread.run(_unread(listener)) > 1_000_000)
         begun = time.monotonic()
         thread.stop()
@@ -246,7 +246,7 @@ async def _unread(listener: Listener) -> int:
     return sum(transport.get_write_buffer_size() for transport in transports if transport)
 
 
-def test_start_and_stop_may_be_said_twice() -> None:
+def test_start_and_stop_may_be_called_twice() -> None:
     with _stage() as (_, listener, peer, thread):
         first = listener.address
         thread.start()
@@ -262,13 +262,13 @@ def test_start_and_stop_may_be_said_twice() -> None:
     ("number", "text"),
     [(errno.EACCES, "choose a port above 1023"), (errno.ENOBUFS, "No buffer space available")],
 )
-def test_a_refused_address_is_explained(
+def test_an_address_that_cannot_be_bound_is_explained(
     number: int, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    listener = Listener(OddService(), ListenerOptions(port=80))
+    listener = Listener(ScriptedService(), ListenerOptions(port=80))
     monkeypatch.setattr(Listener, "_bind_to", refuse)
     with pytest.raises(CannotListen, match=text) as caught:
         ServerThread(listener).start()
@@ -293,7 +293,7 @@ def test_a_moment_without_file_handles_is_survived(
 
 
 def test_a_signal_stops_a_server_that_runs_in_the_foreground() -> None:
-    listener = Listener(OddService(), ListenerOptions())
+    listener = Listener(ScriptedService(), ListenerOptions())
     seen: list[bool] = []
 
     def ready() -> None:

@@ -1,4 +1,4 @@
-"""A name server over real sockets: its life, its brokers' lives, its file, TLS."""
+"""A name server over real sockets: start and stop, brokers, file, TLS."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOPICS = [TopicConfig(topic_name="T"), TopicConfig(topic_name="U")]
 GONE = int(ResponseCode.TOPIC_NOT_EXIST)
 
 
-# ---- its life ----------------------------------------------------------------------------------
+# ---- start and stop ------------------------------------------------------------------------------
 
 
 def test_start_and_stop_may_be_said_twice_and_start_again() -> None:
@@ -70,8 +70,8 @@ def test_a_second_server_on_the_port_fails_with_the_address_and_the_next_step() 
         assert f"cannot listen on {first.address}: another process uses the port" in str(
             caught.value
         )
-        second.stop()  # harmless: it never began
-        assert route_code(first, "T") == GONE  # the first goes on
+        second.stop()  # does nothing: it never started
+        assert route_code(first, "T") == GONE  # the first one still serves
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_stopped_server_closes_its_connections_and_frees_the_port() -> None:
         assert again.address == server.address
 
 
-def test_a_server_that_others_can_reach_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_other_machines_can_reach_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="downrange"), serving(host="0.0.0.0"):
         pass
     assert "can be reached from other machines" in caplog.text
@@ -125,10 +125,10 @@ def test_pythons_own_loop_serves_where_uvloop_is_missing(monkeypatch: pytest.Mon
         assert peer.ask(Command(7654)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-# ---- its brokers' lives ------------------------------------------------------------------------
+# ---- brokers -----------------------------------------------------------------------------------
 
 
-def test_a_broker_is_gone_at_once_when_its_connection_ends() -> None:
+def test_a_broker_is_removed_at_once_when_its_connection_ends() -> None:
     with serving() as server:
         with connected(server) as broker:
             register(broker, "a", TOPICS)
@@ -138,14 +138,14 @@ def test_a_broker_is_gone_at_once_when_its_connection_ends() -> None:
         assert time.monotonic() - begun < 1.0
 
 
-def test_a_silent_broker_expires_and_is_hung_up_on() -> None:
+def test_a_silent_broker_expires_and_is_disconnected() -> None:
     options = NameServerOptions(scan_interval=0.05)
     with serving(options) as server, connected(server) as broker:
         register(broker, "a", TOPICS, heartbeat_timeout_millis=400)
         beat = BrokerHeartbeatRequest(
             cluster_name="DefaultCluster", broker_addr="127.0.0.1:1", broker_name="a"
         )
-        for _ in range(4):  # longer than its time in all
+        for _ in range(4):  # together longer than its timeout
             time.sleep(0.15)
             assert broker.ask(request_command(beat)).code == 0
         assert route_code(server, "T") == 0
@@ -154,13 +154,13 @@ def test_a_silent_broker_expires_and_is_hung_up_on() -> None:
             broker.ask(request_command(beat))
 
 
-def test_two_name_servers_know_nothing_of_each_other() -> None:
+def test_two_name_servers_share_nothing() -> None:
     with serving() as one, serving() as other, connected(one) as broker:
         register(broker, "a", TOPICS)
         assert (route_code(one, "T"), route_code(other, "T")) == (0, GONE)
 
 
-# ---- what it answers ---------------------------------------------------------------------------
+# ---- replies -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", list(HeaderCodec))
@@ -171,9 +171,9 @@ def test_replies_come_in_the_requests_own_codec(codec: HeaderCodec) -> None:
 
 def test_a_one_way_request_is_not_answered() -> None:
     with serving() as server, connected(server) as peer:
-        peer.tell(Command(7654))
-        peer.tell(request_command(RouteRequest(topic="T")))
-        reply = peer.ask(Command(7655))  # the first thing that comes back belongs to this one
+        peer.notify(Command(7654))
+        peer.notify(request_command(RouteRequest(topic="T")))
+        reply = peer.ask(Command(7655))  # the first reply belongs to this one
         assert reply.remark == " request type 7655 not supported"
 
 
@@ -185,7 +185,7 @@ def test_requests_sent_at_once_are_answered_in_order() -> None:
             assert remark == f" request type {10_000 + number} not supported"
 
 
-# ---- its file ----------------------------------------------------------------------------------
+# ---- file --------------------------------------------------------------------------------------
 
 PUT = PutKeyValueRequest(namespace="n", key="k", value="v")
 GET = GetKeyValueRequest(namespace="n", key="k")
@@ -197,7 +197,7 @@ def test_values_outlive_the_server_when_it_has_a_folder(tmp_path: Path) -> None:
         assert peer.ask(request_command(PUT)).code == 0
         saved = json.loads((tmp_path / "new" / "folder" / "kvConfig.json").read_text())
         assert saved == {"configTable": {"n": {"k": "v"}}}  # before the answer
-        peer.tell(request_command(PutKeyValueRequest(namespace="n", key="o", value="w")))
+        peer.notify(request_command(PutKeyValueRequest(namespace="n", key="o", value="w")))
     with serving(options) as server, connected(server) as peer:
         assert peer.ask(request_command(GET)).fields == {"value": "v"}
         other = request_command(GetKeyValueRequest(namespace="n", key="o"))
@@ -240,7 +240,7 @@ def test_a_folder_that_cannot_be_used_is_named_at_start(tmp_path: Path) -> None:
 def test_a_read_only_folder_is_named_at_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.access", lambda *_: False)  # an administrator may write everywhere
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
     with pytest.raises(StoreError, match="is not writable"):
         ServerThread(NameServer(NameServerOptions(store=str(tmp_path)))).start()
 
@@ -250,7 +250,7 @@ def test_a_read_only_folder_is_named_at_start(
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    """Give certificates."""
+    """Make certificates."""
     return make_tls_files(tmp_path_factory.mktemp("tls"))
 
 
@@ -261,7 +261,7 @@ def _server_context(tls: TlsFiles) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("mode", ["permissive", "enforcing"])
-def test_tls_is_spoken_in_both_modes_that_know_it(mode: TlsMode, tls: TlsFiles) -> None:
+def test_tls_is_accepted_in_both_modes_with_tls(mode: TlsMode, tls: TlsFiles) -> None:
     with (
         serving(tls=_server_context(tls), tls_mode=mode) as server,
         connected(server, tls=tls.client_context()) as peer,
@@ -269,7 +269,7 @@ def test_tls_is_spoken_in_both_modes_that_know_it(mode: TlsMode, tls: TlsFiles) 
         assert peer.ask(request_command(RouteRequest(topic="T"))).code == GONE
 
 
-def test_plain_text_is_taken_beside_tls_in_permissive_mode_only(
+def test_plain_text_is_accepted_in_permissive_mode_only(
     tls: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tls=_server_context(tls)) as server, connected(server) as peer:
@@ -289,7 +289,7 @@ def test_tls_to_a_server_without_it_is_cut(tls: TlsFiles) -> None:
         assert is_closed(opened)
 
 
-def test_a_handshake_that_does_not_come_or_fails_gives_its_place_back(
+def test_a_failed_or_missing_handshake_is_not_counted_any_more(
     tls: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tls=_server_context(tls), handshake_timeout=0.2) as server:
@@ -298,7 +298,7 @@ def test_a_handshake_that_does_not_come_or_fails_gives_its_place_back(
             assert is_closed(broken)
             assert is_closed(silent)
         with plain_socket(server):
-            pass  # gone without a byte
+            pass  # closed without a byte
         wait_until(lambda: server.connection_count == 0)
     assert caplog.text.count("is cut") >= 2
 

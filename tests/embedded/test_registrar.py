@@ -1,4 +1,4 @@
-"""A broker at name servers of ours: all of them, some of them, after losses and in the end."""
+"""The registration of a broker with several name servers: losses, refusals and removal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ IDENTITY = BrokerIdentity(
 
 
 class Topics:
-    """The topics of a broker that is not there."""
+    """The topics of a broker that does not exist."""
 
     def __init__(self, *names: str) -> None:
         self._topics: dict[str, TopicConfig] = {}
@@ -65,7 +65,7 @@ class Topics:
 
 
 class RecordingNameServer:
-    """Takes every registration, and keeps it."""
+    """Accepts every registration, and keeps it."""
 
     def __init__(self) -> None:
         self.tables: list[TopicTableBody] = []
@@ -164,7 +164,7 @@ def test_the_whole_table_goes_first_then_only_what_changed() -> None:
     asyncio.run(play())
 
 
-def test_a_broker_registers_again_and_again() -> None:
+def test_a_broker_registers_at_every_interval() -> None:
     async def play() -> None:
         async with _stage(Topics("one"), interval=0.01) as (service, _, _):
             await wait_until_async(lambda: len(service.tables) >= 4)
@@ -183,7 +183,7 @@ def test_a_lost_connection_is_followed_by_a_whole_registration() -> None:
     asyncio.run(play())
 
 
-def test_a_change_after_a_lost_connection_is_told_with_the_whole_table() -> None:
+def test_a_change_after_a_lost_connection_registers_the_whole_table() -> None:
     async def play() -> None:
         topics = Topics("one", "two")
         async with _stage(topics, retry_interval=60.0, interval=60.0) as (
@@ -200,7 +200,7 @@ def test_a_change_after_a_lost_connection_is_told_with_the_whole_table() -> None
     asyncio.run(play())
 
 
-def test_a_name_server_that_is_away_is_logged_once_and_found_when_it_is_back(
+def test_an_unreachable_name_server_is_logged_once_and_used_when_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with socket.socket() as unused:
@@ -243,7 +243,7 @@ def test_a_refusal_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -
     assert "is back" in caplog.text
 
 
-def test_an_announcement_waits_no_longer_than_it_may_and_goes_on_by_itself() -> None:
+def test_an_announcement_waits_for_its_timeout_and_continues_in_the_background() -> None:
     async def play() -> None:
         topics = Topics("one", "two")
         async with _stage(topics, announce_timeout=0.02) as (service, listener, registrar):
@@ -260,7 +260,7 @@ def test_an_announcement_waits_no_longer_than_it_may_and_goes_on_by_itself() -> 
 
 def test_order_topics_of_a_name_server_are_passed_on() -> None:
     async def play() -> None:
-        heard: list[dict[str, str]] = []
+        received: list[dict[str, str]] = []
         server = NameServer()
         await server.start()
         remote = RemotePeer(server.address)
@@ -269,17 +269,17 @@ def test_order_topics_of_a_name_server_are_passed_on() -> None:
         await remote.close()
         topics = Topics("one", "two")
         registrar = Registrar(
-            IDENTITY, [server.address], topics.table, on_order_topics=heard.append
+            IDENTITY, [server.address], topics.table, on_order_topics=received.append
         )
         await registrar.start()
-        assert heard == [{"one": "broker-a:4"}]
+        assert received == [{"one": "broker-a:4"}]
         await registrar.stop()
         await server.stop()
 
     asyncio.run(play())
 
 
-def test_a_fault_in_what_hears_of_order_topics_does_not_end_registering(
+def test_an_error_in_on_order_topics_does_not_end_the_registration(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(table: dict[str, str]) -> None:
@@ -295,7 +295,7 @@ def test_a_fault_in_what_hears_of_order_topics_does_not_end_registering(
     assert "RuntimeError: odd" in caplog.text
 
 
-def test_a_broker_that_is_abandoned_says_nothing() -> None:
+def test_an_abandoned_broker_does_not_unregister() -> None:
     async def play() -> None:
         async with _stage(Topics("one")) as (service, listener, registrar):
             await registrar.abandon()
@@ -305,7 +305,7 @@ def test_a_broker_that_is_abandoned_says_nothing() -> None:
     asyncio.run(play())
 
 
-def test_a_name_server_that_does_not_answer_the_leave_is_logged(
+def test_an_unanswered_unregistration_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("downrange.server.run.registrar._UNREGISTER_TIMEOUT", 0.02)
@@ -330,6 +330,6 @@ def test_without_name_servers_nothing_happens() -> None:
     asyncio.run(play())
 
 
-def test_an_address_that_is_none_is_refused_at_once() -> None:
+def test_an_invalid_address_is_refused_at_once() -> None:
     with pytest.raises(OptionError, match="'nowhere' is not an address"):
         Registrar(IDENTITY, ["nowhere"], Topics("one").table)

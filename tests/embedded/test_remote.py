@@ -1,4 +1,4 @@
-"""A server's own requests to another one: connecting, pipelining, deadlines, losses."""
+"""Requests of a server to another one: connecting, pipelining, deadlines, losses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAIT = 5.0
 
 
 class EchoService:
-    """Answers with what it got; keeps what it shall keep until it shall let go."""
+    """Echoes requests; keeps those with the code KEEP until it gets RELEASE."""
 
     def __init__(self) -> None:
         self.requests: list[Command] = []
@@ -126,7 +126,7 @@ def test_a_call_that_is_not_answered_in_time_fails_and_the_connection_goes_on() 
         async with _stage() as (_, listener, remote):
             with pytest.raises(CallTimeout, match=f"{listener.address}: no answer within 0.05 s"):
                 await remote.ask(Command(KEEP), 0.05)
-            await remote.ask(Command(RELEASE), WAIT)  # the late reply is passed over
+            await remote.ask(Command(RELEASE), WAIT)  # the late reply is ignored
             assert (await remote.ask(Command(ECHO), WAIT)).code == 0
             assert listener.connection_count == 1
 
@@ -174,7 +174,7 @@ def test_a_peer_that_breaks_the_protocol_is_cut() -> None:
     asyncio.run(play())
 
 
-def test_a_peer_that_is_not_there_is_named() -> None:
+def test_an_unreachable_peer_is_named() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -190,10 +190,10 @@ def test_a_peer_that_is_not_there_is_named() -> None:
         asyncio.run(play())
 
 
-def test_a_peer_that_lets_nobody_in_is_given_up_in_time() -> None:
+def test_a_peer_that_does_not_accept_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         address = full.getsockname()
-        # Those who are not accepted fill the queue; the next one's first packet gets no answer.
+        # Connections that are not accepted fill the backlog; the next SYN gets no answer.
         waiting = [socket.socket() for _ in range(3)]
         for one in waiting:
             one.setblocking(False)
@@ -226,7 +226,7 @@ def test_requests_of_the_other_side_are_refused_in_order() -> None:
     asyncio.run(play())
 
 
-def test_commands_are_signed_for_those_who_ask_for_it() -> None:
+def test_commands_are_signed_when_credentials_are_given() -> None:
     async def play() -> None:
         async with _stage(credentials=("key", "secret")) as (service, _, remote):
             await remote.ask(Command(ECHO, {"a": "b"}, b"body"), WAIT)
@@ -265,7 +265,7 @@ def test_a_command_that_cannot_be_sent_fails_alone() -> None:
     asyncio.run(play())
 
 
-def test_after_close_calls_fail_and_nobody_hears_of_a_loss() -> None:
+def test_after_close_calls_fail_and_on_lost_is_not_called() -> None:
     async def play() -> None:
         async with _stage() as (_, _, remote):
             lost: list[int] = []
@@ -311,6 +311,6 @@ def test_a_peer_that_does_not_close_its_side_is_cut(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("text", ["host", "::1:9"])
-def test_a_text_that_is_no_address_is_refused(text: str) -> None:
+def test_a_text_that_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(OptionError):
         RemotePeer(text)

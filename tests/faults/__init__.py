@@ -1,1 +1,1 @@
-"""Servers as processes of their own, and producers between them, with real sockets, maltreated."""
+"""Faults with real sockets and processes: kills, full disks, hostile clients, cut connections."""

@@ -1,4 +1,4 @@
-"""A cluster whose every server is a process of its own, so that each can die by itself."""
+"""A cluster with one process per server, so that each can be killed alone."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-#: A broker registers a topic at once, and again at this interval with a name server that came back.
+#: The interval at which a broker registers with a name server that came back.
 _CONFIG = "[broker]\nregister_interval = 1.0\n"
 
 
 class ServerOfFleet:
-    """One server, on the same port and folder in all its lives.
+    """One server, with the same port and folder after every start.
 
     Args:
-        folder: Of its store; beside it lies its log.
-        arguments: Of the command `downrange`, without port and store.
+        folder: The folder of its store; its log file is beside it.
+        arguments: The arguments of `downrange`, without port and store.
     """
 
     def __init__(self, folder: Path, *arguments: str) -> None:
@@ -56,7 +56,7 @@ class ServerOfFleet:
         assert self.process.stdout.readline().startswith("ready "), self._log.read_text()
 
     def kill(self) -> None:
-        """End it as `kill -9` does; harmless when it has ended."""
+        """End it as `kill -9` does; does nothing if it has ended."""
         if self.process is not None:
             assert self.process.stdout is not None
             self.process.kill()
@@ -66,7 +66,7 @@ class ServerOfFleet:
 
 
 class Fleet:
-    """Name servers, and two brokers that register at all of them.
+    """Name servers, and two brokers that register with all of them.
 
     Attributes:
         name_servers: The name servers.
@@ -88,7 +88,7 @@ class Fleet:
 
     @property
     def addresses(self) -> str:
-        """Of the name servers, as clients take them."""
+        """The addresses of the name servers, in the form that clients accept."""
         return ";".join(one.address for one in self.name_servers)
 
     def create_topic(self, topic: str) -> None:
@@ -104,8 +104,8 @@ class Fleet:
 
 
 @contextmanager
-def sailing(folder: Path, name_servers: int = 1) -> Generator[Fleet]:
-    """Run a fleet, and see that nothing stays behind."""
+def running_fleet(folder: Path, name_servers: int = 1) -> Generator[Fleet]:
+    """Run a fleet, and check that no process is left."""
     fleet = Fleet(folder, name_servers)
     try:
         for rank in (fleet.name_servers, fleet.brokers):

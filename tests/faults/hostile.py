@@ -1,4 +1,4 @@
-"""Requests that nobody sends in good faith. Each is well framed; what it says is the trouble."""
+"""Hostile requests: well framed, with bad contents."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def requests(log_end: int) -> Iterator[Command]:
     """Return all of them.
 
     Args:
-        log_end: Where the log ended a while ago; a place between two records, or inside of one.
+        log_end: An earlier end of the log; a position between two records, or inside one.
     """
     yield from _sends()
     yield from _batches()
@@ -114,7 +114,7 @@ def _batch(body: bytes, topic: str = "shared", **changes: Any) -> Command:
 
 
 def _readers(log_end: int) -> Iterator[Command]:
-    """Return requests that name places in the log: before it, behind it, inside of records."""
+    """Return requests with positions in the log: before it, behind it, inside records."""
     for offset in (-(2**63), -1, 0, 1, 7, log_end - 1, log_end, log_end + 1, 2**40, 2**63 - 1):
         yield Command(int(RequestCode.VIEW_MESSAGE_BY_ID), {"offset": str(offset)})
         for level in (-(2**31), -1, 0, 3, 2**31 - 1):
@@ -139,7 +139,7 @@ def _readers(log_end: int) -> Iterator[Command]:
         yield Command(int(RequestCode.RECALL_MESSAGE), fields)
 
 
-#: Fields that are right but for one, which goes through all edges.
+#: Valid fields; one of them is replaced by each of its edge values.
 _FORMS: dict[RequestCode, dict[str, str]] = {
     RequestCode.PULL_MESSAGE: {
         "consumerGroup": "G",
@@ -212,7 +212,7 @@ def _strange_fields(log_end: int) -> Iterator[Command]:
 
 
 def _bare() -> Iterator[Command]:
-    """Return every request that is served, and some that are not, with nothing and with rubbish."""
+    """Return all request codes that are served, and some that are not, empty and with garbage."""
     codes = sorted({*HANDLERS, *range(0, 400, 7), 901, 65_535, 200_050, -1})
     texts = (
         b"",

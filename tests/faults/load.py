@@ -1,4 +1,4 @@
-"""Senders that keep many messages under way, and remember which ones were acknowledged."""
+"""Senders with many requests in flight that record which messages were acknowledged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Acknowledged(NamedTuple):
-    """A message that the server promised to keep."""
+    """An acknowledged message."""
 
     topic: str
     offset: int
@@ -36,15 +36,15 @@ class Sender(threading.Thread):
     """Sends to one topic until the connection breaks.
 
     Args:
-        address: Of the broker.
-        topic: Where to.
-        name: What its messages are called after.
-        random: Decides what they look like.
-        window: How many requests are under way.
+        address: The broker.
+        topic: The topic.
+        name: The prefix of its messages' names.
+        random: Decides on sizes and properties.
+        window: How many requests are in flight.
         batch: How many messages a request holds.
 
     Attributes:
-        acknowledged: What was.
+        acknowledged: The acknowledged messages.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Sender(threading.Thread):
         self._made = 0
 
     def run(self) -> None:
-        """Send, until nobody is there any more."""
+        """Send until the connection ends."""
         with self._socket, contextlib.suppress(OSError):
             while self.refusal is None:
                 while self._link.in_flight < self._window:
@@ -106,13 +106,13 @@ class Sender(threading.Thread):
 
 
 def properties_of(body: bytes) -> dict[str, str]:
-    """Return what a message can be found by."""
+    """Return the properties that a message can be found by."""
     name = body.decode().rstrip()
     return {"UNIQ_KEY": f"u-{name}", "KEYS": f"k-{name}"}
 
 
 def read_queue(address: str, topic: str) -> list[Record]:
-    """Return all messages of queue 0; each must be the one that its number says."""
+    """Return all messages of queue 0, and check the order of their offsets."""
     found: list[Record] = []
     with connection(address) as peer:
         while (answer := peer.ask(pull_request(len(found), topic))).code == ResponseCode.SUCCESS:
@@ -125,7 +125,7 @@ def read_queue(address: str, topic: str) -> list[Record]:
 
 
 def check_kept(address: str, promised: list[Acknowledged]) -> None:
-    """Read everything back that was acknowledged, by its number and its body."""
+    """Check that every acknowledged message is stored, by offset and body."""
     topics = dict.fromkeys(message.topic for message in promised)
     stored = {topic: read_queue(address, topic) for topic in topics}
     for message in promised:

@@ -22,9 +22,9 @@ class ServerProcess:
     """A server that is ready.
 
     Args:
-        store: Its folder; beside it lies what it logs.
-        arguments: More of its command line.
-        prefix: What runs the command.
+        store: Its folder; its log file is beside it.
+        arguments: More arguments of its command line.
+        prefix: A command that runs it.
 
     Attributes:
         process: The process.
@@ -54,16 +54,16 @@ class ServerProcess:
         self.broker = words["broker"]
 
     def log(self) -> str:
-        """Return what it logged, and those before it on the same folder."""
+        """Return its log, and that of earlier processes with the same folder."""
         return self._log.read_text()
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kill it."""
         self.process.kill()
         self.wait()
 
     def stop(self) -> int:
-        """Ask it to stop; return its exit code."""
+        """Stop it; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
@@ -77,7 +77,7 @@ class ServerProcess:
 
 @contextmanager
 def served(store: Path, *arguments: str, prefix: Sequence[str] = ()) -> Generator[ServerProcess]:
-    """Run a server, and see that nothing stays behind."""
+    """Run a server, and check that no process is left."""
     server = ServerProcess(store, arguments, prefix=prefix)
     try:
         yield server

@@ -1,4 +1,4 @@
-"""Producers of both front ends, used alike, and threads that send through them all the time."""
+"""Producers of both front ends with the same interface, and threads that send through them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS: tuple[Kind, ...] = ("sync", "async")
 def producing(
     kind: Kind, servers: str, group: str = "faults", **settings: Any
 ) -> Generator[Producer]:
-    """Give a producer; an async one lives on a loop of its own and is used like a sync one."""
+    """Give a producer; an async one runs on its own loop and is used like a sync one."""
     if kind == "sync":
         with Producer(servers, group=group, **settings) as producer:
             yield producer
@@ -37,7 +37,7 @@ def producing(
 
 
 class Sent(NamedTuple):
-    """A message that a broker took."""
+    """An acknowledged message."""
 
     begun: float
     ended: float
@@ -46,16 +46,16 @@ class Sent(NamedTuple):
 
 
 class Load:
-    """Threads that send one message after the other until they are told to stop.
+    """Threads that send one message after the other until they are stopped.
 
     Args:
-        producer: What they share.
-        topic: Where to.
-        threads: How many.
+        producer: Shared by all threads.
+        topic: The topic.
+        threads: The number of threads.
 
     Attributes:
-        sent: What was acknowledged.
-        failures: What was not.
+        sent: Acknowledged messages.
+        failures: Errors of the others.
     """
 
     def __init__(self, producer: Producer, topic: str, threads: int = 4) -> None:
@@ -81,7 +81,7 @@ class Load:
             assert not thread.is_alive()
 
     def wait_for(self, count: int, broker: str | None = None, seconds: float = 30.0) -> None:
-        """Wait until so many more messages are acknowledged, by this broker if one is named."""
+        """Wait until this many more messages are acknowledged, by the given broker or any."""
         before = len(self.sent)
         deadline = time.monotonic() + seconds
         while sum(broker in (None, one.broker) for one in self.sent[before:]) < count:
@@ -110,4 +110,4 @@ class Load:
                 self.failures.append(error)
             else:
                 self.sent.append(Sent(begun, time.monotonic(), body, receipt.queue.broker))
-                self._is_over.wait(0.001)  # the servers need their share of a small machine
+                self._is_over.wait(0.001)  # leave CPU time to the servers on a small machine

@@ -1,7 +1,7 @@
-"""A man in the middle who cuts, delays, and goes silent without a word.
+"""A proxy that cuts connections, delays replies, or stops forwarding.
 
-A broker that listens on 127.0.0.1 and says `advertised_host="127.0.0.2"` sends its clients to the
-same port of the other address, where a proxy waits for them:
+A broker that listens on 127.0.0.1 with `advertised_host="127.0.0.2"` directs its clients to the
+same port of the other address, where a proxy listens:
 
     with Cluster(broker=BrokerOptions(advertised_host=OUTSIDE)) as cluster:
         with proxy_before(cluster.brokers[0]) as proxy:
@@ -21,21 +21,21 @@ from downrange.addresses import split_address
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Where clients find brokers that advertise it; one of this machine's own addresses, too.
+#: The address that brokers advertise; also a loopback address of this machine.
 OUTSIDE = "127.0.0.2"
 
 
 class FaultyProxy:
-    """Passes bytes on, both ways, and does to them what it is told.
+    """Forwards bytes in both directions, with the faults that a test sets.
 
     Args:
-        target: Whom it stands before.
-        listen_on: Where; a free port of 127.0.0.1 unless given.
+        target: The address to forward to.
+        listen_on: The address to listen on; by default a free port of 127.0.0.1.
 
     Attributes:
-        address: Where it listens.
-        reply_delay: How long each piece of an answer is held back, in seconds.
-        accepted: How many connections there were.
+        address: Its own address.
+        reply_delay: The delay of each chunk of a reply, in seconds.
+        accepted: The number of connections so far.
     """
 
     def __init__(self, target: str, listen_on: tuple[str, int] = ("127.0.0.1", 0)) -> None:
@@ -48,9 +48,9 @@ class FaultyProxy:
         self._is_over = threading.Event()
         self._flows = threading.Event()
         self._flows.set()
-        #: The body of the request whose answer is cut, and after how many bytes.
+        #: The body of the request whose reply is cut, and after how many bytes.
         self._doomed: tuple[bytes, int] | None = None
-        #: Connection to a client -> how many bytes may still go there.
+        #: Connection to a client -> how many bytes may still be sent to it.
         self._left: dict[socket.socket, int] = {}
         self._open: set[socket.socket] = set()
         self._forgotten: set[socket.socket] = set()
@@ -62,7 +62,7 @@ class FaultyProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Cut everything and end."""
+        """Cut all connections and stop."""
         self._is_over.set()
         self._flows.set()
         with contextlib.suppress(OSError):
@@ -75,31 +75,31 @@ class FaultyProxy:
     # ---- faults ------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """End all connections; new ones are served."""
+        """Close all connections; new ones are served."""
         for one in list(self._open):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
     def cut_reply_to(self, body: bytes, *, after: int) -> None:
-        """Let a request with this body through, and so many bytes of the answer; once."""
+        """Forward one request with this body and this many bytes of its reply, then cut."""
         self._doomed = (body, after)
 
     def fall_silent(self) -> None:
-        """Pass nothing on any more, and tell nobody: neither side learns that the other is gone."""
+        """Stop forwarding; the connections stay open, so neither side notices."""
         self._flows.clear()
 
     def recover(self) -> None:
-        """Pass on what has gathered, and all that comes."""
+        """Forward the held bytes, and all later ones."""
         self._flows.set()
 
     def forget_connections(self) -> None:
-        """Never again pass anything on over today's connections; new ones are served.
+        """Stop forwarding on the existing connections for good; new ones are served.
 
-        So does a gateway that dropped them from its tables.
+        This is what a gateway does that dropped them from its tables.
         """
         self._forgotten |= self._open
 
-    # ---- inside ------------------------------------------------------------------------------
+    # ---- internals ---------------------------------------------------------------------------
 
     def _start(self, run: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, name="proxy", daemon=True)
@@ -152,7 +152,7 @@ class FaultyProxy:
 
 
 def proxy_before(advertised: str) -> FaultyProxy:
-    """Return a proxy where clients look for a broker that advertises `OUTSIDE`."""
+    """Return a proxy in front of a broker that advertises `OUTSIDE`."""
     host, port = split_address(advertised)
     assert host == OUTSIDE
     return FaultyProxy(f"127.0.0.1:{port}", (OUTSIDE, port))

@@ -1,4 +1,4 @@
-"""A disk without space: sends are refused, reads go on, and sends when there is space again."""
+"""A full disk: sends are refused until there is space again, reads continue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 REFUSED = int(ResponseCode.SERVICE_NOT_AVAILABLE)
-#: Nothing is done about a full disk before it is full.
+#: Retention starts only when the disk is full.
 TO_THE_LAST_BYTE = """
 [retention]
 disk_used_max = 1.0
@@ -46,7 +46,7 @@ def _can_mount() -> bool:
 
 
 def _on_a_small_disk(folder: Path) -> list[str]:
-    """Return what runs a command with a disk of its own, a third of it taken, under a folder."""
+    """Return a prefix that runs a command with a small disk at a folder, one third of it used."""
     mount = f"mount -t tmpfs -o size={DISK_BYTES} none {folder}"
     fill = f"mkdir {folder}/store && head -c {DISK_BYTES // 3} /dev/zero > {folder}/ballast"
     return ["unshare", "-Urm", "sh", "-c", f'{mount} && {fill} && exec "$@"', "-"]
@@ -58,7 +58,7 @@ def test_a_real_disk_runs_full_and_gets_space_again(tmp_path: Path) -> None:
     disk, config = tmp_path / "disk", tmp_path / "config.toml"
     disk.mkdir()
     config.write_text(TO_THE_LAST_BYTE)
-    # The log of the process lies beside its store, and so outside of the small disk.
+    # The log file of the process is beside its store, and so outside the small disk.
     (tmp_path / "store").symlink_to(disk / "store")
     options = ("--config", str(config), "--flush", "sync")
     with served(tmp_path / "store", *options, prefix=_on_a_small_disk(disk)) as server:
@@ -92,7 +92,7 @@ def _send_until_refused(server: ServerProcess) -> list[Acknowledged]:
 
 
 class FullDisk:
-    """Lets the system calls that write say that there is no space."""
+    """Makes system calls that write fail with ENOSPC."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_full = False
@@ -114,7 +114,7 @@ class FullDisk:
         monkeypatch.setattr(os, "pwrite", pwrite_or_not)
 
 
-def test_a_send_is_refused_by_the_code_of_a_full_disk_until_a_look_finds_space(
+def test_a_send_is_refused_with_the_code_of_a_full_disk_until_a_check_finds_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FullDisk(monkeypatch)
@@ -133,8 +133,8 @@ def test_a_send_is_refused_by_the_code_of_a_full_disk_until_a_look_finds_space(
         assert bodies(server.address) == [b"before", b"after"]
 
 
-def test_a_disk_that_is_nearly_full_takes_no_message_and_says_so(tmp_path: Path) -> None:
-    """As full as this machine's disk is now shall be too full, whatever that is."""
+def test_a_disk_above_its_limit_refuses_messages_with_the_reason(tmp_path: Path) -> None:
+    """The limit is below what is in use on the disk of this machine."""
     retention = RetentionOptions(disk_used_max=1e-9, disk_used_full=1e-9)
     server = BrokerServer(tmp_path, BrokerOptions(retention_interval=0.05), retention=retention)
     with ServerThread(server):

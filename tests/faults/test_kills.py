@@ -1,4 +1,4 @@
-"""Killing the process in the middle of its work loses nothing that it acknowledged."""
+"""A process that is killed under load loses no acknowledged message."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 CYCLES = 20
 
 
-def test_a_server_that_is_killed_again_and_again_keeps_what_it_acknowledged(
+def test_a_server_that_is_killed_repeatedly_keeps_what_it_acknowledged(
     tmp_path: Path,
 ) -> None:
-    """Under either flush mode: the system keeps what a dead process wrote."""
+    """In both flush modes: the kernel keeps what a killed process wrote."""
     random = Random(4)
     promised: list[Acknowledged] = []
     seconds_to_ready: list[float] = []
@@ -51,7 +51,7 @@ def _kill_while_it_starts(store: Path, random: Random) -> None:
 
 
 def _kill_under_load(server: ServerProcess, cycle: int, random: Random) -> list[Acknowledged]:
-    """Let senders work until enough is acknowledged, and kill the server under their hands."""
+    """Run senders until enough is acknowledged, then kill the server."""
     senders = [
         Sender(server.broker, "shared", f"{cycle}-a", Random(cycle), window=1),
         Sender(server.broker, "shared", f"{cycle}-b", Random(cycle + 100), window=64),

@@ -1,4 +1,4 @@
-"""How the process ends: signals while clients wait, and starts that cannot be."""
+"""The end of the process: signals while clients wait, and failed starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_stop_answers_pulls_that_wait_and_is_quick(
         crowd = [clients.enter_context(connection(server.broker)) for _ in range(50)]
         assert crowd[0].ask(send_request(b"one")).code == ResponseCode.SUCCESS
         calls = [peer.start(pull_request(1, suspend_ms=30_000)) for peer in crowd[:40]]
-        crowd[-1].ask(pull_request(0))  # all the others have arrived by now, or soon
+        crowd[-1].ask(pull_request(0))  # all the others have arrived by now, or arrive soon
         time.sleep(0.2)
         begun = time.monotonic()
         server.process.send_signal(number)
@@ -56,7 +56,7 @@ def test_a_second_signal_ends_it_at_once_and_the_next_one_recovers(tmp_path: Pat
     with served(tmp_path / "store") as server:
         with connection(server.broker) as peer:
             assert peer.ask(send_request(b"kept")).code == ResponseCode.SUCCESS
-            server.process.send_signal(signal.SIGSTOP)  # both signals wait until it goes on
+            server.process.send_signal(signal.SIGSTOP)  # the next two arrive when it continues
             server.process.send_signal(signal.SIGTERM)
             server.process.send_signal(signal.SIGINT)
             server.process.send_signal(signal.SIGCONT)
@@ -75,7 +75,7 @@ def test_a_taken_port_ends_it_with_1_and_the_next_step(tmp_path: Path) -> None:
     assert f"cannot listen on {server.broker}: another process uses the port" in second.stderr
 
 
-def test_a_folder_that_another_process_has_ends_it_with_1(tmp_path: Path) -> None:
+def test_a_folder_that_another_process_uses_ends_it_with_1(tmp_path: Path) -> None:
     with served(tmp_path / "store") as server, connection(server.broker) as peer:
         second = end_of("--store", str(tmp_path / "store"), *FREE_PORTS)
         assert peer.ask(send_request(b"undisturbed")).code == ResponseCode.SUCCESS

@@ -1,4 +1,4 @@
-"""Servers whose certificate a producer must not trust: it says why, at once, and sends nothing."""
+"""Servers with bad certificates: the producer fails at once, says why, and sends nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _serving(authority: Authority, name: str, **how: Any) -> ssl.SSLContext:
 
 
 def _failure(kind: Kind, cluster: Cluster, tls: TLS) -> str:
-    """Return what a producer says that cannot start, and see that it does so at once."""
+    """Return the error of a producer that cannot start, and check that it fails at once."""
     begun = time.monotonic()
     with (
         pytest.raises(TlsFailed) as caught,
@@ -67,7 +67,7 @@ def test_certificate_that_has_expired_is_refused(kind: Kind, authority: Authorit
         assert "expired" in _failure(kind, cluster, TLS(ca=authority.certificate))
 
 
-def test_certificate_of_another_host_is_refused_unless_told_otherwise(
+def test_certificate_of_another_host_is_refused_unless_the_check_is_off(
     kind: Kind, authority: Authority
 ) -> None:
     with Cluster(tls=_serving(authority, "elsewhere", host="192.0.2.1")) as cluster:
@@ -85,7 +85,7 @@ def test_server_that_speaks_plain_text_is_refused(kind: Kind, authority: Authori
 def test_broker_with_a_certificate_of_another_host_gets_nothing(
     kind: Kind, authority: Authority
 ) -> None:
-    """The name server is what it says, the broker that it names is not."""
+    """The certificate of the name server is good, that of the broker is not."""
     options = BrokerOptions(advertised_host=OUTSIDE)
     with (
         Cluster(broker=options, tls=_serving(authority, "inside")) as cluster,

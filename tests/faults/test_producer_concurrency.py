@@ -1,4 +1,4 @@
-"""Many threads, tasks and event loops at one producer, and tasks that are cancelled at any time."""
+"""Many threads, tasks and event loops with one producer, and tasks cancelled at any time."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def server(cluster: Cluster, unique_name: UniqueName) -> Iterator[Server]:
 
 @pytest.fixture(params=LOOPS)
 def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    """Give what runs a coroutine, on each kind of loop."""
+    """Give a function that runs a coroutine, on each kind of loop."""
     return LOOPS[request.param]  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("connections_max", [0, 4, 100])
 def test_threads_share_one_producer(server: Server, connections_max: int) -> None:
-    """More threads than connections: those that find none free go through the engine."""
+    """More threads than connections: threads without a free connection use the engine."""
     topic = server.topic()
     client_options = ClientOptions(sync_connections_max=connections_max)
     barrier = threading.Barrier(THREADS)
@@ -86,7 +86,7 @@ def test_tasks_cancelled_at_random_moments_leave_nothing_behind(
     run: Callable[[Coroutine[Any, Any, None]], None],
     auto_batch: AutoBatch | None,
 ) -> None:
-    """While routes are looked up, permits waited for, answers on their way."""
+    """During route lookups, waits for permits, and waits for replies."""
     random = Random(5)
     options = ProducerOptions(in_flight_max=50, auto_batch=auto_batch)
 
@@ -186,7 +186,7 @@ def test_one_loop_after_the_other_has_a_producer_of_the_same_group(
     assert len(server.read_all(topic, 2)) == 2
 
 
-def test_sync_producer_in_a_thread_beside_an_event_loop_does_not_hold_it_up(
+def test_sync_producer_in_a_thread_does_not_block_an_event_loop(
     server: Server, run: Callable[[Coroutine[Any, Any, None]], None]
 ) -> None:
     topic = server.topic()

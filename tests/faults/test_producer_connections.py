@@ -1,4 +1,4 @@
-"""Connections of a producer that are cut, slow, silent or gone, through a proxy in the middle."""
+"""Connections of a producer that are cut, slow or silent, through a faulty proxy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from downrange import Producer
 
-#: A call may end so much later than its deadline on a busy machine.
+#: A call may end this much after its deadline on a busy machine.
 SLACK = 0.5
 TOPIC = "T"
 
@@ -55,7 +55,7 @@ def producer(cluster: Cluster, proxy: FaultyProxy, kind: Kind) -> Iterator[Produ
         assert peer.ask(create_request(TOPIC)).code == 0
     with producing(kind, cluster.name_server, options=ProducerOptions(timeout=20)) as producer:
         producer.send(Message(TOPIC, b"hello"))
-        if isinstance(producer, Blocking):  # then no heartbeat is on its way on the connection
+        if isinstance(producer, Blocking):  # so that no heartbeat is in flight on the connection
             wait_until(lambda: cluster.brokers[0] in producer.inner.client.core.greeted)
         yield producer
         proxy.recover()
@@ -67,7 +67,7 @@ def _stored(cluster: Cluster, body: bytes) -> int:
 
 
 @pytest.mark.parametrize("let_through", [1, 3, 30], ids=lambda count: f"after-{count}-bytes")
-def test_answer_that_is_cut_off_is_asked_for_again_and_the_receipt_says_so(
+def test_send_with_a_cut_off_reply_is_repeated_and_the_receipt_says_so(
     cluster: Cluster, proxy: FaultyProxy, producer: Producer, kind: Kind, let_through: int
 ) -> None:
     body = f"cut {kind} {let_through}".encode()
@@ -81,7 +81,7 @@ def test_answer_that_is_cut_off_is_asked_for_again_and_the_receipt_says_so(
     assert (after.attempts, after.may_be_stored_twice) == (1, False)
 
 
-def test_batch_whose_answer_is_cut_off_is_sent_again_whole(
+def test_batch_with_a_cut_off_reply_is_repeated_whole(
     cluster: Cluster, proxy: FaultyProxy, producer: Producer, kind: Kind
 ) -> None:
     sent = [f"batch {kind} {number}".encode() for number in range(3)]
@@ -119,7 +119,7 @@ def test_attempt_timeout_leaves_time_for_another_attempt_within_the_deadline(
         proxy.reply_delay = 0.0
 
 
-def test_answers_that_come_after_their_deadline_disturb_no_later_send(
+def test_replies_after_their_deadline_do_not_disturb_later_sends(
     cluster: Cluster, proxy: FaultyProxy, producer: Producer, kind: Kind
 ) -> None:
     proxy.reply_delay = 0.2
@@ -132,10 +132,10 @@ def test_answers_that_come_after_their_deadline_disturb_no_later_send(
     assert _stored(cluster, f"fine {kind}".encode()) == 10
 
 
-def test_peer_that_vanished_without_a_word_costs_one_deadline_and_nothing_afterwards(
+def test_peer_that_stops_answering_costs_one_deadline_and_nothing_afterwards(
     proxy: FaultyProxy, producer: Producer
 ) -> None:
-    """The connection stays open on both sides; only the deadline tells."""
+    """The connection stays open on both sides; only the deadline reveals the loss."""
     proxy.fall_silent()
     begun = time.monotonic()
     with pytest.raises(SendTimedOut):
@@ -145,10 +145,10 @@ def test_peer_that_vanished_without_a_word_costs_one_deadline_and_nothing_afterw
     assert producer.send(Message(TOPIC, b"back")).attempts == 1
 
 
-def test_connection_that_leads_nowhere_any_more_is_replaced_after_a_deadline(
+def test_connection_dropped_by_a_gateway_is_replaced_after_a_deadline(
     proxy: FaultyProxy, producer: Producer
 ) -> None:
-    """A gateway forgot it: bytes go out, nothing comes back, and nobody says so."""
+    """A gateway dropped it: bytes are sent, no reply comes, and no error is reported."""
     for _ in range(2):
         proxy.forget_connections()
         with pytest.raises(SendTimedOut):
@@ -156,10 +156,10 @@ def test_connection_that_leads_nowhere_any_more_is_replaced_after_a_deadline(
         assert producer.send(Message(TOPIC, b"another way"), timeout=5.0).attempts == 1
 
 
-def test_short_deadlines_do_not_end_a_connection_that_is_only_slow(
+def test_short_deadlines_do_not_close_a_slow_connection(
     cluster: Cluster, proxy: FaultyProxy
 ) -> None:
-    """A thread closes its connection when it gives a call up; the one that many share stays."""
+    """A thread closes its own connection after a time-out; a shared connection stays open."""
     with producing("async", cluster.name_server) as producer:
         producer.send(Message(TOPIC, b"hello"))
         used = proxy.accepted
@@ -185,14 +185,14 @@ def test_connection_that_was_closed_while_it_was_idle_fails_no_send(
 
 
 def _has_no_broker(producer: Producer, proxy: FaultyProxy) -> bool:
-    """Tell whether the engine has taken notice; free sockets of threads are looked at when used."""
+    """Whether the engine has noticed the loss; idle sockets of threads are checked on use."""
     if isinstance(producer, Blocking):
         return proxy.address not in producer.client.stats().connections
     time.sleep(0.05)
     return True
 
 
-def test_submits_on_a_connection_that_is_cut_again_and_again_all_end(
+def test_submits_on_a_connection_that_is_cut_repeatedly_all_end(
     cluster: Cluster, proxy: FaultyProxy, producer: Producer, kind: Kind
 ) -> None:
     futures = []
@@ -220,7 +220,7 @@ def test_one_way_messages_go_on_after_a_cut(
     wait_until(lambda: _stored(cluster, f"after {kind}".encode()) == 1)
 
 
-def test_close_returns_in_time_while_a_silent_peer_holds_sends_up(
+def test_close_returns_in_time_while_sends_wait_for_a_silent_peer(
     cluster: Cluster, proxy: FaultyProxy, kind: Kind
 ) -> None:
     options = ProducerOptions(timeout=60, in_flight_max=10)
@@ -253,7 +253,7 @@ def test_close_ends_a_send_in_which_another_thread_waits(
 
 
 def test_close_sends_what_was_submitted_just_before(cluster: Cluster, proxy: FaultyProxy) -> None:
-    """All of it: what waits for a permit, and what has not even begun."""
+    """All messages: those that wait for a permit, and those that were not started."""
     options = ProducerOptions(timeout=30, in_flight_max=10)
     with producing("sync", cluster.name_server, options=options) as producer:
         futures = [producer.submit(Message(TOPIC, b"last")) for _ in range(200)]
@@ -273,10 +273,10 @@ def test_name_server_that_is_slow_counts_into_the_deadline(cluster: Cluster, kin
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_connection_that_ends_before_a_request_is_written_leaves_the_loop_in_peace(
+def test_connection_that_ends_before_a_request_is_written_causes_no_error_in_the_loop(
     cluster: Cluster, proxy: FaultyProxy, run: Any
 ) -> None:
-    """Requests of one turn of the loop are written together, at its end."""
+    """Requests of one turn of the loop are written together at its end."""
     problems: list[dict[str, Any]] = []
 
     async def play() -> None:
@@ -297,10 +297,10 @@ def test_connection_that_ends_before_a_request_is_written_leaves_the_loop_in_pea
     assert problems == []
 
 
-def test_reconnecting_of_an_async_producer_does_not_pile_up_connections(
+def test_reconnects_of_an_async_producer_do_not_accumulate_connections(
     cluster: Cluster, proxy: FaultyProxy
 ) -> None:
-    """Many sends that find the connection gone share the new one."""
+    """Many sends that find the connection closed share the new one."""
 
     async def play() -> None:
         async with AsyncProducer(cluster.name_server, group="pile") as producer:

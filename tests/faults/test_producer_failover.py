@@ -1,4 +1,4 @@
-"""Brokers and name servers that die while a producer is at work."""
+"""Brokers and name servers that are killed while a producer sends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from downrange.model import Message
 from downrange.options import ClientOptions, FaultTolerance, ProducerOptions
-from tests.faults.fleet import Fleet, sailing
+from tests.faults.fleet import Fleet, running_fleet
 from tests.faults.load import read_queue
 from tests.faults.producers import KINDS, Kind, Load, producing
 from tests.support.waiting import wait_until
@@ -16,16 +16,16 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Routes are asked for often, so that a test need not wait for it.
+#: Short intervals, so that tests need not wait for a route refresh.
 EAGER = ClientOptions(route_refresh_interval=0.2)
-#: With the style's own table a broker that failed is avoided for ten minutes.
+#: With the default table a failed broker is avoided for ten minutes.
 FORGIVING = FaultTolerance(style="4.x", latency_ms=(1000,), avoid_ms=(500,))
 PROBING = FaultTolerance(style="5.x", detect_interval=0.5)
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with sailing(tmp_path_factory.mktemp("fleet"), name_servers=2) as fleet:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), name_servers=2) as fleet:
         yield fleet
 
 
@@ -37,7 +37,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def test_sends_go_on_and_nothing_is_lost_when_a_broker_is_killed(
     fleet: Fleet, kind: Kind, tolerance: FaultTolerance
 ) -> None:
-    """No send fails, since each has two more attempts; all that was acknowledged is found."""
+    """No send fails, since each has two more attempts; all acknowledged messages are found."""
     topic = f"killed-{kind}-{id(tolerance)}"
     fleet.create_topic(topic)
     options = ProducerOptions(fault_tolerance=tolerance)
@@ -63,7 +63,7 @@ def test_sends_go_on_and_nothing_is_lost_when_a_broker_is_killed(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sends_go_on_from_the_cache_while_all_name_servers_are_away(
+def test_sends_continue_with_cached_routes_while_all_name_servers_are_down(
     fleet: Fleet, kind: Kind
 ) -> None:
     topic, later = f"cached-{kind}", f"cached-later-{kind}"
@@ -79,7 +79,7 @@ def test_sends_go_on_from_the_cache_while_all_name_servers_are_away(
             load.wait_for(50, "broker-b")
             for one in fleet.name_servers:
                 one.start()
-            # Brokers find their way back to the name servers, and so does the producer.
+            # The brokers register again, and the producer reconnects.
             fleet.create_topic(later)
             wait_until(lambda: producer.send(Message(later, b"found")).queue.topic == later)
             failures = producer.client.stats().timers["routes"].failures

@@ -1,6 +1,6 @@
-"""Producers in processes that fork, end without a word, or are interrupted.
+"""Producers in processes that fork, exit without `close`, or are interrupted.
 
-Each test runs a small program; what it prints is what the test looks at.
+Each test runs a small program and checks its output.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from downrange.server.outputs import Peer
     from downrange.wire.command import Command
 
-#: What a program may take to start, on a machine that does other things as well.
+#: How long a program may take to start on a busy machine.
 START_SECONDS = 20.0
-#: What it may take from its last line to its end.
+#: How long it may take from its last line to its end.
 END_SECONDS = 5.0
 
 _HEAD = """
@@ -57,7 +57,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Program:
-    """A program that runs, and the lines that it says."""
+    """A running program, and the lines that it prints."""
 
     def __init__(self, cluster: Cluster, text: str) -> None:
         self.process = subprocess.Popen(
@@ -73,7 +73,7 @@ class Program:
         return self.process.stdout.readline().strip()
 
     def end(self, seconds: float = END_SECONDS) -> tuple[list[str], str, int]:
-        """Wait for its end; return its other lines, what it complained of, and its exit code."""
+        """Wait for its end; return its other lines, its standard error, and its exit code."""
         try:
             out, problems = self.process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -84,7 +84,7 @@ class Program:
 
 
 def _run(cluster: Cluster, text: str) -> list[str]:
-    """Run a program to its end, which must be a good one, and return its lines."""
+    """Run a program, which must exit with 0, and return its lines."""
     lines, problems, code = Program(cluster, text).end(START_SECONDS)
     assert (code, problems) == (0, "")
     return lines
@@ -147,7 +147,7 @@ asyncio.run(main())
     assert lines == ["forked", "1"]
 
 
-def test_child_can_close_and_end_whatever_the_threads_of_its_parent_were_doing(
+def test_child_can_close_and_exit_whatever_state_the_threads_of_its_parent_were_in(
     cluster: Cluster,
 ) -> None:
     """A lock that a thread of the parent held at the fork is never released in the child."""
@@ -357,9 +357,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("text", _BLOCKED.values(), ids=_BLOCKED)
-def test_interrupt_ends_a_send_that_waits_and_harms_nothing_else(
-    cluster: Cluster, text: str
-) -> None:
+def test_interrupt_ends_a_waiting_send_and_nothing_else(cluster: Cluster, text: str) -> None:
     is_asked = threading.Event()
 
     def swallow(request: Command, peer: Peer) -> Interception:
@@ -371,7 +369,7 @@ def test_interrupt_ends_a_send_that_waits_and_harms_nothing_else(
         program = Program(cluster, text)
         assert program.line() == "sending"
         assert is_asked.wait(START_SECONDS)
-        time.sleep(0.1)  # from the broker's hands to the socket where it waits
+        time.sleep(0.1)  # now the client waits for the reply
         begun = time.monotonic()
         program.process.send_signal(signal.SIGINT)
         assert program.line() == "interrupted"

@@ -1,4 +1,4 @@
-"""Clients that do not take their answers, and how long others wait while a server is busy."""
+"""Clients that do not read their replies, and the latency of others on a busy server."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def _memory_kb(server: ServerProcess) -> int:
     return int(status.split("VmRSS:")[1].split()[0])
 
 
-def test_a_reader_that_takes_no_answers_is_paused_and_then_cut(server: ServerProcess) -> None:
+def test_a_client_that_reads_no_replies_is_paused_and_then_cut(server: ServerProcess) -> None:
     before_kb = _memory_kb(server)
-    pulls = encode(pull_request(0)) * 2_000  # 400 MB of answers
+    pulls = encode(pull_request(0)) * 2_000  # 400 MB of replies
     with _slow_socket(server) as slow, connection(server.broker) as good:
         slow.sendall(pulls[: 64 * 1024])
         for _ in range(20):
@@ -77,7 +77,7 @@ def test_a_reader_that_takes_no_answers_is_paused_and_then_cut(server: ServerPro
         assert good.ask(send_request(b"on")).code == ResponseCode.SUCCESS
 
 
-def test_a_reader_that_is_slow_but_reads_gets_every_answer(server: ServerProcess) -> None:
+def test_a_slow_client_gets_every_reply(server: ServerProcess) -> None:
     with connection(server.broker) as good, _slow_socket(server) as slow:
         slow.sendall(encode(pull_request(0)) * 30)
         left = 30 * len(encode(good.ask(pull_request(0))))
@@ -89,7 +89,7 @@ def test_a_reader_that_is_slow_but_reads_gets_every_answer(server: ServerProcess
 
 
 def test_others_are_served_while_the_server_is_busy(tmp_path: Path) -> None:
-    """Shows the longest wait; what it may be depends on the machine."""
+    """Prints the longest latency; its limit depends on the machine."""
     config = tmp_path / "config.toml"
     config.write_text("[broker]\ncheckpoint_interval = 0.2\n")
     options = ("--flush", "sync", "--config", str(config))

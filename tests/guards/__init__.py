@@ -1,1 +1,1 @@
-"""Budgets without a clock: what an operation may cost in calls, instructions and bytes."""
+"""Cost limits without a clock: calls, instructions and bytes per operation."""

@@ -1,6 +1,6 @@
-"""Requests whose cost for the server is counted: from the bytes that were read to those written.
+"""Requests whose cost for the server is counted: from the bytes read to the bytes written.
 
-A connection, the broker and a store on disk, as a server has them, without its event loop.
+The connection, dispatcher, broker and store are real; only the event loop is missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 TOGETHER: Final = 100
 PULLED: Final = 32
-#: In a store that is not small, and beside topics that are not few.
+#: The size of a large store, and the number of topics in a large broker.
 STORED: Final = 20_000
 TOPICS: Final = 1_000
 
@@ -49,7 +49,7 @@ _HAS_SUBSCRIPTION: Final = 4
 
 
 class _Server:
-    """A broker behind one connection; what is written to the peer is kept until the next read."""
+    """A broker with one connection; written bytes are kept until the next read."""
 
     def __init__(self, files: OsFiles, store: MessageStore) -> None:
         host = StoreHost.of("127.0.0.1", 10911)
@@ -59,7 +59,7 @@ class _Server:
         self._files = files
         self._store = store
         loop = asyncio.new_event_loop()
-        loop.close()  # only its clock is asked
+        loop.close()  # only its clock is used
         self._dispatcher = Dispatcher(
             self,
             clock_ms=lambda: _NOW_MS,
@@ -72,7 +72,7 @@ class _Server:
         self._connection.connection_made(transport)
 
     def read(self, data: bytes, replies: int = 1) -> None:
-        """Let the server read, store and answer; it must do so with success."""
+        """Let the server read, store and reply; every reply must be a success."""
         self._connection.data_received(data)
         self._dispatcher.perform(self._broker.commit(_NOW_MS))
         self._dispatcher.perform(self._broker.published(self._broker.tables_version))
@@ -81,7 +81,7 @@ class _Server:
         assert answered.count(b'{"code":0,') == replies, answered[:200]
 
     def flush(self) -> None:
-        """Make durable what is stored."""
+        """Flush the store."""
         self._store.flush()
 
     # ---- as the service ----
@@ -129,7 +129,7 @@ def one() -> Generator[Operation]:
 
 @contextmanager
 def together() -> Generator[Operation]:
-    """A hundred sends that come with one read."""
+    """A hundred sends in one read."""
     with _server() as server:
         sends = Sends("guarded", _QUEUES)
         yield lambda: server.read(sends.take(TOGETHER), TOGETHER)
@@ -168,7 +168,7 @@ def batch() -> Generator[Operation]:
 
 @contextmanager
 def pull() -> Generator[Operation]:
-    """A pull of as many messages as Apache gives at a time."""
+    """A pull of as many messages as Apache returns at once."""
     with _server() as server:
         sends = Sends("guarded", 1)
         server.read(sends.take(TOGETHER), TOGETHER)

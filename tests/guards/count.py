@@ -1,8 +1,7 @@
-"""What an operation costs, in numbers that are the same on a busy machine and on an idle one.
+"""Counts the cost of an operation, in figures that do not depend on the load of the machine.
 
-Counted is the package's own code only, so that whatever plays the other side costs nothing: calls
-that it makes and frames that it enters, the instructions it executes, and the bytes that are held
-at the same time while it runs.
+Only the package's own code is counted, so the simulated peer costs nothing: function calls,
+bytecode instructions, and the peak of allocated bytes.
 
 A subject is a function without arguments that returns a context manager of the operation:
 
@@ -13,8 +12,8 @@ A subject is a function without arguments that returns a context manager of the 
 
     counts = counted_apart("tests.guards.sends:sending")
 
-That counts in a process of its own, for coverage and a debugger want the interpreter's one hook,
-too. By hand, to see the figures:
+It counts in a separate process, because coverage and debuggers use the interpreter's only trace
+hook, too. To print the figures:
 
     python -m tests.guards.count tests.guards.sends:sending
 """
@@ -44,22 +43,22 @@ Subject: TypeAlias = "Callable[[], AbstractContextManager[Operation]]"
 
 ROOT: Final = Path(__file__).parents[2]
 _PACKAGE: Final = str(Path(downrange.__file__).parent) + os.sep
-#: What the package compiles when it runs: conversions of headers.
+#: Code that the package compiles at run time: conversions of headers.
 _COMPILED: Final = "<string>"
-#: Enough to fill every cache, and for a lane to come round.
+#: Enough to fill every cache, and for a round robin to pass all queues.
 _WARM_UPS: Final = 20
-#: The smallest of so many counts: a timer that rings meanwhile is no cost of the operation.
+#: The smallest of this many counts, so that timers that fire meanwhile are not counted.
 _ROUNDS: Final = 5
 _TIMEOUT: Final = 120
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What one run of an operation costs.
+    """The cost of one run of an operation.
 
     Attributes:
-        calls: Functions that the package calls or is called by; a generator once per step.
+        calls: Calls from and to the package; each step of a generator counts.
         instructions: Bytecode instructions of the package.
-        held_bytes: The most bytes allocated at one time, beyond those before it.
+        held_bytes: The peak of allocated bytes, above those before the run.
     """
 
     calls: int
@@ -68,7 +67,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 def count(operation: Operation) -> Counts:
-    """Count what an operation costs once everything is warm, in this thread."""
+    """Count the cost of an operation in this thread, after warming up."""
     for _ in range(_WARM_UPS):
         operation()
     gc.collect()
@@ -84,7 +83,7 @@ def count(operation: Operation) -> Counts:
 
 
 def counted_apart(subject: str) -> Counts:
-    """Count in a process of its own what a subject costs, named as "module:function"."""
+    """Count the cost of a subject, "module:function", in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.guards.count", subject],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The parts of a send whose cost is counted by themselves: the core's flow, writing, reading."""
+"""Parts of a send whose cost is counted separately: the flow, encoding and decoding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _QUEUE = QueueId(TOPIC, "a", 0)
 
 @contextmanager
 def flow() -> Generator[Operation]:
-    """A send as the core sees it: what is asked of a driver, and the receipt."""
+    """The flow of a send: from the message to the effect, and from the reply to the receipt."""
     producer, round_robin = producer_with(route("a")), RoundRobin()
     first = producer.send(_MESSAGE, round_robin, producer.async_rules, is_limited=True)
     answer = stored(expect_call(next(first)))
@@ -47,7 +47,7 @@ def flow() -> Generator[Operation]:
 
 @contextmanager
 def request() -> Generator[Operation]:
-    """The bytes of a request, as a connection writes them."""
+    """The encoding of a request, as a connection does it."""
     producer = producer_with()
     outgoing = prepare(producer, _MESSAGE)
     link: Link[None] = Link()
@@ -62,7 +62,7 @@ def request() -> Generator[Operation]:
 
 @contextmanager
 def exchange() -> Generator[Operation]:
-    """The bytes of a request, and its reply from the bytes to the receipt."""
+    """The encoding of a request, and the decoding of its reply up to the receipt."""
     producer = producer_with()
     outgoing = prepare(producer, _MESSAGE)
     link: Link[None] = Link()

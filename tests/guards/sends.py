@@ -1,4 +1,4 @@
-"""Sends whose cost is counted: each of the ways there are, through the public classes."""
+"""Sends whose cost is counted: every kind, through the public classes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def sync() -> Generator[Operation]:
 
 @contextmanager
 def oneway() -> Generator[Operation]:
-    """One message without an answer."""
+    """One one-way message."""
     with _threaded() as producer:
         yield lambda: producer.send_oneway(_message())
 
@@ -97,7 +97,7 @@ def tasks_batch() -> Generator[Operation]:
 
 @contextmanager
 def tasks_gathered() -> Generator[Operation]:
-    """A hundred messages of a hundred tasks, which the producer gathers into batches."""
+    """A hundred messages of a hundred tasks, which the producer collects into batches."""
     with _asynchronous(ProducerOptions(auto_batch=AutoBatch(hold_ms=1))) as (runner, producer):
 
         async def together() -> None:

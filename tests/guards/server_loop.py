@@ -1,8 +1,7 @@
-"""A name server and a broker without a network, and without a line of the package's own code.
+"""A simulated name server and broker without network, and without code of the package.
 
-They know one topic with four queues, and answer whatever is written to them before the write
-returns. Nothing of it is counted as a cost of the client, and no socket decides what arrives
-together.
+They have one topic with four queues, and reply to a request before its write returns. So they add
+nothing to the cost of the client, and which replies arrive together does not depend on sockets.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _STORED: Final = (
 
 
 def answers_to(data: bytes) -> bytes:
-    """Return the replies to whole requests, back to back."""
+    """Return the replies to complete requests, one after the other."""
     replies: list[bytes] = []
     at = 0
     while at < len(data):
@@ -65,7 +64,7 @@ def _reply(request_id: int, fields: bytes, body: bytes) -> bytes:
 
 
 class AnsweringSocket(socket.socket):
-    """A blocking socket at whose other end the answers lie already."""
+    """A blocking socket that already holds the replies to what is sent."""
 
     def __init__(self) -> None:
         near, self._far = socket.socketpair()
@@ -81,7 +80,7 @@ class AnsweringSocket(socket.socket):
 
 
 class AnsweringTransport(asyncio.Transport):
-    """A transport on which the answers arrive in the next turn."""
+    """A transport on which the replies arrive in the next turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -102,7 +101,7 @@ class AnsweringTransport(asyncio.Transport):
 
 
 class AnsweringDialer(Dialer):
-    """Connects to servers that are not there."""
+    """Connects to the simulated servers."""
 
     def connect(self, address: str, within: float) -> socket.socket:
         return AnsweringSocket()

@@ -1,6 +1,6 @@
-"""What a message may cost the server, and that it costs no more among many.
+"""The cost of a message for the server, which must not grow with topics and stored messages.
 
-The figures are those of the day they were last written down; see `test_sends`.
+The figures were counted when they were last updated; see `test_sends`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from benchmarks.sends import BATCH
 from tests.guards.answers import PULLED, TOGETHER
 from tests.guards.count import Counts, counted_apart
 
-#: Instructions differ from one release of Python to the next, so budgets hold for one.
+#: Instructions differ between releases of Python, so the budgets apply to one.
 PYTHON = (3, 11)
 SLACK = 1.10
-#: Some tables grow now and then, and some caches are filled; neither may grow with the numbers.
+#: For tables that are resized and caches that are filled; neither may grow with the numbers.
 GROWTH_MAX = 1.02
 
 
@@ -35,17 +35,17 @@ GROWTH_MAX = 1.02
 )
 def test_an_answer_stays_within_its_budget(subject: str, messages: int, budget: Counts) -> None:
     counts = counted_apart(f"tests.guards.answers:{subject}")
-    told = f"{counts} for {messages} messages, where {budget} was usual"
-    assert counts.calls <= budget.calls * SLACK, told
-    assert counts.instructions <= budget.instructions * SLACK, told
-    assert counts.held_bytes <= budget.held_bytes * SLACK, told
+    failure = f"{counts} for {messages} messages, the budget is {budget}"
+    assert counts.calls <= budget.calls * SLACK, failure
+    assert counts.instructions <= budget.instructions * SLACK, failure
+    assert counts.held_bytes <= budget.held_bytes * SLACK, failure
 
 
 @pytest.mark.parametrize("subject", ["together_among_many_topics", "together_behind_many_messages"])
 def test_a_send_costs_the_same_among_many(subject: str) -> None:
     few = counted_apart("tests.guards.answers:together")
     many = counted_apart(f"tests.guards.answers:{subject}")
-    told = f"{many} where it is {few} among few"
-    assert many.calls <= few.calls * GROWTH_MAX, told
-    assert many.instructions <= few.instructions * GROWTH_MAX, told
-    assert many.held_bytes <= few.held_bytes * GROWTH_MAX, told
+    failure = f"{many} where it is {few} among few"
+    assert many.calls <= few.calls * GROWTH_MAX, failure
+    assert many.instructions <= few.instructions * GROWTH_MAX, failure
+    assert many.held_bytes <= few.held_bytes * GROWTH_MAX, failure

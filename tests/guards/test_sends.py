@@ -1,7 +1,7 @@
-"""What a message may cost the client that sends it.
+"""The cost of a message for the client that sends it.
 
-The figures are those of the day they were last written down. One that is passed by more than the
-slack is a regression; one that is far below is a gain: write it down.
+The figures were counted when they were last updated. A count above its figure by more than the
+slack is a regression. If a count is far below, lower the figure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from tests.guards.count import Counts, counted_apart
 from tests.guards.sends import BATCH, TOGETHER
 
-#: Instructions differ from one release of Python to the next, so budgets hold for one.
+#: Instructions differ between releases of Python, so the budgets apply to one.
 PYTHON = (3, 11)
 SLACK = 1.10
 
@@ -54,7 +54,7 @@ def test_a_part_of_a_send_stays_within_its_budget(subject: str, budget: Counts) 
 
 
 def check(counts: Counts, budget: Counts, what: str) -> None:
-    told = f"{counts} for {what}, where {budget} was usual"
-    assert counts.calls <= budget.calls * SLACK, told
-    assert counts.instructions <= budget.instructions * SLACK, told
-    assert counts.held_bytes <= budget.held_bytes * SLACK, told
+    failure = f"{counts} for {what}, the budget is {budget}"
+    assert counts.calls <= budget.calls * SLACK, failure
+    assert counts.instructions <= budget.instructions * SLACK, failure
+    assert counts.held_bytes <= budget.held_bytes * SLACK, failure

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Somebody who signs certificates for 127.0.0.1; `certificate` is the file to trust."""
+    """Signs certificates for 127.0.0.1; `certificate` is the file to trust."""
 
     folder: Path
     certificate: Path

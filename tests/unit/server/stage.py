@@ -1,4 +1,4 @@
-"""A connection and all that is around it, without a socket."""
+"""A connection with a fake event loop, transport and service."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable
 
-#: Codes of requests that are kept, and that release the last one kept.
+#: The service keeps a request with the first code; the second releases the last kept one.
 KEEP, RELEASE = 999, 998
 
 
 class FakeTimer:
-    """Keeps what shall happen later."""
+    """Keeps a scheduled call; the test runs it."""
 
     def __init__(self, run: Callable[[], None]) -> None:
         self.run = run
@@ -32,7 +32,7 @@ class FakeTimer:
 
 
 class FakeLoop:
-    """A clock that is set by hand."""
+    """An event loop with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -51,7 +51,7 @@ class FakeLoop:
 
 
 class FakeTransport:
-    """Keeps what was written, and says "enough" at the limit that it was given."""
+    """Keeps what was written, and pauses writing at its limit."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -102,7 +102,7 @@ class FakeTransport:
 
 
 class FakeService:
-    """Answers every request at once, or keeps those that ask for it."""
+    """Answers every request at once; keeps those with the code KEEP."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -126,7 +126,7 @@ class FakeService:
 
 
 class Stage:
-    """A connection and all that is around it."""
+    """A connection with a fake event loop, transport and service."""
 
     def __init__(self, **options: Any) -> None:
         self.service = FakeService()
@@ -153,5 +153,5 @@ class Stage:
         self.connection.data_received(b"".join(map(encode, commands)))
 
     def release(self, *numbers: int) -> None:
-        """Answer requests that were kept."""
+        """Answer kept requests, by index."""
         self.dispatcher.perform([self.service.kept[number] for number in numbers])

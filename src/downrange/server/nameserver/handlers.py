@@ -172,9 +172,9 @@ def _register_broker(
         filter_servers=body.filter_server_list,
     )
     result = state.registry.register(registration, now_ms)
-    who = f"broker {header.broker_name} id {header.broker_id} {header.broker_addr}"
+    broker = f"broker {header.broker_name} id {header.broker_id} {header.broker_addr}"
     if result.refused is not None:
-        note = Note(f"{who} from {peer.address} refused: {result.refused}", is_warning=True)
+        note = Note(f"{broker} from {peer.address} refused: {result.refused}", is_warning=True)
         return [note, *_refuse(ResponseCode.SYSTEM_ERROR, result.refused)]
     fields = RegisterBrokerReply(
         ha_server_addr=result.ha_address, master_addr=result.master_address
@@ -183,7 +183,7 @@ def _register_broker(
     order_body = b"" if orders is None else KeyValueBody(table=orders).encode()
     outputs = _succeed(order_body, fields)
     if result.is_new:
-        outputs.append(Note(f"{who} registered in cluster {header.cluster_name}"))
+        outputs.append(Note(f"{broker} registered in cluster {header.cluster_name}"))
     return outputs
 
 

@@ -122,7 +122,7 @@ class Dispatcher:
     def _finish_turn(self) -> None:
         """Handle events of all connections that may proceed, then write.
 
-        Inside a turn this does nothing: the turn itself comes to an end.
+        Does nothing when called inside a turn: that turn writes at its end.
         """
         if self._is_in_turn:
             return

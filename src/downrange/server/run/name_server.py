@@ -146,7 +146,7 @@ class NameServer:
         return now
 
     def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> Iterable[Output]:
-        """Call the callback."""
+        """Continue after a `Call`; name servers make none."""
         return callback(reply, now_ms)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:

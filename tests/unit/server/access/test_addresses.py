@@ -52,7 +52,7 @@ def test_pattern_means_these_addresses_and_no_others(
         ("::10000", "10000 is above 65535"),
     ],
 )
-def test_text_that_is_no_pattern_is_refused(pattern: str, problem: str) -> None:
+def test_text_that_is_not_a_pattern_is_refused(pattern: str, problem: str) -> None:
     with pytest.raises(OptionError) as caught:
         AddressSet(["10.0.0.1", pattern])
     assert str(caught.value) == f"{pattern!r} is not an address pattern: {problem}"
@@ -62,5 +62,5 @@ def test_text_that_is_no_pattern_is_refused(pattern: str, problem: str) -> None:
     ("address", "host"),
     [("10.0.0.7:41732", "10.0.0.7"), ("[::1]:5", "::1"), ("[fe80::1%eth0]:5", "fe80::1")],
 )
-def test_host_of_a_connection_is_told_apart_from_its_port(address: str, host: str) -> None:
+def test_host_of_a_connection_is_split_from_its_port(address: str, host: str) -> None:
     assert host_of(address) == host

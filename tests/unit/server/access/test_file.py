@@ -1,4 +1,4 @@
-"""Access files of both forms, and what happens when one changes while it is in use."""
+"""Access files of both formats, and their reload after a change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ topics = { orders = "PUB|SUB", hidden = "DENY" }
 groups = { workers = "SUB" }
 trusted_addresses = ["10.1.2.3", "10.1.2.4"]
 """
-#: The same rules as Apache has them, with the liberties that YAML gives.
+#: The same rules in Apache's format, with some variants that YAML allows.
 YAML = """
 globalWhiteRemoteAddresses:
   - 10.9.*.*
@@ -97,7 +97,7 @@ def test_both_forms_give_the_same_rules(tmp_path: Path, name: str, text: str) ->
 
 
 @pytest.mark.parametrize("name", ["empty.toml", "empty.yml"])
-def test_file_without_accounts_lets_nobody_in(tmp_path: Path, name: str) -> None:
+def test_file_without_accounts_denies_every_request(tmp_path: Path, name: str) -> None:
     rules = load_access(written(tmp_path, name, "accounts: []" if name.endswith("yml") else ""))
     assert rules.account_count == 0
     assert rules.check(Command(30), PEER) is not None
@@ -233,7 +233,7 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_access(tmp_path / "odd.toml")
 
 
-def test_yaml_without_its_reader_is_answered_with_what_to_install(
+def test_yaml_without_the_extra_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)  # as if it were not installed
@@ -245,13 +245,13 @@ def test_yaml_without_its_reader_is_answered_with_what_to_install(
 
 
 def replaced(path: Path, text: str) -> None:
-    """Put a new file in the old one's place, as careful editors do."""
+    """Replace the file by a new one, as many editors do."""
     scratch = path.with_suffix(".new")
     scratch.write_text(text, encoding="utf-8")
     scratch.replace(path)
 
 
-def test_changed_file_is_read_again_at_the_next_look(tmp_path: Path) -> None:
+def test_changed_file_is_reloaded_at_the_next_poll(tmp_path: Path) -> None:
     clock = FakeClock()
     path = written(tmp_path, "a.toml", TOML)
     file = AccessFile(path, clock=clock)
@@ -266,7 +266,7 @@ def test_changed_file_is_read_again_at_the_next_look(tmp_path: Path) -> None:
     assert file.check(signed(17, {}, "root-account", "root-secret"), PEER) is not None
 
 
-def test_file_that_did_not_change_is_not_read_again(tmp_path: Path) -> None:
+def test_file_that_did_not_change_is_not_reloaded(tmp_path: Path) -> None:
     clock = FakeClock()
     file = AccessFile(written(tmp_path, "a.toml", TOML), clock=clock)
     before = file.rules
@@ -316,10 +316,10 @@ def test_bad_file_at_the_start_is_refused(tmp_path: Path) -> None:
         AccessFile(tmp_path / "none.yml")
 
 
-class TellingFile(AccessFile):
-    """Tells its event loop when new rules are in force."""
+class NotifyingFile(AccessFile):
+    """Sets an event when new rules are in force."""
 
-    def tell(self, loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+    def reload_event(self, loop: asyncio.AbstractEventLoop) -> asyncio.Event:
         self.loop, self.taken = loop, asyncio.Event()
         return self.taken
 
@@ -330,12 +330,12 @@ class TellingFile(AccessFile):
         return is_new
 
 
-def test_watch_takes_a_change_over_by_itself(tmp_path: Path) -> None:
+def test_watch_reloads_a_changed_file(tmp_path: Path) -> None:
     path = written(tmp_path, "a.toml", TOML)
 
     async def run() -> int:
-        file = TellingFile(path, interval=0)
-        taken = file.tell(asyncio.get_running_loop())
+        file = NotifyingFile(path, interval=0)
+        taken = file.reload_event(asyncio.get_running_loop())
         watching = asyncio.create_task(file.watch())
         replaced(path, ACCOUNT)
         async with asyncio.timeout(10):

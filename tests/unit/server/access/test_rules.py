@@ -1,4 +1,4 @@
-"""Role may do what: signatures, permissions, trusted addresses, and the table of needs."""
+"""Access rules: signatures, permissions, trusted addresses, and the table of needs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def denial(rules: AccessRules, request: Command, peer: Peer = PEER) -> str:
     return found.text
 
 
-# ---- who signed ----------------------------------------------------------------------------------
+# ---- signatures ---------------------------------------------------------------------------------
 
 
 def test_signed_request_of_an_account_with_permission_is_served() -> None:
@@ -102,7 +102,7 @@ def test_query_by_unique_key_is_served_whichever_release_signed_it(is_signed_too
     denial(rules, Command(12, {**fields, "Signature": made, "topic": "others"}))
 
 
-def test_denial_is_answered_with_no_permission_and_tells_no_secret() -> None:
+def test_denial_is_answered_with_no_permission_and_contains_no_secret() -> None:
     request = signed(310, {"b": "orders"})
     found = AccessRules([account()]).check(request, PEER)
     assert found is not None
@@ -125,7 +125,7 @@ def test_permissions_are_read(text: str, permission: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "pub", "ANY", "PUB,SUB"])
-def test_text_that_is_no_permission_is_refused(text: str) -> None:
+def test_text_that_is_not_a_permission_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match=r"is not a permission: give DENY, PUB, SUB or PUB\|SUB"):
         parse_permission(text)
 
@@ -232,7 +232,7 @@ def test_address_that_an_account_trusts_needs_its_access_key_only() -> None:
     denial(rules, Command(17))
 
 
-# ---- what requests need --------------------------------------------------------------------------
+# ---- needs of requests --------------------------------------------------------------------------
 
 HEARTBEAT = as_json(
     {
@@ -268,7 +268,7 @@ FIELDS = {
     **dict.fromkeys(["group", "consumerGroup"], "G"),
     **dict.fromkeys(["producerGroup", "a"], "P"),
 }
-#: Name of a small account -> the permissions it has for topic T and group G.
+#: Name of an account -> its permissions for topic T and group G.
 SMALL: dict[str, dict[str, Any]] = {
     "nothing": {},
     "T PUB": {"topics": {"T": PUB}},
@@ -276,7 +276,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "G SUB": {"groups": {"G": SUB}},
     "T SUB, G SUB": {"topics": {"T": SUB}, "groups": {"G": SUB}},
 }
-#: Role of them is served -> the request codes.
+#: The accounts that are allowed -> the request codes.
 SERVED: list[tuple[set[str], list[int]]] = [
     ({"T PUB"}, [10, 310, 320, 324, 325, 37, 370]),
     ({"T SUB", "T SUB, G SUB"}, [12, 29, 30, 31, 32, 33, 202, 300, 351]),
@@ -372,11 +372,11 @@ REGISTRATION = [103, 104, 322, 904]
 
 
 @pytest.mark.parametrize("code", [*ROUTES, *REGISTRATION])
-def test_open_name_server_asks_nobody_who_he_is(code: int) -> None:
+def test_open_name_server_needs_no_account(code: int) -> None:
     assert AccessRules([account()]).check(Command(code, {"topic": "T"}), PEER) is None
 
 
-def test_closed_name_server_gives_routes_to_accounts_and_takes_brokers_of_administrators() -> None:
+def test_closed_name_server_needs_an_account_for_routes_and_an_administrator_for_brokers() -> None:
     rules = AccessRules([account(), ADMIN], is_name_server_open=False)
     for code in (*ROUTES, *REGISTRATION):
         denial(rules, Command(code))
@@ -384,6 +384,6 @@ def test_closed_name_server_gives_routes_to_accounts_and_takes_brokers_of_admini
         assert rules.check(signed(code, key="root-account", secret="root-secret"), PEER) is None
 
 
-def test_table_knows_no_code_that_the_protocol_does_not() -> None:
+def test_every_code_in_the_table_is_a_request_code() -> None:
     assert set(NEEDS) <= {int(code) for code in RequestCode}
     assert NEEDS[int(RequestCode.UPDATE_NAMESRV_CONFIG)] == Need(role=Role.ADMIN)

@@ -48,12 +48,12 @@ def registration(name: str = "a", broker_id: int = 0, **changes: Any) -> Registr
 
 
 def register(registry: RouteRegistry, *args: Any, now_ms: int = 0, **changes: Any) -> Registered:
-    """Register a broker and return what came of it."""
+    """Register a broker and return the result."""
     return registry.register(registration(*args, **changes), now_ms)
 
 
 def new_state(**options: Any) -> NameServerState:
-    """Return a name server that knows nothing."""
+    """Return an empty name server."""
     return NameServerState(NameServerOptions(**options))
 
 

@@ -1,4 +1,4 @@
-"""Our answers beside those that Apache 5.5.0 gave to the same bytes (tests/golden)."""
+"""Our replies compared with those of Apache 5.5.0 to the same bytes (tests/golden)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_our_answers_are_those_of_the_real_server(name: str) -> None:
         else:
             ours = waiting.pop(connection)
             if "default_topic" in name and command.code == 0:
-                continue  # it asks for a topic of the broker that was running then
+                continue  # the request names a topic of the recorded broker
             assert (ours.code, ours.remark) == (command.code, command.remark)
             assert (ours.fields, ours.body) == (command.fields, command.body)
             compared += 1

@@ -1,4 +1,4 @@
-"""The handlers: every code, what it reads, what it refuses, what it writes."""
+"""The handlers of the name server, for every code: fields, refusals and replies."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_request_without_its_fields_is_refused_with_the_reason(code: int) -> N
     assert "is missing" in reply.remark or reply.remark == "namespace or key is null"
 
 
-def test_a_number_that_is_none_is_refused_with_the_field() -> None:
+def test_a_text_that_is_not_a_number_is_refused_with_the_field() -> None:
     request = request_command(register_request(), register_body())
     request.fields["brokerId"] = "zero"
     reply = answer(new_state(), request)
@@ -153,7 +153,7 @@ def test_a_registration_without_a_body_makes_a_broker_without_topics() -> None:
     assert (state.registry.topics(), list(state.registry.replicas())) == ([], ["a"])
 
 
-def test_a_wrong_checksum_is_refused_and_leaves_no_trace() -> None:
+def test_a_wrong_checksum_is_refused_and_changes_nothing() -> None:
     state = new_state()
     reply = answer(state, register_request(body_crc32=1), register_body())
     assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "crc32 not match")
@@ -185,7 +185,7 @@ def test_a_broker_names_its_own_time_out_or_gets_the_servers() -> None:
     assert found == {"a": 1500, "b": 3000}
 
 
-def test_a_broker_leaves_by_request() -> None:
+def test_a_broker_is_removed_by_request() -> None:
     state = new_state()
     answer(state, register_request(), register_body())
     leave = UnregisterBrokerRequest(
@@ -196,7 +196,7 @@ def test_a_broker_leaves_by_request() -> None:
     assert answer(state, ROUTE).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_data_version_is_compared_and_shows_life() -> None:
+def test_a_data_version_query_compares_and_counts_as_a_heartbeat() -> None:
     state = new_state()
     query = QueryDataVersionRequest(
         broker_name="a", broker_addr="a0:10911", cluster_name="c", broker_id=0
@@ -214,7 +214,7 @@ def test_a_data_version_is_compared_and_shows_life() -> None:
     assert expire(state, 190_000) == []
 
 
-def test_a_heartbeat_shows_life() -> None:
+def test_a_heartbeat_keeps_a_broker_registered() -> None:
     state = new_state()
     answer(state, register_request(), register_body())
     beat = BrokerHeartbeatRequest(cluster_name="c", broker_addr="a0:10911", broker_name="a")
@@ -257,7 +257,7 @@ def test_a_missing_topic_is_answered_as_apache_does() -> None:
         (0, True, True),
     ],
 )
-def test_number_keys_are_quoted_for_those_who_ask(
+def test_number_keys_are_quoted_on_request(
     version: int, only_standard: bool | None, is_standard: bool
 ) -> None:
     state = new_state()
@@ -319,7 +319,7 @@ def test_an_acting_master_is_shown_when_that_is_switched_on() -> None:
 # ---- clusters and topics -----------------------------------------------------------------------
 
 
-def test_clusters_are_told_with_bare_number_keys_whatever_the_version() -> None:
+def test_clusters_are_returned_with_bare_number_keys_for_every_version() -> None:
     state = new_state()
     answer(state, register_request("a", 0), register_body())
     answer(state, register_request("a", 1), register_body())
@@ -331,7 +331,7 @@ def test_clusters_are_told_with_bare_number_keys_whatever_the_version() -> None:
     assert decode_body(ClusterBody, reply.body).cluster_addr_table == {"c": ["a"]}
 
 
-def test_members_of_a_name_are_told_with_bare_number_keys() -> None:
+def test_members_of_a_name_are_returned_with_bare_number_keys() -> None:
     state = new_state()
     answer(state, register_request(), register_body())
     reply = answer(state, BrokerMembersRequest(cluster_name="c", broker_name="a"))

@@ -27,7 +27,7 @@ def test_a_namespace_outlives_its_last_value() -> None:
     assert values.namespace("x") is None
 
 
-def test_the_file_is_apaches_and_survives_the_way_there_and_back() -> None:
+def test_the_file_has_apaches_format_and_round_trips() -> None:
     values = KeyValues(100)
     values.put("ORDER_TOPIC_CONFIG", "T", "a:4;b:4")
     data = values.dump()
@@ -39,12 +39,12 @@ def test_the_file_is_apaches_and_survives_the_way_there_and_back() -> None:
         other.load(b"[1]")
 
 
-def test_the_limit_counts_what_is_held_and_refuses_the_rest() -> None:
+def test_a_value_beyond_the_limit_is_refused_and_a_replaced_one_not_counted() -> None:
     values = KeyValues(10)
     assert values.put("n", "k", "12345678")
     assert not values.put("n", "l", "")
     assert not values.put("n", "k", "123456789")
-    assert values.put("n", "k", "1234567")  # takes the place of the old one
+    assert values.put("n", "k", "1234567")  # replaces the old one
     assert values.delete("n", "k")
     assert values.put("n", "l", "12345678")
     loaded = KeyValues(10)

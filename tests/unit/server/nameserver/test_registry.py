@@ -1,4 +1,4 @@
-"""The registry: what brokers told, until they leave, fall silent or lose their connection."""
+"""The registry: brokers from registration until they unregister, expire or disconnect."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_brokers_of_several_names_share_a_topic() -> None:
     assert registry.topics_of_cluster("other") == []
 
 
-def test_a_slave_is_told_its_master_and_adds_no_topics() -> None:
+def test_a_slave_gets_the_address_of_its_master_and_adds_no_topics() -> None:
     registry = RouteRegistry()
     early = register(registry, "a", 1, table=topic_table("S", "R"))
     assert (early.master_address, registry.topics()) == (None, [])
@@ -109,7 +109,7 @@ def test_a_known_topic_changes_only_with_the_data_version() -> None:
     read_only = TopicConfig(topic_name="T", perm=4)
     register(registry, table=topic_table(read_only, "U", "V"))
     assert _perms(registry) == {"a": 6}
-    assert _perms(registry, "V") == {"a": 6}  # new ones are taken even so
+    assert _perms(registry, "V") == {"a": 6}  # new ones are stored anyway
     register(registry, table=topic_table(read_only, "U", counter=2))
     assert _perms(registry) == {"a": 4}
 
@@ -132,7 +132,7 @@ def test_an_address_with_an_older_state_does_not_take_an_id_over() -> None:
     assert _addresses(registry) == {0: "newer:1"}
 
 
-def test_an_id_whose_holder_fell_silent_is_free() -> None:
+def test_an_id_is_free_after_its_broker_expired() -> None:
     registry = RouteRegistry()
     register(registry, address="x:1", table=topic_table("T", "U", state=5), cluster="other")
     register(registry, address="y:1", table=topic_table("T", "U", state=4))
@@ -147,7 +147,7 @@ def test_a_renamed_broker_leaves_its_old_name() -> None:
     assert registry.clusters() == {"c": ["new"]}
 
 
-def test_limits_refuse_more_brokers_and_topics_without_a_trace() -> None:
+def test_brokers_and_topics_beyond_the_limits_are_refused_and_change_nothing() -> None:
     registry = RouteRegistry(brokers_max=1, topics_max=3)
     register(registry)
     assert register(registry, "b").refused == TOO_MANY_BROKERS
@@ -158,7 +158,7 @@ def test_limits_refuse_more_brokers_and_topics_without_a_trace() -> None:
     assert not registry.put_topic("W", [full])
 
 
-def test_queue_mappings_travel_with_the_route_until_the_broker_goes() -> None:
+def test_queue_mappings_are_in_the_route_until_the_broker_is_removed() -> None:
     registry = RouteRegistry()
     table = topic_table("T", "U")
     table.topic_queue_mapping_info_map = {"T": {"bname": "a", "totalQueues": 8}}
@@ -166,7 +166,7 @@ def test_queue_mappings_travel_with_the_route_until_the_broker_goes() -> None:
     route = registry.route("T")
     assert route is not None
     assert route.topic_queue_mapping_by_broker == {"a": {"bname": "a", "totalQueues": 8}}
-    register(registry, table=table)  # the same version: nothing to do
+    register(registry, table=table)  # the same version: nothing changes
     registry.unregister(A0, "a")
     register(registry)
     route = registry.route("T")
@@ -187,7 +187,7 @@ def test_filter_servers_are_in_the_route_until_they_are_gone() -> None:
     assert route.filter_server_table == {}
 
 
-# ---- leaving -----------------------------------------------------------------------------------
+# ---- removal -----------------------------------------------------------------------------------
 
 
 def test_the_last_replica_takes_the_name_and_its_topics_along() -> None:
@@ -206,7 +206,7 @@ def test_the_last_replica_takes_the_name_and_its_topics_along() -> None:
     assert (registry.topics(), registry.clusters(), registry.replicas()) == ([], {}, {})
 
 
-def test_leaving_twice_or_unknown_does_no_harm() -> None:
+def test_unregistering_twice_or_an_unknown_broker_does_nothing() -> None:
     registry = RouteRegistry()
     assert not registry.unregister(A0, "a")
     register(registry)
@@ -214,7 +214,7 @@ def test_leaving_twice_or_unknown_does_no_harm() -> None:
     assert registry.topics() == ["T", "U"]
 
 
-def test_a_silent_broker_expires_one_moment_after_its_time() -> None:
+def test_a_broker_expires_one_ms_after_its_timeout() -> None:
     registry = RouteRegistry()
     register(registry, "a", timeout_ms=3_000, now_ms=1_000)
     register(registry, "b", now_ms=1_000)
@@ -224,11 +224,11 @@ def test_a_silent_broker_expires_one_moment_after_its_time() -> None:
     assert _perms(registry) == {"b": 6}
 
 
-def test_a_word_of_a_broker_is_a_sign_of_life() -> None:
+def test_a_heartbeat_restarts_the_timeout() -> None:
     registry = RouteRegistry()
     register(registry, timeout_ms=3_000, now_ms=0)
     registry.on_heartbeat(A0, 2_000)
-    registry.on_heartbeat(A1, 2_000)  # never registered: nothing to keep alive
+    registry.on_heartbeat(A1, 2_000)  # never registered: ignored
     assert registry.expire(5_000) == []
     assert len(registry.expire(5_001)) == 1
 
@@ -242,7 +242,7 @@ def test_the_end_of_a_connection_takes_all_its_brokers_at_once() -> None:
     assert _perms(registry) == {"d": 6}
 
 
-def test_the_end_of_an_older_connection_of_the_broker_means_nothing() -> None:
+def test_the_end_of_an_older_connection_of_the_broker_is_ignored() -> None:
     registry = RouteRegistry()
     register(registry, connection=1)
     register(registry, connection=2)
@@ -261,7 +261,7 @@ def test_the_end_of_a_replaced_address_leaves_its_successor() -> None:
 # ---- acting master -----------------------------------------------------------------------------
 
 
-def test_the_lowest_slave_stands_in_for_reading_when_the_group_allows_it() -> None:
+def test_the_lowest_slave_acts_as_master_for_reading_when_the_group_allows_it() -> None:
     registry = RouteRegistry()
     register(registry, "a", 0, acting_master=True)
     register(registry, "a", 1, acting_master=True)
@@ -275,7 +275,7 @@ def test_the_lowest_slave_stands_in_for_reading_when_the_group_allows_it() -> No
     acting = registry.route("T", is_acting_master_supported=True)
     assert acting is not None
     assert acting.broker_datas[0].broker_addrs == {0: "a1:10911", 2: "a2:10911"}
-    assert _addresses(registry) == {1: "a1:10911", 2: "a2:10911"}  # only the answer was changed
+    assert _addresses(registry) == {1: "a1:10911", 2: "a2:10911"}  # the stored table is unchanged
 
 
 def test_a_first_slave_announces_its_topics_without_write_permission() -> None:
@@ -286,7 +286,7 @@ def test_a_first_slave_announces_its_topics_without_write_permission() -> None:
 
 
 @pytest.mark.parametrize("acting_master", [None, False])
-def test_without_leave_a_slave_never_acts_as_master(acting_master: bool | None) -> None:
+def test_without_permission_a_slave_never_acts_as_master(acting_master: bool | None) -> None:
     registry = RouteRegistry()
     register(registry, "a", 0, acting_master=acting_master)
     register(registry, "a", 1, acting_master=acting_master)

@@ -1,4 +1,4 @@
-"""One connection without a socket: what it reads, writes, holds back, and when it cuts."""
+"""One connection without a socket: reads, writes, limits and cuts."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_a_one_way_request_gets_no_reply() -> None:
     assert stage.transport.writes == []
 
 
-def test_a_reply_of_the_peer_is_passed_over() -> None:
+def test_an_unexpected_reply_of_the_peer_is_ignored() -> None:
     stage = Stage()
     stage.receive(0, flags=int(CommandFlag.REPLY))
     assert stage.service.events == []
     assert stage.transport.state == "open"
 
 
-def test_a_reply_that_cannot_be_written_becomes_its_reason() -> None:
+def test_a_reply_that_cannot_be_encoded_becomes_an_error_reply() -> None:
     stage = Stage(frame_bytes_max=400)
     stage.service.body = bytes(400)
     stage.receive(1)
@@ -94,7 +94,7 @@ def test_a_request_that_answers_an_earlier_one_leaves_the_order_as_it_is() -> No
     assert len(stage.transport.writes) == 1
 
 
-def test_a_peer_that_leaves_replies_unread_is_not_read_until_it_takes_them() -> None:
+def test_reading_pauses_while_a_peer_leaves_its_replies_unread() -> None:
     stage = Stage(unread_bytes_max=100_000)
     stage.service.body = bytes(70_000)
     stage.receive(1, 2, 3, 4)
@@ -107,7 +107,7 @@ def test_a_peer_that_leaves_replies_unread_is_not_read_until_it_takes_them() -> 
     assert stage.transport.is_reading
 
 
-def test_a_peer_that_never_takes_its_replies_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_peer_that_never_reads_its_replies_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage(unread_bytes_max=10, unread_timeout=3.0)
     stage.receive(1)
     stage.loop.timers[0].run()
@@ -116,7 +116,7 @@ def test_a_peer_that_never_takes_its_replies_is_cut(caplog: pytest.LogCaptureFix
     assert "unread for 3 s" in caplog.text
 
 
-def test_broken_bytes_close_the_connection_after_what_came_before(
+def test_bytes_that_break_the_protocol_close_the_connection_after_earlier_requests(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage = Stage()
@@ -147,7 +147,7 @@ def test_after_the_end_nothing_is_written_and_nothing_breaks() -> None:
     assert stage.service.events == [str(KEEP), "lost"]
 
 
-def test_bytes_either_way_are_a_sign_of_life() -> None:
+def test_bytes_in_either_direction_count_as_activity() -> None:
     stage = Stage()
     stage.loop.now = 5.0
     stage.receive(KEEP)

@@ -1,4 +1,4 @@
-"""Questions of ours, and replies for many connections that are written together."""
+"""Calls of the server to its peers, and replies for many connections in one write each."""
 
 from __future__ import annotations
 
@@ -18,139 +18,141 @@ REPLY = int(CommandFlag.REPLY)
 ONEWAY = int(CommandFlag.ONEWAY)
 
 
-class Asker:
-    """Keeps what it is told, and has something done about it."""
+class Callback:
+    """A callback that keeps the replies and returns outputs."""
 
     def __init__(self, *outputs: Output) -> None:
-        self.heard: list[tuple[int | None, int]] = []
+        self.replies: list[tuple[int | None, int]] = []
         self._outputs = outputs
 
-    def then(self, reply: Command | None, now_ms: int) -> Iterable[Output]:
-        self.heard.append((None if reply is None else reply.code, now_ms))
+    def on_reply(self, reply: Command | None, now_ms: int) -> Iterable[Output]:
+        self.replies.append((None if reply is None else reply.code, now_ms))
         return self._outputs
 
 
-def _ask(stage: Stage, asker: Asker, connection: int = 1) -> Command:
-    """Ask, and return the question as it was sent."""
-    stage.dispatcher.perform([Call(connection, Command(307), 3.0, asker.then)])
+def _call(stage: Stage, callback: Callback, connection: int = 1) -> Command:
+    """Make a call, and return the request as it was sent."""
+    stage.dispatcher.perform([Call(connection, Command(307), 3.0, callback.on_reply)])
     (sent,) = stage.transport.replies()
     return sent
 
 
-def _answer(stage: Stage, question: Command, code: int = 0) -> None:
-    reply = Command(code, request_id=question.request_id, flags=REPLY)
+def _answer(stage: Stage, request: Command, code: int = 0) -> None:
+    reply = Command(code, request_id=request.request_id, flags=REPLY)
     stage.connection.data_received(encode(reply))
 
 
-# ---- asking --------------------------------------------------------------------------------------
+# ---- calls ---------------------------------------------------------------------------------------
 
 
-def test_the_answer_reaches_the_one_who_asked_and_what_he_wants_is_done() -> None:
+def test_the_reply_to_a_call_reaches_its_callback_and_the_outputs_are_performed() -> None:
     stage = Stage()
-    asker = Asker(Push(1, Command(40)))
-    question = _ask(stage, asker)
-    assert (question.code, question.is_oneway, question.is_reply) == (307, False, False)
+    callback = Callback(Push(1, Command(40)))
+    request = _call(stage, callback)
+    assert (request.code, request.is_oneway, request.is_reply) == (307, False, False)
     stage.loop.now = 1.5
-    _answer(stage, question, code=12)
-    assert asker.heard == [(12, 1500)]
+    _answer(stage, request, code=12)
+    assert callback.replies == [(12, 1500)]
     assert [command.code for command in stage.transport.replies()] == [307, 40]
     assert [timer.is_cancelled for timer in stage.loop.timers] == [True]
 
 
-def test_one_who_gets_no_answer_in_time_is_told_so_once() -> None:
+def test_the_callback_gets_none_once_when_the_call_times_out() -> None:
     stage = Stage()
-    asker = Asker(Push(1, Command(40)))
-    question = _ask(stage, asker)
+    callback = Callback(Push(1, Command(40)))
+    request = _call(stage, callback)
     stage.loop.now = 3.0
     stage.loop.timers[0].run()
-    assert asker.heard == [(None, 3000)]
+    assert callback.replies == [(None, 3000)]
     assert [command.code for command in stage.transport.replies()] == [307, 40]
-    _answer(stage, question)
+    _answer(stage, request)
     stage.connection.connection_lost(None)
-    assert asker.heard == [(None, 3000)]
+    assert callback.replies == [(None, 3000)]
 
 
 def test_a_time_out_after_the_answer_changes_nothing() -> None:
     stage = Stage()
-    asker = Asker()
-    _answer(stage, _ask(stage, asker))
+    callback = Callback()
+    _answer(stage, _call(stage, callback))
     stage.loop.timers[0].run()
-    assert asker.heard == [(0, 0)]
+    assert callback.replies == [(0, 0)]
 
 
-def test_all_who_wait_are_told_when_the_connection_is_lost() -> None:
+def test_all_callbacks_get_none_when_the_connection_is_lost() -> None:
     stage = Stage()
-    askers = [Asker(), Asker()]
-    stage.dispatcher.perform([Call(1, Command(307), 3.0, asker.then) for asker in askers])
+    callbacks = [Callback(), Callback()]
+    stage.dispatcher.perform(
+        [Call(1, Command(307), 3.0, callback.on_reply) for callback in callbacks]
+    )
     stage.connection.connection_lost(None)
-    assert [asker.heard for asker in askers] == [[(None, 0)], [(None, 0)]]
+    assert [callback.replies for callback in callbacks] == [[(None, 0)], [(None, 0)]]
     assert all(timer.is_cancelled for timer in stage.loop.timers)
 
 
 @pytest.mark.parametrize("ending", ["close", "abort"])
-def test_those_who_wait_are_told_when_we_end_the_connection(ending: str) -> None:
+def test_callbacks_get_none_when_the_server_closes_the_connection(ending: str) -> None:
     stage = Stage()
-    asker = Asker()
-    _ask(stage, asker)
+    callback = Callback()
+    _call(stage, callback)
     getattr(stage.connection, ending)()
     stage.connection.connection_lost(None)
-    assert asker.heard == [(None, 0)]
+    assert callback.replies == [(None, 0)]
 
 
-def test_those_who_wait_are_told_when_the_peer_breaks_the_protocol() -> None:
+def test_callbacks_get_none_when_the_peer_breaks_the_protocol() -> None:
     stage = Stage()
-    asker = Asker()
-    _ask(stage, asker)
+    callback = Callback()
+    _call(stage, callback)
     stage.connection.data_received(b"\xff" * 8)
-    assert asker.heard == [(None, 0)]
+    assert callback.replies == [(None, 0)]
 
 
 def test_an_answer_that_waits_behind_requests_is_not_lost_with_the_connection() -> None:
     stage = Stage(in_flight_max=1)
-    asker = Asker()
-    question = _ask(stage, asker)
+    callback = Callback()
+    request = _call(stage, callback)
     stage.receive(KEEP, KEEP)
-    _answer(stage, question)
-    assert asker.heard == []
+    _answer(stage, request)
+    assert callback.replies == []
     stage.connection.connection_lost(None)
-    assert asker.heard == [(0, 0)]
+    assert callback.replies == [(0, 0)]
 
 
-def test_one_who_asks_nobody_is_told_at_once() -> None:
+def test_a_call_to_an_unknown_connection_gets_none_at_once() -> None:
     stage = Stage()
-    asker = Asker(Push(1, Command(40)))
-    stage.dispatcher.perform([Call(99, Command(307), 3.0, asker.then)])
-    assert asker.heard == [(None, 0)]
+    callback = Callback(Push(1, Command(40)))
+    stage.dispatcher.perform([Call(99, Command(307), 3.0, callback.on_reply)])
+    assert callback.replies == [(None, 0)]
     assert [command.code for command in stage.transport.replies()] == [40]
 
 
-def test_a_question_that_cannot_be_sent_is_concluded_at_once() -> None:
+def test_a_call_that_cannot_be_sent_gets_none_at_once() -> None:
     stage = Stage(frame_bytes_max=400)
-    asker = Asker()
-    stage.dispatcher.perform([Call(1, Command(307, body=bytes(400)), 3.0, asker.then)])
-    assert asker.heard == [(None, 0)]
+    callback = Callback()
+    stage.dispatcher.perform([Call(1, Command(307, body=bytes(400)), 3.0, callback.on_reply)])
+    assert callback.replies == [(None, 0)]
     assert stage.loop.timers[0].is_cancelled
 
 
-def test_a_fault_in_what_follows_an_answer_is_logged_and_harms_nobody(
+def test_an_error_in_a_callback_is_logged_and_affects_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(reply: Command | None, now_ms: int) -> Iterable[Output]:
         raise RuntimeError("odd")
 
     stage = Stage()
-    asker = Asker()
-    questions: list[Output] = [
+    callback = Callback()
+    calls: list[Output] = [
         Call(1, Command(307), 3.0, fail),
-        Call(1, Command(307), 3.0, asker.then),
+        Call(1, Command(307), 3.0, callback.on_reply),
     ]
-    stage.dispatcher.perform(questions)
+    stage.dispatcher.perform(calls)
     stage.connection.connection_lost(None)
-    assert asker.heard == [(None, 0)]
+    assert callback.replies == [(None, 0)]
     assert "RuntimeError: odd" in caplog.text
 
 
-# ---- writing together ----------------------------------------------------------------------------
+# ---- one write per turn --------------------------------------------------------------------------
 
 
 def test_late_replies_of_one_turn_are_written_once_per_connection() -> None:
@@ -165,7 +167,7 @@ def test_late_replies_of_one_turn_are_written_once_per_connection() -> None:
     assert (len(stage.transport.writes), len(other.writes)) == (1, 1)
 
 
-def test_what_a_freed_place_lets_in_is_written_with_the_reply_that_freed_it() -> None:
+def test_requests_that_a_reply_makes_room_for_are_answered_in_the_same_write() -> None:
     stage = Stage(in_flight_max=2)
     stage.receive(KEEP, KEEP, 1, 2)
     stage.release(0, 1)
@@ -216,7 +218,7 @@ def test_a_push_that_cannot_be_sent_is_logged_and_the_rest_is_done(
     assert "request 40 to 10.0.0.7:4242 is not sent" in caplog.text
 
 
-def test_a_reply_without_a_request_is_our_own_mistake() -> None:
+def test_a_reply_without_a_request_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError, match="no request is being handled"):
         Stage().dispatcher.perform([Reply(Command(0))])
 
@@ -228,7 +230,7 @@ def test_a_peer_is_disconnected_after_what_was_written_to_it() -> None:
     assert stage.transport.state == "closed"
 
 
-def test_requests_are_traced_only_when_somebody_reads_that(
+def test_requests_are_logged_at_debug_level_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage = Stage()
@@ -239,7 +241,7 @@ def test_requests_are_traced_only_when_somebody_reads_that(
     assert "< 18 0 10.0.0.7:4242" in caplog.text
 
 
-def test_what_was_not_written_when_the_connection_ended_is_dropped() -> None:
+def test_frames_not_written_when_the_connection_ended_are_dropped() -> None:
     stage = Stage()
     with pytest.raises(AssertionError):
         stage.dispatcher.perform([Push(1, Command(40)), Reply(Command(0))])

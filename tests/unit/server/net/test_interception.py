@@ -1,4 +1,4 @@
-"""What a rule has done to requests: before, in place of, and after their handling."""
+"""Rules that delay, replace or follow the handling of requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _stage(*interceptions: Interception | None) -> Stage:
-    """Set a stage where each request meets the next of these, and then none."""
+    """Return a stage whose rule applies these interceptions, one per request, and then none."""
     stage = Stage()
     left = iter(interceptions)
     stage.dispatcher.intercept = lambda request, peer: next(left, None)
@@ -27,7 +27,7 @@ def _reply_ids(stage: Stage) -> list[int]:
     return [reply.request_id for reply in stage.transport.replies()]
 
 
-def test_a_rule_sees_request_and_peer_and_may_leave_them_alone() -> None:
+def test_a_rule_gets_request_and_peer_and_may_return_none() -> None:
     seen: list[tuple[int, str]] = []
 
     def rule(request: Command, peer: Peer) -> None:
@@ -40,7 +40,7 @@ def test_a_rule_sees_request_and_peer_and_may_leave_them_alone() -> None:
     assert stage.service.events == ["17"]
 
 
-def test_a_dropped_request_is_handled_by_nobody_and_holds_no_place() -> None:
+def test_a_dropped_request_is_not_handled_and_not_counted() -> None:
     stage = _stage(interception.drop())
     stage.receive(1, 2)
     assert stage.service.events == ["2"]
@@ -48,7 +48,7 @@ def test_a_dropped_request_is_handled_by_nobody_and_holds_no_place() -> None:
     assert stage.connection.unanswered == 0
 
 
-def test_a_refused_request_gets_the_error_and_is_handled_by_nobody() -> None:
+def test_a_refused_request_gets_the_error_and_is_not_handled() -> None:
     stage = _stage(interception.refuse(2, "too busy"))
     stage.receive(1, 2)
     assert stage.service.events == ["2"]
@@ -56,21 +56,21 @@ def test_a_refused_request_gets_the_error_and_is_handled_by_nobody() -> None:
     assert (refused.request_id, refused.code, refused.remark) == (0, 2, "too busy")
 
 
-def test_a_request_that_cuts_is_handled_by_nobody() -> None:
+def test_a_request_that_cuts_is_not_handled() -> None:
     stage = _stage(interception.cut())
     stage.receive(1)
     assert stage.service.events == []
     assert (stage.transport.state, stage.transport.writes) == ("aborted", [])
 
 
-def test_a_lost_reply_was_handled_all_the_same() -> None:
+def test_a_request_with_a_lost_reply_is_handled() -> None:
     stage = _stage(interception.lose_reply())
     stage.receive(1, 2)
     assert stage.service.events == ["1", "2"]
     assert _reply_ids(stage) == [1]
 
 
-def test_a_late_reply_is_lost_as_well_and_holds_no_place() -> None:
+def test_a_late_reply_is_lost_as_well_and_not_counted() -> None:
     stage = _stage(interception.lose_reply())
     stage.receive(KEEP, KEEP)
     assert stage.connection.unanswered == 1
@@ -105,7 +105,7 @@ def test_a_delayed_request_is_overtaken_and_handled_in_the_end() -> None:
     assert _reply_ids(stage) == [1, 0]
 
 
-def test_a_request_whose_connection_ends_while_it_is_delayed_is_forgotten() -> None:
+def test_a_delayed_request_is_dropped_when_its_connection_ends() -> None:
     stage = _stage(interception.refuse(2, "busy", after=5.0))
     stage.receive(1)
     stage.connection.connection_lost(None)

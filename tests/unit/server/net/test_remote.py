@@ -1,4 +1,4 @@
-"""What comes for a caller who has gone in the same moment."""
+"""A reply or a lost connection that arrives just after its call was cancelled."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class FakeTransport:
-    """Takes everything."""
+    """Accepts all writes."""
 
     def write(self, data: bytes) -> None:
-        """Pass it over."""
+        """Do nothing."""
 
 
 def _reply(channel: _Channel) -> None:
@@ -31,7 +31,7 @@ def _lose(channel: _Channel) -> None:
 
 
 @pytest.mark.parametrize("arrive", [_reply, _lose])
-def test_what_comes_for_a_caller_who_just_gave_up_is_passed_over(
+def test_a_reply_or_a_loss_after_a_cancelled_call_is_ignored(
     arrive: Callable[[_Channel], None],
 ) -> None:
     async def play() -> None:
@@ -40,7 +40,7 @@ def test_what_comes_for_a_caller_who_just_gave_up_is_passed_over(
         call = asyncio.create_task(channel.ask(Command(1)))
         await asyncio.sleep(0)
         call.cancel()
-        arrive(channel)  # before the caller runs again
+        arrive(channel)  # before the task of the caller runs again
         with pytest.raises(asyncio.CancelledError):
             await call
         assert channel._link.in_flight == 0

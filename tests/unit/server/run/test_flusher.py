@@ -1,4 +1,4 @@
-"""The two loops of flushing, with a disk that is slow, full, or fails."""
+"""The two loops of the flusher, with a disk that is slow, full or fails."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from downrange.server.run.flusher import Flusher, finish_in_thread
 from downrange.server.run.saved_tables import progress_tables
 from downrange.store.files import MemoryFiles
 from downrange.wire.records import Record
+from tests.support.waiting import wait_until_async
 from tests.unit.server.broker.broker_stage import NOW_MS, a_state
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from downrange.store.files import Write
 
@@ -28,11 +29,11 @@ DEADLINE = 10.0
 
 
 class Disk(MemoryFiles):
-    """A disk whose flushes wait, or fail, as long as the test wants it.
+    """A disk whose flushes wait, or fail, as the test says.
 
     Attributes:
-        error: What making things durable fails with.
-        is_open: Flushes of the log go on while this is set.
+        error: Raised by every flush.
+        is_open: Flushes of the log wait until this is set.
         flushes: How many flushes of the log began.
     """
 
@@ -50,7 +51,7 @@ class Disk(MemoryFiles):
 
 
 class World:
-    """A broker's state with a flusher, and what that told."""
+    """A broker's state with a flusher, and the positions that it reported."""
 
     def __init__(self, disk: Disk, executor: ThreadPoolExecutor, **options: Any) -> None:
         self.disk = disk
@@ -58,13 +59,12 @@ class World:
         self.store = self.state.store
         self.flushed: list[int] = []
         self.is_awaited = False
-        self.told = asyncio.Event()
         self.progress = progress_tables(disk, self.state)
         self.flusher = Flusher(
             self.state,
             self.progress,
             executor,
-            on_flushed=self._hear,
+            on_flushed=self.flushed.append,
             is_awaited=lambda: self.is_awaited,
         )
         begin = self.store.begin_log_flush
@@ -88,26 +88,11 @@ class World:
         self.store.begin_log_flush = begin_slowly  # type: ignore[method-assign]
 
     def append(self) -> int:
-        """Store a message; return where the log ends."""
+        """Store a message; return the end of the log."""
         record = Record(topic_bytes=b"T", body=b"x", store_ip=self.state.host.ip, store_port=1)
         self.store.append([record], NOW_MS)
         self.flusher.on_append()
         return self.store.log.end
-
-    def _hear(self, position: int) -> None:
-        self.flushed.append(position)
-        self.told.set()
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for something that happens by itself."""
-        async with asyncio.timeout(DEADLINE):
-            while not is_so():
-                self.told.clear()
-                with_timeout = asyncio.wait_for(self.told.wait(), 0.01)
-                try:
-                    await with_timeout
-                except TimeoutError:
-                    continue
 
 
 @asynccontextmanager
@@ -127,27 +112,27 @@ def run(play: Any) -> None:
     asyncio.run(play())
 
 
-def test_the_log_is_flushed_at_once_when_somebody_waits() -> None:
+def test_the_log_is_flushed_at_once_when_a_reply_waits() -> None:
     async def play() -> None:
         async with a_world() as world:
             world.is_awaited = True
             end = world.append()
-            await world.until(lambda: world.flushed == [end])
+            await wait_until_async(lambda: world.flushed == [end])
             assert world.flusher.longest_flush > 0
 
     run(play)
 
 
-def test_one_flush_serves_all_who_gather_while_another_runs() -> None:
+def test_one_flush_covers_all_records_appended_during_the_previous_one() -> None:
     async def play() -> None:
         async with a_world() as world:
             world.disk.is_open.clear()
             world.is_awaited = True
             first = world.append()
-            await world.until(lambda: world.disk.flushes == 1)
+            await wait_until_async(lambda: world.disk.flushes == 1)
             last = [world.append() for _ in range(10)][-1]
             world.disk.is_open.set()
-            await world.until(lambda: world.flushed[-1:] == [last])
+            await wait_until_async(lambda: world.flushed[-1:] == [last])
             assert world.flushed == [first, last]
             assert world.disk.flushes == 2
 
@@ -161,26 +146,26 @@ def test_the_log_is_flushed_when_much_is_new() -> None:
             assert not world.flusher._flush_due.is_set()
             while world.store.log.end < 300:
                 world.append()
-            await world.until(lambda: bool(world.flushed))
+            await wait_until_async(lambda: bool(world.flushed))
 
     run(play)
 
 
-def test_the_log_is_flushed_now_and_then() -> None:
+def test_the_log_is_flushed_at_every_interval() -> None:
     async def play() -> None:
         async with a_world(flush_interval=0.01) as world:
             end = world.append()
-            await world.until(lambda: world.flushed == [end])
+            await wait_until_async(lambda: world.flushed == [end])
 
     run(play)
 
 
-def test_a_changed_option_holds_from_the_next_time_on() -> None:
+def test_a_changed_interval_is_used_for_the_next_flush() -> None:
     async def play() -> None:
         async with a_world() as world:
             world.state.change_options(a_state(flush_bytes=1).options)
             end = world.append()
-            await world.until(lambda: world.flushed == [end])
+            await wait_until_async(lambda: world.flushed == [end])
 
     run(play)
 
@@ -188,9 +173,7 @@ def test_a_changed_option_holds_from_the_next_time_on() -> None:
 @pytest.mark.parametrize(
     "error", [OSError(errno.EMFILE, "Too many open files"), AttributeError("a fault of ours")]
 )
-def test_a_flush_that_fails_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_failed_flush_is_repeated(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(flusher, "_RETRY_INTERVAL", 0.001)
 
     async def play() -> None:
@@ -198,22 +181,22 @@ def test_a_flush_that_fails_is_tried_again(
             world.disk.error = error
             world.is_awaited = True
             end = world.append()
-            await world.until(lambda: world.disk.flushes >= 3)
+            await wait_until_async(lambda: world.disk.flushes >= 3)
             assert world.flushed == []
             world.disk.error = None
-            await world.until(lambda: world.flushed == [end])
+            await wait_until_async(lambda: world.flushed == [end])
             assert world.state.unwritable is None
 
     run(play)
 
 
-def test_a_disk_that_fails_is_not_trusted_again() -> None:
+def test_after_an_io_error_of_the_disk_nothing_is_flushed_again() -> None:
     async def play() -> None:
         async with a_world() as world:
             world.disk.error = OSError(errno.EIO, "Input/output error")
             world.is_awaited = True
             world.append()
-            await world.until(lambda: world.state.unwritable is not None)
+            await wait_until_async(lambda: world.state.unwritable is not None)
             world.disk.error = None
             world.append()
             assert "the disk fails" in (world.state.unwritable or "")
@@ -223,20 +206,22 @@ def test_a_disk_that_fails_is_not_trusted_again() -> None:
     run(play)
 
 
-def test_indexes_and_progress_are_saved_now_and_then() -> None:
+def test_indexes_and_progress_are_saved_at_every_interval() -> None:
     async def play() -> None:
         async with a_world(checkpoint_interval=0.01) as world:
             world.state.offsets.commit("G", "T", 0, 5)
             end = world.append()
-            await world.until(lambda: end in world.flushed)
-            await world.until(lambda: world.disk.read_all("config/consumerOffset.json") is not None)
+            await wait_until_async(lambda: end in world.flushed)
+            await wait_until_async(
+                lambda: world.disk.read_all("config/consumerOffset.json") is not None
+            )
             assert world.disk.names("consumequeue") == ["T"]
 
     run(play)
 
 
 def test_progress_is_not_saved_before_what_a_killed_process_left_is_durable() -> None:
-    """What it wrote is there for all who read, but maybe only in the memory of the system."""
+    """Readers see what that process wrote, but it may exist only in the page cache."""
 
     async def play() -> None:
         disk = Disk()
@@ -247,7 +232,7 @@ def test_progress_is_not_saved_before_what_a_killed_process_left_is_durable() ->
             assert world.store.log.flushed < world.store.log.end
             world.state.offsets.commit("G", "T", 0, 1)
             world.flusher.start()
-            await world.until(lambda: disk.read_all("config/consumerOffset.json") is not None)
+            await wait_until_async(lambda: disk.read_all("config/consumerOffset.json") is not None)
             await world.flusher.stop()
         assert world.store.log.flushed == world.store.log.end
 
@@ -274,16 +259,18 @@ def test_an_error_does_not_end_the_checkpoints(
             world.state.is_checkpoint_due = True
             with pytest.raises(type(error)):
                 await world.flusher.persist_deletions()
-            await world.until(lambda: "the checkpoint cannot be written" in caplog.text)
+            await wait_until_async(lambda: "the checkpoint cannot be written" in caplog.text)
             world.disk.error = None
-            await world.until(lambda: end in world.flushed)
-            await world.until(lambda: world.disk.read_all("config/consumerOffset.json") is not None)
+            await wait_until_async(lambda: end in world.flushed)
+            await wait_until_async(
+                lambda: world.disk.read_all("config/consumerOffset.json") is not None
+            )
 
     run(play)
     assert ("Traceback" in caplog.text) is is_traced
 
 
-def test_what_was_deleted_is_forgotten_when_that_is_said() -> None:
+def test_deletions_are_durable_when_persist_deletions_returns() -> None:
     async def play() -> None:
         async with a_world() as world:
             world.append()
@@ -300,7 +287,7 @@ def test_what_was_deleted_is_forgotten_when_that_is_said() -> None:
     run(play)
 
 
-def test_being_cancelled_waits_for_what_is_under_way() -> None:
+def test_a_cancelled_wait_still_waits_for_the_running_call() -> None:
     async def play() -> None:
         begun, go_on, is_done = threading.Event(), threading.Event(), threading.Event()
 

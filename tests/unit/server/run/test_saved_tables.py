@@ -10,7 +10,7 @@ from tests.unit.server.broker.broker_stage import NOW_MS, a_state
 
 
 class Word:
-    """A table of one word."""
+    """A table that holds one word."""
 
     def __init__(self, word: str = "") -> None:
         self.word = word
@@ -44,7 +44,7 @@ def test_only_what_changed_is_written() -> None:
     assert tables.changes() == {}
 
 
-def test_what_was_written_is_read_again() -> None:
+def test_written_tables_are_loaded_again() -> None:
     files, word = MemoryFiles(), Word()
     tables = SavedTables(files, {"config/word": word})
     word.change("kept")
@@ -56,7 +56,7 @@ def test_what_was_written_is_read_again() -> None:
     assert not loaded.is_changed
 
 
-def test_what_could_not_be_written_is_written_later() -> None:
+def test_tables_that_could_not_be_written_are_written_later() -> None:
     files, word = MemoryFiles(capacity=0), Word()
     tables = SavedTables(files, {"word": word})
     word.change("kept")
@@ -67,7 +67,7 @@ def test_what_could_not_be_written_is_written_later() -> None:
     assert tables.changes() == {"word": b"kept"}
 
 
-def test_everything_is_written_though_nothing_changed() -> None:
+def test_everything_returns_all_tables_even_if_nothing_changed() -> None:
     tables = SavedTables(MemoryFiles(), {"one": Word("1"), "two": Word("2")})
     assert tables.everything() == {"one": b"1", "two": b"2"}
     assert not tables.is_changed
