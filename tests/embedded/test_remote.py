@@ -99,7 +99,7 @@ def test_calls_share_one_connection_and_do_not_wait_for_each_other() -> None:
                 for n in range(3)
             ]
             assert (await remote.ask(Command(ECHO, body=b"echo"), WAIT)).body == b"echo"
-            await remote.oneway(Command(ECHO, body=b"told"))
+            await remote.oneway(Command(ECHO, body=b"one-way"))
             await remote.ask(Command(RELEASE), WAIT)
             assert [(await call).body for call in kept] == [b"0", b"1", b"2"]
             assert listener.connection_count == 1

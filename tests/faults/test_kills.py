@@ -60,9 +60,9 @@ def _kill_under_load(server: ServerProcess, cycle: int, random: Random) -> list[
     ]
     for sender in senders:
         sender.start()
-    wanted = random.randrange(50, 500)
+    target = random.randrange(50, 500)
     deadline = time.monotonic() + DEADLINE
-    while sum(len(sender.acknowledged) for sender in senders) < wanted:
+    while sum(len(sender.acknowledged) for sender in senders) < target:
         assert time.monotonic() < deadline
         time.sleep(0.001)
     server.kill()

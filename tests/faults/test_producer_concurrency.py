@@ -93,9 +93,9 @@ def test_tasks_cancelled_at_random_moments_leave_nothing_behind(
     async def play() -> None:
         async with AsyncProducer(server.name_server, group="fickle", options=options) as producer:
             kept: set[bytes] = set()
-            for story in range(10):
-                topic = server_topics[story % 2]
-                bodies = [f"{story}-{number}".encode() for number in range(150)]
+            for round_number in range(10):
+                topic = server_topics[round_number % 2]
+                bodies = [f"{round_number}-{number}".encode() for number in range(150)]
                 tasks = [
                     asyncio.ensure_future(producer.send(Message(topic, body))) for body in bodies
                 ]

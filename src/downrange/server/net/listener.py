@@ -86,7 +86,6 @@ class Listener:
         self._hosts: dict[int, str] = {}  # number of a connection -> host
         self._tasks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
-        self._connecting: dict[asyncio.Task[Any], socket.socket] = {}
         self._none_left: asyncio.Event | None = None
         self._refused = 0
         self._refusal_logged_at = float("-inf")
@@ -256,12 +255,9 @@ class Listener:
 
     async def _set_up(self, accepted: socket.socket, peer: Peer) -> None:
         loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             tls = await self._tls_for(accepted)
-            self._connecting[task] = accepted
             await loop.connect_accepted_socket(
                 lambda: Connection(self._dispatcher, peer, self._options, loop, self._busy_poll),
                 accepted,
@@ -273,10 +269,8 @@ class Listener:
             self._uncount(peer)
             if not isinstance(error, OSError):  # a time-out is one, too
                 raise
-            reason = str(error) or "no first byte within handshake_timeout"
+            reason = str(error) or f"no first byte within {self._options.handshake_timeout:g} s"
             _log.warning("connection %s is cut: %s", peer.address, reason)
-        finally:
-            self._connecting.pop(task, None)
 
     async def _tls_for(self, accepted: socket.socket) -> ssl.SSLContext | None:
         """Peek at the first byte; return the TLS context, or None for plain text."""
@@ -316,7 +310,7 @@ class Listener:
             self._none_left.set()
 
     def _uncount(self, peer: Peer) -> None:
-        """Uncount a connection; does nothing the second time."""
+        """Stop counting a connection; does nothing the second time."""
         host = self._hosts.pop(peer.number, None)
         if host is not None:
             self._per_host[host] -= 1

@@ -338,7 +338,7 @@ def test_members_of_a_name_are_returned_with_bare_number_keys() -> None:
     assert reply.body == (
         b'{"brokerMemberGroup":{"brokerAddrs":{0:"a0:10911"},"brokerName":"a","cluster":"c"}}'
     )
-    reply = answer(state, BrokerMembersRequest(cluster_name="c", broker_name="nobody"))
+    reply = answer(state, BrokerMembersRequest(cluster_name="c", broker_name="unknown"))
     group = decode_body(BrokerMembersBody, reply.body).broker_member_group
     assert group is not None
     assert group.broker_addrs == {}
@@ -375,7 +375,7 @@ def test_a_topic_is_deleted_and_set_by_hand() -> None:
         return RouteBody(queue_datas=[queues]).encode()
 
     assert answer(state, RegisterTopicRequest(topic="T"), route("a")).code == OK
-    request = request_command(RegisterTopicRequest(topic="X"), route("nobody"))
+    request = request_command(RegisterTopicRequest(topic="X"), route("unknown"))
     note, reply = handle(state, request, PEER, 0)
     assert isinstance(note, Note)
     assert "X" in note.text

@@ -308,7 +308,7 @@ def test_write_permission_is_taken_and_given_until_the_version_changes() -> None
     assert _perms(registry) == {"a": 5, "b": 6}
     assert registry.add_write_permission("a") == 2
     assert _perms(registry) == {"a": 6, "b": 6}  # the inherit bit is lost, as in Apache's
-    assert registry.wipe_write_permission("nobody") == 0
+    assert registry.wipe_write_permission("unknown") == 0
 
 
 def test_a_topic_is_deleted_everywhere_or_in_one_cluster() -> None:
