@@ -198,9 +198,9 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         "PullRequest: field 'topic' is missing",
     ),
     (
-        errors.InvalidField("PullRequest", "queueId", "'x' is no whole number"),
+        errors.InvalidField("PullRequest", "queueId", "'x' is not a whole number"),
         {"field": "queueId", "where": "PullRequest"},
-        "PullRequest: field 'queueId': 'x' is no whole number",
+        "PullRequest: field 'queueId': 'x' is not a whole number",
     ),
     (errors.MalformedBody("here", "wrong"), {"where": "here"}, "here: wrong"),
     (

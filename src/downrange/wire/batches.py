@@ -1,8 +1,8 @@
-"""Batches that are stored message by message, without an object for each.
+"""Batches that are stored message by message, without an object per message.
 
-The records of a batch share all but flag, body and properties. What they share stands in one
-`Record`; the rest stays where it arrived, in the bytes of the batch, until each record is written
-out of them. The bytes that come out are those of `records.encode_record`.
+The records of a batch share all fields but flag, body and properties. The shared fields are in one
+`Record`; the others stay in the bytes of the batch until the records are written. The result is the
+same bytes as from `records.encode_record`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from downrange.wire.properties import decode_properties
 from downrange.wire.records import LOG_OFFSET_AT, BatchSpan, Record, batch_spans, encode_parts
 
-#: Of a record's fixed part: up to here it differs within a batch, and in the body's length.
+#: The first bytes of the fixed part: only these and the body's length differ within a batch.
 _OWN_BYTES: Final = LOG_OFFSET_AT + 8
 _BODY_SIZE_BYTES: Final = 4
 
@@ -26,13 +26,13 @@ class RecordBatch(msgspec.Struct, gc=False):
     """Records that arrived as one batch, to be stored back to back in one queue.
 
     Attributes:
-        shared: What all have in common; its body and properties are empty, its queue offset is the
-            first one's.
+        shared: The shared fields. Its body and properties are empty, its queue offset is that of
+            the first message.
         data: The batch as it arrived.
-        spans: Where its messages lie in it.
-        properties: What they have as properties.
-        log_offsets: Where those lie that are written; empty before.
-        sizes: How many bytes those take.
+        spans: The positions of the messages in it.
+        properties: The properties of each message.
+        log_offsets: The positions of the records that are written so far.
+        sizes: The sizes of these records in bytes.
     """
 
     shared: Record
@@ -44,14 +44,14 @@ class RecordBatch(msgspec.Struct, gc=False):
 
 
 class EncodedRun(NamedTuple):
-    """Records of a batch as bytes, and the size of the first one that does not fit, or 0."""
+    """The bytes of records, and the size of the first record that did not fit, or 0."""
 
     parts: list[bytes | memoryview]
     unfit_size: int
 
 
 def record_batch(shared: Record, data: bytes) -> RecordBatch:
-    """Take a batch apart as far as its index entries need it.
+    """Read positions and properties of the messages of a batch, as the indexes need them.
 
     Raises:
         MalformedBody: The batch is damaged.
@@ -65,19 +65,19 @@ def record_batch(shared: Record, data: bytes) -> RecordBatch:
 
 
 def encode_run(batch: RecordBatch, log_offset: int, room: int) -> EncodedRun:
-    """Write the records of a batch that are not written yet, as many as fit.
+    """Write as many of the unwritten records of a batch as fit.
 
     Args:
-        batch: Where each record lies and what it takes is noted in it.
-        log_offset: Where the next one goes.
-        room: How many bytes there are.
+        batch: Its `log_offsets` and `sizes` are extended.
+        log_offset: The position of the next record.
+        room: The bytes available there.
 
     Raises:
-        Unencodable: What they share cannot be written.
+        Unencodable: The shared fields cannot be written.
     """
     shared, data, view = batch.shared, batch.data, memoryview(batch.data)
     fixed, _, tail = encode_parts(shared)
-    topic = tail[:-2]  # the length of no properties stands behind it
+    topic = tail[:-2]  # without the length of the properties, which is 0 here
     same = fixed[_OWN_BYTES:-_BODY_SIZE_BYTES]
     pack = Struct(f">iiiiiqq{len(same)}si").pack
     magic, queue_id, shared_size = shared.magic, shared.queue_id, len(fixed) + len(topic)

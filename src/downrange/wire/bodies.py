@@ -1,11 +1,12 @@
 """JSON bodies as types: routes, clusters, topics, registrations, heartbeats, groups, statistics.
 
-Names are ours; the wire names are those of the Java classes. Reading takes every form that Java
-writes (`fastjson`), unknown members are passed over, a missing or null one is its default, and a
-value of the wrong type raises `MalformedBody` naming its path. Enumerations stay text, so that a
-name we do not know survives. Writing gives strict JSON in Java's alphabetical order, null members
-left out, with objects as map keys where the Java class has them (the one form that all releases
-read).
+Class names are ours; the names on the wire are those of the Java classes.
+
+Reading accepts every form that Java writes (`fastjson`). Unknown members are ignored, a missing or
+null one has its default, and a value of the wrong type raises `MalformedBody` with its path.
+Enumerations stay strings, so that unknown names are kept. Writing gives strict JSON in alphabetical
+order, as in Java, without null members. Map keys are objects where the Java class has them, which
+is the one form that all releases read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Body(Struct, rename="camel", kw_only=True):
         """Write the body.
 
         Raises:
-            Unencodable: A text holds half a surrogate pair.
+            Unencodable: A string holds half a surrogate pair.
         """
         return fastjson.dumps(_plain(self))
 
@@ -38,13 +39,13 @@ def decode_body(kind: type[BodyT], data: bytes) -> BodyT:
     """Read a JSON body.
 
     Raises:
-        MalformedBody: The bytes are no JSON, or a member is of the wrong type.
+        MalformedBody: The bytes are not JSON, or a member is of the wrong type.
     """
     return convert_body(kind, fastjson.loads(data))
 
 
 def convert_body(kind: type[BodyT], value: Any) -> BodyT:
-    """Turn JSON that is already read into a body.
+    """Convert decoded JSON to a body.
 
     Raises:
         MalformedBody: A member is of the wrong type.
@@ -64,7 +65,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Turn bodies into dictionaries, None left out; a queue as map key becomes an object."""
+    """Convert bodies to dictionaries without None values; a queue as map key becomes an object."""
     if isinstance(value, Struct):
         members = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
         return {
@@ -116,7 +117,7 @@ class RouteBody(Body):
 
 
 class ClusterBody(Body):
-    """All brokers that a name server knows (Java: ClusterInfo)."""
+    """All brokers of a name server (Java: ClusterInfo)."""
 
     broker_addr_table: dict[str, BrokerReplicas] = {}
     cluster_addr_table: dict[str, list[str]] = {}
@@ -136,7 +137,7 @@ class TopicNamesBody(Body):
 
 
 class KeyValueBody(Body):
-    """Texts by name (Java: KVTable): a name server's namespace, a broker's runtime figures."""
+    """Strings by name (Java: KVTable): a name server's namespace, a broker's runtime figures."""
 
     table: dict[str, str] = {}
 
@@ -145,7 +146,7 @@ class KeyValueBody(Body):
 
 
 class DataVersion(Body):
-    """Tells whether a broker's topics changed; 4.9 has no `state_version`."""
+    """The version of a broker's topics; it changes with them. 4.9 has no `state_version`."""
 
     timestamp: int = 0
     counter: int = 0
@@ -166,7 +167,7 @@ class TopicConfig(Body):
 
 
 class TopicTableBody(Body):
-    """All topics of a broker (Java: TopicConfigSerializeWrapper and its 5.x heir)."""
+    """All topics of a broker (Java: TopicConfigSerializeWrapper and its 5.x subclass)."""
 
     topic_config_table: dict[str, TopicConfig] = {}
     data_version: DataVersion = field(default_factory=DataVersion)
@@ -182,7 +183,7 @@ class TopicListBody(Body):
 
 
 class RegisterBrokerBody(Body):
-    """What a broker tells a name server; `registration` has its compressed form."""
+    """A broker's registration at a name server; `registration` has its compressed form."""
 
     topic_config_serialize_wrapper: TopicTableBody = field(default_factory=TopicTableBody)
     filter_server_list: list[str] = []
@@ -221,7 +222,7 @@ class ConsumerMember(Body):
 
 
 class HeartbeatBody(Body):
-    """What a client tells every broker (Java: HeartbeatData); the last two are 5.x."""
+    """A client's heartbeat to brokers (Java: HeartbeatData); the last two fields are 5.x."""
 
     client_id: str = field(name="clientID")
     producer_data_set: list[ProducerMember] = []
@@ -231,7 +232,7 @@ class HeartbeatBody(Body):
 
 
 class CheckClientBody(Body):
-    """A subscription that a broker shall check (Java: CheckClientRequestBody)."""
+    """A subscription for a broker to check (Java: CheckClientRequestBody)."""
 
     client_id: str
     group: str
@@ -286,20 +287,20 @@ class ConsumerConnectionsBody(Body):
 
 
 class ResetOffsetBody(Body):
-    """Where a group's queues were set to."""
+    """The new offsets of a group after a reset."""
 
     offset_table: dict[QueueId, int] = {}
 
 
 class ConsumerStatusBody(Body):
-    """Where a group's members stand (Java: GetConsumerStatusBody)."""
+    """The offsets of a group's members (Java: GetConsumerStatusBody)."""
 
     message_queue_table: dict[QueueId, int] = {}
     consumer_table: dict[str, dict[QueueId, int]] = {}
 
 
 class ConsumeDirectlyBody(Body):
-    """What a consumer made of one message (Java: ConsumeMessageDirectlyResult)."""
+    """A consumer's result for one message (Java: ConsumeMessageDirectlyResult)."""
 
     consume_result: str | None = None
     remark: str | None = None
@@ -376,7 +377,7 @@ class GroupSubscriptionBody(Body):
 
 
 class TopicOffset(Body):
-    """The ends of one queue."""
+    """The first offset of one queue, and the offset behind the last one."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -384,14 +385,14 @@ class TopicOffset(Body):
 
 
 class TopicStatsBody(Body):
-    """The ends of all queues of a topic (Java: TopicStatsTable)."""
+    """The offsets of all queues of a topic (Java: TopicStatsTable)."""
 
     offset_table: dict[QueueId, TopicOffset] = {}
     topic_put_tps: float | None = None
 
 
 class ConsumeOffset(Body):
-    """How far a group has come in one queue (Java: OffsetWrapper)."""
+    """The progress of a group in one queue (Java: OffsetWrapper)."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -400,14 +401,14 @@ class ConsumeOffset(Body):
 
 
 class ConsumeStatsBody(Body):
-    """How far a group has come in all its queues (Java: ConsumeStats)."""
+    """The progress of a group in all its queues (Java: ConsumeStats)."""
 
     offset_table: dict[QueueId, ConsumeOffset] = {}
     consume_tps: float = 0.0
 
 
 class BrokerConsumeStatsBody(Body):
-    """How far all groups of a broker have come (Java: ConsumeStatsList)."""
+    """The progress of all groups of a broker (Java: ConsumeStatsList)."""
 
     consume_stats_list: list[dict[str, list[ConsumeStatsBody]]] = []
     broker_addr: str | None = None
@@ -416,7 +417,7 @@ class BrokerConsumeStatsBody(Body):
 
 
 class QueueTimeSpan(Body):
-    """The times of a queue's messages, and how far a group has come; -1 where there is none."""
+    """The store times of a queue's first and last message and of a group's next one, or -1."""
 
     message_queue: QueueId
     min_time_stamp: int = -1
@@ -452,7 +453,7 @@ class QueueUnitsBody(Body):
 
 
 class Count(Body):
-    """A counter over a span of time (Java: BrokerStatsItem)."""
+    """A counter over a period (Java: BrokerStatsItem)."""
 
     sum: int = 0
     tps: float = 0.0
@@ -475,7 +476,7 @@ class GroupOffsetsBody(Body):
 
 
 class DelayOffsetsBody(Body):
-    """How far delivery of each delay level has come; also delayOffset.json."""
+    """The progress of delivery per delay level; also delayOffset.json."""
 
     offset_table: dict[int, int] = {}
     data_version: DataVersion | None = None

@@ -1,8 +1,8 @@
 """The numbers of the protocol: request codes, response codes, flags, languages.
 
 Names and numbers are those of the Java classes `RequestCode` and `ResponseCode` in releases 4.9.4
-and 5.5.0; `tests/apache/test_codes.py` holds them against the real classes. A peer may speak a
-newer release: `named` keeps a number that no enum knows as the plain `int` it is.
+and 5.5.0; `tests/apache/test_codes.py` compares them with the real classes. A peer may be of a
+newer release: `named` returns a number that is not in the enum as a plain `int`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CodeT = TypeVar("CodeT", bound=IntEnum)
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The kind of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -188,9 +188,9 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended; `SUCCESS` alone means done.
+    """The result of a request; only `SUCCESS` means that it was executed.
 
-    A 4.9 broker uses 209 to 211 for failed changes of its access file; 5.x gave them to pop.
+    A 4.9 broker uses 209 to 211 for failed changes of its access file; 5.x uses them for pop.
     """
 
     SUCCESS = 0
@@ -267,14 +267,14 @@ class CommandFlag(IntFlag):
 
 
 class HeaderCodec(IntEnum):
-    """How a command's header is written; the high byte of a frame's header word."""
+    """The encoding of a command's header; the high byte of a frame's header word."""
 
     JSON = 0
     BINARY = 1  # Java calls it ROCKETMQ
 
 
 class Language(IntEnum):
-    """What the sender is written in. Brokers treat CPP differently, so do not claim it."""
+    """The language of the sender. Brokers treat CPP differently, so it must not be used here."""
 
     JAVA = 0
     CPP = 1
@@ -293,7 +293,7 @@ class Language(IntEnum):
 
 
 class SysFlag(IntFlag):
-    """Bits of a message's `sysFlag` that are single switches."""
+    """Single bits of a message's `sysFlag`."""
 
     COMPRESSED = 0x1
     MULTI_TAGS = 0x2
@@ -304,7 +304,7 @@ class SysFlag(IntFlag):
 
 
 class TransactionFlag(IntEnum):
-    """The two transaction bits of a message's `sysFlag`; also what END_TRANSACTION carries."""
+    """The two transaction bits of a message's `sysFlag`; also the outcome in END_TRANSACTION."""
 
     NONE = 0x0
     PREPARED = 0x4
@@ -332,7 +332,7 @@ class Permission(IntFlag):
 
 
 class ReleaseVersion(IntEnum):
-    """Ordinals of Java's version enum, where a peer decides something by them."""
+    """Ordinals of Java's version enum that change the behaviour of a peer."""
 
     V4_9_3 = 399  # the last to get route JSON with unquoted keys
     V4_9_4 = 401
@@ -342,12 +342,12 @@ class ReleaseVersion(IntEnum):
     V5_5_0 = 513
 
 
-#: What our commands say of themselves: 5.3.3, so that name servers answer with standard JSON.
+#: The version in our commands: 5.3.3, so that name servers answer with standard JSON.
 OUR_VERSION = int(ReleaseVersion.V5_3_3)
 
 
 def named(codes: type[CodeT], number: int) -> CodeT | int:
-    """Return the member of `codes` with this number, or the bare number when it has none."""
+    """Return the member of `codes` with this number, or the number itself if there is none."""
     try:
         return codes(number)
     except ValueError:

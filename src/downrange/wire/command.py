@@ -1,6 +1,6 @@
-"""Commands: one request or reply, and the two ways to write its header.
+"""Commands: one request or reply, and the two encodings of its header.
 
-Java's `RemotingCommand` is the truth. A JSON header is one object:
+The reference is Java's `RemotingCommand`. A JSON header is one object:
 
     {"code":310,"extFields":{"a":"group"},"flag":0,"language":"PYTHON","opaque":7,"remark":"...",
      "serializeTypeCurrentRPC":"JSON","version":479}
@@ -10,8 +10,8 @@ A binary header (Java: ROCKETMQ) is
     i16 code, i8 language, i16 version, i32 opaque, i32 flag,
     i32 length + remark (0 = none), i32 length + fields, each i16 length + name, i32 length + value
 
-Every peer may use either on any frame. Both are read as Java reads them: unknown members are
-passed over, the last of two equal names wins, an empty text in a binary header means "absent".
+Every peer may use either one for any frame. Both are read as in Java: unknown members are ignored,
+the last of two equal names wins, an empty string in a binary header means "absent".
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _JSON: Final = HeaderCodec.JSON
 _BINARY: Final = HeaderCodec.BINARY
 
 
-class Command(msgspec.Struct, gc=False):  # made per message, and in no cycle
+class Command(msgspec.Struct, gc=False):  # made per message, and never part of a cycle
     """One request or reply.
 
     Attributes:
-        code: A request code, or a response code when `is_reply`; unknown numbers are kept.
-        fields: The header's fields (Java: `extFields`); typed access is in `headers`.
-        body: Opaque bytes; empty means "no body".
+        code: A request code, or a response code if `is_reply`; unknown numbers are kept.
+        fields: The header's fields (Java: `extFields`); `headers` has typed access to them.
+        body: Any bytes; empty means "no body".
         remark: A reply's error text; END_TRANSACTION uses it on a request.
         request_id: Pairs a reply with its request on one connection (Java: `opaque`).
         flags: `CommandFlag` bits.
-        language: What the sender is written in; None when it names a language we do not know.
+        language: The language of the sender; None if it is unknown.
         version: The sender's release, as the ordinal of Java's version enum.
-        codec: How the header is, or was, written.
+        codec: The encoding of the header.
     """
 
     code: int
@@ -73,12 +73,12 @@ class Command(msgspec.Struct, gc=False):  # made per message, and in no cycle
 def encode(command: Command, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
     """Write a command as one frame.
 
-    A binary header has only 16 bits for the code; a command whose code needs more (pop) goes out
+    A binary header has only 16 bits for the code. A command with a larger code (pop) is written
     with a JSON header, which every peer reads.
 
     Raises:
-        Unencodable: A text cannot be written, or a number does not fit the binary header.
-        FrameTooLarge: The frame passes `bytes_max`.
+        Unencodable: A string cannot be encoded, or a number does not fit the binary header.
+        FrameTooLarge: The frame is larger than `bytes_max`.
     """
     if command.codec is _BINARY and -0x8000 <= command.code <= 0x7FFF:
         return join_frame(_BINARY, _encode_binary(command), command.body, bytes_max)
@@ -102,7 +102,7 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class _JsonHeader(msgspec.Struct, rename={"fields": "extFields", "request_id": "opaque"}, gc=False):
-    """A JSON header's members; the defaults are those of Java's class."""
+    """The members of a JSON header; the defaults are those of Java's class."""
 
     code: _Int32 = 0
     fields: dict[str, str] | None = None
@@ -124,10 +124,10 @@ class _OurJsonHeader(
     kw_only=True,
     gc=False,
 ):
-    """A JSON header as we write it: in Java's order, and all but the remark always there.
+    """A JSON header to write: in Java's order, with all members but the remark.
 
-    A language that is left out would be read as JAVA, and Java looks into a reply's fields without
-    asking whether there are any.
+    A missing language would be read as JAVA, and Java reads the fields of a reply without checking
+    that they exist.
     """
 
     code: int
@@ -192,7 +192,7 @@ def _decode_json(frame: Frame) -> Command:
 
 
 def _decode_tolerantly(data: bytes) -> _JsonHeader:
-    """Read a header in the other forms that Java takes, or with field values that are no text."""
+    """Read a header in the other forms that Java accepts, or with values that are not strings."""
     try:
         members: Any = fastjson.loads(data)
         if isinstance(members, dict) and isinstance(members.get("extFields"), dict):
@@ -209,7 +209,7 @@ def _decode_tolerantly(data: bytes) -> _JsonHeader:
 
 
 def _field_text(value: Any) -> str:
-    """Return a field's value as Java's map of texts holds it: `true`, `5`, an object's JSON."""
+    """Return a field's value as Java's map of strings holds it: `true`, `5`, an object's JSON."""
     if isinstance(value, str):
         return value
     return fastjson.dumps(value).decode()
@@ -297,5 +297,5 @@ def _read_text(data: bytes, at: int, size: int, what: str) -> tuple[str, int]:
         return data[at : at + size].decode(), at + size
     except UnicodeDecodeError as error:
         raise MalformedCommand(
-            f"binary header byte {at + error.start}", f"{what} is no UTF-8 text"
+            f"binary header byte {at + error.start}", f"{what} is not UTF-8"
         ) from error

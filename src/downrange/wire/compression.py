@@ -1,8 +1,7 @@
 """Compressed message bodies.
 
-The type travels in three bits of `sysFlag`; 0 means zlib, from senders that knew nothing else. LZ4
-and zstd are the frame formats. A body that claims to be small can unpack to anything, so unpacking
-is bounded.
+Three bits of `sysFlag` hold the type; 0 means zlib, from senders that had no other. LZ4 and zstd
+are the frame formats. A small body can decompress to any size, so decompression has a limit.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 
 
 class Compression(IntEnum):
-    """How a body is compressed; the values are bits of `sysFlag`."""
+    """Types of compression; the values are bits of `sysFlag`."""
 
     LZ4 = 0x100
     ZSTD = 0x200
@@ -35,15 +34,15 @@ class Compression(IntEnum):
 
 
 def compress(body: bytes, compression: Compression, level: int = LEVEL) -> tuple[bytes, int]:
-    """Return the compressed body and the `sysFlag` bits that say so."""
+    """Return the compressed body and its `sysFlag` bits."""
     return _PACK[compression](body, level), compression | _COMPRESSED
 
 
 def compression_of(sys_flag: int) -> Compression | None:
-    """Return how a body with this `sysFlag` is compressed, or None when it is not.
+    """Return the compression of a body with this `sysFlag`, or None.
 
     Raises:
-        MalformedBody: The type bits name no compression.
+        MalformedBody: The type bits are unknown.
     """
     if not sys_flag & _COMPRESSED:
         return None
@@ -55,10 +54,11 @@ def compression_of(sys_flag: int) -> Compression | None:
 
 
 def decompress(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
-    """Return the body as it was before compression; one that is not compressed as it is.
+    """Return the decompressed body; an uncompressed one is returned unchanged.
 
     Raises:
-        MalformedBody: The bytes are not what `sys_flag` says, or unpack to more than `bytes_max`.
+        MalformedBody: The bytes are not of the type in `sys_flag`, or decompress to more than
+            `bytes_max`.
     """
     compression = compression_of(sys_flag)
     if compression is None:
@@ -66,7 +66,7 @@ def decompress(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
     try:
         return _UNPACK[compression](body, bytes_max)
     except (zlib.error, RuntimeError, EOFError, zstandard.ZstdError) as error:
-        problem = f"cannot be unpacked to at most {bytes_max} bytes: {error}"
+        problem = f"cannot be decompressed to at most {bytes_max} bytes: {error}"
         raise MalformedBody(f"{compression.name} body", problem) from error
 
 
@@ -83,7 +83,7 @@ def _unpack_lz4(body: bytes, bytes_max: int) -> bytes:
 
 
 def _unpack_zstd(body: bytes, bytes_max: int) -> bytes:
-    # The library trusts a size that the frame declares and allocates it, whatever limit is given.
+    # The library allocates the size that the frame declares, even above the given limit.
     if zstandard.frame_content_size(body) > bytes_max:
         raise EOFError("the frame declares more")
     return zstandard.ZstdDecompressor().decompress(body, max_output_size=bytes_max)

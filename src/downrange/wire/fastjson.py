@@ -1,12 +1,12 @@
-"""JSON as the Java side reads and writes it, which is not always JSON.
+"""JSON as Java's fastjson reads and writes it, which is not always standard JSON.
 
-Java's fastjson writes maps with number keys unquoted (`{0:"a"}`), maps with object keys as they are
-(`{{"topic":"T"}:5}`), and an object met twice as a reference (`{"$ref":"$.a"}`); it reads single
-quotes, comments, trailing commas and unquoted names. Standard JSON takes the fast path through
-msgspec; only what that refuses goes through the tolerant reader below.
+Fastjson writes number keys of maps unquoted (`{0:"a"}`), object keys as objects
+(`{{"topic":"T"}:5}`), and an object that occurs twice as a reference (`{"$ref":"$.a"}`). It reads
+single quotes, comments, trailing commas and unquoted names. Standard JSON takes the fast path
+through msgspec; only text that msgspec refuses goes through the tolerant reader below.
 
-One rule: reading is bounded. Nesting stops at `DEPTH_MAX`, and nothing is allocated but what the
-text itself spells out.
+One rule: reading is bounded. Nesting ends at `DEPTH_MAX`, and memory use is proportional to the
+text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from downrange.errors import MalformedBody, Unencodable
 
-#: Deepest nesting that is read. No RocketMQ body nests deeper than about ten.
+#: The deepest nesting that is read. RocketMQ bodies have about ten levels at most.
 DEPTH_MAX: Final = 100
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
@@ -26,20 +26,20 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 class ObjectKey(dict[Any, Any]):
-    """A JSON object in the place of a map's key: a dictionary that can be one."""
+    """A JSON object as the key of a map: a dictionary that can be hashed."""
 
-    def __hash__(self) -> int:  # type: ignore[override]  # a dict may change; these do not
+    def __hash__(self) -> int:  # type: ignore[override]  # unlike a dict, these never change
         return hash(frozenset((repr(name), repr(value)) for name, value in self.items()))
 
 
 def loads(data: bytes) -> Any:
     """Read JSON in any form that Java writes.
 
-    Objects become dictionaries, whose keys are text, numbers or `ObjectKey`s; the last of two equal
-    keys wins; references are followed.
+    Objects become dictionaries with keys that are strings, numbers or `ObjectKey`s. The last of two
+    equal keys wins. References are resolved.
 
     Raises:
-        MalformedBody: The bytes are no JSON even so; the text names the position.
+        MalformedBody: The bytes are not JSON in any of these forms; the text names the position.
     """
     try:
         value = _decode(data)
@@ -53,7 +53,7 @@ def loads(data: bytes) -> Any:
 
 
 def _check_depth(value: Any) -> None:
-    """Refuse what the fast path, or references to references, nested too deep."""
+    """Refuse values that the fast path, or references to references, nested too deeply."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEPTH_MAX):
         level = [
@@ -67,10 +67,10 @@ def _check_depth(value: Any) -> None:
 
 
 def dumps(value: Any) -> bytes:
-    """Write JSON that both fastjson generations read: strict, but for objects as map keys.
+    """Write JSON that fastjson 1 and 2 read: strict JSON, except for objects as map keys.
 
     Raises:
-        Unencodable: A text holds half a surrogate pair, or a value is of no JSON type.
+        Unencodable: A string holds half a surrogate pair, or a value has no JSON form.
     """
     try:
         return _encode(value)
@@ -99,7 +99,7 @@ def _text_of(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise MalformedBody(f"JSON byte {error.start}", "no UTF-8 text") from error
+        raise MalformedBody(f"JSON byte {error.start}", "not UTF-8") from error
 
 
 _BLANK: Final = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
@@ -120,7 +120,7 @@ _ESCAPES: Final = {
     "0": "\0",
 }
 _WORDS: Final = {"true": True, "false": False, "null": None}
-#: Longest number that is read; Python's own limit for turning text into integers is 4,300 digits.
+#: The longest number that is read; Python's own limit for integers is 4,300 digits.
 _NUMBER_CHARS_MAX: Final = 400
 
 
@@ -136,7 +136,7 @@ class _Reader:
     def read_document(self) -> Any:
         value = self._read_value(0)
         if self._peek():
-            self._fail("text goes on after the value")
+            self._fail("there is text after the value")
         return value
 
     def _read_value(self, depth: int) -> Any:
@@ -190,7 +190,7 @@ class _Reader:
         parts: list[str] = []
         while True:
             found = _PLAIN_STRING.match(self.text, self.at)
-            assert found is not None  # it matches the empty text
+            assert found is not None  # it matches the empty string
             parts.append(found[0])
             self.at = found.end()
             mark = self.text[self.at : self.at + 1]
@@ -234,9 +234,9 @@ class _Reader:
         return int(found[0]) if found[1] is None and found[2] is None else float(found[0])
 
     def _peek(self) -> str:
-        """Skip blanks and comments, and return the next character, or no text at the end."""
+        """Skip blanks and comments, and return the next character, or "" at the end."""
         found = _BLANK.match(self.text, self.at)
-        assert found is not None  # it matches the empty text
+        assert found is not None  # it matches the empty string
         self.at = found.end()
         return self.text[self.at : self.at + 1]
 
@@ -259,25 +259,25 @@ _HALF_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def _join_surrogates(text: str) -> str:
-    """Join halves of escaped surrogate pairs; a lone half becomes `?`, as in Java's UTF-8."""
+    """Join the halves of escaped surrogate pairs; a single half becomes `?`, as in Java."""
     if _HALF_SURROGATE.search(text) is None:
         return text
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return _HALF_SURROGATE.sub("?", joined)
 
 
-#: How many values all references together may repeat; more is an attack, not a body.
+#: How many values all references together may repeat; no real body has nearly as many.
 REPEATED_VALUES_MAX: Final = 100_000
 
 _STEP: Final = re.compile(r"\.([\w$]+)|\[(\d+)\]|\.?\[['\"](.*?)['\"]\]")
 
 
 class _ReferenceResolver:
-    """Replaces `{"$ref": path}` by what the path names: `$` with steps `.name`, `[3]`, `['na.me']`.
+    """Replaces `{"$ref": path}` by its target: `$` with steps `.name`, `[3]`, `['na.me']`.
 
-    Only values that are complete before the reference can be named, as fastjson writes them; so no
-    value can hold itself. The resolved value is shared, not copied, but whoever walks it visits it
-    again: `REPEATED_VALUES_MAX` bounds that.
+    A reference may only name a value that is complete before it, as fastjson writes them; so a
+    value cannot contain itself. The target is shared, not copied, but a walk over the result visits
+    it again; `REPEATED_VALUES_MAX` bounds that.
     """
 
     def __init__(self, root: Any) -> None:
@@ -289,7 +289,7 @@ class _ReferenceResolver:
         return self._walk(self._root, 0)[0]
 
     def _walk(self, value: Any, depth: int) -> tuple[Any, int]:
-        """Return the value with its references replaced, and how many values it holds."""
+        """Return the value with its references replaced, and how many values it contains."""
         if isinstance(value, dict):
             path = value.get("$ref")
             if isinstance(path, str) and len(value) == 1:
@@ -315,7 +315,7 @@ class _ReferenceResolver:
         if isinstance(target, dict | list):
             size = self._sizes.get(id(target), 0)
             if not size:
-                raise MalformedBody(where, "names what is not complete before it")
+                raise MalformedBody(where, "names a value that is not complete before it")
         self._repeated += size
         if self._repeated > REPEATED_VALUES_MAX:
             raise MalformedBody(where, f"repeats more than {REPEATED_VALUES_MAX} values")
@@ -324,7 +324,7 @@ class _ReferenceResolver:
 
 def _follow(path: str, root: Any, where: str) -> Any:
     if not path.startswith("$"):
-        raise MalformedBody(where, "a form that is not understood")
+        raise MalformedBody(where, "does not begin with $")
     value, at = root, 1
     while at < len(path):
         step = _STEP.match(path, at)

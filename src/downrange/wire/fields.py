@@ -1,21 +1,21 @@
-"""How a typed header becomes the text fields of a command, and back.
+"""Typed headers: structs that are converted to the string fields of a command, and back.
 
-A header is a struct; its attributes are the fields, its annotations their Java types:
+The attributes of a header are the fields, the annotations their Java types:
 
     @request(RequestCode.GET_MAX_OFFSET)
     class MaxOffsetRequest(Header):
         topic: str                     # required: Java's @CFNotNull
-        queue_id: Int32                # on the wire: queueId, as decimal text
-        committed: bool | None = None  # optional: absent on the wire when None
+        queue_id: Int32                # on the wire: queueId, as decimal string
+        committed: bool | None = None  # optional: absent on the wire if None
 
-Reading follows the Java classes: unknown fields are passed over, a missing optional one is its
-default, booleans are true only for "true" in any case, integers are what `Integer.parseInt` takes.
-A missing required field or a number that is none raises; Java leaves a null there, trips over it,
-and answers SYSTEM_ERROR.
+Reading follows the Java classes: unknown fields are ignored, a missing optional one has its
+default, booleans are true only for "true" in any case, integers are read like `Integer.parseInt`. A
+missing required field or a wrong number raises an error; Java continues with null, fails on it, and
+answers SYSTEM_ERROR.
 
-The functions that convert are compiled once per class, as `dataclasses` does it: a loop over field
-descriptions costs three times as much per message (`benchmarks/wire.py`, docs/decisions/0003). That
-happens when a class is first used, since nobody uses all of them.
+The conversions are compiled once per class, as in `dataclasses`: a loop over field descriptions
+costs three times as much per message (`benchmarks/wire.py`, docs/decisions/0003). They are compiled
+on first use, since a process uses only some of the classes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ HeaderT = TypeVar("HeaderT", bound="Header")
 
 
 class Header(msgspec.Struct, rename="camel", gc=False):
-    """Base of all typed headers; their own conversions take the place of those declared here."""
+    """Base of all typed headers; the compiled conversions replace the methods declared here."""
 
     def to_fields(self) -> dict[str, str]:
-        """Return the fields as they travel; those that are None are left out."""
+        """Return the fields as on the wire; those that are None are left out."""
         _compile(type(self))
         return self.to_fields()
 
@@ -53,7 +53,7 @@ class Header(msgspec.Struct, rename="camel", gc=False):
 
         Raises:
             MissingField: A required field is absent.
-            InvalidField: A number cannot be read, or passes the range of its Java type.
+            InvalidField: A number cannot be read, or is outside the range of its Java type.
         """
         _compile(cls)
         return cls.from_fields(fields)
@@ -62,7 +62,7 @@ class Header(msgspec.Struct, rename="camel", gc=False):
 #: Request code -> the header of its request, and of its reply.
 REQUEST_HEADERS: Final[dict[int, type[Header]]] = {}
 REPLY_HEADERS: Final[dict[int, type[Header]]] = {}
-#: Header class -> the code it goes out with unless another is named: the first it was declared for.
+#: Header class -> its request code, unless another is given: the first one it was declared for.
 _CODES: Final[dict[type[Header], int]] = {}
 
 
@@ -71,7 +71,7 @@ def request(*codes: int) -> Callable[[type[HeaderT]], type[HeaderT]]:
 
     def declare(cls: type[HeaderT]) -> type[HeaderT]:
         REQUEST_HEADERS.update(dict.fromkeys(codes, cls))
-        _CODES[cls] = int(codes[0])  # the enum member takes longer to write
+        _CODES[cls] = int(codes[0])  # encoding an enum member takes longer
         return cls
 
     return declare
@@ -88,7 +88,7 @@ def reply(*codes: int) -> Callable[[type[HeaderT]], type[HeaderT]]:
 
 
 def request_command(header: Header, body: bytes = b"", *, code: int | None = None) -> Command:
-    """Build the command that carries a request header; `code` where the header serves several."""
+    """Build the command of a request header; give `code` if the header is used for several."""
     return Command(_CODES[type(header)] if code is None else code, header.to_fields(), body)
 
 
@@ -109,7 +109,7 @@ def int64(text: str) -> int:
 
 def _ranged(text: str, bits: int) -> int:
     if _DECIMAL.fullmatch(text) is None:
-        raise ValueError(f"{text[:40]!r} is no whole number")
+        raise ValueError(f"{text[:40]!r} is not a whole number")
     value = int(text)
     if not -(1 << bits) <= value < 1 << bits:
         raise ValueError(f"{text[:40]} does not fit {bits + 1} bits")
@@ -118,8 +118,8 @@ def _ranged(text: str, bits: int) -> int:
 
 # ---- compiling ---------------------------------------------------------------------------------
 
-# Most numbers are small, and most truth values written one way: those are looked up. Large ones are
-# read in place; a call costs as much as the reading.
+# Most numbers are small, and most booleans are written in lower case: those are looked up. Large
+# numbers are read inline; a call would cost as much as the reading.
 _SMALL_INTS: Final = {str(number): number for number in range(1024)}
 _TRUTHS: Final = {"true": True, "false": False}
 _READERS: Final = {
@@ -138,7 +138,7 @@ _PARSERS: Final = {"int32": int32, "int64": int64}
 
 
 def _compile(cls: type[Header]) -> None:
-    """Give a class its own `to_fields` and `from_fields`."""
+    """Compile `to_fields` and `from_fields` of a class."""
     members = struct_fields(cls)
     names: dict[str, Any] = {
         "cls": cls,
@@ -194,7 +194,7 @@ def _reader_source(members: tuple[FieldInfo, ...]) -> str:
 
 
 def _kind(member: FieldInfo) -> str:
-    """Return a key of `_READERS` for the member's annotation, None set aside."""
+    """Return a key of `_READERS` for the member's annotation without None."""
     annotation = member.type
     if get_origin(annotation) is not Annotated and _is_nullable(member):
         annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
@@ -210,7 +210,7 @@ def _is_nullable(member: FieldInfo) -> bool:
 def _find_invalid(
     cls: type[Header], members: tuple[FieldInfo, ...], fields: dict[str, str]
 ) -> InvalidField:
-    """Name the field that made the compiled reader fail; it knows only that one did."""
+    """Return the error that names the wrong field; the compiled reader does not know which."""
     for member in members:
         parse = _PARSERS.get(_kind(member))
         text = fields.get(member.encode_name)
@@ -219,4 +219,4 @@ def _find_invalid(
                 parse(text)
             except ValueError as error:
                 return InvalidField(cls.__name__, member.encode_name, str(error))
-    raise AssertionError(f"{cls.__name__} failed on fields that all read well")
+    raise AssertionError(f"{cls.__name__} failed on fields that are all valid")

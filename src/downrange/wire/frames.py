@@ -1,13 +1,12 @@
-"""Frames: what lies between two length words, out of any chunking of the input.
+"""Frames: the units of the byte stream, cut out of input in chunks of any size.
 
     bytes 0-3   length        i32, bytes that follow this word = 4 + header + body
     bytes 4-7   header word   codec (8 bits) and header length (24 bits)
     header      JSON text or the binary form; see `command`
     body        the rest; no bytes means "no body"
 
-One rule: nothing is buffered that the limit does not allow. A frame is refused as soon as its
-length word is read, so a peer cannot make us hold more than one frame of at most `bytes_max`, plus
-one read.
+One rule: the buffer is bounded. A frame above the limit is refused as soon as its length word is
+read, so a peer can make us buffer at most one frame of `bytes_max` and one read.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from downrange.wire.limits import FRAME_BYTES_MAX
 
 _HEADER_BYTES_MAX: Final = (1 << 24) - 1
 _BINARY_MARK: Final = HeaderCodec.BINARY << 24
-_JSON: Final = HeaderCodec.JSON  # looking a member up in its enum costs as much as cutting a frame
+_JSON: Final = HeaderCodec.JSON  # looking up the enum member costs as much as cutting a frame
 _BINARY: Final = HeaderCodec.BINARY
 _LENGTH: Final = Struct(">i")
 _WORDS: Final = Struct(">ii")
 
 
 class Frame(msgspec.Struct, gc=False):
-    """One frame, cut into its parts but not read."""
+    """One frame, cut into its parts but not decoded."""
 
     codec: HeaderCodec
     header: bytes
@@ -40,9 +39,9 @@ class Frame(msgspec.Struct, gc=False):
 class FrameSplitter:
     """Cuts a stream of bytes into frames.
 
-    `receive` takes bytes as they come, `next_frame` gives the frames that are whole. After an
-    error the stream has no known frame boundary any more: the same error is raised again, and the
-    connection must be closed.
+    `receive` takes bytes as they arrive, `next_frame` returns complete frames. After an error, the
+    next frame boundary is unknown: the same error is raised again, and the connection must be
+    closed.
     """
 
     __slots__ = ("_buffer", "_error", "_length_max", "_position")
@@ -54,11 +53,11 @@ class FrameSplitter:
         self._error: WireError | None = None
 
     def receive(self, data: bytes) -> None:
-        """Take bytes that the peer sent; after an error they are dropped."""
+        """Take bytes from the peer; after an error they are dropped."""
         if self._error is not None:
             return
         if self._position == len(self._buffer):
-            # The usual case: reads end where frames end, and the read is cut up where it lies.
+            # The usual case: a read ends with a frame, so it is used without copying.
             self._buffer = data
         else:
             if type(self._buffer) is bytearray:
@@ -69,11 +68,11 @@ class FrameSplitter:
         self._position = 0
 
     def next_frame(self) -> Frame | None:
-        """Return the next whole frame, or None when more bytes are needed.
+        """Return the next complete frame, or None if more bytes are needed.
 
         Raises:
-            FrameTooLarge: The length word announces more than the limit.
-            MalformedFrame: The length or header word cannot be true.
+            FrameTooLarge: The length word is above the limit.
+            MalformedFrame: The length word or header word is impossible.
         """
         if self._error is not None:
             raise self._error
@@ -100,11 +99,11 @@ class FrameSplitter:
         end = start + 4 + length
         if type(buffer) is bytes:
             header, body = buffer[start + 8 : body_start], buffer[body_start:end]
-        else:  # a slice of a bytearray would be another one
+        else:  # a slice of a bytearray would be a bytearray
             view = memoryview(buffer)
             header, body = bytes(view[start + 8 : body_start]), bytes(view[body_start:end])
         if buffered == length + 4:
-            self._buffer = b""  # let go of the read; its parts live on in the frame
+            self._buffer = b""  # release the read; the frame has copies of its parts
             self._position = 0
         else:
             self._position = end
@@ -112,7 +111,7 @@ class FrameSplitter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the input so far ends at a frame's end."""
+        """Whether the input so far ends with a complete frame."""
         return self._position == len(self._buffer)
 
     def _check_length(self, length: int) -> None:
@@ -132,14 +131,14 @@ def join_frame(codec: HeaderCodec, header: bytes, body: bytes, bytes_max: int) -
     """Write one frame.
 
     Raises:
-        FrameTooLarge: Header and body together pass the limit.
-        Unencodable: The header alone passes what its length field can say.
+        FrameTooLarge: Header and body together are above the limit.
+        Unencodable: The header is too long for its length field.
     """
     header_size = len(header)
     length = 4 + header_size + len(body)
     if length + 4 > bytes_max:
         raise FrameTooLarge(length + 4, bytes_max)
-    if header_size > _HEADER_BYTES_MAX:  # only where the limit was raised above Java's
+    if header_size > _HEADER_BYTES_MAX:  # possible only with a limit above Java's
         raise Unencodable("frame header", f"{header_size} bytes do not fit 24 bits of length")
     word = header_size if codec is _JSON else header_size + _BINARY_MARK
     return _WORDS.pack(length, word) + header + body

@@ -1,4 +1,4 @@
-"""Java's hash of a text, and the two places where it ends up in store files and queue choices."""
+"""Java's string hash, as used in queue indexes, key indexes and the choice of queues."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from sys import byteorder
 from typing import Final
 
 _MASK: Final = 0xFFFFFFFF
-#: 31 to the power of n, modulo 2^32; the last is 31^0, so a tail of the list fits a text.
+#: 31 to the power of n, modulo 2^32, falling to 31^0: the end of the list fits a shorter string.
 _POWERS: Final = [pow(31, exponent, 1 << 32) for exponent in reversed(range(256))]
-#: For keys of usual length: the tail of the list that fits, and 31 to the power of the length.
+#: For keys of usual length: the end of the list that fits, and 31 to the power of the length.
 _SHORT_SIZE_MAX: Final = 64
 _SHORT: Final[list[tuple[list[int], int]]] = [
     (_POWERS[256 - size :], pow(31, size, 1 << 32)) for size in range(_SHORT_SIZE_MAX + 1)
 ]
-#: What a unique id ends with: a number, of which a few digits make some thousands; and before it
-#: what changes once in a millisecond, or a little more often. All before that is the process.
+# A unique id consists of three parts that change at different rates, so their hashes are cached
+# separately: the process; five digits of the clock, which change about once per millisecond; and
+# three digits of the counter, which have 4,096 values.
 _NUMBER_SIZE: Final = 3
 _CLOCK_SIZE: Final = 5
 _NUMBER_SCALE: Final = pow(31, _NUMBER_SIZE, 1 << 32)
-#: How long unique ids are, with the maker's IPv4 or IPv6 address in them -> 31 to the power of that
-#: without the number.
+#: Length of a unique id with an IPv4 or IPv6 address -> 31 to the power of that length without the
+#: counter.
 _MOMENT_SCALES: Final = {size: pow(31, size - _NUMBER_SIZE, 1 << 32) for size in (32, 56)}
 
 
@@ -33,22 +34,22 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=1024)
 def tag_hash(tag: str | None) -> int:
-    """Return what a queue index holds for a tag; brokers filter by it."""
+    """Return the hash of a tag in a queue index; brokers filter by it."""
     return java_hash(tag) if tag else 0
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Return what a key index holds for a key: never negative, 0 where Java's `abs` overflows."""
+    """Return the hash of a key in a key index: never negative, 0 where Java's `abs` overflows."""
     return key_hash_behind(key_front(topic), key)
 
 
 def key_front(topic: str) -> int:
-    """Return what is the same in the hashes of all keys of a topic, for `key_hash_behind`."""
+    """Return the state of the hash after the topic, which `key_hash_behind` continues."""
     return _hash(f"{topic}#")
 
 
 def key_hash_behind(front: int, key: str) -> int:
-    """Return the same as `key_hash`, for a topic of which `key_front` is known."""
+    """Return the same as `key_hash`, from the `key_front` of the topic."""
     size = len(key)
     if size > _SHORT_SIZE_MAX or not key.isascii():
         units = size if key.isascii() else len(key.encode("utf-16-le", "surrogatepass")) // 2
@@ -60,7 +61,7 @@ def key_hash_behind(front: int, key: str) -> int:
         powers, scale = _SHORT[size]
         value = front * scale + sum(map(mul, key.encode(), powers))
     value &= _MASK
-    # Java's `abs`, which overflows for the smallest number; a key index takes 0 for that.
+    # Java's `abs` overflows for the smallest number; a key index uses 0 for it.
     if value > 0x8000_0000:
         return 0x1_0000_0000 - value
     return 0 if value == 0x8000_0000 else value
@@ -93,7 +94,7 @@ def _hash(text: str) -> int:
     )
     size = len(units)
     value = 0
-    # Sums of products run in C; the text is taken in pieces as long as the list of powers.
+    # Sums of products run in C; the string is cut into pieces as long as the list of powers.
     for start in range(0, size, len(_POWERS)):
         piece = units[start : start + len(_POWERS)]
         scale = pow(31, len(piece), 1 << 32)

@@ -1,10 +1,10 @@
 """One typed header per request and reply.
 
-The names are ours, the fields are those of the Java header classes of releases 4.9.4 and 5.5.0;
-what only one of them knows is optional. `Int32` and `Int64` are Java's `int` and `long`. A field
-that Java declares as a primitive and does not demand has Java's default, 0 or false. So has a
-field that Java demands but no server misses: a send without a group is stored
-(docs/compatibility.md); it is always written, though.
+The class names are ours, the fields are those of the Java header classes of releases 4.9.4 and
+5.5.0; a field of only one of them is optional. `Int32` and `Int64` are Java's `int` and `long`. A
+field that Java declares as a primitive and does not require has Java's default, 0 or false. So has
+a field that Java declares as required but servers do not need: a send without a group is stored
+(docs/compatibility.md). Such a field is always written.
 
 Order: sending, pulling, offsets, queries, transactions, clients, topics and groups, name server.
 """
@@ -21,7 +21,7 @@ from downrange.wire.fields import Header, Int32, Int64, reply, request
 
 @request(Code.SEND_MESSAGE, Code.SEND_REPLY_MESSAGE)
 class SendRequest(Header, kw_only=True):
-    """Send one message, with field names in full (V1)."""
+    """Send one message, with full field names (V1)."""
 
     producer_group: str = ""
     topic: str
@@ -41,7 +41,7 @@ class SendRequest(Header, kw_only=True):
 
 @request(Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE_V2)
 class SendRequestV2(Header, kw_only=True):
-    """Send one message or a batch, with letters for field names (V2)."""
+    """Send one message or a batch, with letters as field names (V2)."""
 
     producer_group: str = field(name="a", default="")
     topic: str = field(name="b")
@@ -67,7 +67,7 @@ class SendRequestV2(Header, kw_only=True):
     Code.SEND_REPLY_MESSAGE_V2,
 )
 class SendReply(Header):
-    """Where a message was stored; for a batch a comma list of ids and the first offset."""
+    """Where a message was stored; for a batch, all ids, joined by commas, and the first offset."""
 
     msg_id: str
     queue_id: Int32
@@ -81,7 +81,7 @@ class SendReply(Header):
 
 @request(Code.CONSUMER_SEND_MSG_BACK)
 class SendBackRequest(Header):
-    """Give a message back to be delivered again later, or to the dead letters."""
+    """Send a message back for another delivery, or to the dead-letter topic."""
 
     offset: Int64
     group: str
@@ -95,7 +95,7 @@ class SendBackRequest(Header):
 
 @request(Code.RECALL_MESSAGE)
 class RecallRequest(Header):
-    """Take back a timer message that is not due yet (5.x)."""
+    """Recall a timed message before its delivery (5.x)."""
 
     topic: str
     recall_handle: str
@@ -112,7 +112,7 @@ class RecallReply(Header):
 
 @request(Code.PUSH_REPLY_MESSAGE_TO_CLIENT)
 class PushReplyRequest(Header):
-    """Broker to requester: here is the answer to your request message."""
+    """Push the reply to a request message: from the broker to the requester."""
 
     producer_group: str
     topic: str
@@ -156,7 +156,7 @@ class PullRequest(Header):
 
 @reply(Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE)
 class PullReply(Header):
-    """Where to go on; it also comes with the codes for "nothing found" and "offset moved"."""
+    """The next offset; also sent with the codes for "nothing found" and "offset moved"."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -173,7 +173,7 @@ class PullReply(Header):
 
 @request(Code.QUERY_CONSUMER_OFFSET)
 class GroupOffsetRequest(Header):
-    """Ask how far a group has come in a queue."""
+    """Ask for the offset of a group in a queue."""
 
     consumer_group: str
     topic: str
@@ -184,7 +184,7 @@ class GroupOffsetRequest(Header):
 
 @request(Code.UPDATE_CONSUMER_OFFSET)
 class CommitOffsetRequest(Header):
-    """Record how far a group has come in a queue."""
+    """Commit the offset of a group in a queue."""
 
     consumer_group: str
     topic: str
@@ -195,7 +195,7 @@ class CommitOffsetRequest(Header):
 
 @request(Code.SEARCH_OFFSET_BY_TIMESTAMP)
 class OffsetByTimeRequest(Header):
-    """Ask for the offset of the message stored at a time."""
+    """Ask for the offset of the message that was stored at a time."""
 
     topic: str
     queue_id: Int32
@@ -253,7 +253,7 @@ class EarliestTimeReply(Header):
 
 @request(Code.CLONE_GROUP_OFFSET)
 class CloneOffsetsRequest(Header):
-    """Give a group the offsets of another."""
+    """Copy the offsets of one group to another."""
 
     src_group: str
     dest_group: str
@@ -266,7 +266,7 @@ class CloneOffsetsRequest(Header):
 
 @request(Code.QUERY_MESSAGE)
 class QueryByKeyRequest(Header):
-    """Look messages up by key; the answer may hold others, as the index knows only hashes."""
+    """Find messages by key. The index has only hashes, so the reply may contain others, too."""
 
     topic: str
     key: str
@@ -280,7 +280,7 @@ class QueryByKeyRequest(Header):
 
 @reply(Code.QUERY_MESSAGE)
 class QueryReply(Header):
-    """How current the index is; both are 0 when nothing was found."""
+    """Time and offset of the newest message in the index; both are 0 if nothing was found."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
@@ -296,7 +296,7 @@ class ViewRequest(Header):
 
 @request(Code.QUERY_CONSUME_QUEUE)
 class QueueUnitsRequest(Header):
-    """Ask for the units of a queue's index, and whether a group's filter takes them."""
+    """Ask for the units of a queue's index, and whether a group's filter accepts them."""
 
     topic: str
     queue_id: Int32
@@ -325,7 +325,7 @@ class EndTransactionRequest(Header):
 
 @request(Code.CHECK_TRANSACTION_STATE)
 class CheckTransactionRequest(Header):
-    """Broker to producer: what became of this half message?"""
+    """Ask a producer for the outcome of a half message: from the broker."""
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -338,7 +338,7 @@ class CheckTransactionRequest(Header):
 
 @request(Code.RESUME_CHECK_HALF_MESSAGE)
 class ResumeCheckRequest(Header):
-    """Ask about a half message from the beginning again; the id is its offset id."""
+    """Restart the checks of a half message; the id is its offset id."""
 
     msg_id: str
     topic: str | None = None
@@ -349,7 +349,7 @@ class ResumeCheckRequest(Header):
 
 @reply(Code.HEART_BEAT)
 class HeartbeatReply(Header):
-    """What a 5.x broker says about the short heartbeat; 4.9 sends no fields."""
+    """Whether a broker accepts short heartbeats (5.x); 4.9 sends no fields."""
 
     supports_v2: bool = field(name="IS_SUPPORT_HEART_BEAT_V2", default=False)
     subscription_changed: bool = field(name="IS_SUB_CHANGE", default=False)
@@ -357,7 +357,7 @@ class HeartbeatReply(Header):
 
 @request(Code.UNREGISTER_CLIENT)
 class UnregisterClientRequest(Header):
-    """A client leaves its groups."""
+    """Remove a client from its groups."""
 
     client_id: str = field(name="clientID")
     producer_group: str | None = None
@@ -373,14 +373,14 @@ class GroupMembersRequest(Header):
 
 @request(Code.NOTIFY_CONSUMER_IDS_CHANGED)
 class MembersChangedRequest(Header):
-    """Broker to consumer: your group gained or lost a member."""
+    """Notify a consumer that its group gained or lost a member: from the broker."""
 
     consumer_group: str
 
 
 @request(Code.GET_CONSUMER_RUNNING_INFO)
 class RunningStateRequest(Header):
-    """Ask a consumer, through the broker, what it is doing."""
+    """Ask a consumer, through the broker, for its running state."""
 
     consumer_group: str
     client_id: str
@@ -389,7 +389,7 @@ class RunningStateRequest(Header):
 
 @request(Code.CONSUME_MESSAGE_DIRECTLY)
 class ConsumeDirectlyRequest(Header):
-    """Make one consumer handle one message now."""
+    """Have one consumer process one message now."""
 
     consumer_group: str
     client_id: str | None = None
@@ -402,7 +402,7 @@ class ConsumeDirectlyRequest(Header):
 
 @request(Code.RESET_CONSUMER_CLIENT_OFFSET, Code.INVOKE_BROKER_TO_RESET_OFFSET)
 class ResetOffsetRequest(Header):
-    """Set a group back or ahead; to the broker from a tool, to consumers from the broker."""
+    """Reset a group's offsets: from a tool to the broker, and from the broker to consumers."""
 
     topic: str
     group: str
@@ -414,7 +414,7 @@ class ResetOffsetRequest(Header):
 
 @request(Code.GET_CONSUMER_STATUS_FROM_CLIENT, Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
 class ConsumerStatusRequest(Header):
-    """Ask where a group's members stand."""
+    """Ask for the offsets of a group's members."""
 
     topic: str
     group: str
@@ -442,7 +442,7 @@ class CreateTopicRequest(Header):
 
 @request(Code.DELETE_TOPIC_IN_BROKER)
 class DeleteTopicRequest(Header):
-    """Delete a topic at a broker."""
+    """Delete a topic on a broker."""
 
     topic: str
 
@@ -456,7 +456,7 @@ class TopicConfigRequest(Header):
 
 @request(Code.GET_ALL_TOPIC_CONFIG)
 class AllTopicsRequest(Header):
-    """Ask a broker for all topics; 5.5 can give them in pages."""
+    """Ask a broker for all topics; 5.5 can return them in pages."""
 
     topic_seq: Int32 | None = None
     data_version: str | None = None
@@ -465,7 +465,7 @@ class AllTopicsRequest(Header):
 
 @reply(Code.GET_ALL_TOPIC_CONFIG)
 class AllTopicsReply(Header):
-    """How many topics there are in all; 4.9 does not say."""
+    """The number of all topics; 4.9 does not send it."""
 
     total_topic_num: Int32 | None = None
 
@@ -479,7 +479,7 @@ class TopicStatsRequest(Header):
 
 @request(Code.GET_CONSUME_STATS)
 class ConsumeStatsRequest(Header):
-    """Ask how far a group has come in all its queues."""
+    """Ask for the progress of a group in all its queues."""
 
     consumer_group: str
     topic: str | None = None
@@ -502,7 +502,7 @@ class ProducerConnectionsRequest(Header):
 
 @request(Code.DELETE_SUBSCRIPTIONGROUP)
 class DeleteGroupRequest(Header):
-    """Delete a consumer group, and with it its progress: each release has its own name for that."""
+    """Delete a consumer group, and its offsets: releases differ in the name of that field."""
 
     group_name: str
     clean_offset: bool = False
@@ -518,7 +518,7 @@ class GroupConfigRequest(Header):
 
 @request(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
 class AllGroupsRequest(Header):
-    """Ask a broker for all groups; 5.5 can give them in pages."""
+    """Ask a broker for all groups; 5.5 can return them in pages."""
 
     group_seq: Int32 | None = None
     data_version: str | None = None
@@ -527,7 +527,7 @@ class AllGroupsRequest(Header):
 
 @reply(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
 class AllGroupsReply(Header):
-    """How many groups there are in all; 4.9 does not say."""
+    """The number of all groups; 4.9 does not send it."""
 
     total_group_num: Int32 | None = None
 
@@ -541,7 +541,7 @@ class TopicConsumersRequest(Header):
 
 @request(Code.QUERY_CONSUME_TIME_SPAN)
 class ConsumeTimeSpanRequest(Header):
-    """Ask what span of time a group has yet to read."""
+    """Ask for the period of the messages that a group has not read yet."""
 
     topic: str
     group: str
@@ -556,7 +556,7 @@ class GroupTopicsRequest(Header):
 
 @request(Code.QUERY_SUBSCRIPTION_BY_CONSUMER)
 class GroupSubscriptionRequest(Header):
-    """Ask what a group reads of a topic (5.x)."""
+    """Ask for the subscription of a group to a topic (5.x)."""
 
     group: str
     topic: str
@@ -564,7 +564,7 @@ class GroupSubscriptionRequest(Header):
 
 @request(Code.GET_BROKER_CONSUME_STATS)
 class BrokerConsumeStatsRequest(Header):
-    """Ask how far all groups of a broker have come."""
+    """Ask for the progress of all groups of a broker."""
 
     is_order: bool = False
 
@@ -579,7 +579,7 @@ class BrokerStatsRequest(Header):
 
 @reply(Code.GET_BROKER_CONFIG)
 class BrokerConfigReply(Header):
-    """The settings' data version, as JSON text."""
+    """The data version of the settings, as JSON."""
 
     version: str
 
@@ -599,7 +599,7 @@ class RouteRequest(Header):
 
 @request(Code.REGISTER_BROKER)
 class RegisterBrokerRequest(Header):
-    """A broker tells a name server about itself and its topics."""
+    """Register a broker and its topics at a name server."""
 
     broker_name: str
     broker_addr: str
@@ -615,7 +615,7 @@ class RegisterBrokerRequest(Header):
 
 @reply(Code.REGISTER_BROKER)
 class RegisterBrokerReply(Header):
-    """A slave's master; nothing for a master."""
+    """The master of a slave; empty for a master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -623,7 +623,7 @@ class RegisterBrokerReply(Header):
 
 @request(Code.UNREGISTER_BROKER)
 class UnregisterBrokerRequest(Header):
-    """A broker takes its leave."""
+    """Unregister a broker."""
 
     broker_name: str
     broker_addr: str
@@ -633,7 +633,7 @@ class UnregisterBrokerRequest(Header):
 
 @request(Code.QUERY_DATA_VERSION)
 class QueryDataVersionRequest(Header):
-    """Ask whether a name server has seen this data version of a broker."""
+    """Ask whether a name server has this data version of a broker."""
 
     broker_name: str
     broker_addr: str
@@ -650,7 +650,7 @@ class QueryDataVersionReply(Header):
 
 @request(Code.BROKER_HEARTBEAT)
 class BrokerHeartbeatRequest(Header):
-    """A broker tells a name server that it lives (5.x)."""
+    """Send a broker's heartbeat to a name server (5.x)."""
 
     cluster_name: str
     broker_addr: str
@@ -680,7 +680,7 @@ class ClusterTopicsRequest(Header):
 
 @request(Code.DELETE_TOPIC_IN_NAMESRV)
 class DeleteRouteRequest(Header):
-    """Make a name server forget a topic."""
+    """Delete a topic's route from a name server."""
 
     topic: str
     cluster_name: str | None = None
@@ -688,35 +688,35 @@ class DeleteRouteRequest(Header):
 
 @request(Code.REGISTER_TOPIC_IN_NAMESRV)
 class RegisterTopicRequest(Header):
-    """Give a name server the route of a topic by hand (5.x)."""
+    """Set the route of a topic at a name server (5.x)."""
 
     topic: str
 
 
 @request(Code.WIPE_WRITE_PERM_OF_BROKER)
 class WipeWritePermissionRequest(Header):
-    """Make a name server announce a broker as read-only."""
+    """Have a name server announce a broker as read-only."""
 
     broker_name: str
 
 
 @reply(Code.WIPE_WRITE_PERM_OF_BROKER)
 class WipeWritePermissionReply(Header):
-    """How many topics that touched."""
+    """The number of topics that were changed."""
 
     wipe_topic_count: Int32
 
 
 @request(Code.ADD_WRITE_PERM_OF_BROKER)
 class AddWritePermissionRequest(Header):
-    """Make a name server announce a broker as writable again."""
+    """Have a name server announce a broker as writable again."""
 
     broker_name: str
 
 
 @reply(Code.ADD_WRITE_PERM_OF_BROKER)
 class AddWritePermissionReply(Header):
-    """How many topics that touched."""
+    """The number of topics that were changed."""
 
     add_topic_count: Int32
 

@@ -39,7 +39,7 @@ class UniqueId(NamedTuple):
 
 
 class OffsetId(NamedTuple):
-    """The parts of an offset id: whom to ask, and for what."""
+    """The parts of an offset id: the broker, and the position in its log."""
 
     host: str
     port: int
@@ -51,7 +51,7 @@ class OffsetId(NamedTuple):
 
 
 def offset_id(ip: bytes, port: int, log_offset: int) -> str:
-    """Write the offset id of a record whose host is already in bytes."""
+    """Return the offset id of a record; the IP address is given in bytes."""
     return (ip + _OFFSET_TAIL.pack(port, log_offset)).hex().upper()
 
 
@@ -59,7 +59,7 @@ def parse_offset_id(text: str) -> OffsetId:
     """Read an offset id.
 
     Raises:
-        MalformedId: The text is none.
+        MalformedId: The text is not an offset id.
     """
     ip, tail = _split(text, _OFFSET_TAIL, "offset id")
     port, log_offset = _OFFSET_TAIL.unpack(tail)
@@ -67,10 +67,10 @@ def parse_offset_id(text: str) -> OffsetId:
 
 
 def parse_unique_id(text: str) -> UniqueId:
-    """Read a unique id as our and the Java producers make it.
+    """Read a unique id in the form of our and of Java's producers.
 
     Raises:
-        MalformedId: The text is none; any text may serve as an id, so this need not be an error.
+        MalformedId: The text has another form. Producers may use any text as an id.
     """
     ip, tail = _split(text, _UNIQUE_TAIL, "unique id")
     return UniqueId(str(ip_address(ip)), *_UNIQUE_TAIL.unpack(tail))
@@ -80,7 +80,7 @@ def _split(text: str, tail: Struct, what: str) -> tuple[bytes, bytes]:
     try:
         raw = bytes.fromhex(text)
     except ValueError as error:
-        raise MalformedId(f"{what} {text[:80]!r}", "is no hexadecimal number") from error
+        raise MalformedId(f"{what} {text[:80]!r}", "is not a hexadecimal number") from error
     ip_size = len(raw) - tail.size
     if ip_size not in _IP_SIZES or len(text) != 2 * len(raw):
         raise MalformedId(f"{what} {text[:80]!r}", f"has {len(text)} characters, not 32 or 56")
@@ -88,14 +88,14 @@ def _split(text: str, tail: Struct, what: str) -> tuple[bytes, bytes]:
 
 
 class UniqueIdMaker:
-    """Makes unique ids for one process; several threads may use it at once.
+    """Makes unique ids for one process; it is thread-safe.
 
     Args:
         ip: This host's address, 4 or 16 bytes.
         process_id: Its low 16 bits are used.
-        process_salt: A number that tells two runs with the same process id apart.
-        month_around: Given a time in ms, returns the ms at which its month began and ends, local
-            time. It is asked at the start and when a month is over.
+        process_salt: A number that differs between two runs with the same process id.
+        month_around: Given a time in ms, returns the ms at which its month begins and ends, in
+            local time. It is called at the start and at the end of a month.
     """
 
     __slots__ = (
@@ -118,7 +118,7 @@ class UniqueIdMaker:
         self._prefix = f"{ip.hex().upper()}{process_id & 0xFFFF:04X}{salt:08X}"
         self._month_around = month_around
         self._month_start_ms = self._month_end_ms = 0
-        #: A millisecond and the front of the ids made in it; one object, as threads share it.
+        #: A millisecond and the first part of its ids; one object, so that threads can share it.
         self._moment = (-1, "")
         self._counter = count(1)
 
@@ -130,15 +130,15 @@ class UniqueIdMaker:
         return f"{front}{next(self._counter) & 0xFFFF:04X}"
 
     def make_several(self, now_ms: int, count: int) -> list[str]:
-        """Return the next ids, so many of them."""
+        """Return the next `count` ids."""
         front = self._front_at(now_ms)
         return [f"{front}{number & 0xFFFF:04X}" for number in islice(self._counter, count)]
 
     def _front_at(self, now_ms: int) -> str:
-        """Return what the ids of a millisecond begin with, and keep it for the next one."""
+        """Return the first part of the ids of a millisecond, and cache it."""
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = self._month_around(now_ms)
-        # A clock that was set back over the month's start must not wrap the field.
+        # If the clock is set back to the month before, the field must not wrap.
         front = f"{self._prefix}{max(now_ms - self._month_start_ms, 0):08X}"
         self._moment = (now_ms, front)
         return front

@@ -1,14 +1,14 @@
-"""One connection without a socket: bytes in, events out.
+"""The protocol of one connection, without a socket: bytes in, events out.
 
-A driver gives what it read to `receive` and acts on the events; `request`, `oneway` and `reply`
-return what it must write. Both ends of a connection use the same class, since brokers send
-requests to clients too.
+A driver passes the bytes that it reads to `receive` and acts on the events; `request`, `oneway` and
+`reply` return bytes for it to write. Both ends of a connection use the same class, since brokers
+send requests to clients, too.
 
-Request ids are counted per link and direction: a request from the peer may carry the number of one
-of ours, so only a command marked as a reply is looked up among those that wait.
+Request ids are counted per link and direction. A request from the peer may have the id of one of
+our requests, so only commands marked as replies are matched with pending requests.
 
-Nothing here knows time. A driver that gives a request up calls `abandon`; the reply, if it still
-comes, is counted and dropped.
+A link has no clock. After a timeout, the driver calls `abandon`; if the reply comes later, it is
+counted and dropped.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ WaiterT = TypeVar("WaiterT")
 IN_FLIGHT_MAX: Final = 65535
 _ID_MASK: Final = 0x7FFFFFFF
 _CLOSED: Final = "the connection is closed"
-_REPLY: Final = int(CommandFlag.REPLY)  # arithmetic with the enum costs as much as a frame
+_REPLY: Final = int(CommandFlag.REPLY)  # arithmetic with enum members costs as much as a frame
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
 class RequestArrived(msgspec.Struct, gc=False):
-    """The peer asks for something; answer with `Link.reply` unless the command is one-way."""
+    """A request from the peer; answer with `Link.reply` unless the command is one-way."""
 
     command: Command
 
 
 class ReplyArrived(msgspec.Struct, Generic[WaiterT], gc=False):
-    """The peer answered; `waiter` is what `Link.request` was given."""
+    """A reply from the peer; `waiter` is the argument of `Link.request`."""
 
     waiter: WaiterT
     command: Command
 
 
 class LinkBroken(msgspec.Struct, Generic[WaiterT]):
-    """The peer broke the protocol: close the connection and fail those who wait."""
+    """The peer broke the protocol: close the connection and fail the waiters."""
 
     error: WireError
     waiters: list[WaiterT]
@@ -62,8 +62,8 @@ class Link(Generic[WaiterT]):
     """The protocol side of one connection.
 
     Args:
-        codec: How the headers of our requests are written.
-        frame_bytes_max: The largest frame that is taken or sent.
+        codec: The encoding of request headers.
+        frame_bytes_max: The largest frame that is received or sent.
         in_flight_max: How many requests may wait for replies at once.
     """
 
@@ -86,9 +86,9 @@ class Link(Generic[WaiterT]):
         in_flight_max: int = IN_FLIGHT_MAX,
     ) -> None:
         if frame_bytes_max < 8:
-            raise OptionError(f"frame_bytes_max={frame_bytes_max} holds no frame")
+            raise OptionError(f"frame_bytes_max={frame_bytes_max} is less than 8")
         if in_flight_max < 1:
-            raise OptionError(f"in_flight_max={in_flight_max} allows no request")
+            raise OptionError(f"in_flight_max={in_flight_max} is less than 1")
         self._codec = codec
         self._frame_bytes_max = frame_bytes_max
         self._frames = FrameSplitter(frame_bytes_max)
@@ -96,7 +96,7 @@ class Link(Generic[WaiterT]):
         self._in_flight_max = in_flight_max
         self._is_closed = False
         self._last_id = 0
-        #: Replies that nobody waited for any more.
+        #: Replies to abandoned or unknown requests.
         self.late_replies = 0
 
     @property
@@ -105,23 +105,23 @@ class Link(Generic[WaiterT]):
         return len(self._in_flight)
 
     def waiting(self) -> list[tuple[int, WaiterT]]:
-        """Return the id of each request that waits for its reply, and who waits."""
+        """Return the id and the waiter of each request that waits for its reply."""
         return list(self._in_flight.items())
 
     @property
     def is_closed(self) -> bool:
-        """Whether the link was closed or broke."""
+        """Whether the link was closed, or broken by the peer."""
         return self._is_closed
 
     def request(self, command: Command | SendCommand, waiter: WaiterT) -> bytes:
-        """Return a request's bytes and remember who waits for the reply.
+        """Return the bytes of a request, and keep the waiter for the reply.
 
-        The command is given its request id and header codec.
+        The command's request id and header codec are set.
 
         Raises:
-            LinkClosed: The link was closed or broke.
+            LinkClosed: The link was closed or broken.
             TooManyInFlight: The limit is reached.
-            Unencodable, FrameTooLarge: The command cannot be sent; nobody waits then.
+            Unencodable, FrameTooLarge: The command cannot be sent; the waiter is not kept.
         """
         if self._is_closed:
             raise LinkClosed(_CLOSED)
@@ -137,10 +137,10 @@ class Link(Generic[WaiterT]):
         return data
 
     def oneway(self, command: Command | SendCommand) -> bytes:
-        """Return the bytes of a request that is not answered.
+        """Return the bytes of a request without a reply.
 
         Raises:
-            LinkClosed: The link was closed or broke.
+            LinkClosed: The link was closed or broken.
             Unencodable, FrameTooLarge: The command cannot be sent.
         """
         if self._is_closed:
@@ -153,10 +153,10 @@ class Link(Generic[WaiterT]):
         return encode(command, self._frame_bytes_max)
 
     def reply(self, request: Command, reply: Command | StoredReply) -> bytes:
-        """Return the bytes of the reply to a request, in the request's own header codec.
+        """Return the bytes of the reply to a request, in the header codec of the request.
 
         Raises:
-            LinkClosed: The link was closed or broke.
+            LinkClosed: The link was closed or broken.
             Unencodable, FrameTooLarge: The command cannot be sent.
         """
         if self._is_closed:
@@ -170,14 +170,14 @@ class Link(Generic[WaiterT]):
         return encode(reply, self._frame_bytes_max)
 
     def abandon(self, request_id: int) -> WaiterT | None:
-        """Forget a request; return who waited for it, or None when the reply came before."""
+        """Drop a pending request; return its waiter, or None if the reply came before."""
         return self._in_flight.pop(request_id, None)
 
     def receive(self, data: bytes) -> list[Event[WaiterT]]:
-        """Take what was read and return what it means, in the peer's order.
+        """Take bytes from the peer and return the events in them, in order.
 
-        Bad input never raises: it ends the list with `LinkBroken`, and the link is closed. What
-        came before it is good. Bytes that arrive after the end are passed over.
+        Bad input does not raise: the last event is `LinkBroken`, and the link is closed. The
+        events before it are valid. Bytes that arrive after that are ignored.
         """
         events: list[Event[WaiterT]] = []
         if self._is_closed:
@@ -199,14 +199,14 @@ class Link(Generic[WaiterT]):
         return events
 
     def close(self) -> list[WaiterT]:
-        """Close the link and return those who still wait; they will get no reply."""
+        """Close the link and return the waiters of pending requests; no reply will come."""
         self._is_closed = True
         waiters = list(self._in_flight.values())
         self._in_flight.clear()
         return waiters
 
     def _next_id(self) -> int:
-        """Return the next id that no waiting request has; after 2^31 - 1 comes 0."""
+        """Return the next id that no pending request has; after 2^31 - 1 comes 0."""
         request_id = (self._last_id + 1) & _ID_MASK
         while request_id in self._in_flight:
             request_id = (request_id + 1) & _ID_MASK

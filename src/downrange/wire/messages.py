@@ -1,4 +1,4 @@
-"""Between what users hold and what travels: a message's properties, and messages out of records."""
+"""Conversions between the messages of the API and the protocol: properties, batches, records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 def properties_of(message: Message, unique_id: str) -> dict[str, str]:
-    """Return the properties under which a message travels: the user's, then the protocol's."""
+    """Return all properties of a message: the user's, then those of the protocol."""
     properties = dict(message.properties)
     if message.keys:
         properties[PropertyKey.KEYS] = " ".join(message.keys)
@@ -42,7 +42,7 @@ def property_text(message: Message, unique_id: str) -> str:
     """Return the property string of a message: `encode_properties(properties_of(…))`, but faster.
 
     Raises:
-        Unencodable: A name or value is empty or holds one of the two marks.
+        Unencodable: A name or value is empty or contains one of the two separators.
     """
     own, keys, tags = message.properties, message.keys, message.tags
     is_special = (
@@ -76,7 +76,7 @@ def batch_of(messages: Iterable[tuple[Message, str]]) -> bytes:
     """Write messages, each with its unique id, as the body of one batch.
 
     Raises:
-        Unencodable: A property cannot be carried.
+        Unencodable: A property cannot be encoded.
     """
     try:
         return encode_batch(
@@ -92,12 +92,12 @@ def received(record: Record, broker: str, *, body_bytes_max: int) -> list[Receiv
     """Return the messages in a record: one, or those of an inner batch; bodies decompressed.
 
     Args:
-        record: What a pull, query or view reply held.
-        broker: The name of the broker that sent it; records do not say.
-        body_bytes_max: The largest body to unpack.
+        record: A record from the reply to a pull, query or view request.
+        broker: The name of the broker that sent it; a record does not contain it.
+        body_bytes_max: The largest body after decompression.
 
     Raises:
-        MalformedBody: The body cannot be unpacked.
+        MalformedBody: The body cannot be decompressed.
     """
     return [
         _message_of(inner, decompress(inner.body, inner.sys_flag, body_bytes_max), broker)

@@ -1,8 +1,8 @@
 r"""The property string of a message: `name \x01 value \x02`, repeated.
 
-Releases differ in whether the last `\x02` is there; readers take both. A property without a value
-does not exist: Java drops it when it reads. Neither mark can be escaped, so a name or value that
-holds one cannot be carried, and we say so instead of writing a string that reads as something else.
+Releases differ in whether the last `\x02` is written; readers accept both. Java drops a property
+without a value when it reads. The two separators cannot be escaped. So a name or value with one of
+them raises an error, instead of giving a string that reads as something else.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class PropertyKey(StrEnum):
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Write a property string, with the last mark as releases from 5.2 on do.
+    """Write a property string, with the last separator, as releases from 5.2 on do.
 
     Raises:
-        Unencodable: A name or value is empty or holds one of the two marks.
+        Unencodable: A name or value is empty or contains one of the two separators.
     """
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
-    # A string that is well formed has one mark of each kind per property, and no empty part.
+    # A valid string has one separator of each kind per property, and no empty part.
     count = len(properties)
     if (
         text.count("\x01") != count
@@ -110,5 +110,5 @@ def _unencodable(properties: Mapping[str, str]) -> Unencodable:
         if not name or not value or {"\x01", "\x02"} & {*name, *value}
     )
     return Unencodable(
-        f"property {bad[0]!r}", f"name or value is empty or holds a separator: {bad[1][:80]!r}"
+        f"property {bad[0]!r}", f"name or value is empty or contains a separator: {bad[1][:80]!r}"
     )

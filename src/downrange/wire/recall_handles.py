@@ -1,11 +1,11 @@
-"""Recall handles: what a producer shows to take a timed message back (5.3.2 and later).
+"""Recall handles: name a timed message, for its producer to recall it (5.3.2 and later).
 
 A handle is URL-safe base64, padded, of five words with blanks between:
 
     v1 topic broker-name deliver-time-ms unique-id
 
-The time is one millisecond after the message's TIMER_OUT_MS. Clients read whom to ask; the broker
-reads the rest.
+The time is one millisecond after the message's TIMER_OUT_MS. Clients read topic and broker from it;
+the broker reads the rest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse_recall_handle(text: str) -> RecallHandle:
     """Read a handle; the padding may be missing.
 
     Raises:
-        MalformedId: It is none.
+        MalformedId: The text is not a handle.
     """
     try:
         padded = text + "=" * (-len(text) % 4)
@@ -47,5 +47,5 @@ def parse_recall_handle(text: str) -> RecallHandle:
     if version != _VERSION:
         raise MalformedId(f"recall handle {text[:80]!r}", f"is of version {version[:8]!r}")
     if not unique_id or not unique_id.isprintable():
-        raise MalformedId(f"recall handle {text[:80]!r}", "names no message")
+        raise MalformedId(f"recall handle {text[:80]!r}", "has no message id")
     return handle

@@ -9,14 +9,14 @@
     i32 length + body                    V1: i8, V2: i16 length + topic
     i16 length + properties
 
-Two sysFlag bits say whether the hosts are IPv6. At a segment's end, where no record fits any more,
-stands a blank one: i32 the bytes that are left, i32 its magic, anything.
+Two sysFlag bits say whether the hosts are IPv6. If the next record does not fit into a segment, a
+blank record fills it: i32 the bytes that are left, i32 its magic, any bytes.
 
 A batch is the body of one command: per message i32 size, i32 0, i32 0, i32 flag, i32 length +
 body, i16 length + properties. The same bytes are the body of an inner-batch record, which a 5.x
 broker stores whole.
 
-All numbers are signed, lengths too. A record whose lengths do not add up to its size is damaged.
+All numbers are signed, also lengths. A record whose lengths do not add up to its size is damaged.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 MAGIC_V1: Final = -626843481  # daa320a7
 MAGIC_V2: Final = -626843477  # daa320ab
 BLANK_MAGIC: Final = -875286124  # cbd43194
-#: What must be left behind every record in a segment, so that a blank one fits.
+#: The bytes that must be left behind every record of a segment, so that a blank one fits.
 BLANK_BYTES_MIN: Final = 8
-#: Where a record holds what only the log knows, from the record's first byte.
+#: The positions in a record of the two fields that the log sets.
 QUEUE_OFFSET_AT: Final = 20
 LOG_OFFSET_AT: Final = 28
 
 _SYS_FLAG_LOW_BYTE_AT: Final = 39
-# Plain numbers: arithmetic with members of an enum costs more than reading a record.
+# Plain numbers: arithmetic with enum members costs more than reading a record.
 _V6_BITS: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _INNER_BITS: Final = int(SysFlag.INNER_BATCH | SysFlag.NEEDS_UNWRAP)
 #: sysFlag's host bits -> the fixed part, from the size to the body's length.
@@ -58,7 +58,7 @@ _FIXED: Final = {
     int(SysFlag.STORE_HOST_V6): Struct(">iiiiiqqiq4siq16siiqi"),
     _V6_BITS: Struct(">iiiiiqqiq16siq16siiqi"),
 }
-#: The same bits -> the fixed part, and how long the two hosts are.
+#: The same bits -> the fixed part, and the lengths of the two hosts.
 _FORMS: Final = {
     0: (_FIXED[0], 4, 4),
     int(SysFlag.BORN_HOST_V6): (_FIXED[int(SysFlag.BORN_HOST_V6)], 16, 4),
@@ -66,7 +66,7 @@ _FORMS: Final = {
     _V6_BITS: (_FIXED[_V6_BITS], 16, 16),
 }
 _FIXED_BYTES_MIN: Final = _FIXED[0].size
-#: An empty body, a topic and a property length follow the fixed part even in the smallest record.
+#: In the smallest record, only the lengths of topic and properties follow the fixed part.
 RECORD_BYTES_MIN: Final = _FIXED_BYTES_MIN + 3
 _I16: Final = Struct(">h")
 _I8: Final = Struct(">b")
@@ -75,9 +75,9 @@ _BATCH_ITEM: Final = Struct(">iiiii")
 
 
 class Record(msgspec.Struct, gc=False):
-    """One stored message, field by field in the order of the bytes.
+    """One stored message; the fields are in the order of the bytes.
 
-    `size` and `body_crc` are what was read; writing the record computes them anew.
+    Writing the record computes `size` and `body_crc` and sets them.
     """
 
     size: int = 0
@@ -102,17 +102,17 @@ class Record(msgspec.Struct, gc=False):
 
     @property
     def topic(self) -> str:
-        """The topic as text."""
+        """The topic as a string."""
         return self.topic_bytes.decode(errors="replace")
 
     @property
     def born_host(self) -> str:
-        """The producer as `host:port`."""
+        """The producer's address, "host:port"."""
         return f"{ip_address(self.born_ip)}:{self.born_port}"
 
     @property
     def store_host(self) -> str:
-        """The broker as `host:port`."""
+        """The broker's address, "host:port"."""
         return f"{ip_address(self.store_ip)}:{self.store_port}"
 
     @property
@@ -122,21 +122,21 @@ class Record(msgspec.Struct, gc=False):
 
     @property
     def is_intact(self) -> bool:
-        """Whether the body is the one that the CRC was made of."""
+        """Whether the body matches its CRC."""
         return body_crc(self.body) == self.body_crc
 
     def properties(self) -> dict[str, str]:
-        """Parse the properties; bytes that are no UTF-8 show as U+FFFD, as in Java."""
+        """Parse the properties; bytes that are not UTF-8 become U+FFFD, as in Java."""
         return decode_properties(self.property_bytes.decode(errors="replace"))
 
 
 def body_crc(body: bytes) -> int:
-    """Return the CRC of a body as records hold it: 31 bits."""
+    """Return the CRC of a body in a record: 31 bits."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
 def record_size(record: Record) -> int:
-    """Return how many bytes a record takes, without writing it."""
+    """Return the size of a record in bytes, without encoding it."""
     return (
         _FIXED[record.sys_flag & _V6_BITS].size
         + len(record.body)
@@ -148,7 +148,7 @@ def record_size(record: Record) -> int:
 
 
 def encode_record(record: Record) -> bytes:
-    """Write a record; its size and CRC are computed, and noted in it.
+    """Encode a record; its size and CRC are computed and set.
 
     Raises:
         Unencodable: A part is too long for its length field, or a host does not match `sys_flag`.
@@ -157,13 +157,13 @@ def encode_record(record: Record) -> bytes:
 
 
 def encode_parts(record: Record) -> tuple[bytes, bytes, bytes]:
-    """Write a record like `encode_record`, but in three parts, so that its body is not copied."""
+    """Encode a record in three parts, so that its body is not copied; see `encode_record`."""
     body, topic, properties = record.body, record.topic_bytes, record.property_bytes
     magic, sys_flag = record.magic, record.sys_flag
     born_ip, store_ip = record.born_ip, record.store_ip
     fixed, born_size, store_size = _FORMS[sys_flag & _V6_BITS]
     if len(born_ip) != born_size or len(store_ip) != store_size:
-        raise Unencodable("record hosts", "IPv4 or IPv6 is not what sysFlag says")
+        raise Unencodable("record hosts", "IPv4 or IPv6 does not match sysFlag")
     body_size = len(body)
     try:
         topic_head = (_I8 if magic == MAGIC_V1 else _I16).pack(len(topic))
@@ -197,7 +197,7 @@ def encode_parts(record: Record) -> tuple[bytes, bytes, bytes]:
 
 
 def _unencodable(record: Record, error: StructError) -> Unencodable:
-    """Return the error that names what does not fit."""
+    """Return the error that names the part that does not fit."""
     topic_size, properties_size = len(record.topic_bytes), len(record.property_bytes)
     if topic_size > (TOPIC_BYTES_MAX if record.magic == MAGIC_V1 else TOPIC_BYTES_V2_MAX):
         return Unencodable("record topic", f"{topic_size} bytes do not fit its length field")
@@ -211,7 +211,7 @@ def _unencodable(record: Record, error: StructError) -> Unencodable:
 def decode_record(data: bytes, at: int = 0) -> Record:
     """Read the record that begins at a position.
 
-    The CRC is not looked at; ask `is_intact` where the bytes come from a disk.
+    The CRC is not checked; use `is_intact` for bytes from a disk.
 
     Raises:
         MalformedRecord: The record is cut off, or its lengths contradict each other.
@@ -257,10 +257,10 @@ def decode_record(data: bytes, at: int = 0) -> Record:
 
 
 def decode_records(data: bytes) -> list[Record]:
-    """Read the records that lie back to back in a reply's body.
+    """Read the records in the body of a reply.
 
     Raises:
-        MalformedRecord: One is damaged; `data[:error.position]` holds those before it.
+        MalformedRecord: One is damaged; `data[:error.position]` has those before it.
     """
     records: list[Record] = []
     at, end = 0, len(data)
@@ -272,7 +272,7 @@ def decode_records(data: bytes) -> list[Record]:
 
 
 def scan_segment(data: bytes) -> Iterator[Record]:
-    """Read a commit-log segment: its records up to the blank one, or to where nothing is written.
+    """Read the records of a commit-log segment, up to the blank record or to unwritten bytes.
 
     Raises:
         MalformedRecord: A record is damaged, or its body does not match its CRC.
@@ -290,15 +290,14 @@ def scan_segment(data: bytes) -> Iterator[Record]:
 
 
 def blank_record(bytes_left: int) -> bytes:
-    """Write what fills a segment where the next record does not fit; the rest may stay as it is."""
+    """Return the first bytes of a blank record; the others can have any value."""
     return _BLANK.pack(bytes_left, BLANK_MAGIC)
 
 
 # ---- batches -------------------------------------------------------------------------------------
 
 
-#: One message of a batch: its flag; where its body and, behind their length, its properties begin;
-#: where it ends.
+#: One message of a batch: its flag, and the positions of its body, its properties and its end.
 BatchSpan: TypeAlias = tuple[int, int, int, int]
 
 
@@ -311,7 +310,7 @@ class BatchItem(NamedTuple):
 
 
 def encode_batch(items: Iterable[BatchItem | tuple[int, bytes, bytes]]) -> bytes:
-    """Write messages, as `BatchItem` or tuples of the same, as the body of one batch.
+    """Encode messages, as `BatchItem` or plain tuples, as the body of one batch.
 
     Raises:
         Unencodable: A part does not fit its field.
@@ -368,19 +367,19 @@ def batch_spans(data: bytes) -> list[BatchSpan]:
 
 
 def unwrap(record: Record) -> list[Record]:
-    """Return the messages of an inner-batch record as records of their own; any other as it is.
+    """Return the messages of an inner-batch record as records; other records unchanged.
 
-    They share the outer record's log offset and hosts. The first one's queue offset is the property
-    INNER_BASE, or the record's own where that is missing.
+    They share the log offset and hosts of the record. The queue offset of the first one is the
+    property INNER_BASE, or that of the record if the property is missing.
 
     Raises:
-        MalformedBody: The body is no batch, or INNER_BASE is no number.
+        MalformedBody: The body is not a batch, or INNER_BASE is not a number.
     """
     if record.sys_flag & _INNER_BITS != _INNER_BITS:
         return [record]
     text = record.properties().get(PropertyKey.INNER_BASE, str(record.queue_offset))
     if len(text) > 19 or not text.isdecimal():
-        raise MalformedBody("inner batch", f"INNER_BASE {text[:40]!r} is no offset")
+        raise MalformedBody("inner batch", f"INNER_BASE {text[:40]!r} is not an offset")
     base = int(text)
     return [
         msgspec.structs.replace(

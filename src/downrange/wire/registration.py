@@ -3,7 +3,7 @@
 One zlib stream of: i32 length + data version as JSON; i32 count of topics, each i32 length + text
 `name read write perm filter` (5.x appends a blank and the attributes as JSON, without blanks); i32
 length + filter servers as JSON array; from 5.0 on i32 count of queue mappings, each i32 length +
-JSON. What a topic has beyond that (order, sysFlag) is lost.
+JSON. The other settings of a topic (order, sysFlag) are not part of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from downrange.wire.bodies import (
 )
 from downrange.wire.codes import ReleaseVersion
 
-#: The largest registration that is unpacked; 100,000 topics take about 10 MB.
+#: The largest registration after decompression; 100,000 topics take about 10 MB.
 UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
 _I32: Final = Struct(">i")
 _TOPIC_WORDS: Final = (
@@ -33,15 +33,15 @@ _TOPIC_WORDS: Final = (
 
 
 def registration_crc(body: bytes) -> int:
-    """Return what header field `bodyCrc32` must be for a registration's body as sent."""
+    """Return the value of header field `bodyCrc32` for the body of a registration."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
 def encode_registration(body: RegisterBrokerBody, version: int) -> bytes:
-    """Write a compressed registration as a broker of this release does.
+    """Encode a compressed registration as a broker of this release does.
 
     Raises:
-        Unencodable: A topic's name or attribute holds a blank, which separates the parts.
+        Unencodable: A topic's name or attribute contains a blank, which separates the parts.
     """
     table = body.topic_config_serialize_wrapper
     topics = [_encode_topic(topic, version) for topic in table.topic_config_table.values()]
@@ -58,7 +58,7 @@ def decode_registration(data: bytes, version: int) -> RegisterBrokerBody:
     """Read a compressed registration of a broker of this release.
 
     Raises:
-        MalformedBody: The stream or a part of it cannot be read, or unpacks to more than 64 MiB.
+        MalformedBody: The stream or a part of it cannot be read, or is larger than 64 MiB.
     """
     parts = _Parts(_unpack(data))
     data_version = decode_body(DataVersion, parts.take("data version"))
@@ -105,7 +105,7 @@ def _decode_topic(part: bytes) -> TopicConfig:
 def _mapped_topic(mapping: Any) -> str:
     topic = mapping.get("topic") if isinstance(mapping, dict) else None
     if not isinstance(topic, str):
-        raise MalformedBody("registration queue mapping", "names no topic")
+        raise MalformedBody("registration queue mapping", "has no topic")
     return topic
 
 
@@ -114,9 +114,9 @@ def _unpack(data: bytes) -> bytes:
     try:
         unpacked = unpacker.decompress(data, UNPACKED_BYTES_MAX + 1)
     except zlib.error as error:
-        raise MalformedBody("registration", f"is no zlib data: {error}") from error
+        raise MalformedBody("registration", f"is not zlib data: {error}") from error
     if len(unpacked) > UNPACKED_BYTES_MAX or not unpacker.eof:
-        problem = f"ends too early or unpacks to more than {UNPACKED_BYTES_MAX} bytes"
+        problem = f"ends too early or decompresses to more than {UNPACKED_BYTES_MAX} bytes"
         raise MalformedBody("registration", problem)
     return unpacked
 
@@ -126,7 +126,7 @@ def _sized(part: bytes) -> bytes:
 
 
 class _Parts:
-    """Takes sized parts from the front of the unpacked stream."""
+    """Reads parts with a length before them from the decompressed stream."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

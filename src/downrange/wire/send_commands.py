@@ -1,8 +1,9 @@
-"""Requests to send, whose headers are written from a form instead of field by field.
+"""Send requests whose headers are filled into a template instead of written field by field.
 
-Sends of one producer to one queue differ in four fields, the request id and the body. A `SendForm`
-has the rest written already; `SendCommand` is what differs, and takes the place of the `Command`
-that it stands for. Its bytes are those of that command, which `plain` returns and a test compares.
+The sends of one producer to one queue differ only in four fields, the request id and the body. A
+`SendForm` is the header with gaps for these; a `SendCommand` holds the values for the gaps and is
+used instead of a `Command`. Its bytes are equal to those of that command, which `plain` returns; a
+test compares them.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ _JSON: Final = HeaderCodec.JSON
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _quoted: Final = msgspec.json.Encoder().encode
 
-#: Fields that differ from send to send: system flag, time of birth, the user's flag, properties.
+#: Fields that differ from send to send: system flag, born time, the user's flag, properties.
 _OWN_FIELDS: Final = {"f": b'"%d"', "g": b'"%d"', "h": b'"%d"', "i": b"%b"}
 
 
 class SendForm:
-    """What all sends of one producer to one queue have in common, as a header with four gaps.
+    """The header of all sends of one producer to one queue, with gaps to fill.
 
     Args:
         code: The request code.
         group: The producer's group.
         topic: The topic.
-        default_topic: Where a broker looks up how to create the topic.
-        default_topic_queues: How many queues it gets then.
+        default_topic: The topic whose settings a broker uses to create the topic.
+        default_topic_queues: How many queues the created topic gets.
         queue: The queue's number.
         broker: The broker's name.
         is_unit: Whether the client is in unit mode.
@@ -41,7 +42,7 @@ class SendForm:
 
     Attributes:
         code: The request code.
-        header: The JSON header, with places to fill by `%`: the system flag, the time of birth, the
+        header: The JSON header, with gaps to fill by `%`: the system flag, the born time, the
             user's flag, the properties as JSON; then the command's flags and the request id.
     """
 
@@ -80,7 +81,7 @@ class SendForm:
         self.header = _header_form(code, self._fields)
 
     def fields(self, *, sys_flag: int, born_ms: int, flag: int, properties: str) -> dict[str, str]:
-        """Return the fields of a header with these four filled in."""
+        """Return the header's fields with these four values."""
         return self._fields | {
             "f": f"{sys_flag}",
             "g": f"{born_ms}",
@@ -90,13 +91,13 @@ class SendForm:
 
 
 class SendCommand(msgspec.Struct, gc=False):
-    """One request to send.
+    """One send request.
 
     Attributes:
-        form: What it has in common with others.
+        form: The header with gaps.
         body: The message's body, or a batch.
         properties: The property string.
-        sys_flag: How body and transaction are marked.
+        sys_flag: The bits for compression, transaction and so on.
         born_ms: When the message was made.
         flag: The user's flag.
         request_id, flags, codec: As in `Command`.
@@ -119,7 +120,7 @@ class SendCommand(msgspec.Struct, gc=False):
 
     @property
     def fields(self) -> dict[str, str]:
-        """The header's fields; made anew each time, so changing them changes nothing."""
+        """The header's fields, as a new dictionary; changing it does not change the command."""
         return self.form.fields(
             sys_flag=self.sys_flag,
             born_ms=self.born_ms,
@@ -129,11 +130,11 @@ class SendCommand(msgspec.Struct, gc=False):
 
     @property
     def is_oneway(self) -> bool:
-        """Whether it must not be answered."""
+        """Whether the request must not be answered."""
         return self.flags & _ONEWAY != 0
 
     def plain(self) -> Command:
-        """Return the command that it stands for."""
+        """Return the same request as a `Command`."""
         return Command(
             self.form.code,
             self.fields,
@@ -144,11 +145,11 @@ class SendCommand(msgspec.Struct, gc=False):
         )
 
     def encode(self, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
-        """Write it as one frame.
+        """Encode it as one frame.
 
         Raises:
-            Unencodable: A text cannot be written.
-            FrameTooLarge: The frame passes `bytes_max`.
+            Unencodable: A string cannot be encoded.
+            FrameTooLarge: The frame is larger than `bytes_max`.
         """
         if self.codec is not _JSON:
             return encode(self.plain(), bytes_max)

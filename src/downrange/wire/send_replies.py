@@ -1,9 +1,9 @@
-"""Answers to sends, whose headers are written from a form instead of field by field.
+"""Replies to sends whose headers are filled into a template instead of written field by field.
 
-All answers of a broker that a message is stored differ in four fields and the request id. A
-`StoredForm` has the rest written already; `StoredReply` is what differs, and takes the place of the
-`Command` that it stands for. Its bytes are those of that command, which `plain` returns and a test
-compares.
+The replies of one broker to successful sends differ only in the code, four fields and the request
+id. A `StoredForm` is the header with gaps for these; a `StoredReply` holds the values for the gaps
+and is used instead of a `Command`. Its bytes are equal to those of that command, which `plain`
+returns; a test compares them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _quoted: Final = msgspec.json.Encoder().encode
 
 
 class StoredForm:
-    """What all answers of one broker have in common, as a header with gaps.
+    """The header of all replies of one broker, with gaps to fill.
 
     Args:
-        id_prefix: What the offset ids of its records begin with.
-        is_trace_on: Whether clients shall trace.
+        id_prefix: The first part of the offset ids of its records.
+        is_trace_on: Whether clients should trace.
         region: The broker's region.
 
     Attributes:
-        header: The JSON header, with places to fill by `%`: code, queue, unique key as JSON, log
+        header: The JSON header, with gaps to fill by `%`: code, queue, unique key as JSON, log
             offset, queue offset, request id.
     """
 
@@ -57,7 +57,7 @@ class StoredForm:
     def fields(
         self, *, queue_id: int, unique_key: str, log_offset: int, queue_offset: int
     ) -> dict[str, str]:
-        """Return the fields of a header with these four filled in."""
+        """Return the header's fields with these four values."""
         return {
             "queueId": f"{queue_id}",
             "transactionId": unique_key,
@@ -69,15 +69,15 @@ class StoredForm:
 
 
 class StoredReply(msgspec.Struct, gc=False):
-    """One answer that a message is stored.
+    """One reply to a send whose message is stored.
 
     Attributes:
-        form: What it has in common with others.
+        form: The header with gaps.
         queue_id: The queue's number.
         unique_key: The message's unique id.
-        log_offset: Where it lies in the log.
-        queue_offset: Its number in the queue.
-        code: Success, or what is not yet so.
+        log_offset: The position in the log.
+        queue_offset: The position in the queue.
+        code: SUCCESS, or a code that says what the broker was not in time for.
     """
 
     form: StoredForm
@@ -89,7 +89,7 @@ class StoredReply(msgspec.Struct, gc=False):
 
     @property
     def fields(self) -> dict[str, str]:
-        """The header's fields; made anew each time, so changing them changes nothing."""
+        """The header's fields, as a new dictionary; changing it does not change the reply."""
         return self.form.fields(
             queue_id=self.queue_id,
             unique_key=self.unique_key,
@@ -98,15 +98,15 @@ class StoredReply(msgspec.Struct, gc=False):
         )
 
     def plain(self) -> Command:
-        """Return the command that it stands for."""
+        """Return the same reply as a `Command`."""
         return Command(self.code, self.fields)
 
     def encode(self, request: Command, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
-        """Write it as one frame, as the reply to a request, in the request's own header codec.
+        """Encode it as the reply to a request, in the header codec of the request.
 
         Raises:
-            Unencodable: The unique key cannot be written.
-            FrameTooLarge: The frame passes `bytes_max`.
+            Unencodable: The unique key cannot be encoded.
+            FrameTooLarge: The frame is larger than `bytes_max`.
         """
         key = self.unique_key
         if request.codec is not _JSON or not key.isascii():

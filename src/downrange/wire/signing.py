@@ -1,7 +1,7 @@
 """Access-key signatures (ACL version 1), as brokers of 4.9 and 5.x check them.
 
-Signed are the values of all fields, ordered by name, then the body. A field that is added after
-signing breaks the signature; `Signature` itself is left out.
+The signature covers the values of all fields, ordered by name, then the body; the field `Signature`
+itself is left out. A field that is added after signing makes the signature invalid.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def signature(
         fields: The command's fields; `Signature` may be among them.
         body: Its body.
         secret_key: The account's secret.
-        with_unique_key_query: Sign that field too, as clients of 5.x do.
+        with_unique_key_query: Whether to sign that field, too, as clients of 5.x do.
 
     Raises:
-        Unencodable: A value holds half a surrogate pair.
+        Unencodable: A value contains half a surrogate pair.
     """
     unsigned = (SIGNATURE,) if with_unique_key_query else (SIGNATURE, UNIQUE_KEY_QUERY)
     values = [fields[name] for name in sorted(fields) if name not in unsigned]
@@ -55,10 +55,10 @@ def signature(
 def sign(
     command: Command, access_key: str, secret_key: str, security_token: str | None = None
 ) -> None:
-    """Add who we are and the proof of it to a command's fields.
+    """Add the access key and the signature to a command's fields.
 
-    A query by unique key is made to go out as release 4.9.3: only then do brokers of both
-    generations leave the same field out.
+    A query by unique key is sent as release 4.9.3: only then do brokers of 4.9 and of 5.x leave out
+    the same field.
     """
     fields = command.fields
     fields[ACCESS_KEY] = access_key

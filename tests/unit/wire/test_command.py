@@ -172,7 +172,7 @@ def test_every_32_bit_request_id_is_read(number: int) -> None:
         ('{"extFields":"a"}', "JSON header: Expected `object | null`, got `str` - at `$.extF"),
         ('{"remark":5}', "JSON header: Expected `str | null`, got `int` - at `$.remark`"),
         ('{"language":[]}', "at `$.language`"),
-        ("{}x", "JSON header, JSON character 2: text goes on after the value"),
+        ("{}x", "JSON header, JSON character 2: there is text after the value"),
     ],
 )
 def test_a_json_header_that_is_wrong_is_refused_with_its_place(text: str, message: str) -> None:
@@ -182,7 +182,7 @@ def test_a_json_header_that_is_wrong_is_refused_with_its_place(text: str, messag
 
 
 def test_a_json_header_that_is_no_utf_8_is_refused_with_its_place() -> None:
-    with pytest.raises(MalformedCommand, match="JSON header, JSON byte 11: no UTF-8 text"):
+    with pytest.raises(MalformedCommand, match="JSON header, JSON byte 11: not UTF-8"):
         from_json(b'{"remark":"\xff"}')
 
 
@@ -253,11 +253,11 @@ _HEAD = bytes(13)
         (_HEAD + b"\x7f\xff\xff\xff", "remark of 2147483647 bytes where 0 follow"),
         (
             _HEAD + b"\x00\x00\x00\x02\xc3\x28" + bytes(4),
-            "binary header byte 17: remark is no UTF-8 text",
+            "binary header byte 17: remark is not UTF-8",
         ),
         (
             _HEAD + b"\x00\x00\x00\x03ab\xff" + bytes(4),
-            "binary header byte 19: remark is no UTF-8 text",
+            "binary header byte 19: remark is not UTF-8",
         ),
         (_HEAD + bytes(6), "binary header byte 17: ends before the length of the fields"),
         (
@@ -286,7 +286,7 @@ _HEAD = bytes(13)
         ),
         (
             _HEAD + bytes(4) + b"\x00\x00\x00\x08\x00\x01a\x00\x00\x00\x01\x80",
-            "binary header byte 28: field value is no UTF-8 text",
+            "binary header byte 28: field value is not UTF-8",
         ),
     ],
 )

@@ -91,9 +91,9 @@ def test_a_form_that_java_uses_is_read(text: str, value: Any) -> None:
         (b"[NaN]", "JSON character 1: unknown word 'NaN'"),
         (b"-", "JSON character 0: unexpected '-'"),
         (b"+1", "JSON character 0: unexpected '+'"),
-        (b"[1]]", "JSON character 3: text goes on after the value"),
+        (b"[1]]", "JSON character 3: there is text after the value"),
         (b"[/* 1]", "JSON character 1: unexpected '/'"),
-        (b"[1]\x00", "JSON character 3: text goes on after the value"),
+        (b"[1]\x00", "JSON character 3: there is text after the value"),
     ],
 )
 def test_what_is_no_json_is_refused_with_its_place(text: bytes, message: str) -> None:
@@ -104,7 +104,7 @@ def test_what_is_no_json_is_refused_with_its_place(text: bytes, message: str) ->
 
 @pytest.mark.parametrize("text", [b'{"a":"\xff"}', b"\xc3", b"{'a':'\xed\xa0\x80'}"])
 def test_invalid_utf_8_is_refused_with_its_place(text: bytes) -> None:
-    with pytest.raises(MalformedBody, match=r"JSON byte \d+: no UTF-8 text"):
+    with pytest.raises(MalformedBody, match=r"JSON byte \d+: not UTF-8"):
         loads(text)
 
 
@@ -188,11 +188,11 @@ def test_a_reference_becomes_what_it_names(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"$ref":"$"}', "JSON reference '$': names what is not complete before it"),
-        ('{"a":{"b":{"$ref":"$.a"}}}', "names what is not complete before it"),
-        ('{"a":{"$ref":"$.b"},"b":[1]}', "names what is not complete before it"),
-        ('{"a":{"$ref":"@"}}', "JSON reference '@': a form that is not understood"),
-        ('{"a":{"$ref":".."}}', "JSON reference '..': a form that is not understood"),
+        ('{"$ref":"$"}', "JSON reference '$': names a value that is not complete before it"),
+        ('{"a":{"b":{"$ref":"$.a"}}}', "names a value that is not complete before it"),
+        ('{"a":{"$ref":"$.b"},"b":[1]}', "names a value that is not complete before it"),
+        ('{"a":{"$ref":"@"}}', "JSON reference '@': does not begin with $"),
+        ('{"a":{"$ref":".."}}', "JSON reference '..': does not begin with $"),
         ('{"a":{"$ref":"$..b"}}', "step '..b' is not understood"),
         ('{"a":{"$ref":"$.b"}}', "JSON reference '$.b': nothing is at '$.b'"),
         ('{"a":[1],"b":{"$ref":"$.a[1].c"}}', "nothing is at '$.a[1]'"),

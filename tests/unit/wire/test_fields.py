@@ -232,7 +232,7 @@ def test_a_text_that_java_does_not_parse_is_no_number(text: str, name: str) -> N
     with pytest.raises(InvalidField) as caught:
         EveryKindHeader.from_fields({**REQUIRED, name: text})
     assert caught.value.field == name
-    assert str(caught.value) == f"EveryKindHeader: field '{name}': {text!r} is no whole number"
+    assert str(caught.value) == f"EveryKindHeader: field '{name}': {text!r} is not a whole number"
 
 
 @pytest.mark.parametrize(
@@ -312,5 +312,5 @@ def test_a_header_that_refuses_good_fields_is_our_own_bug() -> None:
         def __post_init__(self) -> None:
             raise ValueError("never content")
 
-    with pytest.raises(AssertionError, match="Picky failed on fields that all read well"):
+    with pytest.raises(AssertionError, match="Picky failed on fields that are all valid"):
         Picky.from_fields({"topic": "T", "queueId": "1"})

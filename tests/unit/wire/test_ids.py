@@ -119,11 +119,11 @@ def test_a_clock_that_was_set_back_over_the_month_stays_at_its_start() -> None:
         ("00" * 15, "has 30 characters, not 32 or 56"),
         ("00" * 17, "has 34 characters, not 32 or 56"),
         ("00" * 20, "has 40 characters, not 32 or 56"),
-        ("0" * 31, "is no hexadecimal number"),
-        ("0G" * 16, "is no hexadecimal number"),
-        ("\uff10\uff10" * 16, "is no hexadecimal number"),
+        ("0" * 31, "is not a hexadecimal number"),
+        ("0G" * 16, "is not a hexadecimal number"),
+        ("\uff10\uff10" * 16, "is not a hexadecimal number"),
         ("00 " * 16, "has 48 characters, not 32 or 56"),
-        ("my own id", "is no hexadecimal number"),
+        ("my own id", "is not a hexadecimal number"),
     ],
 )
 def test_a_text_that_is_no_id_is_refused_with_the_reason(

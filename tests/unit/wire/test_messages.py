@@ -97,7 +97,7 @@ def test_a_compressed_body_is_given_unpacked(sys_flag: int, packed: bytes) -> No
     record = Record(body=packed, sys_flag=int(sys_flag))
     (message,) = received(record, "b", body_bytes_max=5000)
     assert message.body == vectors.COMPRESSIBLE_BODY
-    with pytest.raises(MalformedBody, match="cannot be unpacked to at most 4999 bytes"):
+    with pytest.raises(MalformedBody, match="cannot be decompressed to at most 4999 bytes"):
         received(record, "b", body_bytes_max=4999)
 
 

@@ -60,7 +60,7 @@ def test_a_property_string_is_read_as_java_reads_it(text: str, properties: dict[
 def test_a_property_that_would_read_as_another_is_refused(name: str, value: str) -> None:
     with pytest.raises(Unencodable) as caught:
         encode_properties({"good": "1", name: value, "fine": "2"})
-    assert str(caught.value).startswith(f"property {name!r}: name or value is empty or holds")
+    assert str(caught.value).startswith(f"property {name!r}: name or value is empty or contains")
 
 
 def test_marks_that_balance_out_are_refused_too() -> None:

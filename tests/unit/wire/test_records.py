@@ -149,7 +149,7 @@ def test_the_places_of_what_only_the_log_knows_are_right() -> None:
         (Record(topic_bytes=b"t" * 128), "record topic: 128 bytes do not fit its length field"),
         (Record(topic_bytes=b"t" * 32768, magic=MAGIC_V2), "record topic: 32768 bytes"),
         (Record(property_bytes=bytes(32768)), "record properties: 32768 bytes are more than"),
-        (Record(born_ip=bytes(16)), "record hosts: IPv4 or IPv6 is not what sysFlag says"),
+        (Record(born_ip=bytes(16)), "record hosts: IPv4 or IPv6 does not match sysFlag"),
         (Record(sys_flag=16), "record hosts: "),
         (Record(sys_flag=16, store_ip=bytes(16)), "record hosts: "),
         (Record(sys_flag=32, born_ip=bytes(16)), "record hosts: "),
@@ -343,7 +343,7 @@ def test_any_other_record_is_left_as_it_is(sys_flag: int) -> None:
 def test_an_inner_base_that_is_no_offset_is_refused(base: str) -> None:
     properties = f"INNER_BASE\x01{base}\x02".encode()
     outer = Record(sys_flag=int(INNER), property_bytes=properties, body=vectors.BATCH)
-    with pytest.raises(MalformedBody, match=r"inner batch: INNER_BASE '.*' is no offset"):
+    with pytest.raises(MalformedBody, match=r"inner batch: INNER_BASE '.*' is not an offset"):
         unwrap(outer)
 
 

@@ -153,11 +153,11 @@ HEAD = sized(b"{}")
         (HEAD + pack(">i", 0) + sized(b"[]") + pack(">i", 1), "1 times queue mapping"),
         (
             HEAD + pack(">i", 0) + sized(b"[]") + pack(">i", 1) + sized(b"[]"),
-            "registration queue mapping: names no topic",
+            "registration queue mapping: has no topic",
         ),
         (
             HEAD + pack(">i", 0) + sized(b"[]") + pack(">i", 1) + sized(b'{"topic":1}'),
-            "registration queue mapping: names no topic",
+            "registration queue mapping: has no topic",
         ),
     ],
 )
@@ -170,14 +170,14 @@ def test_a_registration_whose_parts_are_wrong_is_refused_with_their_place(
 
 
 def test_a_registration_that_is_not_compressed_is_refused() -> None:
-    with pytest.raises(MalformedBody, match="registration: is no zlib data"):
+    with pytest.raises(MalformedBody, match="registration: is not zlib data"):
         decode_registration(b"{}", V5)
 
 
 def test_a_registration_that_ends_too_early_is_refused() -> None:
     packed = encode_registration(full_body(), V5)
     for size in (0, 1, len(packed) // 2, len(packed) - 1):
-        with pytest.raises(MalformedBody, match="registration: ends too early or unpacks to more"):
+        with pytest.raises(MalformedBody, match="registration: ends too early or decompresses"):
             decode_registration(packed[:size], V5)
 
 
@@ -186,5 +186,5 @@ def test_a_registration_that_unpacks_to_too_much_is_refused(
 ) -> None:
     assert UNPACKED_BYTES_MAX == 64 * 1024 * 1024
     monkeypatch.setattr("downrange.wire.registration.UNPACKED_BYTES_MAX", 1000)
-    with pytest.raises(MalformedBody, match="unpacks to more than 1000 bytes"):
+    with pytest.raises(MalformedBody, match="decompresses to more than 1000 bytes"):
         decode_registration(zlib.compress(bytes(1001)), V5)
