@@ -1,8 +1,8 @@
-"""RocketMQ as a data source of Spark, without a jar.
+"""RocketMQ as a Spark data source, without a jar.
 
     import downrange.spark
 
-    downrange.spark.register(spark)  # or nothing at all: Spark finds an installed package by itself
+    downrange.spark.register(spark)  # not needed where Spark finds the installed package
     orders = (
         spark.readStream.format("rocketmq")
         .option("nameServer", "127.0.0.1:9876")
@@ -10,7 +10,7 @@
         .load()
     )
 
-Importing this needs nothing of Spark; what is used does.
+The import itself does not need Spark; the use of any name does.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ _MODULES: Final = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make `rocketmq`, and `downrange` for where an old jar owns that name, known to a session.
+    """Register the sources `rocketmq` and `downrange` with a session.
 
-    Spark finds both by itself where this package is installed for the driver's Python; this call is
-    for the rest: a package that is shipped along, and for those who like to see it.
+    The second name is for sessions where an old jar already has the first one. Spark finds both
+    names without this call if the package is installed for the driver's Python; a package that is
+    shipped with the job must be registered.
 
     Raises:
         MissingExtra: PySpark, PyArrow or NumPy is not installed.

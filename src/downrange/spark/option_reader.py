@@ -1,7 +1,7 @@
-"""Options as Spark gives them: texts whose names know no case, each taken once.
+"""Options as Spark gives them: texts with case-insensitive names, each taken once.
 
-What nobody takes is unknown, and an unknown option is an error with a hint: a typo must not change
-what a job reads or writes.
+An option that no code takes is unknown, and an unknown option is an error with a hint: a typo must
+not change what a job reads or writes.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _SECONDS: Final = {
     **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
     **dict.fromkeys(("h", "hour", "hours"), 3600.0),
 }
-#: Names of other connectors, and of Spark itself, and what to say instead.
+#: Option names of other connectors and of Spark itself -> a hint.
 _HINTS: Final = {
-    "path": "topics are named by subscribe, subscribePattern or assign",
+    "path": "name topics with subscribe, subscribePattern or assign",
     "kafka.bootstrap.servers": "the address of a name server goes into nameServer",
     "namesrvaddr": "the option is called nameServer",
-    "pushdown": "filters are not pushed down, as Spark then mixes up results; use queueIds, "
+    "pushdown": "filters are not pushed down, because Spark then mixes up results; use queueIds, "
     "brokers, tags, startingTimestamp",
-    "topics": "read by subscribe, write by topic",
+    "topics": "use subscribe to read, topic to write",
     "subexpression": "the option is called tags",
 }
 
 
 class OptionReader:
-    """The options of one `load` or `save`, on their way into typed ones.
+    """Turns the options of one `load` or `save` into typed values.
 
     Args:
-        options: As Spark gives them.
+        options: The options as Spark gives them.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -54,10 +54,10 @@ class OptionReader:
         return name.lower() in self._given
 
     def text(self, name: str, default: str | None = None, *, env: str | None = None) -> str | None:
-        """Take a text; from the environment where it is not given."""
+        """Take a text, from an environment variable if it is not given."""
         self._known.append(name)
         given = self._given.pop(name.lower(), None)
-        # A variable that is set to nothing says nothing; an option that is, is a mistake.
+        # An empty variable counts as not set; an empty option is a mistake.
         value = (os.environ.get(env) or None if env else None) if given is None else given[1]
         if value is None:
             return default
@@ -70,7 +70,7 @@ class OptionReader:
         """Take one of several words."""
         text = (self.text(name, default) or default).lower()
         if text not in choices:
-            raise OptionError(f"option {name}={text!r} is none of {', '.join(choices)}")
+            raise OptionError(f"option {name}={text!r} is not one of {', '.join(choices)}")
         return text
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -95,7 +95,7 @@ class OptionReader:
         try:
             number = int(text)
         except ValueError:
-            raise OptionError(f"option {name}={text!r} is no whole number") from None
+            raise OptionError(f"option {name}={text!r} is not a whole number") from None
         if number < least:
             raise OptionError(f"option {name}={number} is less than {least}")
         return number
@@ -111,17 +111,17 @@ class OptionReader:
             return default
         match = _DURATION.fullmatch(text.lower())
         if match is None or match[2] not in _SECONDS:
-            raise OptionError(f"option {name}={text!r} is no duration; write 500ms, 30s or 15m")
+            raise OptionError(f"option {name}={text!r} is not a duration; write 500ms, 30s or 15m")
         return float(match[1]) * _SECONDS[match[2]]
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Take words separated by commas; none when it is not given."""
+        """Take words separated by commas; an empty tuple if the option is not given."""
         text = self.text(name)
         if text is None:
             return ()
         found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
         if not found:
-            raise OptionError(f"option {name}={text!r} names nothing")
+            raise OptionError(f"option {name}={text!r} holds no name")
         return found
 
     def json(self, name: str) -> Any:
@@ -132,7 +132,7 @@ class OptionReader:
         return json_object(name, text)
 
     def similar(self, names: Iterable[str]) -> str | None:
-        """Return which of some names an option that is given looks like."""
+        """Return a hint if a given option resembles one of these names, else None."""
         known = tuple(names)
         for given, _ in self._given.values():
             for name in similar_names(given, known, likeness=0.75):
@@ -140,27 +140,27 @@ class OptionReader:
         return None
 
     def reject_unknown(self) -> None:
-        """Refuse what is left.
+        """Reject options that were not taken.
 
         Raises:
-            OptionError: An option is unknown; says which one was meant, if that can be told.
+            OptionError: An option is unknown; suggests a similar name if there is one.
         """
         for lower, (name, _) in self._given.items():
             raise OptionError(f"unknown option {name!r}{_hint(lower, self._known)}")
 
 
 def json_object(name: str, text: str) -> dict[str, Any]:
-    """Read the JSON object that an option holds.
+    """Decode the JSON object that an option holds.
 
     Raises:
-        OptionError: It is none.
+        OptionError: It is not JSON, or not an object.
     """
     try:
         found = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise OptionError(f"option {name} holds no JSON: {error}; given: {text[:200]!r}") from error
+        raise OptionError(f"option {name} is not JSON: {error}; given: {text[:200]!r}") from error
     if not isinstance(found, dict):
-        raise OptionError(f"option {name} is no JSON object: {text[:200]!r}")
+        raise OptionError(f"option {name} is not a JSON object: {text[:200]!r}")
     return found
 
 
@@ -170,4 +170,4 @@ def _hint(lower: str, known: Iterable[str]) -> str:
     names = {name.lower(): name for name in known}.values()
     for name in similar_names(lower, names):
         return f"; did you mean {name}?"
-    return f"; there are {', '.join(sorted(names))}"
+    return f"; known are {', '.join(sorted(names))}"

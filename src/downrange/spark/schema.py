@@ -1,7 +1,7 @@
-"""The columns of the data source, as Spark and Arrow know them, and what a user may choose of them.
+"""The columns of the data source in Spark and in Arrow, and the check of a user's schema.
 
 A schema that the user gives is a projection: any of the columns, in any order, with the same types.
-What is not in it is not decoded, which is the only column pruning that a Python source has.
+Other columns are not decoded. A Python source has no other way to prune columns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from downrange.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: What PyArrow has of these names; it ships no types.
+#: Types of PyArrow, which ships no type information.
 RecordBatch: TypeAlias = Any
 ArrowSchema: TypeAlias = Any
 
@@ -34,10 +34,10 @@ ArrowSchema: TypeAlias = Any
 TIME_MS_MIN: Final = -62_135_596_800_000
 TIME_MS_MAX: Final = 253_402_300_799_999
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-#: Spark calls the entries of a map so in Arrow, too; the values may be null, the keys never.
+#: As Spark maps MapType to Arrow: values may be null, keys may not.
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 
-#: Column -> its type in Spark and in Arrow; what every read has.
+#: Column -> its type in Spark and in Arrow; every read has these.
 _PLAIN: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "topic": (StringType(), pa.string()),
     "broker_name": (StringType(), pa.string()),
@@ -51,7 +51,7 @@ _PLAIN: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "born_timestamp": (TimestampType(), _TIMESTAMP),
     "store_timestamp": (TimestampType(), _TIMESTAMP),
 }
-#: What `includeMetadata` adds.
+#: Columns that `includeMetadata` adds.
 _METADATA: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "born_host": (StringType(), pa.string()),
     "store_host": (StringType(), pa.string()),
@@ -65,13 +65,13 @@ METADATA_COLUMNS: Final = tuple(_METADATA)
 
 
 def spark_schema(*, include_metadata: bool) -> StructType:
-    """Return the schema of a read without one of the user's."""
+    """Return the schema of a read for which the user gives none."""
     columns = _ALL if include_metadata else _PLAIN
     return StructType([StructField(name, types[0]) for name, types in columns.items()])
 
 
 def arrow_schema(columns: Iterable[str]) -> ArrowSchema:
-    """Return the Arrow schema of these columns; all of them may be null, as in Spark's."""
+    """Return the Arrow schema of these columns; all are nullable, as in Spark's schema."""
     return pa.schema([pa.field(name, _ALL[name][1]) for name in columns])
 
 
@@ -79,7 +79,7 @@ def check_projection(schema: StructType) -> tuple[str, ...]:
     """Return the columns that a user's schema chooses.
 
     Raises:
-        OptionError: It names a column that is not there, one twice, none, or another type.
+        OptionError: It has no column, an unknown column, a column twice, or a wrong type.
     """
     if not schema.fields:
         raise OptionError(f"the schema has no column; choose some of {', '.join(_ALL)}")
@@ -87,17 +87,17 @@ def check_projection(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         if field.name not in _ALL:
             raise OptionError(
-                f"column {field.name!r} is none of the source's: {', '.join(_ALL)}; a schema "
-                "chooses columns, what is in a body is parsed after reading"
+                f"the source has no column {field.name!r}, only {', '.join(_ALL)}; a schema "
+                "chooses columns; parse the body after reading"
             )
-        wanted = _ALL[field.name][0]
-        if field.dataType.simpleString() != wanted.simpleString():
+        expected = _ALL[field.name][0]
+        if field.dataType.simpleString() != expected.simpleString():
             raise OptionError(
-                f"column {field.name!r} is {wanted.simpleString()}, not "
+                f"column {field.name!r} is {expected.simpleString()}, not "
                 f"{field.dataType.simpleString()}; cast it after reading"
             )
-        if not field.nullable or field.dataType != wanted:
-            raise OptionError(f"column {field.name!r} and its values may be null; leave that open")
+        if not field.nullable or field.dataType != expected:
+            raise OptionError(f"column {field.name!r} and its values must be nullable")
         if names.count(field.name) > 1:
-            raise OptionError(f"column {field.name!r} is there twice")
+            raise OptionError(f"column {field.name!r} occurs twice")
     return tuple(names)

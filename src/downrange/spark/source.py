@@ -1,9 +1,9 @@
-"""The data source itself: what `format("rocketmq")` means.
+"""The data source behind `format("rocketmq")`.
 
     spark.read.format("rocketmq").option("nameServer", …).option("subscribe", "orders").load()
 
-A source of Java's with the same short name goes before one of Python's; where an old jar owns
-"rocketmq", "downrange" is the same source under another name.
+Spark prefers a Java source to a Python source of the same short name. Where an old jar has the name
+"rocketmq", use "downrange": it is the same source.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class RocketMQDataSource(DataSource):
     """Topics as tables: batch and stream, read and write.
 
     Args:
-        options: As Spark gives them; docs/guides/spark.md lists them.
+        options: The options as Spark gives them; docs/guides/spark.md lists them.
 
     Raises:
-        OptionError: An option is unknown, missing, or makes no sense; so `load` fails at once.
+        OptionError: An option is unknown, missing or wrong, so that `load` fails at once.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Nobody says here whether it is a read or a write: the options do.
+        # Spark does not say whether this is a read or a write; the options tell.
         reader = OptionReader(self.options)
         if any(map(reader.has, SELECTIONS)):
             parse_read(self.options)
@@ -52,29 +52,29 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType:
-        """Return the columns of a read without a schema of the user's."""
+        """Return the columns of a read for which the user gives no schema."""
         return spark_schema(include_metadata=self._reading().include_metadata)
 
     def reader(self, schema: StructType) -> RocketMQReader:
-        """Return what reads a batch."""
+        """Return the batch reader."""
         options = self._reading()
         check_batch_only(options)
         return RocketMQReader(options, check_projection(schema))
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802
-        """Return what reads a stream."""
+        """Return the stream reader."""
         options = self._reading()
         check_stream_only(options)
         return RocketMQStreamReader(options, check_projection(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
-        """Return what writes a batch."""
-        from downrange.spark.write.writers import RocketMQWriter  # readers do not need it
+        """Return the batch writer."""
+        from downrange.spark.write.writers import RocketMQWriter  # not needed to read
 
         return RocketMQWriter(parse_write(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802
-        """Return what writes a stream."""
+        """Return the stream writer."""
         from downrange.spark.write.writers import RocketMQStreamWriter
 
         return RocketMQStreamWriter(parse_write(self.options), schema, overwrite=overwrite)
@@ -84,7 +84,7 @@ class RocketMQDataSource(DataSource):
 
 
 class DownrangeDataSource(RocketMQDataSource):
-    """The same under a name that no old jar has."""
+    """The same source under a name that no old jar has."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,1 +1,1 @@
-"""Reading: which messages on the driver, their rows in tasks."""
+"""Reading: the driver decides which messages a batch has, tasks turn them into rows."""

@@ -1,4 +1,4 @@
-"""Batch reads: where they begin and end is settled once per DataFrame, as a snapshot."""
+"""Batch reads: start and end offsets are fixed once per DataFrame, as a snapshot."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class RocketMQReader(DataSourceReader):
-    """Reads what lies between two positions.
+    """Reads the messages between two positions.
 
     Args:
         options: How to read.
-        columns: What to read, in order.
+        columns: The columns to read, in order.
     """
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
@@ -37,11 +37,11 @@ class RocketMQReader(DataSourceReader):
         self._columns = tuple(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Settle where the read begins and ends, and share it out.
+        """Fix where the read begins and ends, and plan its tasks.
 
         Raises:
-            OptionError: An option makes no sense for what is there.
-            DataLost: What is to be read is not there, and that is fatal.
+            OptionError: An option names queues or brokers that do not exist.
+            DataLost: Messages are missing, and failOnDataLoss is set.
             RocketMQError: A topic does not exist, or a server did not answer.
         """
         options = self._options
@@ -56,18 +56,18 @@ class RocketMQReader(DataSourceReader):
     def _checked(
         self, catalog: Catalog, begins: dict[QueueId, int], ends: dict[QueueId, int]
     ) -> tuple[dict[QueueId, int], dict[QueueId, int]]:
-        """Compare with what the queues have; offsets that they lack are lost, or left out."""
+        """Compare with the offsets that the queues have; report and leave out missing ones."""
         options = self._options
         firsts, nexts = catalog.begins(begins), catalog.ends(begins, is_fresh=True)
         for queue in begins:
             there = (firsts.get(queue, 0), nexts.get(queue, 0))
             wanted = (begins[queue], ends[queue])
             if wanted[0] > there[1]:
-                problem = "it is to begin behind its last message"
+                problem = "the start is behind the last message"
             elif wanted[0] < there[0] and wanted[0] < wanted[1]:
-                problem = "the first ones were deleted"
+                problem = "the first messages were deleted"
             elif ends[queue] > there[1]:
-                problem = "it ends before that"
+                problem = "the queue ends before that"
             else:
                 continue
             report_loss(DataLost(queue, wanted, there, problem), is_fatal=options.is_loss_fatal)
@@ -83,16 +83,16 @@ class RocketMQReader(DataSourceReader):
 def read_rows(
     partition: InputPartition | None, columns: Sequence[str], options: ReadOptions
 ) -> Iterator[RecordBatch]:
-    """Yield the rows of a partition; Spark makes one of None where there are none."""
+    """Yield the rows of a partition; without partitions Spark passes None as the only one."""
     if isinstance(partition, ReadPartition):
         yield from read_partition(partition, columns, options)
 
 
 def check_batch_only(options: ReadOptions) -> None:
-    """Refuse options that only a stream understands.
+    """Reject options that only a stream has.
 
     Raises:
-        OptionError: Names it.
+        OptionError: Names the option.
     """
     named = {
         "maxOffsetsPerTrigger": options.trigger_offsets_max,
@@ -107,4 +107,4 @@ def check_batch_only(options: ReadOptions) -> None:
     if starting is not None and (
         starting.word == "latest" or any(offset == LATEST for _, offset in starting.offsets)
     ):
-        raise OptionError("startingOffsets=latest leaves a batch nothing to read; use earliest")
+        raise OptionError("a batch with startingOffsets=latest has nothing to read; use earliest")

@@ -1,7 +1,7 @@
-"""What the driver knows of queues: which there are, and where they begin and end.
+"""The driver's view of queues: which exist, and where they begin and end.
 
-Spark asks about every 11 ms while a stream is idle, so answers are kept for a while. A question
-that is not answered is asked again a few times; then it fails, as Spark does not ask again.
+Spark asks about every 11 ms while a stream is idle, so answers are cached for a while. A failed
+request is repeated a few times and then raises, because Spark does not repeat it.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("downrange.spark")
 ResultT = TypeVar("ResultT")
-#: Questions under way at a time.
+#: Requests at a time.
 _CONCURRENT_MAX: Final = 32
 
 
 class Catalog:
-    """The queues that a read is about.
+    """The queues of one read.
 
     Args:
-        options: Of the read.
+        options: The options of the read.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -54,7 +54,7 @@ class Catalog:
         self._queues: frozenset[QueueId] = frozenset()
         self._queues_until = 0.0
         self._ends: dict[QueueId, int] = {}
-        self._asked: frozenset[QueueId] = frozenset()  # those that `_ends` would have, if known
+        self._asked: frozenset[QueueId] = frozenset()  # the queues of the last request for ends
         self._ends_until = 0.0
         self._is_filter_checked = False
 
@@ -65,16 +65,16 @@ class Catalog:
     # ---- which queues --------------------------------------------------------------------------
 
     def queues(self, known: Collection[QueueId] | None = ()) -> frozenset[QueueId]:
-        """Return the queues to read, as name servers say it now, or named it not long ago.
+        """Return the queues to read, as name servers know them now or knew them recently.
 
         Args:
-            known: Those that were read before. Whether they may be missing is for the caller to
-                judge; but first they are looked for some more times. None when it is not known
-                yet whether something was read before, so that nothing is missing.
+            known: The queues that were read before. If one is missing, the lookup is repeated;
+                the caller decides whether it may be missing after that. None if the caller does
+                not know yet what was read before; then no queue counts as missing.
 
         Raises:
-            OptionError: Options name queues or brokers that are not there.
-            RouteNotFound: A topic that is named does not exist, and was not read before.
+            OptionError: Options name queues or brokers that do not exist.
+            RouteNotFound: A named topic does not exist and was not read before.
             RocketMQError: No name server answered.
         """
         if time.monotonic() >= self._queues_until:
@@ -83,8 +83,8 @@ class Catalog:
             except RocketMQError as error:
                 if not self._queues or not error.retryable:
                     raise
-                # Brokers do without name servers for a while, and so can who reads from them.
-                _log.warning("queues are believed to be as they were: %s", error)
+                # Brokers still serve reads while no name server does.
+                _log.warning("name servers do not answer, using the last known queues: %s", error)
                 found = self._queues
             self._check_filter(found)
             self._queues = found
@@ -101,7 +101,7 @@ class Catalog:
         return found
 
     def invalidate(self) -> None:
-        """Ask anew the next time."""
+        """Drop cached answers."""
         self._queues_until = self._ends_until = 0.0
 
     def _find_queues(self, known: Collection[QueueId] | None) -> frozenset[QueueId]:
@@ -125,11 +125,11 @@ class Catalog:
         if found and known is not None and not known:
             if missing := selection.missing(found):
                 raise OptionError(
-                    f"not there: {', '.join(missing)}; there are {_queue_names(found)}"
+                    f"not found: {', '.join(missing)}; existing queues: {_queue_names(found)}"
                 )
             if not taken:
                 raise OptionError(
-                    f"assign, queueIds and brokers leave none of the queues: {_queue_names(found)}"
+                    f"assign, queueIds and brokers match none of the queues: {_queue_names(found)}"
                 )
         return taken
 
@@ -146,7 +146,7 @@ class Catalog:
         return dict(zip(full, self._run_all(flows), strict=True))
 
     def _check_filter(self, queues: Iterable[QueueId]) -> None:
-        """Let a broker look at an SQL expression once: in a pull, a broken one takes everything."""
+        """Have a broker check an SQL expression once: in a pull, a broken one matches all."""
         message_filter = self._options.message_filter
         if message_filter.kind != "SQL92" or self._is_filter_checked:
             return
@@ -162,51 +162,51 @@ class Catalog:
     # ---- where they begin and end --------------------------------------------------------------
 
     def ends(self, queues: Iterable[QueueId], *, is_fresh: bool = False) -> dict[QueueId, int]:
-        """Return the offset of the next message of each queue that can be asked.
+        """Return the offset of the next message of each queue.
 
-        Queues that nobody knows any more are left out, after some attempts.
+        A queue that no server knows is left out, after some attempts.
 
         Args:
-            queues: Which.
-            is_fresh: Whether they are asked now, whatever they named a moment ago.
+            queues: The queues.
+            is_fresh: Whether to ask brokers even if there is a recent answer.
 
         Raises:
             RocketMQError: A broker did not answer.
         """
-        wanted = frozenset(queues)
-        if is_fresh or time.monotonic() >= self._ends_until or not wanted <= self._asked:
-            self._ends = self._offsets_of(wanted, max_offset)
-            self._asked = wanted
+        asked = frozenset(queues)
+        if is_fresh or time.monotonic() >= self._ends_until or not asked <= self._asked:
+            self._ends = self._offsets_of(asked, max_offset)
+            self._asked = asked
             self._ends_until = time.monotonic() + self._options.metadata_interval
-        return {queue: self._ends[queue] for queue in wanted if queue in self._ends}
+        return {queue: self._ends[queue] for queue in asked if queue in self._ends}
 
     def begins(self, queues: Iterable[QueueId]) -> dict[QueueId, int]:
-        """Return the offset of the first message that each queue still has; see `ends`."""
+        """Return the offset of the oldest message of each queue; see `ends`."""
         return self._offsets_of(queues, min_offset)
 
     def resolve(
         self, bound: Bound, queues: Iterable[QueueId], *, others: Edge
     ) -> dict[QueueId, int]:
-        """Return the offset that a bound means for each queue now.
+        """Return the offset that a bound stands for in each queue now.
 
         Args:
-            bound: What the user says.
-            queues: Which queues are read.
-            others: What is meant for those that the bound says nothing of.
+            bound: The start or end that the user gave.
+            queues: The queues that are read.
+            others: The bound of queues that `bound` does not cover.
 
         Raises:
-            OptionError: It names queues or topics that are not read.
-            RouteNotFound, RocketMQError: A queue is not there, or its broker did not answer.
+            OptionError: The bound names queues or topics that are not read.
+            RouteNotFound, RocketMQError: A queue does not exist, or its broker did not answer.
         """
-        wanted = sorted(queues)
-        unknown = [_queue_names([queue]) for queue in sorted(bound.named_queues - set(wanted))]
-        unknown += sorted(bound.named_topics - {queue.topic for queue in wanted})
+        read = sorted(queues)
+        unknown = [_queue_names([queue]) for queue in sorted(bound.named_queues - set(read))]
+        unknown += sorted(bound.named_topics - {queue.topic for queue in read})
         if unknown:
             raise OptionError(
                 f"offsets or times are given for {', '.join(unknown[:8])}, which is not read; "
-                f"there are {_queue_names(wanted)}"
+                f"the read has {_queue_names(read)}"
             )
-        named = {queue: bound.of(queue) for queue in wanted}
+        named = {queue: bound.of(queue) for queue in read}
         places = {queue: others if place is None else place for queue, place in named.items()}
         found = self._retrying(
             lambda: self._run_all(
@@ -216,7 +216,7 @@ class Catalog:
         return dict(zip(places, found, strict=True))
 
     def _resolve_one(self, queue: QueueId, place: str | datetime | int) -> Flow[int]:
-        """Find a place in a queue."""
+        """Return the offset of an edge, of a time, or of the group's position."""
         options, core = self._options, self._client.core
         if place == "group":
             committed = yield from group_offset(
@@ -234,7 +234,7 @@ class Catalog:
         return cast("int", place)
 
     def commit(self, offsets: Mapping[QueueId, int]) -> None:
-        """Record offsets as those of the group, for others to see; what fails is only logged."""
+        """Commit offsets for the group, for monitoring; a failure is only logged."""
         core, group = self._client.core, self._options.group
         flows = [
             set_group_offset(core, group, queue, offset, deadline=self._deadline())
@@ -244,7 +244,7 @@ class Catalog:
             if isinstance(outcome, RocketMQError):
                 _log.warning("offset of %s not committed for %s: %s", queue, group, outcome)
 
-    # ---- asking --------------------------------------------------------------------------------
+    # ---- requests ------------------------------------------------------------------------------
 
     def _offsets_of(
         self, queues: Iterable[QueueId], ask: Callable[..., Flow[Any]]
@@ -262,18 +262,18 @@ class Catalog:
                 else:
                     known[queue] = outcome
             left[:] = failures
-            # What is named in the end: that a broker does not answer goes before that one is gone.
+            # Which error is raised: a silent broker matters more than a queue that does not exist.
             for failure in sorted(failures.values(), key=_is_gone):
                 raise failure
 
         try:
             self._retrying(attempt)
-        except RouteNotFound as error:  # nobody knows the queues: for the caller to judge
+        except RouteNotFound as error:  # no server knows the queues: the caller decides
             _log.info("%s: %s", _queue_names(left), error)
         return known
 
     def _run_all(self, flows: list[Flow[Any]]) -> list[Any]:
-        """Run flows at once; raise the first error."""
+        """Run flows concurrently; raise the first error."""
         outcomes = self._gathered(flows)
         for outcome in outcomes:
             if isinstance(outcome, RocketMQError):
@@ -301,13 +301,13 @@ class Catalog:
                         "fetchOffset.retryIntervalMs give servers more time."
                     )
                     raise
-                _log.info("asking again in %.1f s: %s", options.retry_interval, error)
+                _log.info("repeating a request in %.1f s: %s", options.retry_interval, error)
                 time.sleep(options.retry_interval)
                 self._refresh_routes()
         raise AssertionError("the last attempt returns or raises")
 
     def _refresh_routes(self) -> None:
-        """Ask where brokers are now; one that was restarted may be elsewhere."""
+        """Look up routes again; a restarted broker may have a new address."""
         core = self._client.core
         names = core.routes.topics()
         self._gathered([refresh_route(core, name, self._deadline()) for name in names])

@@ -1,8 +1,8 @@
-"""Bytes of pull replies become rows, all at once: what `decoding` does, several times faster.
+"""Decode pull replies into rows, column by column: the fast twin of `record_decoder`.
 
-Each spec column is built for all rows together, by numpy and Arrow; Python looks at single
-records only where their bodies are compressed or batches. Below some dozens of records the loop of
-`decoding` is faster, and it also words the errors: whatever is wrong here is left to it.
+Each column is built for all rows at once by numpy and Arrow. Python touches single records only if
+their bodies are compressed or inner batches. Below some dozens of records the loop of
+`record_decoder` is faster. It also words the errors: after any error here, it decodes again.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
     from downrange.spark.read.property_columns import Array
     from downrange.spark.read.record_decoder import DecodeSpec
 
-#: Records from which on whole columns cost less than the loop, with and without properties: there
-#: is a price per column, whatever it holds (`python -m benchmarks.spark_decoder`).
+#: From this many records on, columns cost less than the loop, with and without properties. Each
+#: column has a fixed cost (`python -m benchmarks.spark_decoder`).
 CROSSOVER: Final = 64
 CROSSOVER_OF_NUMBERS: Final = 24
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 
 
 def decode(chunks: Sequence[bytes], spec: DecodeSpec) -> Decoded:
-    """Turn the bodies of pull replies into rows; the faster, the more there are at once.
+    """Turn the bodies of pull replies into rows; faster per record the more there are.
 
     Args:
-        chunks: Stored records back to back; none reaches from one chunk into the next.
-        spec: Which of them, and what of them.
+        chunks: Stored records back to back; no record spans two chunks.
+        spec: Which rows and columns.
 
     Returns:
-        What `decode_each` returns.
+        The same as `decode_each`.
 
     Raises:
-        WireError: What `decode_each` raises.
+        WireError: The same as from `decode_each`.
     """
     check_input(chunks, spec)
     try:
@@ -61,7 +61,7 @@ def decode(chunks: Sequence[bytes], spec: DecodeSpec) -> Decoded:
         if len(starts) >= (CROSSOVER if spec.needs_properties else CROSSOVER_OF_NUMBERS):
             return decode_columns(data, starts, spec)
     except WireError:
-        pass  # raised again, with all that is known about the place
+        pass  # `decode_each` raises it again, with the position
     return decode_each(chunks, spec)
 
 
@@ -69,7 +69,7 @@ def decode_columns(data: bytes, starts: NDArray[np.int64], spec: DecodeSpec) -> 
     """Turn the records that begin at these positions into rows.
 
     Raises:
-        WireError: One is damaged.
+        WireError: A record is damaged.
     """
     rows = _Rows(RecordTable(data, starts), spec)
     schema = arrow_schema(spec.columns)
@@ -78,13 +78,13 @@ def decode_columns(data: bytes, starts: NDArray[np.int64], spec: DecodeSpec) -> 
 
 
 class _Rows:
-    """The records that become rows, and what several columns need of them.
+    """The records that become rows, and data that several columns share.
 
     Attributes:
-        spec: What becomes rows.
+        spec: Which rows and columns.
         table: The records, one per row.
-        damaged: Rows whose body is lost: damaged inner batches.
-        damaged_count: How many bodies are lost, once the body column was made.
+        damaged: Rows without a body: damaged inner batches.
+        damaged_count: How many bodies are lost; final once the body column is built.
     """
 
     __slots__ = ("_properties", "damaged", "damaged_count", "spec", "table")
@@ -103,7 +103,7 @@ class _Rows:
 
     @property
     def properties(self) -> PropertyTable:
-        """The rows' properties; parsed when they are first asked for."""
+        """The rows' properties, parsed at the first access."""
         if self._properties is None:
             self._properties = PropertyTable(self.table)
         return self._properties
@@ -144,7 +144,7 @@ def _times(field: str) -> Callable[[_Rows], Array]:
 def _hosts(field: str) -> Callable[[_Rows], Array]:
     def hosts(rows: _Rows) -> Array:
         found = rows.table.hosts(field)
-        # Few hosts send many messages: each is written out once.
+        # Few hosts send many messages, so each host is formatted once.
         texts = {
             host: Record(
                 born_ip=host[:-4], born_port=int.from_bytes(host[-4:], "big", signed=True)
@@ -186,7 +186,7 @@ def _bodies(rows: _Rows) -> Array:
 
 
 def _unpacked_bodies(rows: _Rows, special: NDArray[np.int64], plain_size: int) -> Array:
-    """Return the bodies of the rows that are compressed, and null for those that are damaged."""
+    """Return the decompressed bodies of these rows; null for a damaged one."""
     table, spec = rows.table, rows.spec
     lost = {*rows.damaged.tolist()}
     size = plain_size

@@ -1,12 +1,12 @@
-"""What a task does: pull the ranges of its partition, several pulls under way, into Arrow batches.
+"""A read task: pull the ranges of its partition, with several pulls in flight, into Arrow batches.
 
-A range is asked for in strides, each as long as the broker's last answers were, so that the next
-pulls are on their way while the rows of the last one go to Spark. An answer may be shorter than its
-stride; the rest is asked for again, before anything that comes later. One that is much shorter says
-that strides are too long for this broker: all that are under way are given up, and cut anew. When
-answers fill their strides for some time, strides grow again. Rows keep their order.
+A range is requested in strides, each as long as the broker's last answers, so that the next pulls
+are in flight while Spark takes the rows of the last one. If an answer is shorter than its stride,
+the rest is requested before anything that comes later. An answer of half a stride or less shows
+that strides are too long for this broker: all pulls in flight are cancelled and cut again. After a
+number of full answers, strides grow again. Rows keep their order.
 
-A pull by a filter may go far beyond a stride, so such a range has one pull under way.
+A filtered pull may advance far beyond a stride, so a filtered range has one pull in flight.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from downrange.spark.schema import RecordBatch
 
 _log = logging.getLogger("downrange.spark")
-#: How much longer than the request itself its future is waited for.
+#: Seconds to wait for a future beyond the timeout of its request.
 _MARGIN: Final = 5.0
 _PROGRESS: Final = (PullStatus.FOUND, PullStatus.NO_MATCH)
-#: Answers that fill their strides until longer ones are tried for the first time.
+#: Full answers before longer strides are tried for the first time.
 _FULL_ANSWERS_MIN: Final = 16
 
 
@@ -49,9 +49,9 @@ def read_partition(
     """Yield the rows of a partition.
 
     Raises:
-        DataLost: Messages are gone, and that is fatal.
+        DataLost: Messages are gone, and failOnDataLoss is set.
         WireError: The broker's bytes are damaged.
-        RocketMQError: A broker did not answer, again and again.
+        RocketMQError: A broker did not answer, in several attempts.
     """
     # By broker: the answers of one queue set the first strides of the next.
     stride_sizes: dict[str, _StrideSize] = {}
@@ -61,10 +61,10 @@ def read_partition(
 
 
 class _StrideSize:
-    """How many messages a broker gives at a time, as its answers teach.
+    """The length of strides, derived from how many messages the broker's answers hold.
 
-    It keeps to a count of messages, or to a size: then answers vary, and strides stay a little
-    below them. Longer strides are tried now and then; the more seldom, the more often in vain.
+    A broker limits an answer by count or by size. With a limit by size answers vary, and strides
+    stay a little below them. Longer strides are tried now and then, less often after each failure.
 
     Attributes:
         count: Messages of the next strides.
@@ -73,13 +73,13 @@ class _StrideSize:
     def __init__(self, most: int) -> None:
         self.count = most
         self._most = most
-        self._last_good = most  # until longer strides were tried
+        self._last_good = most  # the length before longer strides were tried
         self._is_measured = False
         self._full_answers = 0
         self._full_answers_needed = _FULL_ANSWERS_MIN
 
     def update(self, count: int, requested: int) -> None:
-        """Take note of an answer's length, and of its stride's."""
+        """Adapt to an answer: how many messages it has, and how many its stride has."""
         if count < requested:
             is_steady = not self._is_measured or count == self._last_good
             self.count = count if is_steady else max(1, count - count // 8)
@@ -88,7 +88,7 @@ class _StrideSize:
         elif requested == self.count < self._most:
             self._full_answers += 1
             if self._full_answers == 1 and self.count > self._last_good:
-                self._full_answers_needed = _FULL_ANSWERS_MIN  # the longer ones are good
+                self._full_answers_needed = _FULL_ANSWERS_MIN  # longer strides work
             elif self._full_answers == self._full_answers_needed:
                 self._last_good, self.count = self.count, min(2 * self.count, self._most)
                 self._full_answers = 0
@@ -97,7 +97,7 @@ class _StrideSize:
 
 @dataclass(slots=True)
 class _Stride:
-    """A part of the range that one request is under way for."""
+    """A part of the range with one request in flight."""
 
     begin: int
     end: int
@@ -126,7 +126,7 @@ class _RangeReader:
         self._strides: deque[_Stride] = deque()
         self._next = span.begin  # where the next stride begins
         self._stride_size = stride_size
-        self._there = (0, 0)  # the offsets that the queue has, as the last answer says
+        self._there = (0, 0)  # the queue's offsets according to the last answer
         self._spec = DecodeSpec(
             columns=columns,
             topic=span.queue.topic,
@@ -140,7 +140,7 @@ class _RangeReader:
     def batches(self) -> Iterator[RecordBatch]:
         """Yield the rows, in order."""
         bytes_max = self._options.batch_bytes
-        # By a filter, rows are fewer than offsets, and nobody has counted them yet.
+        # With a filter there are fewer rows than offsets, and their number is not known yet.
         rows_max = self._end if self._is_filtered else self._options.batch_rows
         chunks: list[bytes] = []
         begin = end = size = 0
@@ -157,22 +157,22 @@ class _RangeReader:
                 chunks.append(found.body)
                 size += len(found.body)
                 end = last
-                # A batch that a broker stored whole may stand on the border of two strides, and is
-                # in the answers to both: each takes its own part of it.
+                # A batch that a broker stores as one record may cross the border of two strides.
+                # The answers to both hold it, and each stride takes its own part.
                 is_cut = found.next_offset > stride.end
             if chunks:
                 yield from self._decoded(chunks, begin, end)
         finally:
-            self._cancel_all()  # a reader that is not read to its end waits for nothing
+            self._cancel_all()  # also if the caller stops early
 
     def _decoded(self, chunks: list[bytes], begin: int, end: int) -> Iterator[RecordBatch]:
         decoded = decode(chunks, replace(self._spec, begin=begin, end=end))
         batch = decoded.batch
         if decoded.damaged:
-            _log.warning("%s: %d bodies cannot be unpacked", self._queue, decoded.damaged)
+            _log.warning("%s: %d bodies cannot be decompressed", self._queue, decoded.damaged)
         elif not self._is_filtered and batch.num_rows < end - begin:
-            # A broker that deletes old messages passes over those that are gone already.
-            problem = f"{end - begin - batch.num_rows} of them are not in the broker's answers"
+            # A broker that deletes old messages skips those that are already gone.
+            problem = f"the broker's answers lack {end - begin - batch.num_rows} of them"
             loss = DataLost(self._queue, (begin, end), self._there, problem)
             report_loss(loss, is_fatal=self._options.is_loss_fatal)
         rows_max = self._options.batch_rows
@@ -180,13 +180,13 @@ class _RangeReader:
             yield batch.slice(row, rows_max)
 
     def _answers(self) -> Iterator[tuple[_Stride, RawPull]]:
-        """Yield the answers that hold messages, with the strides that they are answers to."""
+        """Yield the answers that hold messages, each with its stride."""
         self._fill()
         while self._strides:
             stride = self._strides.popleft()
             found = self._answer(stride)
             if found is None:
-                continue  # asked again, or given up
+                continue  # requested again, or skipped
             self._there = (found.min_offset, found.max_offset)
             if not self._is_filtered:
                 self._request_rest(stride, found.next_offset)
@@ -196,10 +196,10 @@ class _RangeReader:
             if found.body:
                 yield stride, found
 
-    # ---- asking --------------------------------------------------------------------------------
+    # ---- requests ------------------------------------------------------------------------------
 
     def _request_rest(self, stride: _Stride, next_offset: int) -> None:
-        """Ask for what an answer has left out of its stride."""
+        """Request the part of a stride that its answer does not cover."""
         count, requested = next_offset - stride.begin, stride.end - stride.begin
         self._stride_size.update(count, requested)
         if count >= requested:
@@ -211,12 +211,12 @@ class _RangeReader:
             self._next = next_offset
 
     def _cancel_all(self) -> None:
-        """Wait no more for what is under way."""
+        """Cancel all requests in flight."""
         while self._strides:
             self._strides.pop().answer.cancel()
 
     def _fill(self) -> None:
-        """Have as many requests under way as wanted."""
+        """Start requests up to the limit."""
         limit = 1 if self._is_filtered else self._options.pull_concurrency
         while self._next < self._end and len(self._strides) < limit:
             count = self._end if self._is_filtered else self._stride_size.count
@@ -243,7 +243,7 @@ class _RangeReader:
         )
 
     def _answer(self, stride: _Stride) -> RawPull | None:
-        """Return an answer that goes on; None when the stride was asked for again, or given up.
+        """Return an answer that advances; None if the stride was requested again or skipped.
 
         Raises:
             RocketMQError: See `read_partition`.
@@ -256,7 +256,7 @@ class _RangeReader:
                 self._retry(stride, error)
             elif isinstance(error, TopicNotFound) or self._is_broker_there():
                 self._report_lost(stride, None, "the topic was deleted", go_on_at=stride.end)
-            else:  # a broker that is away may come back: nothing is lost yet
+            else:  # the broker may come back, so nothing is lost yet
                 error.add_note(self._note(stride))
                 raise
             return None
@@ -270,12 +270,12 @@ class _RangeReader:
             return found
         if is_last or found.min_offset > stride.begin:
             self._skip_lost(stride, found)
-        else:  # a broker that was just started may not have read all of its store yet
+        else:  # a broker that was just started may not have loaded all of its store
             self._retry(stride, None)
         return None
 
     def _note(self, stride: _Stride) -> str:
-        """Say what was asked for, which an error of the network does not know."""
+        """Return what was requested, for an error of the network that does not say it."""
         queue = self._queue
         return (
             f"Asked {stride.attempts} times for topic {queue.topic!r}, broker {queue.broker!r}, "
@@ -284,19 +284,19 @@ class _RangeReader:
         )
 
     def _problem_of(self, stride: _Stride, found: RawPull) -> str | None:
-        """Return why an answer does not go on; None when it does."""
+        """Return why an answer does not advance; None if it does."""
         if found.status is PullStatus.MOVED and stride.begin < found.min_offset:
             return "they were deleted"
         if found.status not in _PROGRESS:
             return "the queue is shorter than it was"
         if found.next_offset <= stride.begin:
-            return "the broker does not give them out"
+            return "the broker does not deliver them"
         if found.status is PullStatus.NO_MATCH and not self._is_filtered:
             return "they are being deleted"
         return None
 
     def _skip_lost(self, stride: _Stride, found: RawPull) -> None:
-        """Leave out what an answer says is lost, and go on behind it."""
+        """Skip the offsets that an answer reports as lost."""
         problem = self._problem_of(stride, found) or ""
         there = (found.min_offset, found.max_offset)
         if found.min_offset > stride.begin:
@@ -308,15 +308,15 @@ class _RangeReader:
         self._report_lost(stride, there, problem, go_on_at=go_on_at)
 
     def _is_broker_there(self) -> bool:
-        """Whether name servers know the queue's broker; if so, it is the topic that is gone."""
+        """Whether name servers know the queue's broker; if so, the topic is gone."""
         client = self._client
         deadline = client.core.clock.now() + client.options.call_timeout
         facts = client.run(cluster_facts(client.core, deadline=deadline))
         return any(broker.name == self._queue.broker for broker in facts.brokers)
 
     def _retry(self, stride: _Stride, error: RocketMQError | None) -> None:
-        """Ask once more, after a pause and a look where the broker is now."""
-        _log.info("%s from %d on: asking again: %s", self._queue, stride.begin, error)
+        """Request a stride again, after a pause and a new route lookup."""
+        _log.info("%s from offset %d: requesting again: %s", self._queue, stride.begin, error)
         time.sleep(self._options.retry_interval)
         client = self._client
         topic = with_namespace(self._queue.topic, client.options.namespace)
@@ -331,7 +331,7 @@ class _RangeReader:
     def _report_lost(
         self, stride: _Stride, there: tuple[int, int] | None, problem: str, *, go_on_at: int
     ) -> None:
-        """Tell what is lost, and go on: in this stride, or behind it."""
+        """Report lost offsets, and continue at `go_on_at`: in this stride, or behind it."""
         gone = (stride.begin, min(go_on_at, stride.end))
         report_loss(
             DataLost(self._queue, gone, there, problem), is_fatal=self._options.is_loss_fatal

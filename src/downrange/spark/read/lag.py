@@ -1,7 +1,7 @@
-"""How far a stream is behind: a listener that works it out of every progress report.
+"""The lag of a stream: a listener that computes it from every progress report.
 
-A Python source has no place for metrics of its own, but its offsets are in the report: where a
-batch ended, and where the queues ended meanwhile. Their difference is the lag.
+A Python source cannot report metrics of its own, but a report holds its offsets: where a batch
+ended, and where the queues ended at that time. The lag is the difference.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _log = logging.getLogger("downrange.spark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far one source of a query is behind.
+    """The lag of one source of a query.
 
     Attributes:
         query: The query's name, or its id.
         batch: The number of the batch that ended.
-        rows: Its rows.
+        rows: The rows of this batch.
         rows_per_second: How fast it was processed.
-        queues: Messages of each queue that wait.
+        queues: Waiting messages of each queue.
     """
 
     query: str
@@ -52,30 +52,30 @@ class Lag:
 
     @property
     def total(self) -> int:
-        """Messages that wait in all queues."""
+        """Waiting messages of all queues."""
         return sum(self.queues.values())
 
     @property
     def most(self) -> int:
-        """Messages that wait in the queue with the most."""
+        """Waiting messages of the queue with the most."""
         return max(self.queues.values(), default=0)
 
     @property
     def least(self) -> int:
-        """Messages that wait in the queue with the fewest."""
+        """Waiting messages of the queue with the fewest."""
         return min(self.queues.values(), default=0)
 
     @property
     def average(self) -> float:
-        """Messages that wait per queue."""
+        """Waiting messages per queue, on average."""
         return self.total / len(self.queues) if self.queues else 0.0
 
 
 class LagListener(StreamingQueryListener):
-    """Tells the lag after every batch of every query of a session.
+    """Reports the lag after every batch of every query of a session.
 
     Args:
-        report: Called with each `Lag`, in a thread of Spark's; logs at INFO unless given.
+        report: Called with each `Lag` in a thread of Spark; logs at INFO by default.
 
     Example:
         ```python
@@ -87,22 +87,22 @@ class LagListener(StreamingQueryListener):
         self._report = report or _log_lag
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing is known yet."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Tell the lag of each source of ours."""
+        """Report the lag of each `rocketmq` source."""
         for lag in lags_of(event.progress):
             self._report(lag)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing has changed."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """There is nothing to tell any more."""
+        """Do nothing."""
 
 
 def lags_of(progress: StreamingQueryProgress) -> list[Lag]:
-    """Return the lag of each source of ours in a progress report."""
+    """Return the lag of each `rocketmq` source in a progress report."""
     found: list[Lag] = []
     for source in progress.sources:
         end, latest = _positions(source.endOffset), _positions(source.latestOffset)
@@ -125,7 +125,7 @@ def lags_of(progress: StreamingQueryProgress) -> list[Lag]:
 
 
 def _positions(text: str | None) -> Positions | None:
-    """Read an offset of a report; None of a source that is not ours."""
+    """Decode an offset of a report; None if it is of another source."""
     if not text:
         return None
     try:

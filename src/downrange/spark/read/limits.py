@@ -1,7 +1,7 @@
-"""How far one trigger goes: all there is, so many messages at most, or nothing yet.
+"""How far one trigger reads: to the end, or up to a number of messages. Pure.
 
-A limit is shared out by backlog, as the Kafka source does it, so that a queue with much to read
-does not fall behind. Pure.
+A limit is divided in proportion to the backlogs, as in the Kafka source, so that a queue with many
+messages does not fall behind.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def backlog(start: Mapping[QueueId, int], end: Mapping[QueueId, int]) -> int:
-    """Return how many messages lie between two positions."""
+    """Return the number of messages between two positions."""
     return sum(max(0, last - start[queue]) for queue, last in end.items())
 
 
 def limited(
     start: Mapping[QueueId, int], end: Mapping[QueueId, int], count_max: int
 ) -> dict[QueueId, int]:
-    """Return an end with so many messages at most, but with progress in at least one queue.
+    """Return an end with at most `count_max` messages, and progress in at least one queue.
 
-    Every queue gets its share of the backlog, rounded down; what rounding leaves goes to the first
-    queues that have more.
+    Every queue gets its share of the backlog, rounded down; the remainder goes to the first queues
+    that have more.
     """
     gaps = {queue: max(0, last - start[queue]) for queue, last in end.items()}
     total = sum(gaps.values())

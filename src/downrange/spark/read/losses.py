@@ -1,4 +1,4 @@
-"""Messages that a reader was promised and that are not there: told, or fatal."""
+"""Messages that a reader expected and that are gone: an error, or a warning."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class DataLost(RocketMQError):
 
     Attributes:
         queue: Their queue.
-        wanted: The offsets that were to be read: first, and behind the last.
-        available: What the queue has instead; None when nobody knows the queue any more.
+        wanted: The offsets to read: the first, and the one after the last.
+        available: The offsets that the queue has; None if the queue does not exist any more.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class DataLost(RocketMQError):
         self.queue = queue
         self.wanted = wanted
         self.available = available
-        there = "the queue is not there" if available is None else _span("it has", available)
+        there = "the queue does not exist" if available is None else _span("it has", available)
         super().__init__(
             f"topic {queue.topic!r}, broker {queue.broker!r}, queue {queue.number}: "
             f"{_span('wanted', wanted)}, {there}: {problem}.\n"
-            "  Set failOnDataLoss=false to go on with what there is, or begin anew with another "
-            "checkpoint and startingOffsets."
+            "  Set failOnDataLoss=false to continue without them, or start with a new checkpoint "
+            "and other startingOffsets."
         )
 
 
@@ -49,11 +49,11 @@ def _span(verb: str, offsets: tuple[int, int]) -> str:
 
 
 def report_loss(loss: DataLost, *, is_fatal: bool) -> None:
-    """Fail with a loss, or log it.
+    """Raise a loss if it is fatal, else log it.
 
     Raises:
-        DataLost: It is fatal.
+        DataLost: The loss is fatal.
     """
     if is_fatal:
         raise loss
-    _log.warning("messages are lost, going on: %s", str(loss).partition("\n")[0])
+    _log.warning("messages are lost, reading continues: %s", str(loss).partition("\n")[0])

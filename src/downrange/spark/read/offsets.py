@@ -1,14 +1,16 @@
-"""Positions in queues, and the JSON that Spark keeps of them.
+"""Positions in queues, and the JSON in which Spark stores them.
 
     {"q": {"orders": {"broker-a": {"0": 12, "1": 7}}}, "v": 1}
 
 Each number is the offset of the next message, so an end is exclusive. Spark compares offsets as
-texts, so keys are always sorted. Two more members are ours alone:
+texts, so keys are always sorted. Two more members exist:
 
-- `first`, true on a stream's initial position. Spark does not store that one, and asks again after
-  a crash in the first batch: "latest" would be elsewhere by then, and what lay between be lost.
-- `init`, on an end: where queues begin that the start does not name, or names wrongly. On the first
-  end these are all queues, so the initial position is stored with it. Planning prefers it.
+- `first`: true on a stream's initial position. Spark does not store this position and asks for it
+  again after a crash in the first batch. "latest" would then be a later offset, and the messages
+  in between would be lost.
+- `init`: on an end, the start of queues that the stored start does not name, or names wrongly. On
+  the first end these are all queues, so that the initial position is stored with it. Planning
+  prefers it to the start.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ from downrange.model import QueueId
 from downrange.wire.limits import INT64_MAX
 
 VERSION: Final = 1
-#: What stands for the first and for the next message in offsets that a user writes.
+#: In offsets that a user writes: the first message, and the next message to come.
 EARLIEST: Final = -2
 LATEST: Final = -1
 
 
 class Positions(Mapping[QueueId, int]):
-    """An offset for each of some queues; sorted, and never changed.
+    """An immutable, sorted mapping of queues to offsets.
 
     Args:
         offsets: Queue -> offset.
-        is_first: Whether it is a stream's initial position.
-        initial: On an end: where its batch begins, for queues whose start is not to be believed.
+        is_first: Whether this is a stream's initial position.
+        initial: On an end: where its batch begins, for queues whose stored start does not count.
     """
 
     __slots__ = ("_offsets", "initial", "is_first")
@@ -61,7 +63,7 @@ class Positions(Mapping[QueueId, int]):
         return f"Positions({self.to_json()})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what Spark keeps."""
+        """Return the form that Spark stores."""
         found: dict[str, Any] = {}
         if self.is_first:
             found["first"] = True
@@ -72,7 +74,7 @@ class Positions(Mapping[QueueId, int]):
         return found
 
     def _table(self) -> dict[str, dict[str, dict[str, int]]]:
-        # Keys of JSON are texts, so "10" comes before "2"; what matters is that it is always so.
+        # Keys of JSON are texts, so "10" comes before "2"; any fixed order will do.
         table: dict[str, dict[str, dict[str, int]]] = {}
         for queue in sorted(
             self._offsets, key=lambda one: (one.topic, one.broker, str(one.number))
@@ -83,14 +85,14 @@ class Positions(Mapping[QueueId, int]):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Read what Spark kept.
+        """Read the form that Spark stores.
 
         Raises:
-            OptionError: It is of a later version, or not what we write.
+            OptionError: It is of a later version, or not of this source.
         """
         version = found.get("v")
         if not isinstance(version, int) or version < 1:
-            raise OptionError(f"these offsets are none of the rocketmq source: {found!r}")
+            raise OptionError(f"these are not offsets of the rocketmq source: {found!r}")
         if version > VERSION:
             raise OptionError(
                 f"these offsets have version {version}, and this release reads {VERSION}: they "
@@ -105,16 +107,16 @@ class Positions(Mapping[QueueId, int]):
 
 
 def begins_of(start: Positions, end: Positions) -> dict[QueueId, int]:
-    """Return where each queue of a batch begins: as its end says, else as its start does.
+    """Return where each queue of a batch begins: from its end if it is there, else its start.
 
     Raises:
-        OptionError: Neither says it of a queue.
+        OptionError: Neither has a start for a queue.
     """
     begins = {**start, **(end.initial or {})}
     if missing := [queue for queue in end if queue not in begins]:
         raise OptionError(
-            f"{missing[0]} has an end in this checkpoint, but no start: it was changed by hand, or "
-            "belongs to another source; begin with a new checkpoint"
+            f"{missing[0]} has an end in this checkpoint, but no start: the checkpoint was changed "
+            "by hand, or belongs to another source; use a new checkpoint"
         )
     return begins
 
@@ -125,37 +127,37 @@ def read_table(
     """Read topic -> broker -> queue id -> number.
 
     Args:
-        name: Of the option that holds it, for the error.
-        table: What JSON says.
-        least: The smallest offset that means something.
-        read: Reads what is not an offset.
+        name: The name of the option that holds it, for errors.
+        table: The decoded JSON.
+        least: The smallest valid offset.
+        read: Converts values that are not offsets.
 
     Raises:
-        OptionError: It has another form.
+        OptionError: The table has another form.
     """
     if not isinstance(table, dict):
-        raise OptionError(f"{name}: no topics, but {table!r}")
+        raise OptionError(f"{name}: expected topics, found {table!r}")
     found: dict[QueueId, int] = {}
     for topic, brokers in table.items():
         if not isinstance(brokers, dict):
-            raise OptionError(f"{name}: {topic!r} holds no brokers, but {brokers!r}; {_FORM}")
+            raise OptionError(f"{name}: {topic!r} must hold brokers, found {brokers!r}; {_FORM}")
         for broker, queues in brokers.items():
             if not isinstance(queues, dict):
                 raise OptionError(
-                    f"{name}: {broker!r} of {topic!r} holds no queues, but {queues!r}; queue ids "
-                    f"are unique on one broker only, so its name comes first: {_FORM}"
+                    f"{name}: {broker!r} of {topic!r} must hold queues, found {queues!r}; queue "
+                    f"ids are unique within a broker only, so its name comes first: {_FORM}"
                 )
             for number, offset in queues.items():
                 if not number.isdecimal():
-                    raise OptionError(f"{name}: {number!r} of {topic!r} is no queue id; {_FORM}")
-                place = QueueId(topic, broker, int(number))
+                    raise OptionError(f"{name}: {number!r} of {topic!r} is not a queue id; {_FORM}")
+                queue = QueueId(topic, broker, int(number))
                 if read is not None:
-                    found[place] = read(offset)
+                    found[queue] = read(offset)
                 elif type(offset) is int and least <= offset <= INT64_MAX:
-                    found[place] = offset
+                    found[queue] = offset
                 else:
                     raise OptionError(
-                        f"{name}: {offset!r} of {topic!r} {broker!r} {number} is no offset"
+                        f"{name}: {offset!r} of {topic!r} {broker!r} {number} is not an offset"
                     )
     return found
 

@@ -1,11 +1,11 @@
-"""From two positions to tasks; pure, so that a batch that is repeated is planned alike.
+"""From two positions to tasks. Pure, so that a repeated batch gets the same plan.
 
-What is not in the two positions plays no part, above all not the route of today: a repeated batch
-with other tasks would give other keys to what it writes.
+The plan depends on the two positions and the options only, not on the current route: a repeated
+batch with other tasks would give other ids to the rows that it writes.
 
-1. Each queue gives a range; empty ones are dropped.
-2. Long ranges are split, and all of them until there are as many as the user wants at least.
-3. Short ranges are packed together: a task costs some 50 ms before it has read anything.
+1. Each queue gives a range; empty ranges are dropped.
+2. Long ranges are split, and ranges are split further until there are `minPartitions`.
+3. Short ranges are packed together, because a task costs some 50 ms before it reads anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Range(NamedTuple):
-    """Messages of one queue, from an offset up to another one, which is not among them."""
+    """Messages of one queue from `begin` up to, but not including, `end`."""
 
     queue: QueueId
     begin: int
@@ -31,15 +31,15 @@ class Range(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many offsets it has; filters and gaps may leave fewer messages."""
+        """The number of offsets; with filters or gaps there are fewer messages."""
         return self.end - self.begin
 
 
 class ReadPartition(InputPartition):
-    """What one task reads.
+    """The ranges that one task reads.
 
     Args:
-        ranges: In order of queues and offsets.
+        ranges: The ranges, ordered by queue and offset.
     """
 
     def __init__(self, ranges: Iterable[Range]) -> None:
@@ -58,10 +58,10 @@ class ReadPartition(InputPartition):
 def plan(
     start: Mapping[QueueId, int], end: Mapping[QueueId, int], options: ReadOptions
 ) -> list[ReadPartition]:
-    """Return the tasks that read what lies between two positions.
+    """Return the tasks that read the messages between two positions.
 
-    A queue whose end is not behind its start gives nothing; that messages are lost then is for the
-    caller to notice, before it asks for a plan.
+    A queue whose end is not behind its start gives no range. The caller must check for lost
+    messages before.
     """
     ranges = [
         Range(queue, begin, last)
@@ -75,44 +75,46 @@ def plan(
 
 def _split(ranges: list[Range], options: ReadOptions) -> list[Range]:
     total = sum(each.length for each in ranges)
-    wanted = min(options.partitions_min or 0, total)
+    target = min(options.partitions_min or 0, total)
     pieces: list[Range] = []
     for each in ranges:
         parts = -(-each.length // options.partition_records_max)
-        if len(ranges) < wanted:
-            # Its share of the tasks, by its share of the messages.
-            parts = max(parts, -(-each.length * wanted // total))
+        if len(ranges) < target:
+            # Tasks in proportion to messages.
+            parts = max(parts, -(-each.length * target // total))
         pieces += _cut(each, min(parts, each.length))
     return pieces
 
 
 def _cut(whole: Range, parts: int) -> list[Range]:
-    """Cut a range into parts that differ by one message at most."""
+    """Cut a range into parts whose lengths differ by at most one."""
     borders = [whole.begin + whole.length * part // parts for part in range(parts + 1)]
     return [Range(whole.queue, begin, end) for begin, end in pairwise(borders)]
 
 
 def _pack(ranges: list[Range], options: ReadOptions) -> list[list[Range]]:
-    """Put neighbours together, each pack about as large as the others."""
+    """Pack neighbouring ranges, so that the packs have about the same size."""
     total = sum(each.length for each in ranges)
-    wanted = -(-total // min(options.partition_records_min, options.partition_records_max))
-    wanted = min(len(ranges), max(wanted, options.partitions_min or 1))
+    count = -(-total // min(options.partition_records_min, options.partition_records_max))
+    count = min(len(ranges), max(count, options.partitions_min or 1))
     if options.partitions_max is not None:
-        wanted = min(wanted, options.partitions_max)
-    packs = _share_out(ranges, wanted, options.partition_records_max)
+        count = min(count, options.partitions_max)
+    packs = _distribute(ranges, count, options.partition_records_max)
     if options.partitions_max is not None and len(packs) > options.partitions_max:
-        return _share_out(ranges, wanted, total)  # fewer tasks go before smaller ones
+        return _distribute(
+            ranges, count, total
+        )  # maxPartitions is stronger than maxRecordsPerPartition
     return packs
 
 
-def _share_out(ranges: list[Range], count: int, length_max: int) -> list[list[Range]]:
-    """Share ranges out to so many packs, or to more where they would be longer than allowed."""
+def _distribute(ranges: list[Range], count: int, length_max: int) -> list[list[Range]]:
+    """Distribute ranges over `count` packs, or more if a pack would exceed `length_max`."""
     packs: list[list[Range]] = []
     left = sum(each.length for each in ranges)
     length = room = 0
     for number, each in enumerate(ranges):
         missing = count - len(packs)
-        must_open = len(ranges) - number == missing  # each that is left needs a pack of its own
+        must_open = len(ranges) - number == missing  # each remaining range needs its own pack
         is_full = missing > 0 and room < each.length / 2
         if not packs or must_open or is_full or length + each.length > length_max:
             room = left // max(missing, 1)

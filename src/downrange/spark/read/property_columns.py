@@ -1,12 +1,12 @@
 r"""The properties of many records at once, as Arrow arrays.
 
-All property strings are put into one buffer, each behind a mark of its own:
+All property strings are copied into one buffer, each after a mark byte:
 
     \x02 name \x01 value \x02 name \x01 value … \x02 name \x01 value …
 
-so that a mark begins every item, whether or not the sender ended its last one. The marks' positions
-then say everything. They are also the offsets of one array whose elements are, in turn, a name, a
-mark, a value, and whatever lies before the next name; Arrow picks names and values out of it.
+So every item begins with a mark, whether or not the sender ended the last item with one. The
+positions of the marks are the offsets of one Arrow array. Its elements are in turn a name, a mark,
+a value, and the bytes before the next name. Arrow picks names and values out of it.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
     from downrange.spark.read.record_table import RecordTable
 
-    #: An Arrow array; the library ships no types.
+    #: An Arrow array; PyArrow ships no type information.
     Array = Any
 
-#: Arrow's functions; most are made when it is imported, so that type checkers do not see them.
+#: Arrow's functions; most are created at import, so type checkers do not see them.
 arrow: Final[Any] = compute
 
 _ITEM_MARK: Final = 2
 _VALUE_MARK: Final = 1
-#: Elements per item in the array that names and values are picked from, and the value's place.
+#: Elements per item in the array of pieces, and the index of the value among them.
 _PIECES: Final = 4
 _VALUE_PIECE: Final = 2
-#: Rows times names up to which pairs are counted in a table; beyond it they are sorted.
+#: Up to this many rows times names, pairs are counted in a table; above, they are sorted.
 _PAIRS_COUNTED_MAX: Final = 1 << 20
 
 
 def pick_slices(kind: Any, data: Any, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Array:
-    """Copy slices of a buffer into an array, one element each; they must not overlap."""
+    """Copy slices of a buffer into an array, one element each. Slices must not overlap."""
     count = len(starts)
     if not count:
         return pa.array([], kind)
     bounds = np.empty((count, 2), np.int32)
     bounds[:, 0] = starts
     bounds[:, 1] = ends
-    # Every other element is what lies between two slices.
+    # Every second element holds the bytes between two slices.
     whole = pa.Array.from_buffers(
         kind, 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     )
@@ -61,7 +61,7 @@ class PropertyTable:
     def __init__(self, table: RecordTable) -> None:
         self._octets, row_starts = _in_one_buffer(table)
         item_marks, value_marks, item_ends = _find_marks(self._octets)
-        #: Row -> its first item; one more for the end.
+        #: Row -> its first item, with one more entry for the end.
         self._row_items = np.searchsorted(item_marks, row_starts)
         #: Item -> its row.
         self._item_rows = np.repeat(np.arange(len(table)), np.diff(self._row_items))
@@ -79,26 +79,26 @@ class PropertyTable:
         )
 
     def values(self, name: str) -> Array:
-        """Return every row's value of a property whose name has 4 or 8 characters, or null."""
-        wanted = name.encode()
-        size = len(wanted)
+        """Return each row's value of a property, or null; its name must have 4 or 8 characters."""
+        encoded_name = name.encode()
+        size = len(encoded_name)
         row_count = len(self._row_items) - 1
         items = np.flatnonzero(self._name_sizes == size)
         found = np.full(row_count, -1, np.int64)
         if len(items):
-            # The names of that size as numbers; behind each are a mark and a value in the buffer.
+            # Names of this size compare as numbers; a mark and a value follow each in the buffer.
             form = np.dtype(f"<u{size}")
             words: NDArray[Any] = np.ndarray(
                 (len(self._octets) - size + 1,), form, self._octets, strides=(1,)
             )
-            is_it = words[self._item_starts[items]] == int.from_bytes(wanted, "little")
+            is_it = words[self._item_starts[items]] == int.from_bytes(encoded_name, "little")
             items = items[is_it]
-            # Where a row has the name twice, the last one is assigned last.
+            # If a row has the name twice, the last assignment wins, as it must.
             found[self._item_rows[items]] = items
         return _take(self._pieces, found * _PIECES + _VALUE_PIECE, found < 0)
 
     def maps(self) -> Array:
-        """Return every row's properties."""
+        """Return each row's properties as a map."""
         names = _take(self._pieces, np.arange(0, _PIECES * len(self._item_starts), _PIECES))
         items = np.arange(len(names))
         repeated = self._repeated(names)
@@ -115,11 +115,11 @@ class PropertyTable:
         )
 
     def _repeated(self, names: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Find names that a row has twice: a map must not, and the last value counts.
+        """Find names that a row has twice: in a map they occur once, with the last value.
 
         Returns:
-            None if there are none. Otherwise, for the names that stay, the item that says where
-            the name stands (its first) and the item whose value it has (its last).
+            None if there are none. Otherwise two items for each name that stays: the first, which
+            gives its place in the map, and the last, which gives its value.
         """
         encoded = arrow.dictionary_encode(names)
         kinds = len(encoded.dictionary)
@@ -144,12 +144,12 @@ def _take(values: Array, places: NDArray[Any], absent: NDArray[Any] | None = Non
 
 
 def _in_one_buffer(table: RecordTable) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return all property strings, each behind a mark, and where they begin; UTF-8 for sure."""
+    """Return all property strings in valid UTF-8, each after a mark, and where they begin."""
     starts, ends = table.property_starts, table.property_ends
     octets = np.frombuffer(table.data, np.uint8)
     is_empty = starts == ends
-    # A mark at the end ends nothing that the next one would not begin. Before the properties is the
-    # low byte of their length: room for the mark, and not taken for one where nothing follows.
+    # A mark at the end of a string is dropped: the next string begins with its own. The byte before
+    # the properties, the low byte of their length, gives room for the mark; empty ones need none.
     ends = ends - (octets[ends - 1] == _ITEM_MARK)
     starts = starts - ~is_empty
     joined = pick_slices(pa.binary(), table.data, starts, ends)
@@ -165,7 +165,7 @@ def _in_one_buffer(table: RecordTable) -> tuple[NDArray[np.uint8], NDArray[np.in
 def _as_utf8(
     octets: NDArray[np.uint8], row_starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Replace what is no UTF-8, row by row, if anything is not."""
+    """Replace invalid UTF-8, row by row, if there is any."""
     data = octets.tobytes()
     try:
         data.decode()
@@ -182,7 +182,7 @@ def _as_utf8(
 def _find_marks(
     octets: NDArray[np.uint8],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return, for every item with a name and a value: its mark, the value's mark, its end."""
+    """Return the mark, the value's mark and the end of each item with a name and a value."""
     marks = np.flatnonzero(octets <= _ITEM_MARK)
     bounds = np.append(marks, len(octets))
     kinds = octets[marks]
@@ -193,7 +193,7 @@ def _find_marks(
         and (np.diff(bounds) > 1).all()
     ):
         return marks[0::2], marks[1::2], bounds[2::2]
-    # Some item has no value or no name, or a value holds its own mark: it begins at the first one.
+    # Some item lacks its name or value, or a value contains \x01: a value begins at the first \x01.
     item_marks = marks[kinds == _ITEM_MARK]
     item_ends = np.append(item_marks[1:], len(octets))
     all_value_marks = np.append(marks[kinds == _VALUE_MARK], len(octets))

@@ -1,4 +1,4 @@
-"""The options of a read, as the source understands them; docs/guides/spark.md lists them all."""
+"""The options of a read; docs/guides/spark.md lists them all."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 _WORDS: Final = ("earliest", "latest", "group")
 SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
-#: Where a queue begins that nobody has named.
+#: Where a queue begins for which no offset is given.
 Edge: TypeAlias = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which queues to read; one of the first three, narrowed by the last two.
+    """Which queues to read: one of the first three, restricted by the last two.
 
     Attributes:
-        topics: All queues of these.
-        pattern: All queues of topics whose whole name is like this.
-        queues: Topic -> broker, or None for every broker -> queue ids.
+        topics: All queues of these topics.
+        pattern: All queues of topics whose whole name matches this.
+        queues: Topic, broker (None for every broker) and queue ids.
         queue_ids: Only queues of these numbers.
-        brokers: Only queues on these.
+        brokers: Only queues of these brokers.
     """
 
     topics: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Selection:
     brokers: frozenset[str] | None = None
 
     def includes(self, queue: QueueId) -> bool:
-        """Whether a queue of a topic that is read is wanted."""
+        """Whether to read a queue of one of the topics."""
         if self.queue_ids is not None and queue.number not in self.queue_ids:
             return False
         if self.brokers is not None and queue.broker not in self.brokers:
@@ -56,31 +56,31 @@ class Selection:
         )
 
     def missing(self, there: Iterable[QueueId]) -> list[str]:
-        """Return what is named, but is none of the queues that there are: most likely a typo."""
+        """Return what is named, but does not exist: most likely a typo."""
         queues = list(there)
         numbers = {queue.number for queue in queues}
         brokers = {queue.broker for queue in queues}
         found = [f"queueIds {number}" for number in sorted((self.queue_ids or numbers) - numbers)]
         found += [f"brokers {name}" for name in sorted((self.brokers or brokers) - brokers)]
-        for topic, broker, wanted in self.queues:
+        for topic, broker, named in self.queues:
             known = {
                 queue.number
                 for queue in queues
                 if queue.topic == topic and broker in (None, queue.broker)
             }
             place = topic if broker is None else f"{topic} on {broker}"
-            found += [f"queue {number} of {place}" for number in sorted(wanted - known)]
+            found += [f"queue {number} of {place}" for number in sorted(named - known)]
         return found
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """The topics that are named, which must exist."""
+        """The named topics, which must exist."""
         return self.topics or tuple(dict.fromkeys(topic for topic, _, _ in self.queues))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The topics that are named, or the pattern that they are like; for errors."""
-        return self.named_topics if self.pattern is None else (f"topics like {self.pattern}",)
+        """The named topics, or the pattern; for errors."""
+        return self.named_topics if self.pattern is None else (f"topics that match {self.pattern}",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +88,8 @@ class Bound:
     """Where a read begins or ends.
 
     Attributes:
-        word: "earliest", "latest" or "group" for all queues that nothing else is said of.
-        time_ms: Everything from this time on; for all queues.
+        word: "earliest", "latest" or "group" for all queues not covered below.
+        time_ms: The first message stored at this time or later, in all queues.
         topic_times_ms: The same by topic.
         offsets: By queue: an offset, -2 for the first and -1 for the next message.
         queue_times_ms: By queue: a time.
@@ -102,7 +102,7 @@ class Bound:
     queue_times_ms: tuple[tuple[QueueId, int], ...] = ()
 
     def of(self, queue: QueueId) -> Edge | Literal["group"] | datetime | int | None:
-        """Return what is said of a queue: a word, a time in ms as datetime, an offset, or None."""
+        """Return the bound of a queue: a word, a time, an offset, or None if it is not covered."""
         for known, offset in self.offsets:
             if known == queue:
                 return offset
@@ -115,50 +115,49 @@ class Bound:
 
     @property
     def named_queues(self) -> set[QueueId]:
-        """The queues that are named, which must exist."""
+        """The named queues, which must exist."""
         return {queue for queue, _ in (*self.offsets, *self.queue_times_ms)}
 
     @property
     def named_topics(self) -> set[str]:
-        """The topics that are named without their queues, which must exist."""
+        """The topics named without queues, which must exist."""
         return {topic for topic, _ in self.topic_times_ms}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How to read; travels to executors, so it pickles.
+    """How to read. Sent to executors, so it pickles.
 
     Attributes:
-        connection: Where from.
+        connection: The cluster to read from.
         selection: Which queues.
-        starting: Where to begin; None for what is usual: earliest for a batch, latest for a stream.
+        starting: Where to begin; None for earliest in a batch and latest in a stream.
         ending: Where a batch ends; None for latest.
-        group_fallback: Where a queue begins that the group has no position in.
-        new_queue_start: Where a queue begins that appears later, or that offsets do not name.
-        is_loss_fatal: Whether messages that are gone fail the query (failOnDataLoss).
-        message_filter: What the broker filters by.
-        trigger_offsets_max: Messages of one trigger.
-        trigger_offsets_min: A trigger waits for so many messages ...
+        group_fallback: Where a queue begins if the group has no offset in it.
+        new_queue_start: Where a queue begins that appears later, or that the given offsets lack.
+        is_loss_fatal: Whether lost messages fail the query (failOnDataLoss).
+        message_filter: The filter that the broker applies.
+        trigger_offsets_max: Messages of one trigger, at most.
+        trigger_offsets_min: A trigger waits for this many messages ...
         trigger_delay_max: ... but not longer than this.
-        partitions_min: Tasks, at least, where there are enough messages.
+        partitions_min: Tasks, at least, if there are enough messages.
         partition_records_max: Messages of one task; a longer queue is split.
-        partition_records_min: A task takes short queues together until it has about so many.
+        partition_records_min: A task combines short queues until it has about this many messages.
         partitions_max: Tasks, at most.
         is_split: Whether a queue may be split over tasks, which loses its order between them.
-        pull_concurrency: Requests under way per task.
-        pull_count: Messages per request; a broker of Apache's gives 32 at most unless it is set up
-            otherwise.
-        pull_bytes: Bytes per request, where the broker takes this into account.
+        pull_concurrency: Requests in flight per task.
+        pull_count: Messages per request; an Apache broker gives at most 32 by default.
+        pull_bytes: Bytes per request, if the broker supports this limit.
         pull_timeout: How long one request may take.
         batch_rows: Rows of one Arrow batch, about.
         batch_bytes: Bytes of one Arrow batch, about.
-        metadata_interval: How long ends of queues are believed.
-        route_interval: How long routes are believed.
-        fetch_retries: More attempts to learn about queues, or to pull.
-        retry_interval: Between two attempts.
-        group: In whose name it reads.
-        is_group_committed: Whether the group's offsets follow the stream, for consoles to see.
-        include_metadata: Whether the rarer columns are there.
+        metadata_interval: How long ends of queues are cached.
+        route_interval: How long routes are cached.
+        fetch_retries: More attempts to look up queues and offsets, or to pull.
+        retry_interval: The pause between two attempts.
+        group: The consumer group of the reads.
+        is_group_committed: Whether the group's offsets follow the stream, for monitoring.
+        include_metadata: Whether the metadata columns are there.
     """
 
     connection: ConnectionOptions
@@ -193,13 +192,13 @@ class ReadOptions:
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
-    """Read the options of a batch or a stream.
+    """Parse the options of a batch or a stream.
 
     Raises:
-        OptionError: One is unknown, missing, makes no sense, or contradicts another.
+        OptionError: An option is unknown, missing, wrong, or contradicts another.
     """
     reader = OptionReader(options)
-    selection = _read_selection(reader)  # first: who forgets it should hear of that
+    selection = _read_selection(reader)  # first: a missing one is the most useful error
     group = reader.text("group")
     if group is not None:
         check_group(group)
@@ -246,17 +245,19 @@ def _check(parsed: ReadOptions, group: str | None) -> None:
     if fewest is not None and highest is not None and fewest > highest:
         raise OptionError(f"minPartitions={fewest} is more than maxPartitions={highest}")
     if fewest is not None and not parsed.is_split:
-        raise OptionError("minPartitions splits queues, which orderBy=queue forbids; give either")
+        raise OptionError(
+            "minPartitions splits queues, which orderBy=queue forbids; give one of them"
+        )
     _check_bounds(parsed.starting, parsed.ending)
     if group is None:
         if parsed.is_group_committed:
-            raise OptionError("commitGroupOffsets needs option group: whose offsets?")
+            raise OptionError("commitGroupOffsets needs the option group")
         if parsed.starting is not None and parsed.starting.word == "group":
-            raise OptionError("startingOffsets=group needs option group: whose offsets?")
+            raise OptionError("startingOffsets=group needs the option group")
 
 
 def _check_bounds(starting: Bound | None, ending: Bound | None) -> None:
-    """Refuse an end before its start, as far as the two can be compared without asking anybody."""
+    """Reject an end before its start, as far as the two compare without a request."""
     if starting is None or ending is None:
         return
     first, last = starting.time_ms, ending.time_ms
@@ -276,7 +277,7 @@ def _edge(reader: OptionReader, name: str) -> Edge:
 def _read_filter(reader: OptionReader) -> Filter:
     tags, sql = reader.text("tags"), reader.text("sqlFilter")
     if tags is not None and sql is not None:
-        raise OptionError("options tags and sqlFilter exclude each other; give either")
+        raise OptionError("options tags and sqlFilter exclude each other; give one of them")
     return by_tags(tags or "*") if sql is None else by_sql(sql)
 
 
@@ -285,7 +286,7 @@ def _read_selection(reader: OptionReader) -> Selection:
     if len(given) != 1:
         found = " and ".join(given) or reader.similar(SELECTIONS) or "none of them"
         raise OptionError(
-            f"exactly one of {', '.join(SELECTIONS)} says which topics to read; given: {found}"
+            f"give exactly one of {', '.join(SELECTIONS)} to name the topics; given: {found}"
         )
     topics = reader.words("subscribe")
     pattern = reader.text("subscribePattern")
@@ -297,7 +298,7 @@ def _read_selection(reader: OptionReader) -> Selection:
     assigned = _read_assignment(reader.json("assign"))
     numbers = reader.words("queueIds")
     if any(not number.isdecimal() for number in numbers):
-        raise OptionError(f"option queueIds={','.join(numbers)!r} is no list of numbers")
+        raise OptionError(f"option queueIds={','.join(numbers)!r} is not a list of numbers")
     brokers = reader.words("brokers")
     return Selection(
         topics=topics,
@@ -316,9 +317,9 @@ def _read_assignment(table: Any) -> tuple[tuple[str, str | None, frozenset[int]]
         by_broker = queues if isinstance(queues, dict) else {None: queues}
         for broker, numbers in by_broker.items():
             if not isinstance(numbers, list) or not numbers:
-                raise OptionError(f"option assign: {numbers!r} of {topic!r} is no list; {form}")
+                raise OptionError(f"option assign: {numbers!r} of {topic!r} is not a list; {form}")
             if any(type(number) is not int or number < 0 for number in numbers):
-                raise OptionError(f"option assign: {numbers!r} of {topic!r} are no queue ids")
+                raise OptionError(f"option assign: {numbers!r} of {topic!r} are not queue ids")
             found.append((topic, broker, frozenset(numbers)))
     if table is not None and not found:
         raise OptionError(f"option assign names no queue; {form}")
@@ -326,7 +327,7 @@ def _read_assignment(table: Any) -> tuple[tuple[str, str | None, frozenset[int]]
 
 
 def _read_bound(reader: OptionReader, prefix: Literal["starting", "ending"]) -> Bound | None:
-    """Take the options of a start or an end; as with Kafka, a time goes before offsets."""
+    """Take the options of a start or an end; as with Kafka, a time has priority over offsets."""
     time = reader.text(f"{prefix}Timestamp")
     by_time = reader.json(f"{prefix}OffsetsByTimestamp")
     name = f"{prefix}Offsets"
@@ -342,11 +343,11 @@ def _read_bound(reader: OptionReader, prefix: Literal["starting", "ending"]) -> 
             raise OptionError(f"option {name}={offsets!r} is neither latest nor JSON")
         return Bound(word=cast("Any", offsets.lower()))
     if not offsets.startswith("{"):
-        raise OptionError(f"option {name}={offsets!r} is none of {', '.join(_WORDS)}, and no JSON")
+        raise OptionError(f"option {name}={offsets!r} is neither {', '.join(_WORDS)} nor JSON")
     table = json_object(name, offsets)
-    if type(table.get("v")) is int:  # pasted from a stream's progress
+    if type(table.get("v")) is int:  # copied from a stream's progress
         return Bound(offsets=tuple(Positions.from_json(table).items()))
-    # Nothing ends before the first message.
+    # A read cannot end before the first message.
     least = EARLIEST if prefix == "starting" else LATEST
     found = read_table(name, table, least=least)
     if not found:
@@ -372,7 +373,7 @@ def _time_ms(name: str, given: Any) -> int:
     text = str(given)
     if text.isdecimal():
         if int(text) > TIME_MS_MAX:
-            raise OptionError(f"option {name}: {text} is more milliseconds than the year 9999 has")
+            raise OptionError(f"option {name}: {text} is after the year 9999")
         return int(text)
     try:
         at = datetime.fromisoformat(text)
@@ -381,5 +382,5 @@ def _time_ms(name: str, given: Any) -> int:
             f"option {name}: {text!r} is neither milliseconds since 1970 nor a time in ISO 8601"
         ) from None
     if at.utcoffset() is None:
-        raise OptionError(f"option {name}: {text!r} does not say its zone; write {text}Z for UTC")
+        raise OptionError(f"option {name}: {text!r} has no time zone; write {text}Z for UTC")
     return int(at.timestamp() * 1000)

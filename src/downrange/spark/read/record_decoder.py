@@ -1,15 +1,15 @@
-"""Bytes of pull replies become rows, record by record: the plain way, which says what is right.
+"""Decode pull replies into rows, record by record: the simple way, which defines the result.
 
-`columns` does the same for many records at once and must give the same rows. The rules of both:
+`column_decoder` does the same for many records at once and must give the same rows. The rules:
 
 - A record is a row; an inner batch is as many rows as it holds. Rows keep the records' order.
-- Only queue offsets of the spec range become rows. What lies outside is not unpacked, so that it
-  is not an error of this range either.
-- A time outside the years 1 to 9999 is null: Spark and Python cannot show it, and a nearer one
-  would be made up. Bytes that are no UTF-8 show as U+FFFD.
-- A body that cannot be unpacked and an inner batch that cannot be read are errors, or, where the
-  reader is told to go on, a row with a null body. A damaged inner batch stays one row, at its own
-  offset. A record whose lengths are wrong is always an error: nothing behind it can be found.
+- Only queue offsets of the requested range become rows. Records outside of it are not decompressed,
+  so that a damaged one is not an error of this range.
+- A time outside the years 1 to 9999 is null: Spark and Python cannot represent it. Invalid UTF-8
+  shows as U+FFFD.
+- A body that cannot be decompressed and an inner batch that cannot be decoded are errors, or, with
+  failOnDataLoss=false, a row with a null body. A damaged inner batch stays one row, at its own
+  offset. A record with wrong lengths is always an error: nothing after it can be found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from downrange.wire.records import Record, decode_record, decode_records, unwrap
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-#: Replies that become one batch: more could fill a string column over its 2 GiB.
+#: Bytes of replies in one batch: more could exceed the 2 GiB of a string column.
 _INPUT_BYTES_MAX: Final = 256 * 2**20
 #: Arrow counts the bytes of a binary column in 31 bits.
 _BODIES_BYTES_MAX: Final = INT32_MAX
@@ -38,17 +38,17 @@ _PROPERTY_COLUMNS: Final = frozenset(("msg_id", "keys", "tags", "properties"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeSpec:
-    """What of the records of one queue becomes rows.
+    """Which records of one queue become rows, and with which columns.
 
     Attributes:
         columns: Names of the schema's columns, in the order of the batch.
-        topic: The topic as the user knows it; a column with this one value.
-        broker: The broker's name; a column with this one value.
+        topic: The topic without namespace; the only value of its column.
+        broker: The broker's name; the only value of its column.
         begin: The first queue offset that becomes a row.
-        end: The first one that does not any more.
-        tags: Where not empty, only rows whose tag is one of these: a broker compares hashes only.
-        body_bytes_max: The largest body to unpack.
-        is_strict: Whether a body that cannot be unpacked is an error; if not, it is null.
+        end: The queue offset after the last one.
+        tags: If not empty, only rows with one of these tags: a broker compares hashes only.
+        body_bytes_max: The largest body to decompress.
+        is_strict: Whether a body that cannot be decompressed is an error; if not, it is null.
     """
 
     columns: tuple[str, ...]
@@ -62,20 +62,20 @@ class DecodeSpec:
 
     @property
     def needs_body(self) -> bool:
-        """Whether bodies are looked at."""
+        """Whether bodies are needed."""
         return "body" in self.columns
 
     @property
     def needs_properties(self) -> bool:
-        """Whether properties are looked at."""
+        """Whether properties are needed."""
         return bool(self.tags) or not _PROPERTY_COLUMNS.isdisjoint(self.columns)
 
 
 class Decoded(NamedTuple):
-    """Rows out of records."""
+    """Decoded rows."""
 
     batch: pa.RecordBatch
-    #: How many of the rows have a null body because theirs was damaged.
+    #: Rows whose body is null because it was damaged.
     damaged: int
 
 
@@ -90,15 +90,15 @@ def decode_each(chunks: Sequence[bytes], spec: DecodeSpec) -> Decoded:
     """Turn the bodies of pull replies into rows, one record after the other.
 
     Args:
-        chunks: Stored records back to back; none reaches from one chunk into the next.
-        spec: Which of them, and what of them.
+        chunks: Stored records back to back; no record spans two chunks.
+        spec: Which rows and columns.
 
     Returns:
-        A batch whose schema is exactly that of the spec columns.
+        A batch with exactly the columns of `spec`.
 
     Raises:
         WireError: A record is damaged, or the rows are too large for one batch. The text names
-            the topic, the broker and, as far as it is known, queue and offset.
+            the topic, the broker and, if known, queue and offset.
     """
     check_input(chunks, spec)
     rows = list(_rows_of(chunks, spec))
@@ -109,21 +109,21 @@ def decode_each(chunks: Sequence[bytes], spec: DecodeSpec) -> Decoded:
 
 
 def check_input(chunks: Sequence[bytes], spec: DecodeSpec) -> None:
-    """Refuse more bytes than one batch can surely hold.
+    """Reject more bytes than one batch is sure to hold.
 
     Raises:
-        WireError: They are too many.
+        WireError: There are too many bytes.
     """
     size = sum(map(len, chunks))
     if size > _INPUT_BYTES_MAX:
         raise WireError(
             f"replies for {_place(spec)}",
-            f"{size} bytes cannot become one batch, only {_INPUT_BYTES_MAX}; make batches smaller",
+            f"{size} bytes are too many for one batch of {_INPUT_BYTES_MAX}; lower batchBytes",
         )
 
 
 def check_bodies(size: int, spec: DecodeSpec) -> None:
-    """Refuse unpacked bodies that are too large together.
+    """Reject decompressed bodies that are too large together.
 
     Raises:
         WireError: One binary column cannot hold them.
@@ -131,19 +131,19 @@ def check_bodies(size: int, spec: DecodeSpec) -> None:
     if size > _BODIES_BYTES_MAX:
         raise WireError(
             f"bodies of {_place(spec)}",
-            f"unpack to over {_BODIES_BYTES_MAX} bytes in one batch; make batches smaller",
+            f"decompress to over {_BODIES_BYTES_MAX} bytes in one batch; lower batchBytes",
         )
 
 
 def unwrapped(record: Record, spec: DecodeSpec) -> list[Record] | None:
-    """Return the messages of an inner batch within the range; any other record alone.
+    """Return the messages of an inner batch within the range; for any other record itself.
 
     Returns:
-        None for an inner batch that is damaged, and that the reader may go on behind.
+        None for a damaged inner batch, if the reader is not strict.
 
     Raises:
-        MalformedBody: It is damaged, and the reader is strict. One that begins behind the range
-            has no rows to lose and raises nothing.
+        MalformedBody: The inner batch is damaged, and the reader is strict. A damaged one that
+            begins behind the range raises nothing, as no row is lost.
     """
     try:
         inner = unwrap(record)
@@ -160,10 +160,10 @@ def unpacked(
     """Return a body as it was sent.
 
     Returns:
-        None for a body that is damaged, and that the reader may go on without.
+        None for a damaged body, if the reader is not strict.
 
     Raises:
-        MalformedBody: It is damaged, and the reader is strict.
+        MalformedBody: The body is damaged, and the reader is strict.
     """
     try:
         return decompress(body, sys_flag, spec.body_bytes_max)
@@ -206,22 +206,22 @@ def _records_of(chunks: Sequence[bytes], spec: DecodeSpec) -> Iterator[Record]:
         try:
             yield from decode_records(chunk)
         except MalformedRecord as error:
-            # What lies before the damage is whole, and so tells the queue.
+            # The record before the damage is intact and holds the queue.
             queue_id = decode_record(chunk).queue_id if error.position else None
             place = f"reply {number} of {len(chunks)} for {_place(spec, queue_id)}"
             raise MalformedRecord(error.position, f"{error.problem}; in {place}") from error
 
 
 def _lost_body(error: MalformedBody, spec: DecodeSpec, queue_id: int, offset: int) -> MalformedBody:
-    """Return the error of a strict reader: where it happened, and what can be done."""
+    """Return the error of a strict reader, with the position and a way out."""
     return MalformedBody(
         f"{error.where} of {_place(spec, queue_id, offset)}",
-        f"{error.problem}; with failOnDataLoss=false the row stays, without its body",
+        f"{error.problem}; with failOnDataLoss=false the row has a null body instead",
     )
 
 
 def _place(spec: DecodeSpec, queue_id: int | None = None, offset: int | None = None) -> str:
-    """Say where rows come from, as an error names it."""
+    """Return where rows come from, for errors."""
     place = f"topic {spec.topic!r}, broker {spec.broker!r}"
     if queue_id is not None:
         place += f", queue {queue_id}"
@@ -241,7 +241,7 @@ def _micros(time_ms: int) -> int | None:
     return time_ms * 1000 if TIME_MS_MIN <= time_ms <= TIME_MS_MAX else None
 
 
-#: Column -> its values; `pa.array` makes what the schema says of them.
+#: Column -> its values; `pa.array` converts them to the types of the schema.
 _VALUES: Final[dict[str, Callable[[list[_Row], DecodeSpec], Iterable[Any]]]] = {
     "topic": lambda rows, spec: [spec.topic] * len(rows),
     "broker_name": lambda rows, spec: [spec.broker] * len(rows),

@@ -1,8 +1,8 @@
-"""Where many records lie in one buffer, and their numbers as arrays.
+"""The positions of many records in one buffer, and their fields as arrays.
 
-The records' sizes are hopped over one by one; everything else is read for all of them at once.
-Whatever is wrong with any record raises `MalformedRecord`: who asks turns to `decoding` then, which
-finds the same damage and says more about it.
+The sizes of records are read one by one; everything else is read for all records at once. Any
+damage raises `MalformedRecord`. The caller then falls back to `record_decoder`, which finds the
+same damage and reports more about it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INNER_BITS: Final = int(SysFlag.INNER_BATCH | SysFlag.NEEDS_UNWRAP)
 
 
 def _layout(form: int) -> np.dtype[np.void]:
-    """Return the fixed part of a record whose sysFlag has these host bits."""
+    """Return the layout of a record's fixed part for these host bits of sysFlag."""
     return np.dtype(
         [
             ("size", ">i4"),
@@ -69,18 +69,18 @@ class RecordTable:
 
     Args:
         data: Records back to back.
-        starts: Where those of the table begin.
+        starts: Where the records of the table begin.
 
     Raises:
-        MalformedRecord: The lengths of one contradict each other, or its magic is unknown.
+        MalformedRecord: The lengths of a record contradict each other, or its magic is unknown.
 
     Attributes:
         data: The buffer.
         starts: Where the records begin in it.
-        body_starts: Where their bodies begin,
-        body_ends: and where these end.
-        property_starts: Where their properties begin,
-        property_ends: and where these, and the records, end.
+        body_starts: Where the bodies begin.
+        body_ends: Where the bodies end.
+        property_starts: Where the properties begin.
+        property_ends: Where the properties, and the records, end.
     """
 
     __slots__ = (
@@ -97,7 +97,7 @@ class RecordTable:
         self.data = data
         self.starts = starts
         octets = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
-        #: Per form of the fixed part: which rows have it, and these parts of theirs.
+        #: Per layout of the fixed part: the rows that have it, and their fixed parts.
         self._heads = list(_heads_of(data, starts, octets[starts + _SYS_FLAG_LOW_BYTE_AT]))
         self.property_ends = ends = starts + self.numbers("size")
         self.body_starts = starts + self._fixed_sizes()
@@ -110,7 +110,7 @@ class RecordTable:
         self.property_starts = topic_starts + topic_sizes + 2
         if (topic_sizes < 0).any() or (self.property_starts > ends).any():
             raise MalformedRecord(0, "a topic passes its record's end")
-        # The length field is signed: one of 32768 or more is negative and ends no record.
+        # The length field is signed, so 32768 or more is negative and invalid.
         sizes = octets[self.property_starts - 2].astype(np.int64) << 8
         sizes |= octets[self.property_starts - 1]
         if (sizes != ends - self.property_starts).any() or (sizes > PROPERTIES_BYTES_MAX).any():
@@ -120,7 +120,7 @@ class RecordTable:
         return len(self.starts)
 
     def numbers(self, field: str) -> NDArray[Any]:
-        """Return a number of every record, in the machine's order; `field` is one of `Record`."""
+        """Return a numeric field of every record in native byte order; `field` as in `Record`."""
         numbers = np.empty(len(self.starts), self._heads[0][1].dtype[field].newbyteorder("="))
         for rows, heads in self._heads:
             numbers[rows] = heads[field]
@@ -139,7 +139,7 @@ class RecordTable:
         return hosts
 
     def select(self, chosen: NDArray[Any]) -> RecordTable:
-        """Return the table of some of the records, by a mask or by their indices."""
+        """Return the table of some records, chosen by a mask or by indices."""
         return RecordTable(self.data, self.starts[chosen])
 
     def _fixed_sizes(self) -> NDArray[np.int64]:
@@ -151,7 +151,7 @@ class RecordTable:
     def _topic_sizes(
         self, octets: NDArray[np.uint8], topic_starts: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the topics' sizes; where the length has two bytes the start moves on by one."""
+        """Return the topics' sizes; with a two-byte length, advance the start by one."""
         magics = self.numbers("magic")
         sizes = octets[topic_starts - 1].view(np.int8).astype(np.int64)
         is_v2 = magics == MAGIC_V2
@@ -163,7 +163,7 @@ class RecordTable:
             raise MalformedRecord(0, "unknown magic")
         if (topic_starts[is_v2] == self.property_ends[is_v2]).any():
             raise MalformedRecord(0, "ends within the topic's length")
-        # The high byte has the sign, and is what was read; the low one follows it.
+        # The byte read so far is the high one, with the sign; the low one follows.
         sizes[is_v2] = sizes[is_v2] << 8 | octets[topic_starts[is_v2]]
         topic_starts[is_v2] += 1
         return sizes
@@ -188,8 +188,8 @@ def _gather(data: bytes, starts: NDArray[np.int64], layout: np.dtype[np.void]) -
         return np.empty(0, layout)
     if starts[-1] + size > len(data):
         raise MalformedRecord(int(starts[-1]), "ends within the fixed part")
-    # One item per byte of the buffer, each reaching over the next ones: picking some of these
-    # copies whole fixed parts. As opaque bytes that is several times faster than with fields.
+    # A view with one overlapping item per byte of the buffer: indexing it copies whole fixed parts.
+    # With items of opaque bytes this is several times faster than with fields.
     windows: NDArray[Any] = np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
     return windows[starts].view(layout)
 
@@ -198,7 +198,7 @@ def find_records(chunks: Sequence[bytes]) -> tuple[bytes, NDArray[np.int64]]:
     """Join the bodies of pull replies and find where their records begin.
 
     Raises:
-        MalformedRecord: A size cannot be true, or a record passes the end of its reply.
+        MalformedRecord: A size is impossible, or a record passes the end of its reply.
     """
     data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
     starts: list[int] = []
@@ -219,10 +219,10 @@ def find_records(chunks: Sequence[bytes]) -> tuple[bytes, NDArray[np.int64]]:
 
 
 def unwrap_batches(table: RecordTable, spec: DecodeSpec) -> tuple[RecordTable, NDArray[np.int64]]:
-    """Put the messages of inner batches in their place, as records of their own.
+    """Replace inner batches by their messages, as records of their own.
 
     Returns:
-        The table, a new one where there were batches, and the rows of those that are damaged.
+        The table, a new one if there were batches, and the rows of damaged batches.
 
     Raises:
         MalformedBody: A batch is damaged, and the reader is strict.

@@ -1,10 +1,9 @@
-"""Stream reads: which messages the next batch has, on the driver, in one process per query.
+"""Stream reads: decides on the driver which messages the next batch has; one process per query.
 
-Spark keeps the end of each batch, and gives it back as the start of the next one. It does not keep
-where the first one began, and a restart may ask for that again: so the first end carries it along
-(see `offsets`). For the same reason a queue that appears later has its beginning in the end of the
-batch that first reads it. So what a batch reads follows from what Spark has stored, and from
-nothing else.
+Spark stores the end of each batch and passes it as the start of the next one. It does not store
+where the first batch began, and may ask for that again after a restart, so the first end carries it
+(see `offsets`). For the same reason, the start of a queue that appears later is stored in the end
+of the first batch that reads it. So the stored offsets alone decide what a batch reads.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ _COMMIT_INTERVAL: Final = 1.0
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on and on.
+    """Reads a stream, batch by batch.
 
     Args:
         options: How to read.
-        columns: What to read, in order.
+        columns: The columns to read, in order.
     """
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
@@ -58,14 +57,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = tuple(columns)
         self._catalog = Catalog(options)
         self._initial: Positions | None = None
-        #: With the trigger AvailableNow, where it all ends.
+        #: With the trigger AvailableNow: where this run ends.
         self._target: dict[QueueId, int] | None = None
         self._waiting_since: float | None = None
-        #: Queues that appeared, and where they begin, until a batch has noted it.
+        #: Start offsets of new queues, until the end of a batch holds them.
         self._new: dict[QueueId, int] = {}
-        #: Queues that cannot be read any more, which was told, and when to look for them again.
+        #: Queues that cannot be read (reported already) -> when to look for them again.
         self._gone: dict[QueueId, float] = {}
-        #: Where queues ended when that was asked last.
+        #: The last known ends of the queues.
         self._latest: dict[QueueId, int] = {}
         self._committed: dict[QueueId, int] = {}
         self._committed_at = 0.0
@@ -83,7 +82,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return what tells a trigger with limits from one without, which is `Trigger.Once`."""
+        """Return the limit of a trigger; `latestOffset` gets no limit from `Trigger.Once`."""
         options = self._options
         if options.trigger_offsets_max is not None:
             return ReadMaxRows(options.trigger_offsets_max)
@@ -92,17 +91,17 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Settle where this run ends: at what there is now."""
+        """Fix the end of this run: the current ends of the queues."""
         self._catalog.invalidate()
         self._target = self._catalog.ends(self._catalog.queues(None), is_fresh=True)
         self._catalog.invalidate()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends; `start` itself when there is nothing to do.
+        """Return where the next batch ends; `start` itself if there is nothing to read.
 
         Raises:
-            DataLost: Queues are gone, or shorter than they were, and that is fatal.
-            RocketMQError: A server did not answer, again and again.
+            DataLost: A queue is gone or shorter than before, and failOnDataLoss is set.
+            RocketMQError: A server did not answer, in several attempts.
         """
         begin = Positions.from_json(start)
         ends = self._ends(begin)
@@ -122,14 +121,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Positions(ends, initial=initial if initial else None).to_json()
 
     def _ends(self, begin: Positions) -> dict[QueueId, int]:
-        """Return where all queues end now, or where this run does."""
+        """Return the current ends of all queues, or the fixed ends of this run."""
         if self._target is None:
             queues: Set[QueueId] = self._catalog.queues(begin.keys())
             self._restore_gone(queues)
             self._latest = self._catalog.ends((queues | begin.keys()) - self._gone.keys())
         else:
             if missing := begin.keys() - self._target.keys() - self._gone.keys():
-                # Its broker may have been away for a moment when this run began.
+                # The broker may have been unreachable when this run began.
                 back = self._catalog.queues(begin.keys()) & missing
                 self._target |= self._catalog.ends(back, is_fresh=True)
             queues, self._latest = self._target.keys(), self._target
@@ -139,42 +138,46 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if queue not in queues or end is None:
                 self._check_gone(queue, begin[queue], ends.pop(queue, None))
             elif begin.is_first and self._target is not None:
-                # "Latest" was asked for later than where this run ends: so it ends there.
+                # The start "latest" was resolved after the end was fixed; end there then.
                 ends[queue] = self._target[queue] = max(end, begin[queue])
         return ends
 
     def _restore_gone(self, queues: Set[QueueId]) -> None:
-        """Ask for queues that were gone, now that a name server knows them."""
+        """Read queues again that were gone and that a name server knows now."""
         now = time.monotonic()
         for queue in [queue for queue in self._gone if queue in queues]:
             if now >= self._gone[queue]:
                 del self._gone[queue]
 
     def _check_gone(self, queue: QueueId, offset: int, end: int | None) -> None:
-        """A queue that cannot be read any more is harmless when all of it has been read.
+        """Note that a queue cannot be read any more; report a loss if it had unread messages.
 
-        Its offset stays where it is: should it come back, it is not a new one.
+        Its offset stays in the positions: if the queue comes back, it is not a new one.
         """
         if end != offset:
             there = None if end is None or end < offset else (offset, offset)
-            problem = "it was taken away" if there else "its broker is away, or its topic deleted"
+            problem = (
+                "the queue was removed"
+                if there
+                else "its broker is unreachable, or its topic was deleted"
+            )
             loss = DataLost(queue, (offset, max(offset, end or 0)), there, problem)
             report_loss(loss, is_fatal=self._options.is_loss_fatal)
         self._gone[queue] = time.monotonic() + self._options.route_interval
 
     def _begins(self, begin: Positions, ends: dict[QueueId, int]) -> dict[QueueId, int]:
-        """Return where the next batch begins, new queues and ones made anew included."""
+        """Return where the next batch begins, with new and re-created queues."""
         begins = dict(begin)
         for queue in begin:
             end = ends.get(queue)
             if end is not None and end < begin[queue]:
-                loss = DataLost(queue, (begin[queue], begin[queue]), (0, end), "it was made anew")
+                loss = DataLost(queue, (begin[queue], begin[queue]), (0, end), "it was re-created")
                 report_loss(loss, is_fatal=self._options.is_loss_fatal)
                 begins |= self._catalog.begins([queue])
         return begins | self._begins_of_new(ends.keys() - begin.keys(), ends)
 
     def _begins_of_new(self, new: Set[QueueId], ends: dict[QueueId, int]) -> dict[QueueId, int]:
-        """Return where queues begin that no batch has noted yet; settled when they are seen."""
+        """Return where queues begin that no stored offset names; fixed when they are first seen."""
         is_latest = self._options.new_queue_start == "latest"
         self._new = {queue: offset for queue, offset in self._new.items() if queue in new}
         unseen = new - self._new.keys()
@@ -182,7 +185,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._new |= {queue: ends[queue] for queue in unseen}
         elif unseen:
             self._new |= self._catalog.begins(unseen)
-        # An empty queue need not be noted, unless it must not be read from its beginning.
+        # An empty queue is left out, unless its start is "latest" and must be stored now.
         return {
             queue: offset
             for queue, offset in self._new.items()
@@ -190,7 +193,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _must_wait(self, waiting: int) -> bool:
-        """Whether there are too few messages yet, and there is time."""
+        """Whether to wait for more messages: too few, and the delay is not over."""
         options = self._options
         if options.trigger_offsets_min is None or self._target is not None:
             return False
@@ -204,13 +207,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return where the queues end, for the progress of the query."""
+        """Return the ends of the queues, for the progress report of the query."""
         return Positions(self._latest).to_json() if self._latest else None
 
     # ---- rows ----------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Share a batch out; a function of the two offsets and the options alone."""
+        """Plan the tasks of a batch; depends on the two offsets and the options only."""
         last = Positions.from_json(end)
         return plan(begins_of(Positions.from_json(start), last), last, self._options)
 
@@ -221,9 +224,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- progress of the group -----------------------------------------------------------------
 
     def _commit_group(self, begin: Positions, *, is_idle: bool) -> None:
-        """Show how far the stream is: its start is what has been read and written.
+        """Commit how far the stream is: messages before its start are read and written.
 
-        Not in `commit`, which Spark calls one batch late, and never for the last batch of a run.
+        Not in `commit`: Spark calls that one batch late, and never for the last batch of a run.
         """
         if not self._options.is_group_committed or begin.is_first:
             return
@@ -239,17 +242,17 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._committed_at = now
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the broker keeps nothing for a stream; Spark's checkpoint does."""
+        """Do nothing: Spark's checkpoint holds the offsets of a stream."""
 
     def stop(self) -> None:
-        """Do nothing: Spark seldom calls it, so nothing depends on it."""
+        """Do nothing: Spark rarely calls this, so nothing may depend on it."""
 
 
 def check_stream_only(options: ReadOptions) -> None:
-    """Refuse options that only a batch understands.
+    """Reject options that only a batch has.
 
     Raises:
-        OptionError: Names it.
+        OptionError: Names the options.
     """
     if options.ending is not None:
         raise OptionError(

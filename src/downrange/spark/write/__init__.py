@@ -1,1 +1,1 @@
-"""Writing: rows become messages, every one of them acknowledged."""
+"""Writing: rows become messages, and every one is acknowledged before a task ends."""

@@ -1,7 +1,7 @@
-"""Dropping the copies of messages that were sent more than once.
+"""Drop the copies of messages that were sent more than once.
 
-A producer that gets no answer sends again, and a Spark task that fails does; the copies have the
-same unique id. Brokers keep both, so whoever reads drops one.
+A producer without an answer sends again, and so does a repeated Spark task. The copies have the
+same unique id. Brokers keep both, so the reader drops one.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def drop_duplicates(
 ) -> DataFrame:
     """Keep one of the messages with the same id, within each topic.
 
-    Of a batch read, the one with the lowest position is kept (broker, queue, offset), each time the
-    same. Of a stream, the first to arrive; ids are remembered for the watermark's time only, so it
-    must be longer than any retry takes. Rows without an id are all kept.
+    A batch keeps the one with the lowest position (broker, queue, offset), so repeated reads agree.
+    A stream keeps the first to arrive. It remembers ids only as long as the watermark, which must
+    be longer than any retry takes. Rows without an id are all kept.
 
     Args:
-        df: What the data source read: with the columns `broker_name`, `queue_id` and `offset`, a
-            stream also with `store_timestamp`.
-        by: The column that tells copies: the id, or a key of your own, such as `keys`.
-        watermark: How late a copy may be, in time of storing; streams only. None when `df` has a
-            watermark on `store_timestamp` already.
+        df: Rows of the data source with the columns `broker_name`, `queue_id` and `offset`, and in
+            a stream `store_timestamp`.
+        by: The column that is equal in copies: the id, or another key, such as `keys`.
+        watermark: How late a copy may be, by store time; streams only. None if `df` already has a
+            watermark on `store_timestamp`.
 
     Raises:
         OptionError: A column is missing.
@@ -50,12 +50,12 @@ def drop_duplicates(
     if missing := [name for name in needed if name not in df.columns]:
         raise OptionError(
             f"drop_duplicates needs the columns {', '.join(needed)}; {', '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not there: drop duplicates before selecting"
+            f"{'is' if len(missing) == 1 else 'are'} missing: drop duplicates before selecting"
         )
     topic = ["topic"] if "topic" in df.columns else []
-    # What has no id is its own: by its position.
-    place = f.concat_ws("/", f.lit("at"), *(f.col(name) for name in (*topic, *_POSITION)))
-    keyed = df.withColumn(_KEY, f.coalesce(f.col(by), place))
+    # A row without an id is identified by its position.
+    position = f.concat_ws("/", f.lit("at"), *(f.col(name) for name in (*topic, *_POSITION)))
+    keyed = df.withColumn(_KEY, f.coalesce(f.col(by), position))
     if df.isStreaming:
         if watermark is not None:
             keyed = keyed.withWatermark(_TIME, watermark)

@@ -3,15 +3,15 @@
 | The row has | Its queue |
 |---|---|
 | `queue_id` and `broker_name` | this one |
-| `queue_id` alone | one of this number; where several brokers have one, the number modulo these \
-brokers decides: equal numbers always meet in one queue |
+| `queue_id` alone | one of this number; if several brokers have one, the number modulo these \
+brokers decides, so equal numbers go to the same queue |
 | `sharding_key` | the one that a Java producer chooses by the hash of the key |
 | neither | any, the next one for each request |
-| neither, orderBy=queue | one for all rows of a Spark partition, which so keep their order |
+| neither, orderBy=queue | one for all rows of a Spark partition, which keeps their order |
 
-Rows of the first three kinds never go elsewhere: when the broker is away, they wait for it. Queues
-are those of the route at the task's start; a broker that a row names and that is not there is
-waited for, up to sendTimeoutMs.
+Rows of the first three kinds never go to another queue: if the broker is unreachable, they wait.
+Queues are those of the route at the start of the task. If a row names a broker that is not in the
+route, the task waits for it up to sendTimeoutMs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from downrange.spark.write.row_encoder import EncodedRows
     from downrange.spark.write.rows import Rows
 
-#: Made at run time, so no checker knows what is in it.
+#: Its functions are created at import, so type checkers do not see them.
 pc: Final[Any] = pyarrow.compute
 _ANY_QUEUE: Final = -1
 
@@ -52,8 +52,8 @@ class QueueChoice:
     """Chooses queues for the rows of one task.
 
     Attributes:
-        queues_of: Topic, names of brokers -> the topic's queues that can be sent to, at least one;
-            those of the named brokers among them, if these are there or come back in time.
+        queues_of: Takes a topic and broker names; returns the topic's writable queues, at least
+            one. Waits for the named brokers if they are missing.
         partition: The number of the Spark partition.
         is_ordered: Whether rows of the partition stay in order.
     """
@@ -63,11 +63,11 @@ class QueueChoice:
     is_ordered: bool
 
     def choose(self, encoded: EncodedRows) -> tuple[list[Destination], NDArray[np.int64]]:
-        """Return the destinations there are, and for each row which of them.
+        """Return the destinations, and for each row the index of its destination.
 
         Raises:
             InvalidMessage: A row names a queue that does not exist.
-            RocketMQError: A topic does not exist, or nobody knows.
+            RocketMQError: A topic does not exist, or no server answers.
         """
         rows = encoded.rows
         keys = _keys(rows)
@@ -90,7 +90,7 @@ class QueueChoice:
 
 
 def _keys(rows: Rows) -> Any:
-    """Return the sharding keys as codes of a dictionary; None without any. "" is no key."""
+    """Return the sharding keys, dictionary-encoded; None without any. "" counts as null."""
     column = rows.column("sharding_key")
     if column is None or column.null_count == len(column):
         return None
@@ -99,7 +99,7 @@ def _keys(rows: Rows) -> Any:
 
 
 def _numbers(rows: Rows) -> NDArray[np.int64] | None:
-    """Return the number of each row's queue, `_ANY_QUEUE` where none is named."""
+    """Return the number of each row's queue, `_ANY_QUEUE` if the row names none."""
     column = rows.column("queue_id")
     if column is None or column.null_count == len(column):
         return None

@@ -1,8 +1,8 @@
-"""Encoded rows cut into requests: which rows travel together, and which by themselves.
+"""Cut encoded rows into requests: which rows share one, and which get their own.
 
-A batch can neither be compressed nor delayed, nor go to a retry topic, so big bodies and delayed
-messages are requests of their own. With order kept, a row that travels by itself ends the batch
-before it; otherwise all such rows go after the others.
+A batch cannot be compressed or delayed, and cannot go to a retry topic, so big bodies and delayed
+messages are requests of their own. With order kept, such a row ends the batch before it; otherwise
+all such rows come after the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from downrange.spark.write.queue_choice import Destination
     from downrange.spark.write.write_options import WriteOptions
 
-#: Messages of one request: a broker answers with an id for each of them.
+#: Messages of one request; a broker answers with an id for each.
 COUNT_MAX: Final = 4000
 _COMPRESSIONS: Final = {
     "zlib": Compression.ZLIB,
@@ -40,14 +40,14 @@ _COMPRESSIONS: Final = {
 
 
 class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request carries.
+    """One request, ready to send.
 
     Attributes:
-        outgoing: The request's content.
+        outgoing: The content.
         target: The queue that it must go to; None for any.
-        rows: What errors call its rows.
+        rows: The description of its rows, for errors.
         count: How many rows it holds.
-        is_delayed: Whether it is stored elsewhere until it is due.
+        is_delayed: Whether the broker holds it back until it is due.
     """
 
     outgoing: Outgoing
@@ -58,7 +58,7 @@ class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Run(NamedTuple):
-    """Rows of one request: positions in the order of writer, from `start` up to `end`."""
+    """The rows of one request: positions `start` to `end` in the order of sending."""
 
     code: int
     start: int
@@ -73,13 +73,13 @@ def cut_requests(
     producer: ProducerCore,
     options: WriteOptions,
 ) -> Iterator[WriteRequest]:
-    """Cut rows into requests, in the order in which they are to be sent.
+    """Cut rows into requests, in the order of sending.
 
     Args:
         encoded: The rows.
-        destinations: Where they go.
-        codes: For each row, which of the destinations.
-        producer: Who sends.
+        destinations: The destinations of all rows.
+        codes: For each row, the index of its destination.
+        producer: The producer that sends.
         options: How large requests may be.
     """
     is_single = _is_single(encoded, options)
@@ -91,7 +91,7 @@ def cut_requests(
     items = batch_items(bodies, properties)
     bounds = np.frombuffer(items.buffers()[1], np.int32)
     data = items.buffers()[2]
-    # How many small rows come before each one.
+    # How many small rows come before each row.
     position = np.concatenate(([0], np.cumsum(~is_single)))
     runs = _runs(codes[order], is_single, position, bounds, options)
     for run in _round_robin(runs) if options.is_ordered else runs:
@@ -109,14 +109,14 @@ def cut_requests(
                 producer, destination.topic, body, count, encoded.ids[first].as_py().decode()
             ),
             target=destination.queue,
-            rows=f"{count} rows from {rows.describe(first)} to {rows.describe(last)}, together "
-            f"{len(body)} bytes",
+            rows=f"{count} rows from {rows.describe(first)} to {rows.describe(last)}, "
+            f"{len(body)} bytes in total",
             count=count,
         )
 
 
 def _is_single(encoded: EncodedRows, options: WriteOptions) -> NDArray[np.bool_]:
-    """Return for each row whether it is a request of its own."""
+    """Return for each row whether it needs a request of its own."""
     sizes = item_sizes(encoded)
     body_sizes = np.diff(_offsets(encoded.bodies))
     is_single: NDArray[np.bool_] = (sizes > options.batch_bytes_max) | (
@@ -138,7 +138,7 @@ def _offsets(column: Any) -> NDArray[np.int32]:
 def _order(
     codes: NDArray[np.int64], is_single: NDArray[np.bool_], *, is_ordered: bool
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the rows in the order of writer, and which of them travel alone."""
+    """Return the rows in the order of sending, and which of them need their own request."""
     ranks = codes if is_ordered else codes + is_single * (int(codes.max()) + 1)
     order = np.argsort(ranks, kind="stable")
     return order, is_single[order]
@@ -151,7 +151,7 @@ def _runs(
     bounds: NDArray[np.int32],
     options: WriteOptions,
 ) -> Iterator[_Run]:
-    """Cut rows, in the order of writer, where the queue changes or a request is full."""
+    """Cut rows, in the order of sending, where the queue changes or a request is full."""
     is_cut = np.ones(len(codes) + 1, np.bool_)
     is_cut[1:-1] = (codes[1:] != codes[:-1]) | is_single[1:] | is_single[:-1]
     cuts = np.flatnonzero(is_cut).tolist()
@@ -170,7 +170,7 @@ def _runs(
 
 
 def _round_robin(runs: Iterator[_Run]) -> list[_Run]:
-    """Sort runs so that queues take turns: one request per queue is under way, but of all queues.
+    """Sort runs so that queues alternate: one request per queue is in flight, but of all queues.
 
     The order within a queue stays.
     """
@@ -190,7 +190,7 @@ def _single_request(
     producer: ProducerCore,
     options: WriteOptions,
 ) -> WriteRequest:
-    """Return the request of a row that travels by itself."""
+    """Return the request of a row that is sent alone."""
     body: bytes = encoded.bodies[index].as_py()
     properties: str = encoded.properties[index].as_py().decode()
     delay_ms = 0 if encoded.delays_ms is None else int(encoded.delays_ms[index])

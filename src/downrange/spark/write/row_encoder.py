@@ -1,8 +1,8 @@
 """Rows of an Arrow batch as messages: checked and encoded column by column, never row by row.
 
-A batch on the wire is its items back to back, so one column of items is the body of any number of
-requests: each is a slice of it. What is wrong with a row is found by a look at the whole column;
-the row's number, topic and keys are then told.
+A batch on the wire is its items back to back. So one column of items holds the bodies of any number
+of requests, each a slice of it. A wrong row is found by a check of the whole column; the error then
+names the row's number, topic and keys.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from downrange.spark.write.rows import Rows
     from downrange.spark.write.write_options import WriteOptions
 
-#: Made at run time, so no checker knows what is in it.
+#: Its functions are created at import, so type checkers do not see them.
 pc: Final[Any] = pyarrow.compute
 _BINARY: Final = pa.binary()
 _NOTHING: Final = pa.scalar(b"", _BINARY)
-#: Header of an item, and what stands before its properties (wire/records.py).
+#: Bytes of an item's header, and of everything but body and properties (wire/records.py).
 _HEADER_BYTES: Final = 20
 _ITEM_BYTES: Final = _HEADER_BYTES + 2
 
@@ -43,13 +43,13 @@ class EncodedRows:
     """Rows that passed every check.
 
     Attributes:
-        rows: Where they come from.
+        rows: The rows before encoding.
         bodies: The bodies, as binary.
-        properties: Their property strings, as binary; a delay is not in them.
-        ids: Their unique ids, as binary.
-        delays_ms: How long each is held back, 0 for not at all; None when none is.
+        properties: The property strings, as binary, without delays.
+        ids: The unique ids, as binary.
+        delays_ms: The delay of each row, 0 for none; None if no row has one.
         topics: The topics that occur.
-        topic_codes: For each row, which of them.
+        topic_codes: For each row, the index of its topic.
     """
 
     rows: Rows
@@ -72,11 +72,11 @@ def encode_rows(
     Args:
         rows: The rows.
         options: How they are written.
-        namespace: What is put before topics.
-        make_ids: Given the first row and how many, returns ids; not asked with dedup=column.
+        namespace: The prefix of topics.
+        make_ids: Takes the first row number and a count, returns ids; unused with dedup=column.
 
     Raises:
-        InvalidMessage: A row breaks a rule; names it.
+        InvalidMessage: A row is invalid; names it.
     """
     topics, topic_codes = _topics(rows, options, namespace)
     bodies = _bodies(rows, options.message_bytes_max)
@@ -93,7 +93,7 @@ def encode_rows(
 
 
 def batch_items(bodies: Any, properties: Any) -> Any:
-    """Return messages as the items of a batch, a column of binary: any slice of it is a batch."""
+    """Return messages as batch items in a binary column; any slice of it is a batch."""
     count = len(bodies)
     body_sizes, property_sizes = _sizes(bodies), _sizes(properties)
     header = np.zeros((count, 5), ">i4")
@@ -110,7 +110,7 @@ def batch_items(bodies: Any, properties: Any) -> Any:
 
 
 def item_sizes(encoded: EncodedRows) -> NDArray[np.int64]:
-    """Return how many bytes each row takes in a batch."""
+    """Return the bytes that each row takes in a batch."""
     return _ITEM_BYTES + _sizes(encoded.bodies) + _sizes(encoded.properties)
 
 

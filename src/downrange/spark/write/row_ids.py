@@ -1,17 +1,15 @@
-"""Unique ids of rows: the same row, sent again, has the same id.
+"""Unique ids of rows: a row that is sent again has the same id.
 
-An id has the form of those that producers make, 32 upper-case hexadecimal digits, since tools
-expect that:
+An id has the form of a producer's ids, 32 upper-case hexadecimal digits, because tools expect that:
 
-    digits  0-15   hash of who writes: the query, the batch and the partition, or the job and the
-                   partition
+    digits  0-15   hash of the writer: query, batch and partition, or job and partition
            16-19   the row's number within the partition, upper half
-           20-27   0, where others have milliseconds since the month began: Java's tools look for a
-                   message from then on, so they find what was stored this month
+           20-27   0; producers put the milliseconds since the start of the month here, and Java's
+                   tools search from then on, so they find messages stored this month
            28-31   the row's number, lower half
 
-So a row has the same id as often as its task is tried, provided that the task sees the same rows in
-the same order. After a shuffle that need not be so; take ids out of a column then.
+So a row has the same id in every attempt of its task, if the task sees the same rows in the same
+order. After a shuffle that is not certain; use ids from a column then.
 """
 
 from __future__ import annotations
@@ -29,30 +27,30 @@ if TYPE_CHECKING:
     from downrange.wire.ids import UniqueIdMaker
 
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-#: Where the digits of a row's number are, and how far each is shifted.
+#: Positions of the digits of a row's number, and the shift of each.
 _DIGITS: Final = tuple(zip((16, 17, 18, 19, 28, 29, 30, 31), range(28, -1, -4), strict=True))
 _ROWS_MAX: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class RowIds:
-    """Makes ids of the rows of one task.
+    """Makes the ids of the rows of one task.
 
     Attributes:
-        origin: Who writes, as a text that no other task shares and every attempt of it does.
+        origin: Identifies the task: the same text in all its attempts, and in no other task.
     """
 
     origin: str
 
     def of(self, first_row: int, count: int) -> Any:
-        """Return the ids of so many rows from this one on, as binary.
+        """Return the ids of `count` rows from `first_row` on, as binary.
 
         Raises:
-            InvalidMessage: A partition has more rows than ids have room for.
+            InvalidMessage: The partition has more rows than an id can number.
         """
         if first_row + count > _ROWS_MAX:
             raise InvalidMessage(
-                f"a partition of more than {_ROWS_MAX} rows cannot have ids made of row numbers; "
+                f"a partition of more than {_ROWS_MAX} rows cannot have ids with row numbers; "
                 "repartition, or set dedup=column"
             )
         digest = blake2b(self.origin.encode(), digest_size=8).hexdigest().upper()
@@ -65,12 +63,12 @@ class RowIds:
 
 
 def producer_ids(maker: UniqueIdMaker, born_ms: int, count: int) -> Any:
-    """Return ids as any producer makes them, as binary; a row that is sent again has another."""
+    """Return ids as producers make them, as binary; a row that is sent again gets a new id."""
     return pa.array([maker.make(born_ms) for _ in range(count)], pa.string()).cast(pa.binary())
 
 
 def fixed_width(rows: np.ndarray[Any, np.dtype[np.uint8]]) -> Any:
-    """Return the rows of a table of bytes as binary values, without copying them."""
+    """Return the rows of a byte table as binary values, without a copy."""
     count, width = rows.shape
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]

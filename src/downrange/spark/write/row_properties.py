@@ -1,13 +1,13 @@
-r"""The property strings of rows: keys, tags and properties of one's own, written column by column.
+r"""The property strings of rows: keys, tags and user properties, written column by column.
 
 In the map `properties`
 
-- a null value is no property; a blank name or value is an error, and so are the marks \x01 and \x02
-  that separate properties;
-- names in `DROPPED_PROPERTIES` are dropped without a word: they belong to the protocol, brokers and
-  clients write them anew, and the map of a message that was read is full of them;
-- KEYS, TAGS and __SHARDINGKEY are carried over, unless there is a column of that meaning, which
-  alone counts then, null or not.
+- a null value means no property; a blank name or value is an error, and so are the bytes \x01 and
+  \x02, which separate properties;
+- names in `DROPPED_PROPERTIES` are dropped silently: they belong to the protocol, and brokers and
+  clients set them again. The map of a message that was read holds many of them;
+- KEYS, TAGS and __SHARDINGKEY are used, unless there is a column for them. The column wins, also
+  if it is null.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
     from downrange.spark.write.rows import Rows
 
-#: Made at run time, so no checker knows what is in it.
+#: Its functions are created at import, so type checkers do not see them.
 pc: Final[Any] = pyarrow.compute
-#: Column -> the property that carries it.
+#: Column -> its property.
 _PROPERTY_OF: Final = {
     "keys": PropertyKey.KEYS.value,
     "tags": PropertyKey.TAGS.value,
     "sharding_key": PropertyKey.SHARDING_KEY.value,
 }
-#: Names in `properties` that are not sent on, for the protocol owns them.
+#: Names in `properties` that are not sent, because they belong to the protocol.
 DROPPED_PROPERTIES: Final = (
     RESERVED_PROPERTIES
     | {
@@ -55,14 +55,14 @@ _UNIQUE_KEY: Final = pa.scalar(PropertyKey.UNIQUE_KEY.value.encode(), _BINARY)
 
 
 def property_strings(rows: Rows, ids: Any) -> Any:
-    """Return the property string of each row, as binary; without a delay.
+    """Return the property string of each row, as binary, without a delay.
 
     Args:
         rows: The rows.
         ids: Their unique ids, as binary.
 
     Raises:
-        InvalidMessage: A row has a property that cannot be carried; names it.
+        InvalidMessage: A row has an invalid property; names it.
     """
     parts: list[Any] = [_user_properties(rows)]
     for name, key in _PROPERTY_OF.items():
@@ -78,19 +78,19 @@ def property_strings(rows: Rows, ids: Any) -> Any:
         pc.greater(sizes, PROPERTIES_BYTES_MAX),
         lambda index: (
             f"its keys, tags and properties take {sizes[index]} bytes, {PROPERTIES_BYTES_MAX} are "
-            "allowed; move something into the body"
+            "allowed; move some data into the body"
         ),
     )
     return whole
 
 
 def _named(key: Any, column: Any) -> Any:
-    """Return `key mark value` for each value; null where it is null."""
+    """Return `key mark value` for each value; null for null."""
     return pc.binary_join_element_wise(key, column, _NAME_MARK)
 
 
 def _text(rows: Rows, name: str) -> Any:
-    """Return a column of texts as binary, blank ones as null."""
+    """Return a text column as binary, with blank texts as null."""
     column = rows.column(name)
     if column is None or column.null_count == len(column):
         return None
@@ -100,7 +100,7 @@ def _text(rows: Rows, name: str) -> Any:
 
 
 def _check_text(rows: Rows, name: str, column: Any) -> None:
-    """Refuse texts that would break a property string."""
+    """Reject texts that would break a property string."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -108,10 +108,10 @@ def _check_text(rows: Rows, name: str, column: Any) -> None:
             try:
                 (value or b"").decode()
             except UnicodeDecodeError as error:
-                rows.reject(index, f"{name} is no UTF-8: {error}")
+                rows.reject(index, f"{name} is not UTF-8: {error}")
     rows.reject_first(
         _has_mark(column),
-        f"{name} holds one of the bytes 1 and 2, which separate properties; take them out",
+        f"{name} contains byte 1 or 2, which separate properties; remove them",
     )
 
 
@@ -133,7 +133,7 @@ def _words(rows: Rows) -> Any:
         for index, words in enumerate(column.to_pylist()):
             for word in words or ():
                 if word is None or not word or word.split() != [word]:
-                    problem = f"key {word!r} is null, empty or holds blanks, which separate keys"
+                    problem = f"key {word!r} is null, empty or contains blanks, which separate keys"
                     rows.reject(index, problem)
     joined = pc.binary_join(column, " ")
     _check_text(rows, "keys", joined)
@@ -145,7 +145,7 @@ def _is_no_word(column: Any) -> Any:
 
 
 def _user_properties(rows: Rows) -> Any:
-    """Return `name mark value` of all own properties of each row, joined; null without any."""
+    """Return the user properties of each row as `name mark value`, joined; null without any."""
     column = rows.column("properties")
     if column is None or column.null_count == len(column):
         return None
@@ -161,7 +161,7 @@ def _user_properties(rows: Rows) -> Any:
     is_kept = pc.and_(
         pc.invert(pc.is_in(names, pa.array(sorted(dropped), pa.string()))), values.is_valid()
     )
-    if column.null_count:  # a null map may still have entries behind it
+    if column.null_count:  # a null map may still have entries in the buffer
         is_valid = column.is_valid().to_numpy(zero_copy_only=False)
         is_kept = pc.and_(is_kept, pa.array(is_valid[entry_rows], pa.bool_()))
     names, values = names.filter(is_kept), values.filter(is_kept)
@@ -177,7 +177,7 @@ def _user_properties(rows: Rows) -> Any:
 def _check_entries(
     rows: Rows, names: Any, values: Any, entry_rows: NDArray[np.signedinteger[Any]]
 ) -> None:
-    """Refuse properties that a reader would drop or misread."""
+    """Reject properties that a reader would drop or misread."""
     is_bad = pc.or_(pc.or_(_is_blank(names), _is_blank(values)), _any_mark(names, values))
     try:
         names.validate(full=True)
@@ -196,7 +196,7 @@ def _check_entries(
         rows.reject(
             int(entry_rows[index]),
             f"property {name.decode(errors='replace')!r} = {value.decode(errors='replace')[:80]!r} "
-            "cannot be carried: name and value are UTF-8, not blank, and without the bytes 1 and 2",
+            "is invalid: name and value must be UTF-8, not blank, and without the bytes 1 and 2",
         )
 
 

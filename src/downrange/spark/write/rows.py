@@ -1,4 +1,4 @@
-"""Rows that are to be written, as Arrow gives them, and how errors name one of them."""
+"""Rows to write, as Arrow batches, and their description in errors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from downrange.errors import InvalidMessage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Made at run time, so no checker knows what is in it.
+#: Its functions are created at import, so type checkers do not see them.
 pc: Final[Any] = pyarrow.compute
-#: Arrow batches above this are taken in parts: columns have 32-bit offsets.
+#: Larger Arrow batches are split, because columns have 32-bit offsets.
 _CHUNK_BYTES: Final = 256 * 1024 * 1024
 
 
@@ -24,8 +24,8 @@ class Rows:
     """Some rows of a partition.
 
     Attributes:
-        batch: As Spark gave them.
-        first_row: The number of the first one within the partition.
+        batch: The rows as Spark gives them.
+        first_row: The number of the first row within the partition.
         partition: The partition's number.
     """
 
@@ -34,16 +34,16 @@ class Rows:
     partition: int
 
     def column(self, name: str) -> Any:
-        """Return a column with plain types, or None when there is none."""
+        """Return a column in one of the plain types; None if it does not exist."""
         index = self.batch.schema.get_field_index(name)
         return None if index < 0 else _plain(self.batch.column(index))
 
     def reject(self, index: int, problem: str) -> NoReturn:
-        """Raise the error that is about one row."""
+        """Raise an error about one row."""
         raise InvalidMessage(f"{self.describe(index)}: {problem}")
 
     def describe(self, index: int) -> str:
-        """Return how a row is called in errors: its number, topic, keys and size."""
+        """Return the description of a row for errors: number, topic, keys and size."""
         facts = [
             f"{name} {str(value)[:100]!r}"
             for name in ("topic", "keys", "msg_id")
@@ -56,7 +56,7 @@ class Rows:
         return f"row {self.first_row + index} of partition {self.partition}{details}"
 
     def reject_first(self, mask: Any, problem: Callable[[int], str] | str) -> None:
-        """Raise the error about the first row of which something is true, if there is one."""
+        """Raise an error about the first row for which the mask is true, if there is one."""
         index = pc.index(mask, pa.scalar(True)).as_py()
         if index >= 0:
             self.reject(index, problem if isinstance(problem, str) else problem(index))
@@ -66,11 +66,11 @@ class Rows:
         try:
             return None if at < 0 else self.batch.column(at)[index].as_py()
         except UnicodeDecodeError:
-            return "that are no UTF-8"
+            return "that are not UTF-8"
 
 
 def in_chunks(batch: Any) -> Iterator[Any]:
-    """Cut a batch that is too large to be encoded at once."""
+    """Split a batch that is too large to encode at once."""
     parts = min(-(-batch.nbytes // _CHUNK_BYTES), batch.num_rows)
     if parts <= 1:
         yield batch
@@ -81,13 +81,13 @@ def in_chunks(batch: Any) -> Iterator[Any]:
 
 
 def _plain(column: Any) -> Any:
-    """Return a column in one of few types; Spark can be details to use large ones."""
+    """Return a column in a plain type; Spark can be configured to use large types."""
     kind = column.type
     if pa.types.is_large_string(kind):
         return column.cast(pa.string())
     if pa.types.is_large_binary(kind):
         return column.cast(pa.binary())
-    if pa.types.is_list(kind):  # also one whose elements are never null: no function takes that
+    if pa.types.is_list(kind):  # also with non-null elements, which no Arrow function accepts
         return column.cast(pa.list_(pa.string()))
     if pa.types.is_map(kind) and pa.types.is_large_string(kind.key_type):
         return column.cast(pa.map_(pa.string(), pa.string()))

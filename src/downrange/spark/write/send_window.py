@@ -1,7 +1,7 @@
-"""The requests of one task: several under way, every one of them answered before the task ends.
+"""The requests of one task: several in flight, and all answered before the task ends.
 
-A request that fails is tried again until its time is up; then the others are given up, and the
-error names the rows. With order kept, a queue has one request under way and the next one waits.
+A failed request is repeated until its time is up; then the others are cancelled, and the error
+names the rows. With order kept, a queue has one request in flight, and the next one waits for it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from downrange.spark.write.requests import WriteRequest
     from downrange.spark.write.write_options import WriteOptions
 
-#: Failed brokers are avoided for some seconds. Slow answers are no failure here: with many large
-#: requests under way an answer takes as long as those before it.
+#: Failed brokers are avoided for some seconds. Slow answers do not count as failures: with many
+#: large requests in flight, an answer waits for those before it.
 _TOLERANCE: Final = FaultTolerance(style="5.x", latency_ms=(8_000, 9_000), avoid_ms=(1_000, 5_000))
-#: One attempt has this part of the time, so that a request which nobody answers is tried again.
+#: The timeout is divided by this for one attempt, so that an unanswered request is repeated.
 _ATTEMPT_SHARE: Final = 3
-#: How much later than its deadline a request may be heard of.
+#: Seconds to wait for the end of a request beyond its deadline.
 _MARGIN: Final = 10.0
 
 _lock: Final = threading.Lock()
@@ -43,7 +43,7 @@ _producers: Final[WeakKeyDictionary[Client, dict[str, Producer]]] = WeakKeyDicti
 
 
 def producer_for(options: WriteOptions) -> tuple[Client, ProducerCore]:
-    """Return this process's client and producer for such a write, both running.
+    """Return this process's client and producer for these options, both running.
 
     Raises:
         RocketMQError: No name server can be reached.
@@ -64,12 +64,12 @@ def producer_for(options: WriteOptions) -> tuple[Client, ProducerCore]:
 
 @dataclass(slots=True)
 class QueueTotals:
-    """What was stored in one queue.
+    """What a task stored in one queue.
 
     Attributes:
         count: Messages.
-        first: The lowest offset of them.
-        last: The highest; others may have written in between.
+        first: Their lowest offset.
+        last: Their highest offset; messages of other writers may lie in between.
     """
 
     count: int
@@ -77,7 +77,7 @@ class QueueTotals:
     last: int
 
     def add(self, count: int, first: int, last: int) -> None:
-        """Count some more."""
+        """Count more messages."""
         self.count += count
         self.first = min(self.first, first)
         self.last = max(self.last, last)
@@ -85,17 +85,17 @@ class QueueTotals:
 
 @dataclass(slots=True)
 class Totals:
-    """What a task has stored.
+    """What a task has stored so far.
 
     Attributes:
-        rows: Rows that are stored.
-        requests: In how many requests.
-        wire_bytes: Bytes of their bodies.
+        rows: Stored rows.
+        requests: Requests that carried them.
+        wire_bytes: Bytes of the request bodies.
         retried: Attempts beyond the first.
-        unsure: Rows of requests one attempt of which got no answer: they may be stored twice.
-        delayed: Rows that are delivered later, hence in no queue yet.
-        late: Rows that a broker stored without being in time with its disk or its slave.
-        queues: What is where.
+        unsure: Rows that may be stored twice, because an attempt got no answer.
+        delayed: Rows with a delay, which are in no queue yet.
+        late: Rows that were stored, but not flushed or replicated in time.
+        queues: Counts and offsets by queue.
     """
 
     rows: int = 0
@@ -108,7 +108,7 @@ class Totals:
     queues: dict[QueueId, QueueTotals] = field(default_factory=dict[QueueId, QueueTotals])
 
     def stored(self, request: WriteRequest, receipt: SendReceipt) -> None:
-        """Count what a broker acknowledged."""
+        """Count a request that a broker acknowledged."""
         count = request.count
         self.rows += count
         self.requests += 1
@@ -128,12 +128,12 @@ class Totals:
 
 
 class SendWindow:
-    """The requests of one task that are under way.
+    """The requests of one task that are in flight.
 
     Args:
-        client: Who carries them.
-        producer: Who sends.
-        options: How many at a time, and for how long.
+        client: Runs the sends.
+        producer: The producer that sends.
+        options: How many requests at a time, and their timeout.
 
     Attributes:
         totals: What is stored so far.
@@ -148,16 +148,16 @@ class SendWindow:
         self._done: SimpleQueue[tuple[int, SendReceipt | BaseException]] = SimpleQueue()
         self._futures: dict[int, Future[Any]] = {}
         self._requests: dict[int, WriteRequest] = {}
-        #: With order kept: what waits for the request of its queue that is under way.
+        #: With order kept: requests that wait for the one of their queue that is in flight.
         self._waiting: dict[QueueId, deque[WriteRequest]] = {}
         self._waiting_count = 0
         self._next = 0
 
     def add(self, request: WriteRequest) -> None:
-        """Send, as soon as there is room.
+        """Send a request as soon as there is room.
 
         Raises:
-            RocketMQError: A request failed for good, this one or another; all others are given up.
+            RocketMQError: This or another request failed for good; all others are cancelled.
         """
         while len(self._requests) + self._waiting_count >= self._options.in_flight:
             self._take_one()
@@ -175,14 +175,14 @@ class SendWindow:
         """Wait until everything is stored.
 
         Raises:
-            RocketMQError: A request failed for good; all others are given up.
+            RocketMQError: A request failed for good; all others are cancelled.
         """
         while self._requests:
             self._take_one()
         return self.totals
 
     def cancel_all(self) -> None:
-        """Give up what is under way; it may be stored all the same."""
+        """Cancel all requests; those in flight may still be stored."""
         self._waiting.clear()
         self._waiting_count = 0
         self._requests.clear()
@@ -209,10 +209,10 @@ class SendWindow:
         )
 
     def _report_end(self, key: int, flow: Flow[SendReceipt]) -> Flow[None]:
-        """Run a flow, and have this task told of its end."""
+        """Run a send, and put its outcome into the queue that the task reads."""
         try:
             receipt = yield from flow
-        except GeneratorExit:  # by us, who listen no more, or with the client
+        except GeneratorExit:  # cancelled by this window, or closed with the client
             self._done.put((key, ClientClosed("the client")))
             raise
         except Exception as error:
@@ -221,7 +221,7 @@ class SendWindow:
             self._done.put((key, receipt))
 
     def _take_one(self) -> None:
-        """Wait for the end of any request, and start what waited for it."""
+        """Wait for the end of any request, and start the next one of its queue."""
         try:
             key, outcome = self._done.get(timeout=self._options.timeout + _MARGIN)
         except Empty:

@@ -1,4 +1,4 @@
-"""The options of a write."""
+"""The options of a write; docs/guides/spark.md lists them all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from downrange.wire.system_names import CLIENT_FORBIDDEN_TOPICS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: What a message's unique id is made of: the row's place in the job, a column, or chance.
+#: The source of unique ids: the row's position in the job, a column, or the producer.
 Dedup: TypeAlias = Literal["key", "column", "none"]
-#: How big bodies are compressed.
+#: Compression of large bodies.
 CompressionName: TypeAlias = Literal["zlib", "lz4", "zstd"]
-#: What becomes of a topic that does not exist.
+#: Whether missing topics are created.
 AutoCreate: TypeAlias = Literal["off", "balanced"]
 WRITE_NAMES: Final = (
     *("topic", "orderBy", "dedup", "inFlight", "maxBatchBytes", "compressOver", "compression"),
@@ -27,32 +27,31 @@ WRITE_NAMES: Final = (
 )
 #: Unique ids that a column may hold: visible ASCII, as some tools cannot handle anything else.
 ID_PATTERN: Final = "^[!-~]{1,128}$"
-#: A request must stay below what servers take as one frame, header included.
+#: A request must fit into one frame of a server, with its header.
 _BATCH_BYTES_MAX: Final = 15 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How rows become messages; travels to executors, so it pickles.
+    """How rows become messages. Sent to executors, so it pickles.
 
     Attributes:
-        connection: Where to.
-        topic: For all rows, whatever a column of that name says (topic).
-        is_ordered: Whether rows of one queue are stored in the order of the rows: one request per
-            queue is under way then (orderBy=queue).
-        dedup: What unique ids are made of (dedup).
-        in_flight: Requests under way per task (inFlight). With `batch_bytes_max` it bounds what a
-            task holds in memory.
-        batch_bytes_max: Bodies and properties of one request (maxBatchBytes). A broker refuses
-            requests above its maxMessageSize, 4 MiB as a rule.
+        connection: The cluster to write to.
+        topic: The topic of all rows; overrides the column (topic).
+        is_ordered: Whether each queue keeps the order of the rows; a queue then has one request in
+            flight (orderBy=queue).
+        dedup: The source of unique ids (dedup).
+        in_flight: Requests in flight per task (inFlight). With `batch_bytes_max` it limits the
+            memory of a task.
+        batch_bytes_max: Bodies and properties of one request (maxBatchBytes). A broker rejects
+            requests above its maxMessageSize, 4 MiB by default.
         message_bytes_max: The largest body, before compression (maxMessageBytes).
-        compress_over_bytes: Bodies of so many bytes or more travel by themselves, compressed
+        compress_over_bytes: Bodies of this size or more are compressed and sent alone
             (compressOver).
-        compression: How (compression).
+        compression: The compression (compression).
         group: The producer group (producerGroup).
-        timeout: For one request, all attempts together; attempts are repeated until then
-            (sendTimeoutMs).
-        auto_create: Whether a missing topic is created, on all brokers alike, or is an error
+        timeout: Seconds for one request with all its attempts (sendTimeoutMs).
+        auto_create: Whether a missing topic is created on all brokers, or is an error
             (autoCreate=balanced or off).
     """
 
@@ -71,10 +70,10 @@ class WriteOptions:
 
 
 def parse_write(options: Mapping[str, str]) -> WriteOptions:
-    """Read the options of a write.
+    """Parse the options of a write.
 
     Raises:
-        OptionError: One is unknown, missing, or makes no sense.
+        OptionError: An option is unknown, missing or wrong.
     """
     reader = OptionReader(options)
     connection = ConnectionOptions.from_source_options(reader)
@@ -82,7 +81,9 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
     if topic is not None:
         check_topic(topic)
         if topic in CLIENT_FORBIDDEN_TOPICS:
-            raise OptionError(f"option topic={topic!r}: it belongs to the brokers; take another")
+            raise OptionError(
+                f"option topic={topic!r}: this topic is reserved for brokers; use another"
+            )
     group = reader.text("producerGroup", "spark-writer") or "spark-writer"
     check_producer_group(group)
     compression = reader.choice("compression", "zlib", ("zlib", "lz4", "zstd"))
@@ -100,7 +101,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         timeout=reader.milliseconds("sendTimeoutMs", 60_000),
         auto_create=cast("AutoCreate", reader.choice("autoCreate", "off", ("off", "balanced"))),
     )
-    # What Spark gives a sink besides what the user says.
+    # Spark adds these to the user's options.
     reader.text("checkpointLocation")
     reader.text("queryName")
     reader.reject_unknown()
@@ -109,5 +110,5 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         ("maxMessageBytes", parsed.message_bytes_max),
     ):
         if size > _BATCH_BYTES_MAX:
-            raise OptionError(f"option {name}={size} is more than a request holds: 15 MiB")
+            raise OptionError(f"option {name}={size} is more than the 15 MiB of a request")
     return parsed

@@ -1,12 +1,12 @@
 """The writers: rows of a DataFrame, or of a stream, become messages.
 
-A write stores each row at least once. A task that fails is tried again by Spark and sends its rows
-again, those included that its first attempt had stored; what was sent cannot be taken back. So each
-row has a unique id that is the same in every attempt (option dedup, see `row_ids`), and
-`deduplicating.drop_duplicates` drops the copies where they are read.
+A write stores each row at least once. Spark repeats a failed task, which sends its rows again, also
+those that its first attempt stored; a sent message cannot be withdrawn. So each row has a unique id
+that is the same in every attempt (option dedup, see `row_ids`), and `deduplicate.drop_duplicates`
+drops the copies when they are read.
 
-Hooks run in different processes: the constructor on the driver, `write` on executors, `commit` and
-`abort` on the driver again. What `write` needs is pickled.
+Methods run in different processes: the constructor on the driver, `write` on executors, `commit`
+and `abort` on the driver again. The writer is pickled in between.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
     from downrange.spark.write.write_options import WriteOptions
 
 _log = logging.getLogger("downrange.spark")
-#: Where Spark tells tasks of a stream which query and which batch they belong to.
+#: Local properties in which Spark gives a task of a stream its query and batch.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-#: How often it is asked whether a broker is back.
+#: Seconds between two route lookups for a missing broker.
 _ROUTE_PAUSE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Which task this is.
+    """The identity of a task.
 
     Attributes:
         partition: The number of its partition.
-        attempt: How often it was tried before.
-        query_id: The stream's id, which stays the same over restarts.
+        attempt: The number of earlier attempts.
+        query_id: The id of the stream, the same after a restart.
         batch_id: The number of the micro-batch.
     """
 
@@ -71,7 +71,7 @@ class Task:
 
     @classmethod
     def current(cls) -> Task:
-        """Return the task that runs here; the first one where there is no Spark."""
+        """Return the task that runs here; partition 0 if this is not a Spark task."""
         context = TaskContext.get()
         if context is None:
             return cls()
@@ -85,19 +85,19 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written(WriterCommitMessage):
-    """What one task has stored; all of it is acknowledged.
+    """What one task has stored, all of it acknowledged.
 
     Attributes:
         partition: The number of its partition.
-        attempt: How often it was tried before.
-        rows: Rows.
+        attempt: The number of earlier attempts.
+        rows: Stored rows.
         requests: Requests that carried them.
-        wire_bytes: Bytes of these.
-        retried: Attempts of requests beyond the first.
-        unsure: Rows that may be stored twice, for an attempt got no answer.
-        delayed: Rows that are delivered later.
-        late: Rows that a broker stored without being in time with its disk or its slave.
-        queues: Queue -> how many, and the lowest and highest offset.
+        wire_bytes: Bytes of the request bodies.
+        retried: Attempts beyond the first.
+        unsure: Rows that may be stored twice, because an attempt got no answer.
+        delayed: Rows with a delay.
+        late: Rows that were stored, but not flushed or replicated in time.
+        queues: Count, lowest and highest offset by queue.
     """
 
     partition: int
@@ -116,44 +116,45 @@ class RocketMQWriter(DataSourceArrowWriter):
     """Writes a DataFrame.
 
     Args:
-        options: How.
-        schema: The rows' columns.
-        overwrite: Whether the user asked to replace what is there.
+        options: How to write.
+        schema: The columns of the rows.
+        overwrite: Whether the mode is "overwrite".
 
     Raises:
-        OptionError: A column cannot be written, or topics are to be overwritten.
+        OptionError: A column cannot be written, or the mode is "overwrite".
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise OptionError(
-                'mode("overwrite") cannot be: a topic keeps what is in it; use mode("append")'
+                'mode("overwrite") is not supported: messages of a topic cannot be replaced; use '
+                'mode("append")'
             )
         check_columns(schema, options)
         self._options = options
-        #: The same for all tasks and all their attempts; another one for each write.
+        #: The same for all tasks and attempts of this write.
         self._job_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """Send the rows of a partition; return when every one of them is acknowledged.
+        """Send the rows of a partition; return when all of them are acknowledged.
 
         Raises:
-            InvalidMessage: A row breaks a rule; names it. Rows before it may be stored.
-            RocketMQError: A broker refused rows, or none took them in time.
+            InvalidMessage: A row is invalid; names it. Rows before it may be stored.
+            RocketMQError: A broker rejected rows, or did not accept them in time.
         """
         task = Task.current()
         origin = f"job {self._job_id} partition {task.partition}"
         return write_rows(iterator, self._options, task, origin)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was stored: it is in place already."""
+        """Log what was stored; nothing is left to do."""
         _log.info("write to %s: %s", self._options.topic or "topics", _describe(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was stored in vain: it stays in place."""
+        """Log what was stored; it stays in the topics."""
         _log.warning(
-            "write to %s failed; %s stay where they are, besides what failed tasks had sent; a new "
-            "write sends all rows again%s",
+            "write to %s failed; %s stay stored, and possibly rows of failed tasks; a new write "
+            "sends all rows again%s",
             *(self._options.topic or "topics", _describe(messages)),
             "" if self._options.dedup == "column" else " under other ids",
         )
@@ -163,9 +164,9 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream.
 
     Args:
-        options: How.
-        schema: The rows' columns.
-        overwrite: Whether each batch is to replace the one before (output mode "complete").
+        options: How to write.
+        schema: The columns of the rows.
+        overwrite: Whether the output mode is "complete".
 
     Raises:
         OptionError: A column cannot be written, or the output mode is "complete".
@@ -174,56 +175,56 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise OptionError(
-                'output mode "complete" cannot be: a topic keeps what is in it; use "append", or '
-                '"update" to send each change'
+                'output mode "complete" is not supported: messages of a topic cannot be replaced; '
+                'use "append", or "update" to send each change'
             )
         check_columns(schema, options)
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """Send the rows of a partition; return when every one of them is acknowledged.
+        """Send the rows of a partition; return when all of them are acknowledged.
 
         Raises:
-            InvalidMessage: A row breaks a rule; names it. Rows before it may be stored.
-            OptionError: Spark does not tell which batch this is.
-            RocketMQError: A broker refused rows, or none took them in time.
+            InvalidMessage: A row is invalid; names it. Rows before it may be stored.
+            OptionError: Spark does not give the task the number of its batch.
+            RocketMQError: A broker rejected rows, or did not accept them in time.
         """
         task = Task.current()
         if self._options.dedup == "key" and (task.query_id is None or task.batch_id is None):
             raise OptionError(
                 f"this release of Spark does not set the task properties {_QUERY_ID} and "
-                f"{_BATCH_ID}, of which dedup=key makes ids; set dedup=column or dedup=none"
+                f"{_BATCH_ID}, which dedup=key needs; set dedup=column or dedup=none"
             )
         origin = f"query {task.query_id} batch {task.batch_id} partition {task.partition}"
         return write_rows(iterator, self._options, task, origin)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log what was stored: it is in place already."""
+        """Log what was stored; nothing is left to do."""
         topic = self._options.topic or "topics"
         _log.info("batch %d to %s: %s", batchId, topic, _describe(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log what was stored in vain: it stays in place, and the batch will be sent again."""
+        """Log what was stored; it stays in the topics, and the batch will be sent again."""
         _log.warning(
-            "batch %d to %s failed; %s stay where they are, besides what failed tasks had sent; "
-            "when the query is started again, the batch is sent again%s",
+            "batch %d to %s failed; %s stay stored, and possibly rows of failed tasks; when the "
+            "query is started again, the batch is sent again%s",
             *(batchId, self._options.topic or "topics", _describe(messages)),
             " under other ids" if self._options.dedup == "none" else " under the same ids",
         )
 
 
 def write_rows(batches: Iterator[Any], options: WriteOptions, task: Task, origin: str) -> Written:
-    """Send rows; return when every one of them is acknowledged.
+    """Send rows; return when all of them are acknowledged.
 
     Args:
         batches: The rows.
         options: How they are sent.
-        task: Which task this is.
-        origin: What ids are made of: the same for each attempt, for no other task.
+        task: The task that sends.
+        origin: The text that ids are derived from, see `RowIds`.
 
     Raises:
-        InvalidMessage: A row breaks a rule; names it.
-        RocketMQError: A broker refused rows, or none took them in time.
+        InvalidMessage: A row is invalid; names it.
+        RocketMQError: A broker rejected rows, or did not accept them in time.
     """
     writer: _TaskWriter | None = None
     row_count = 0
@@ -257,7 +258,7 @@ def write_rows(batches: Iterator[Any], options: WriteOptions, task: Task, origin
 
 
 class _TaskWriter:
-    """What a task with rows holds."""
+    """The client, producer and requests in flight of a task that has rows."""
 
     def __init__(self, options: WriteOptions, task: Task, origin: str) -> None:
         client, producer = producer_for(options)
@@ -278,7 +279,7 @@ class _TaskWriter:
             self.window.add(request)
 
     def _queues_of(self, topic: str, brokers: Collection[str]) -> Sequence[QueueId]:
-        """Return a topic's queues; wait for brokers that are to have some and are not there."""
+        """Return a topic's writable queues; wait for named brokers that are missing."""
         client, producer = self._client, self._producer
         whole = with_namespace(topic, client.options.namespace)
         deadline = producer.deadline(self._options.timeout)
@@ -287,7 +288,7 @@ class _TaskWriter:
             queues = self._routes[topic] = client.run(producer.find_route(whole, deadline)).writable
         while not {queue.broker for queue in queues}.issuperset(brokers):
             if client.core.clock.now() + _ROUTE_PAUSE >= deadline:
-                break  # the error that names the row tells the rest
+                break  # `QueueChoice` raises the error, with the row
             time.sleep(_ROUTE_PAUSE)
             route = client.run(refresh_route(client.core, whole, deadline))
             if route is not None and route.writable:
@@ -302,14 +303,14 @@ def _id_maker(
         return RowIds(origin).of
     client = producer.client
 
-    def by_chance(first_row: int, count: int) -> Any:
+    def make_ids(first_row: int, count: int) -> Any:
         return producer_ids(client.unique_ids, client.clock.wall_ms(), count)
 
-    return by_chance
+    return make_ids
 
 
 def _describe(messages: Sequence[WriterCommitMessage | None]) -> str:
-    """Return what tasks have stored, in words."""
+    """Return what tasks have stored, for the log."""
     done = [message for message in messages if isinstance(message, Written)]
     total: Callable[[str], int] = partial(_sum_of, done)
     extras = [
@@ -317,7 +318,7 @@ def _describe(messages: Sequence[WriterCommitMessage | None]) -> str:
         for name, what in (
             ("delayed", "delayed"),
             ("unsure", "perhaps stored twice"),
-            ("late", "with disk or slave late"),
+            ("late", "not flushed or replicated in time"),
         )
         if (count := total(name))
     ]
