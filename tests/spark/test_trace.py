@@ -46,7 +46,7 @@ def figures(tables: TraceTables, measures: TraceMeasures) -> Figures:
 
 def rows_of(table: DataFrame, *names: str) -> set[tuple[Any, ...]]:
     found = [tuple(row) for row in table.select(*names).collect()]
-    assert len(found) == len(set(found)), "a row is there twice"
+    assert len(found) == len(set(found)), "a row occurs twice"
     return set(found)
 
 

@@ -145,11 +145,11 @@ def test_the_broker_finds_messages_by_the_ids_of_rows(
 def test_a_write_that_cannot_be_fails_with_a_hint(session: SparkSession, server: Server) -> None:
     topic = server.topic(1)
     rows = session.range(3).selectExpr("CAST(id AS STRING) AS body")
-    with pytest.raises(PySparkException, match="'colour' is none that can be written"):
+    with pytest.raises(PySparkException, match="'colour' cannot be written"):
         save(rows.withColumn("colour", f.lit("red")), server, topic=topic)
     with pytest.raises(PySparkException, match="did you mean topic"):
         save(rows, server, topik=topic)
-    with pytest.raises(PySparkException, match="a topic keeps what is in it"):
+    with pytest.raises(PySparkException, match="a topic cannot be replaced"):
         rows.write.format("rocketmq").options(nameServer=server.name_server, topic=topic).mode(
             "overwrite"
         ).save()
@@ -259,7 +259,7 @@ def test_output_mode_complete_is_refused(
         .outputMode("complete")
         .start()
     )
-    with pytest.raises(PySparkException, match="keeps what is in it"):
+    with pytest.raises(PySparkException, match="cannot be replaced"):
         query.awaitTermination(120)
 
 
@@ -343,7 +343,7 @@ def test_rows_without_an_id_are_all_kept_and_topics_are_apart(session: SparkSess
     once = drop_duplicates(rows, by="keys")
     assert sorted(row.body for row in once.collect()) == ["3", "4", "5", "6"]
     assert once.columns == rows.columns
-    with pytest.raises(OptionError, match="msg_id is not there: drop duplicates before selecting"):
+    with pytest.raises(OptionError, match="msg_id is not found: drop duplicates before selecting"):
         drop_duplicates(rows)
     with pytest.raises(OptionError, match="queue_id, offset are not there"):
         drop_duplicates(rows.drop("queue_id", "offset"), by="keys")

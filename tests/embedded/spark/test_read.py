@@ -63,11 +63,14 @@ def test_a_selection_is_read(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"subscribe": "{}", "queueIds": "0,7"}, "not there: queueIds 7; there are {}/broker-a/0"),
-        ({"subscribe": "{}", "brokers": "broker-a,brokr"}, "not there: brokers brokr"),
-        ({"assign": '{{"{}": [0, 2]}}'}, "not there: queue 2 of {}"),
+        (
+            {"subscribe": "{}", "queueIds": "0,7"},
+            "not found: queueIds 7; existing queues: {}/broker-a/0",
+        ),
+        ({"subscribe": "{}", "brokers": "broker-a,brokr"}, "not found: brokers brokr"),
+        ({"assign": '{{"{}": [0, 2]}}'}, "not found: queue 2 of {}"),
         ({"assign": '{{"{}": {{"broker-c": [0]}}}}'}, "queue 0 of {} on broker-c"),
-        ({"assign": '{{"{}": [0]}}', "queueIds": "1"}, "leave none of the queues"),
+        ({"assign": '{{"{}": [0]}}', "queueIds": "1"}, "match none of the queues"),
     ],
 )
 def test_a_selection_of_what_is_not_there_is_refused(
@@ -179,13 +182,15 @@ def test_a_read_is_a_snapshot(stage: Stage) -> None:
 
 def test_offsets_that_a_queue_does_not_have_are_losses(stage: Stage, filled: str) -> None:
     behind = {"subscribe": filled, "startingOffsets": queues(filled, a0=11)}
-    with pytest.raises(DataLost, match=r"queue 0: .* it is to begin behind its last") as caught:
+    with pytest.raises(DataLost, match=r"queue 0: .* the start is behind the last") as caught:
         stage.batch(**behind).partitions()
     assert caught.value.queue == QueueId(filled, "broker-a", 0)
     assert caught.value.available == (0, 10)
     assert stage.bodies(**behind, failOnDataLoss="false") == numbers(10, 30)
     beyond = {"subscribe": filled, "endingOffsets": queues(filled, a1=15)}
-    with pytest.raises(DataLost, match=r"wanted offsets 0 to 14, it has offsets 0 to 9: it ends"):
+    with pytest.raises(
+        DataLost, match=r"wanted offsets 0 to 14, it has offsets 0 to 9: the queue ends"
+    ):
         stage.batch(**beyond).partitions()
     assert stage.bodies(**beyond, failOnDataLoss="false") == numbers(0, 30)
 

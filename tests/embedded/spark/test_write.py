@@ -805,7 +805,7 @@ def test_commit_and_abort_say_what_was_stored(caplog: pytest.LogCaptureFixture) 
     assert "7 rows in 2 requests of 99 bytes by 1 of 2 tasks" in told[1]
     assert told[1].endswith("sends all rows again under other ids")
     assert told[2].startswith("batch 4 to orders: 7 rows")
-    assert "0 rows in 0 requests of 0 bytes by 0 of 1 tasks stay where they are" in told[3]
+    assert "0 rows in 0 requests of 0 bytes by 0 of 1 tasks stay stored" in told[3]
     assert told[3].endswith("under the same ids")
 
 

@@ -61,14 +61,14 @@ def test_words_are_separated_by_commas_and_counted_once() -> None:
         ("", "text", "is empty; leave it out"),
         (" ", "text", "is empty; leave it out"),
         ("maybe", "truth", "neither true nor false"),
-        ("ten", "number", "no whole number"),
+        ("ten", "number", "not a whole number"),
         ("0", "number", "less than 1"),
-        ("15 parsecs", "duration", "no duration; write 500ms, 30s or 15m"),
-        ("soon", "duration", "no duration"),
-        (",", "words", "names nothing"),
-        ("[1]", "json", "no JSON object"),
-        ("{", "json", "no JSON"),
-        ("both", "choice", "none of none, queue"),
+        ("15 parsecs", "duration", "not a duration; write 500ms, 30s or 15m"),
+        ("soon", "duration", "not a duration"),
+        (",", "words", "holds no name"),
+        ("[1]", "json", "not a JSON object"),
+        ("{", "json", "not JSON"),
+        ("both", "choice", "not one of none, queue"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(given: str, take: str, problem: str) -> None:
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_is_refused_by_name(given: str, take: str, problem: 
         ("maxOfsetsPerTrigger", "did you mean maxOffsetsPerTrigger?"),
         ("kafka.bootstrap.servers", "nameServer"),
         ("pushdown", "queueIds, brokers, tags"),
-        ("entirelyElse", "there are maxOffsetsPerTrigger"),
+        ("entirelyElse", "known are maxOffsetsPerTrigger"),
     ],
 )
 def test_what_nobody_takes_is_refused_with_a_hint(name: str, hint: str) -> None:

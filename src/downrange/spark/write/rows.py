@@ -66,7 +66,7 @@ class Rows:
         try:
             return None if at < 0 else self.batch.column(at)[index].as_py()
         except UnicodeDecodeError:
-            return "that are not UTF-8"
+            return "<not UTF-8>"
 
 
 def in_chunks(batch: Any) -> Iterator[Any]:

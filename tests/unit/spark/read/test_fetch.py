@@ -344,8 +344,8 @@ def answer(status: PullStatus, next_offset: int, first: int = 0, last: int = 100
     [
         (answer(PullStatus.NO_NEW, 0, last=0), "shorter than it was"),
         (answer(PullStatus.MOVED, 0, last=0), "shorter than it was"),
-        (answer(PullStatus.FOUND, 0), "does not give them out"),
-        (answer(PullStatus.NO_MATCH, 0), "does not give them out"),
+        (answer(PullStatus.FOUND, 0), "does not deliver them"),
+        (answer(PullStatus.NO_MATCH, 0), "does not deliver them"),
         (answer(PullStatus.NO_MATCH, 10), "are being deleted"),
     ],
 )
@@ -382,7 +382,7 @@ def test_a_range_that_was_deleted_wholly_has_no_rows() -> None:
 def test_messages_that_answers_leave_out_are_a_loss(caplog: pytest.LogCaptureFixture) -> None:
     """A broker that deletes a file passes over its messages, and gives those of the next one."""
     gone = [each for each in plain(100) if not 20 <= each.queue_offset < 30]
-    with pytest.raises(DataLost, match="10 of them are not in the broker's answers"):
+    with pytest.raises(DataLost, match="broker's answers lack 10 of them"):
         offsets(FakeBroker(gone), 0, 100)
     found = offsets(FakeBroker(gone), 0, 100, failOnDataLoss="false")
     assert found == [each.queue_offset for each in gone]

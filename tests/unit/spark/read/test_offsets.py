@@ -92,24 +92,24 @@ def test_a_later_version_is_refused() -> None:
     ],
 )
 def test_offsets_of_another_source_are_refused(found: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match="none of the rocketmq source"):
+    with pytest.raises(OptionError, match="not offsets of the rocketmq source"):
         Positions.from_json(found)
 
 
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        (None, "no topics"),
-        ([], "no topics"),
-        ({"orders": 5}, "holds no brokers"),
+        (None, "expected topics"),
+        ([], "expected topics"),
+        ({"orders": 5}, "must hold brokers"),
         ({"orders": {"0": 5}}, "its name comes first"),
-        ({"orders": {"broker-a": {"zero": 5}}}, "no queue id"),
-        ({"orders": {"broker-a": {"-1": 5}}}, "no queue id"),
-        ({"orders": {"broker-a": {"0": -1}}}, "no offset"),
-        ({"orders": {"broker-a": {"0": 1.5}}}, "no offset"),
-        ({"orders": {"broker-a": {"0": "7"}}}, "no offset"),
-        ({"orders": {"broker-a": {"0": True}}}, "no offset"),
-        ({"orders": {"broker-a": {"0": 2**63}}}, "no offset"),
+        ({"orders": {"broker-a": {"zero": 5}}}, "not a queue id"),
+        ({"orders": {"broker-a": {"-1": 5}}}, "not a queue id"),
+        ({"orders": {"broker-a": {"0": -1}}}, "not an offset"),
+        ({"orders": {"broker-a": {"0": 1.5}}}, "not an offset"),
+        ({"orders": {"broker-a": {"0": "7"}}}, "not an offset"),
+        ({"orders": {"broker-a": {"0": True}}}, "not an offset"),
+        ({"orders": {"broker-a": {"0": 2**63}}}, "not an offset"),
     ],
 )
 def test_a_table_of_another_form_is_refused(table: Any, problem: str) -> None:

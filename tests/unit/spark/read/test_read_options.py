@@ -186,13 +186,13 @@ def test_a_selection_is_read(texts: dict[str, str], selection: Selection) -> Non
     [
         ({"subscribePattern": "order["}, "subscribePattern"),
         ({"assign": "{}"}, "names no queue"),
-        ({"assign": '{"a": []}'}, "is no list"),
-        ({"assign": '{"a": {"broker-a": 1}}'}, "is no list"),
-        ({"assign": '{"a": [-1]}'}, "no queue ids"),
-        ({"assign": '{"a": ["0"]}'}, "no queue ids"),
-        ({"assign": '{"a": [true]}'}, "no queue ids"),
-        ({"assign": "a"}, "no JSON"),
-        ({"subscribe": "a", "queueIds": "one"}, "no list of numbers"),
+        ({"assign": '{"a": []}'}, "is not a list"),
+        ({"assign": '{"a": {"broker-a": 1}}'}, "is not a list"),
+        ({"assign": '{"a": [-1]}'}, "not queue ids"),
+        ({"assign": '{"a": ["0"]}'}, "not queue ids"),
+        ({"assign": '{"a": [true]}'}, "not queue ids"),
+        ({"assign": "a"}, "not JSON"),
+        ({"subscribe": "a", "queueIds": "one"}, "not a list of numbers"),
     ],
 )
 def test_a_selection_that_makes_no_sense_is_refused(texts: dict[str, str], problem: str) -> None:
@@ -207,7 +207,7 @@ def test_a_selection_takes_queues() -> None:
     narrowed = Selection(topics=("a",), queue_ids=frozenset((1,)), brokers=frozenset(("y",)))
     assert [queue for queue in there if narrowed.includes(queue)] == [there[4]]
     assert chosen.named_topics == chosen.names == ("a",)
-    assert Selection(pattern="a.*").names == ("topics like a.*",)
+    assert Selection(pattern="a.*").names == ("topics that match a.*",)
 
 
 def test_a_selection_says_what_is_not_there() -> None:
@@ -310,15 +310,15 @@ def test_topics_may_be_called_like_members_of_an_offset() -> None:
 @pytest.mark.parametrize(
     ("texts", "problem"),
     [
-        ({"startingOffsets": "first"}, "none of earliest, latest, group, and no JSON"),
+        ({"startingOffsets": "first"}, "neither earliest, latest, group nor JSON"),
         ({"startingOffsets": "{}"}, "names no queue"),
         ({"startingOffsets": '{"orders": {"0": 5}}'}, "its name comes first"),
-        ({"startingOffsets": '{"orders": {"broker-a": {"0": -3}}}'}, "no offset"),
+        ({"startingOffsets": '{"orders": {"broker-a": {"0": -3}}}'}, "not an offset"),
         ({"endingOffsets": "earliest"}, "neither latest nor JSON"),
-        ({"endingOffsets": '{"orders": {"broker-a": {"0": -2}}}'}, "no offset"),
+        ({"endingOffsets": '{"orders": {"broker-a": {"0": -2}}}'}, "not an offset"),
         ({"startingTimestamp": "yesterday"}, "neither milliseconds since 1970 nor"),
         ({"startingTimestamp": "-5"}, "neither milliseconds since 1970 nor"),
-        ({"startingTimestamp": "2026-01-01T00:00:00"}, "does not say its zone"),
+        ({"startingTimestamp": "2026-01-01T00:00:00"}, "has no time zone"),
         ({"startingTimestamp": "999999999999999"}, "year 9999"),
         ({"startingOffsetsByTimestamp": "{}"}, "names no topic"),
         ({"startingOffsetsByTimestamp": '{"orders": null}'}, "neither milliseconds"),
@@ -358,8 +358,8 @@ def test_bounds_that_can_be_compared_only_by_asking_are_taken() -> None:
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "is more than"),
         ({"minPartitions": "9", "maxPartitions": "5"}, "is more than"),
         ({"minPartitions": "9", "orderBy": "queue"}, "orderBy=queue forbids"),
-        ({"commitGroupOffsets": "true"}, "needs option group"),
-        ({"startingOffsets": "group"}, "needs option group"),
+        ({"commitGroupOffsets": "true"}, "needs the option group"),
+        ({"startingOffsets": "group"}, "needs the option group"),
         ({"group": "no blanks"}, "group"),
         ({"pullBatchBytes": "1"}, "less than 1024"),
         ({"pullBatchSize": "0"}, "less than 1"),

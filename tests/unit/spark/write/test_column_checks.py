@@ -66,10 +66,10 @@ def test_every_write_has_a_job_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("columns", "given", "problem"),
     [
-        ({"topic": STRING}, {}, r"no column 'body', only topic; .*to_json"),
-        ({}, {"topic": "orders"}, "no column 'body', only none at all"),
+        ({"topic": STRING}, {}, r"column 'body' is missing; the columns are: topic; .*to_json"),
+        ({}, {"topic": "orders"}, "column 'body' is missing; the columns are: none"),
         ({"body": STRING}, {}, "set the option topic, or add a column 'topic'"),
-        (ALL | {"colour": STRING}, {}, "'colour' is none that can be written.* drop it, or put it"),
+        (ALL | {"colour": STRING}, {}, "'colour' cannot be written.* drop it, or put it"),
         (ALL | {"tag": STRING}, {}, "did you mean 'tags'"),
         ({"value": STRING}, {}, "'value' is called 'body' here; rename it with alias"),
         (ALL | {"key": STRING}, {}, "'key' is called 'keys', to look messages up by, or 'shard"),
@@ -81,10 +81,10 @@ def test_every_write_has_a_job_of_its_own() -> None:
         (ALL | {"properties": STRING}, {}, "not map<string,string>"),
         (ALL | {"queue_id": STRING}, {}, r"'queue_id' is string, not int; cast it"),
         (ALL | {"tags": LongType()}, {}, r"col\(\"tags\"\).cast\(\"string\"\), or drop it"),
-        ({"body": STRING, "broker_name": STRING}, {"topic": "t"}, "nothing without 'queue_id'"),
-        (ALL | {"msg_id": STRING}, {}, "dedup=key makes ids of its own; set dedup=column"),
-        (ALL | {"msg_id": STRING}, {"dedup": "none"}, "dedup=none makes ids"),
-        (ALL, {"dedup": "column"}, "takes ids from the column 'msg_id', which is not there"),
+        ({"body": STRING, "broker_name": STRING}, {"topic": "t"}, "needs column 'queue_id'"),
+        (ALL | {"msg_id": STRING}, {}, "dedup=key generates the ids; set dedup=column"),
+        (ALL | {"msg_id": STRING}, {"dedup": "none"}, "dedup=none generates the ids"),
+        (ALL, {"dedup": "column"}, "takes ids from the column 'msg_id', which is missing"),
     ],
 )
 def test_a_column_that_cannot_be_written_is_named(
@@ -96,7 +96,7 @@ def test_a_column_that_cannot_be_written_is_named(
 
 def test_a_column_that_is_there_twice_is_named() -> None:
     twice = StructType([*schema(ALL).fields, StructField("body", STRING)])
-    with pytest.raises(OptionError, match="'body' is there twice"):
+    with pytest.raises(OptionError, match="'body' occurs twice"):
         RocketMQWriter(options(), twice, overwrite=False)
 
 
@@ -112,9 +112,9 @@ def test_what_was_read_is_not_written_back_as_it_is(include_metadata: bool) -> N
 
 
 def test_topics_are_not_overwritten() -> None:
-    with pytest.raises(OptionError, match="keeps what is in it"):
+    with pytest.raises(OptionError, match="cannot be replaced"):
         RocketMQWriter(options(), schema(ALL), overwrite=True)
-    with pytest.raises(OptionError, match='"complete" cannot be'):
+    with pytest.raises(OptionError, match='"complete" is not supported'):
         RocketMQStreamWriter(options(), schema(ALL), overwrite=True)
 
 
@@ -123,16 +123,19 @@ def test_topics_are_not_overwritten() -> None:
     [
         ({"topik": "orders"}, "unknown option 'topik'; did you mean topic"),
         ({"topic": "a b"}, "topic 'a b' holds"),
-        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "belongs to the brokers"),
-        ({"orderBy": "key"}, "none of none, queue"),
-        ({"dedup": "yes"}, "none of key, column, none"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "reserved for brokers"),
+        ({"orderBy": "key"}, "not one of none, queue"),
+        ({"dedup": "yes"}, "not one of key, column, none"),
         ({"inFlight": "0"}, "less than 1"),
         ({"maxBatchBytes": "10"}, "less than 1024"),
-        ({"maxBatchBytes": str(16 << 20)}, "maxBatchBytes=16777216 is more than a request holds"),
+        (
+            {"maxBatchBytes": str(16 << 20)},
+            "maxBatchBytes=16777216 is more than the 15 MiB of a request",
+        ),
         ({"maxMessageBytes": str(16 << 20)}, "maxMessageBytes=16777216 is more"),
-        ({"compression": "snappy"}, "none of zlib, lz4, zstd"),
+        ({"compression": "snappy"}, "not one of zlib, lz4, zstd"),
         ({"producerGroup": "DEFAULT_PRODUCER"}, "means that none was chosen"),
-        ({"autoCreate": "on"}, "none of off, balanced"),
+        ({"autoCreate": "on"}, "not one of off, balanced"),
         ({"sendTimeoutMs": "0"}, "less than 1"),
     ],
 )

@@ -228,21 +228,21 @@ def test_ids_of_a_column_are_taken_as_they_are() -> None:
             r"row 11 of partition 3 \(keys 'o-1', body of 101 bytes\): its body has 101 bytes, "
             "100 are allowed; send less, or raise the option maxMessageBytes",
         ),
-        ({"tags": ["a", "b\x01"]}, {}, "row 11 .*tags holds one of the bytes 1 and 2"),
-        ({"keys": ["a", "b\x02"]}, {}, "row 11 .*keys holds one of"),
-        ({"sharding_key": ["a", "\x02"]}, {}, "row 11 .*sharding_key holds one of"),
+        ({"tags": ["a", "b\x01"]}, {}, "row 11 .*tags contains byte 1 or 2"),
+        ({"keys": ["a", "b\x02"]}, {}, "row 11 .*keys contains byte 1 or 2"),
+        ({"sharding_key": ["a", "\x02"]}, {}, "row 11 .*sharding_key contains byte 1 or 2"),
         ({"keys": pa.array([["a"], ["b", "c d"]])}, {}, "row 11 .*key 'c d' is null, empty or"),
         ({"keys": pa.array([["a"], ["b", None]])}, {}, "row 11 .*key None is null"),
         ({"keys": pa.array([["a"], [""]])}, {}, "row 11 .*key '' is null, empty"),
-        ({"keys": pa.array([["a"], ["b\x01"]])}, {}, "row 11 .*keys holds one of"),
-        ({"properties": [[], [("a", " ")]]}, {}, "row 11 .*property 'a' = ' ' cannot be carried"),
-        ({"properties": [[], [("", "b")]]}, {}, "row 11 .*property '' = 'b' cannot be carried"),
-        ({"properties": [[], [("a\x01", "b")]]}, {}, "row 11 .*cannot be carried"),
-        ({"properties": [[], [("a", "b\x02")]]}, {}, "row 11 .*cannot be carried"),
+        ({"keys": pa.array([["a"], ["b\x01"]])}, {}, "row 11 .*keys contains byte 1 or 2"),
+        ({"properties": [[], [("a", " ")]]}, {}, "row 11 .*property 'a' = ' ' is invalid"),
+        ({"properties": [[], [("", "b")]]}, {}, "row 11 .*property '' = 'b' is invalid"),
+        ({"properties": [[], [("a\x01", "b")]]}, {}, "row 11 .*is invalid"),
+        ({"properties": [[], [("a", "b\x02")]]}, {}, "row 11 .*is invalid"),
         (
             {"properties": [[], [("a", "b" * 40_000)]]},
             {},
-            r"row 11 .*take 400\d\d bytes, 32767 are allowed; move something into the body",
+            r"row 11 .*take 400\d\d bytes, 32767 are allowed; move some data into the body",
         ),
         ({"delay_time_ms": [1, -1]}, {}, "row 11 .*delay_time_ms is -1"),
         ({"msg_id": ["a", None]}, {"dedup": "column"}, "row 11 .*msg_id is None; an id has"),
@@ -262,7 +262,7 @@ def test_a_row_that_cannot_be_sent_is_named(
 @pytest.mark.parametrize("name", ["tags", "keys", "sharding_key"])
 def test_a_text_that_is_no_utf8_is_named(name: str) -> None:
     broken = pa.array([b"a", None, b"\xff"], pa.binary()).view(pa.string())
-    with pytest.raises(InvalidMessage, match=f"row 12 .*{name} is no UTF-8"):
+    with pytest.raises(InvalidMessage, match=f"row 12 .*{name} is not UTF-8"):
         encoded(batch_of(body=[b"1", b"2", b"3"], **{name: broken}), first_row=10)
 
 
@@ -272,17 +272,17 @@ def test_a_property_that_is_no_utf8_is_named(place: str) -> None:
     broken = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
     names, values = (broken, good) if place == "names" else (good, broken)
     entries = pa.MapArray.from_arrays([0, 1, 2], names, values)
-    with pytest.raises(InvalidMessage, match=r"row 1 .*cannot be carried: name and value are"):
+    with pytest.raises(InvalidMessage, match=r"row 1 .*is invalid: name and value must be"):
         encoded(batch_of(properties=entries))
 
 
 @pytest.mark.parametrize(
     ("topics", "problem"),
     [
-        ([b"a", b"\xff"], "row 1 .*no UTF-8.*holds"),
+        ([b"a", b"\xff"], "row 1 .*not UTF-8.*topic"),
         (["a", None], "row 1 .*its topic is null; name one, or set the option topic"),
         (["a", "b c"], r"row 1 of partition 3 \(topic 'b c', .*holds ' '"),
-        (["a", "SELF_TEST_TOPIC"], "row 1 .*belongs to the brokers"),
+        (["a", "SELF_TEST_TOPIC"], "row 1 .*'SELF_TEST_TOPIC' "),
     ],
 )
 def test_a_topic_that_cannot_be_is_named(topics: list[Any], problem: str) -> None:
