@@ -56,7 +56,7 @@ def producer(cluster: Cluster, proxy: FaultyProxy, kind: Kind) -> Iterator[Produ
     with producing(kind, cluster.name_server, options=ProducerOptions(timeout=20)) as producer:
         producer.send(Message(TOPIC, b"hello"))
         if isinstance(producer, Blocking):  # so that no heartbeat is in flight on the connection
-            wait_until(lambda: cluster.brokers[0] in producer.inner.client.core.greeted)
+            wait_until(lambda: cluster.brokers[0] in producer.inner.client.core.registered)
         yield producer
         proxy.recover()
 
