@@ -116,7 +116,7 @@ def test_tasks_cancelled_at_random_moments_leave_nothing_behind(
             assert facts.failed == 0
             driver: Any = producer.client._driver
             assert set(driver.addresses().values()) == {0}
-            assert not driver._shared
+            assert not driver.scheduler._shared
             for _ in range(10):
                 assert (await producer.send(Message(server_topics[0], b"fine"))).attempts == 1
             assert kept

@@ -1,7 +1,7 @@
-"""One timer for all who wait for something that may not come in time.
+"""One timer for everything that an event loop waits for with a deadline.
 
-A timer for each of them would cost more than the waiting. So the earliest deadline has one; when it
-rings, all who are late are told, and it is set to the next.
+A timer per waiter would cost more than the wait itself. So one timer is set to the earliest
+deadline. When it fires, every waiter that is late is called, and the timer is set to the next one.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _NEVER: Final = float("inf")
 
 
 class Waiter(Protocol):
-    """Someone who waits."""
+    """An object that waits until a deadline at most."""
 
     deadline: float
 
-    def late(self) -> None:
-        """Go on without what was waited for."""
+    def on_deadline(self) -> None:
+        """Called once the deadline has passed; the waiter is no longer watched then."""
         ...
 
 
 class Deadlines:
-    """Tells those who wait when they are late.
+    """Calls waiters whose deadline has passed.
 
     Args:
-        loop: Where it does so.
-        clock: The time.
+        loop: The event loop of the timer.
+        clock: The clock of the deadlines.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
@@ -42,17 +42,17 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, waiter: Waiter) -> None:
-        """Watch someone until `discard`, or until the deadline has passed."""
+        """Watch a waiter until `discard`, or until its deadline has passed."""
         self._waiters.add(waiter)
         if waiter.deadline < self._next:
             self._set(waiter.deadline, self._clock.now())
 
     def discard(self, waiter: Waiter) -> None:
-        """Watch someone no longer; harmless when that is so already."""
+        """Stop to watch a waiter; does nothing when it is not watched."""
         self._waiters.discard(waiter)
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Stop to watch all waiters."""
         self._waiters.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -62,13 +62,13 @@ class Deadlines:
             self._timer.cancel()
         self._next = deadline
         self._timer = (
-            None if deadline == _NEVER else self._loop.call_later(deadline - now, self._ring)
+            None if deadline == _NEVER else self._loop.call_later(deadline - now, self._fire)
         )
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         now = self._clock.now()
         late = [waiter for waiter in self._waiters if waiter.deadline <= now]
         self._waiters.difference_update(late)
         self._set(min((waiter.deadline for waiter in self._waiters), default=_NEVER), now)
         for waiter in late:
-            waiter.late()
+            waiter.on_deadline()

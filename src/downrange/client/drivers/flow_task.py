@@ -1,8 +1,11 @@
-"""Flows on an event loop: each is stepped by the events it waits for, without a task of its own.
+"""Flows on an event loop: each is stepped by the events it waits for, without an asyncio task.
 
 A task and a future per request would cost more than the request's own work, so a reply, a timer or
 a signal resumes the flow directly. One rule: a flow is stepped only on the loop's thread, with the
-core's lock held, and user code runs without it.
+core's lock held; user code runs without the lock.
+
+    FlowTask    one flow, from its first step to its end; performs its effects
+    Scheduler   what the tasks of one loop share: lock, deadlines, connections, shared flows
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -27,47 +31,142 @@ from downrange.client.flows.effects import (
     UserCall,
     Wait,
 )
-from downrange.errors import RocketMQError
+from downrange.errors import ClientClosed, RocketMQError
 
-if TYPE_CHECKING:  # nobody decodes the structs here, so their annotations are never looked at
+if TYPE_CHECKING:  # the structs here are never decoded, so their annotations are not evaluated
     from collections.abc import Callable  # noqa: TC004
+    from concurrent.futures import ThreadPoolExecutor
 
-    from downrange.client.drivers.aio import AioDriver  # noqa: TC004
     from downrange.client.drivers.aio_connection import Connection  # noqa: TC004
+    from downrange.client.drivers.deadlines import Deadlines
+    from downrange.client.flows.effects import Clock
 
 _log = logging.getLogger("downrange.drivers")
-#: What an effect answers that cannot be answered yet.
+#: The answer of an effect that is not answered yet.
 _LATER: Final = object()
 
 
-class Running(msgspec.Struct, eq=False):  # made per message: a struct is made in one go
+class Scheduler:
+    """What the flow tasks of one event loop share.
+
+    Args:
+        loop: The running loop.
+        clock: The clock of deadlines.
+        lock: Held while a flow takes a step.
+        pool: Runs user functions that may block; None for the loop's own pool.
+        deadlines: The loop's timer.
+        connection: Returns the connection to an address.
+
+    Attributes:
+        is_closed: Whether no further flow may start.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        lock: threading.Lock,
+        pool: ThreadPoolExecutor | None,
+        deadlines: Deadlines,
+        connection: Callable[[str], Connection],
+    ) -> None:
+        self.loop = loop
+        self.clock = clock
+        self.lock = lock
+        self.pool = pool
+        self.deadlines = deadlines
+        self.connection = connection
+        self.is_closed = False
+        self._thread_id = threading.get_ident()
+        #: Key of a `Once` -> the tasks that wait for its flow.
+        self._shared: dict[Any, list[FlowTask]] = {}
+        self._fired: list[SignalWait] = []
+
+    def share(self, effect: Once, waiter: FlowTask) -> Callable[[], None]:
+        """Resume a task with the result of a flow that others may wait for as well.
+
+        Returns:
+            A function that takes the task out again.
+        """
+        waiters = self._shared.get(effect.key)
+        if waiters is None:
+            waiters = self._shared[effect.key] = [waiter]
+
+            def done(result: Any, error: BaseException | None) -> None:
+                resumed = self._shared.pop(effect.key)
+                # In the next turn: a flow must not be resumed inside its own step.
+                self.loop.call_soon(_resume_all, resumed, result, error)
+
+            FlowTask(self, effect.flow(), done).resume()
+        else:
+            waiters.append(waiter)
+        return partial(waiters.remove, waiter)
+
+    def fire(self, wait: SignalWait) -> None:
+        """Resume the task of a fired signal in the next turn, together with others.
+
+        Called with the lock held, perhaps by another thread.
+        """
+        if not self._fired:
+            self.call_soon(self._resume_fired)
+        self._fired.append(wait)
+
+    def _resume_fired(self) -> None:
+        with self.lock:
+            fired, self._fired = self._fired, []
+        for wait in fired:
+            wait.resume()
+
+    def call_soon(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call a function on the loop; may be called from any thread."""
+        if threading.get_ident() == self._thread_id:
+            self.loop.call_soon(function, *args)
+        else:
+            self.loop.call_soon_threadsafe(function, *args)
+
+
+def _resume_all(waiters: list[FlowTask], result: Any, error: BaseException | None) -> None:
+    """Give each task the result, or a copy of the error: a traceback belongs to one of them."""
+    for waiter in waiters:
+        waiter.resume(result, None if error is None else copy(error))
+
+
+class FlowTask(msgspec.Struct, eq=False):  # a struct: one is made per message
     """One flow, from its first step to its end.
 
     Attributes:
-        _driver: Who carries out its effects.
+        _scheduler: What it shares with other tasks.
         _flow: The flow.
-        _done: Called by `finish` with the result, or with None and the error; None when nobody
-            wants to know, or no longer.
-        _give_up: Takes back what the flow waits for, when it is cancelled.
-        connection: Where the call went that it waits for; connections keep the rest here, too.
-        request_id: That call's number.
-        asked_at: When it began.
-        deadline: When it is given up.
+        _done: Called by `finish` with the result, or with None and the error.
+        _cancel_wait: Undoes what the flow waits for, when the task is cancelled.
+        connection: Where the call went that the flow waits for; see `Caller` for the rest.
+        request_id: The id of that request.
+        called_at: When the call began.
+        deadline: When the call is given up.
     """
 
-    _driver: AioDriver
+    _scheduler: Scheduler
     _flow: Flow[Any]
     _done: Callable[[Any, BaseException | None], None] | None = None
-    _give_up: Callable[[], object] | None = None
+    _cancel_wait: Callable[[], object] | None = None
     connection: Connection | None = None
     request_id: int = 0
-    asked_at: float = 0.0
+    called_at: float = 0.0
     deadline: float = 0.0
 
+    def start(self) -> None:
+        """Take the first step; when the scheduler is closed, finish with `ClientClosed`."""
+        if self._scheduler.is_closed:
+            self._flow.close()
+            self.finish(None, ClientClosed("the client"))
+        else:
+            self.resume()
+
     def resume(self, value: Any = None, error: BaseException | None = None) -> None:
-        """Go on with an answer or an error until the flow waits again or ends."""
-        flow, lock = self._flow, self._driver.lock
-        self._give_up = self.connection = None
+        """Continue with an answer or an error until the flow waits again or ends."""
+        flow, scheduler = self._flow, self._scheduler
+        lock = scheduler.lock
+        self._cancel_wait = self.connection = None
         while True:
             try:
                 with lock:
@@ -80,9 +179,8 @@ class Running(msgspec.Struct, eq=False):  # made per message: a struct is made i
                 return
             error = None
             try:
-                if type(effect) is Call and not effect.is_oneway:
-                    # Most of what flows want, and so without a detour.
-                    self._driver.connection(effect.address).ask(self, effect)
+                if type(effect) is Call and not effect.is_oneway:  # the most frequent effect
+                    scheduler.connection(effect.address).call(self, effect)
                     return
                 value = self._perform(effect)
             except BaseException as failure:
@@ -92,79 +190,74 @@ class Running(msgspec.Struct, eq=False):  # made per message: a struct is made i
                     return
 
     def finish(self, result: Any, error: BaseException | None) -> None:
-        """Tell whoever wants to know how it ended."""
+        """Report the result or the error."""
         if self._done is not None:
             self._done(result, error)
 
-    def refuse(self, error: BaseException) -> None:
-        """End a flow that has not begun."""
-        self._flow.close()
-        self.finish(None, error)
-
     def cancel(self) -> None:
-        """Give the flow up: what it holds is given back, `done` is not called."""
-        give_up, self._give_up = self._give_up, None
-        self._done = None  # what it waited for may be here already, in the same turn
+        """Close the flow, which returns what it holds; the end is not reported."""
+        cancel_wait, self._cancel_wait = self._cancel_wait, None
+        self._done = None  # the awaited answer may arrive in the same turn
         if self.connection is not None:
             self.connection.abandon(self.request_id)
-        elif give_up is not None:
-            give_up()
+        elif cancel_wait is not None:
+            cancel_wait()
         try:
-            with self._driver.lock:
+            with self._scheduler.lock:
                 self._flow.close()
         except RuntimeError:
-            _log.exception("a flow cannot be given up")
+            _log.exception("a flow cannot be closed")
 
     # ---- effects -----------------------------------------------------------------------------
 
     def _perform(self, effect: Effect) -> Any:
-        """Carry an effect out, or begin to; return its answer or `_LATER`."""
+        """Perform an effect, or begin to; return its answer or `_LATER`."""
         if type(effect) is Call:
-            connection = self._driver.connection(effect.address)
-            return None if connection.tell(self, effect) else _LATER
+            connection = self._scheduler.connection(effect.address)
+            return None if connection.notify(self, effect) else _LATER
         if type(effect) is Wait:
             return self._wait(effect)
         if type(effect) is Pause:
-            timer = self._driver.loop.call_later(effect.seconds, self.resume)
-            self._give_up = timer.cancel
+            timer = self._scheduler.loop.call_later(effect.seconds, self.resume)
+            self._cancel_wait = timer.cancel
             return _LATER
         if type(effect) is UserCall:
-            return self._ask(effect)
+            return self._call_user(effect)
         if type(effect) is Once:
-            self._give_up = self._driver.share(effect, self)
+            self._cancel_wait = self._scheduler.share(effect, self)
             return _LATER
         assert type(effect) is Gather
         return self._gather(effect)
 
     def _wait(self, effect: Wait) -> Any:
-        driver, signal = self._driver, effect.signal
-        with driver.lock:
-            if signal.is_fired or effect.deadline <= driver.clock.now():
+        scheduler, signal = self._scheduler, effect.signal
+        with scheduler.lock:
+            if signal.is_fired or effect.deadline <= scheduler.clock.now():
                 return signal.is_fired
-            waiting = Waiting(driver, self, signal, effect.deadline)
-            signal.listen(waiting.notice)
-        driver.deadlines.add(waiting)
-        self._give_up = waiting.end
+            wait = SignalWait(scheduler, self, signal, effect.deadline)
+            signal.listen(wait.on_fire)
+        scheduler.deadlines.add(wait)
+        self._cancel_wait = wait.end
         return _LATER
 
-    def _ask(self, effect: UserCall) -> Any:
-        driver = self._driver
+    def _call_user(self, effect: UserCall) -> Any:
+        scheduler = self._scheduler
         if effect.may_block and not inspect.iscoroutinefunction(effect.function):
-            work: asyncio.Future[Any] = driver.loop.run_in_executor(
-                driver.pool, effect.function, *effect.args
+            work: asyncio.Future[Any] = scheduler.loop.run_in_executor(
+                scheduler.pool, effect.function, *effect.args
             )
         else:
             answer = effect.function(*effect.args)
             if not inspect.isawaitable(answer):
                 return answer
             work = asyncio.ensure_future(answer)
-        self._give_up = work.cancel
-        work.add_done_callback(self._asked)
+        self._cancel_wait = work.cancel
+        work.add_done_callback(self._on_user_answer)
         return _LATER
 
-    def _asked(self, work: asyncio.Future[Any]) -> None:
-        if self._give_up is None:
-            return  # the flow was given up
+    def _on_user_answer(self, work: asyncio.Future[Any]) -> None:
+        if self._cancel_wait is None:
+            return  # the task was cancelled
         if work.cancelled():
             self.resume(error=asyncio.CancelledError())
         elif (error := work.exception()) is not None:
@@ -175,22 +268,22 @@ class Running(msgspec.Struct, eq=False):  # made per message: a struct is made i
     def _gather(self, effect: Gather) -> Any:
         if not effect.flows:
             return []
-        gathering = _Gathering(self._driver, effect, self.resume)
-        self._give_up = gathering.cancel
-        return gathering.start(_LATER)
+        group = _TaskGroup(self._scheduler, effect, self.resume)
+        self._cancel_wait = group.cancel
+        return group.start()
 
 
-class Awaited(Running, eq=False, kw_only=True):
+class AwaitedTask(FlowTask, eq=False, kw_only=True):
     """A flow whose end a coroutine awaits.
 
     Attributes:
-        future: What it awaits.
+        future: What the coroutine awaits.
     """
 
     future: asyncio.Future[Any]
 
     def finish(self, result: Any, error: BaseException | None) -> None:
-        """Settle the future, unless whoever awaited it was cancelled in the same turn."""
+        """Set the future's result, unless the coroutine was cancelled in the same turn."""
         if self.future.done():
             return
         if error is None:
@@ -199,99 +292,87 @@ class Awaited(Running, eq=False, kw_only=True):
             self.future.set_exception(error)
 
 
-class Waiting(msgspec.Struct, eq=False):
-    """A flow that waits for a signal or a deadline, whichever is first."""
+class SignalWait(msgspec.Struct, eq=False):
+    """A task that waits for a signal or a deadline, whichever comes first."""
 
-    _driver: AioDriver
-    _running: Running
+    _scheduler: Scheduler
+    _task: FlowTask
     _signal: Signal
     deadline: float
     _is_over: bool = False
 
-    def notice(self) -> None:
-        """Take notice that the signal fires; the lock is held, perhaps by another thread."""
-        self._driver.wake(self)
+    def on_fire(self) -> None:
+        """Called when the signal fires, with the lock held, perhaps by another thread."""
+        self._scheduler.fire(self)
 
-    def late(self) -> None:
-        """Take notice that the deadline has passed."""
-        self.go_on()
+    def on_deadline(self) -> None:
+        """Called by `Deadlines`."""
+        self.resume()
 
     def end(self) -> None:
-        """Wait no longer."""
+        """Stop to wait."""
         self._is_over = True
-        self._driver.deadlines.discard(self)
+        self._scheduler.deadlines.discard(self)
         if not self._signal.is_fired:
-            with self._driver.lock:
-                self._signal.unlisten(self.notice)
+            with self._scheduler.lock:
+                self._signal.unlisten(self.on_fire)
 
-    def go_on(self) -> None:
-        """Resume the flow, unless that has been done."""
+    def resume(self) -> None:
+        """Resume the task, unless that was done."""
         if not self._is_over:
             self.end()
-            self._running.resume(self._signal.is_fired)
+            self._task.resume(self._signal.is_fired)
 
 
-class _Gathering:
-    """Flows side by side."""
+class _TaskGroup:
+    """The flows of a `Gather`: at most `limit` at a time, outcomes in their order."""
 
-    def __init__(self, driver: AioDriver, effect: Gather, resume: Callable[..., None]) -> None:
-        self._driver = driver
+    def __init__(self, scheduler: Scheduler, effect: Gather, resume: Callable[..., None]) -> None:
+        self._scheduler = scheduler
         self._waiting = list(enumerate(effect.flows))[::-1]
         self._outcomes: list[Any] = [None] * len(effect.flows)
         self._limit = effect.limit
         self._resume = resume
-        self._running: dict[int, Running] = {}
+        self._tasks: dict[int, FlowTask] = {}
         self._failure: BaseException | None = None
-        self._is_pumping = False
+        self._is_starting = False
 
-    def start(self, later: object) -> Any:
-        """Start as many as may run; return the outcomes when that was all it took."""
-        self._pump()
+    def start(self) -> Any:
+        """Start as many flows as allowed; return the outcomes, or `_LATER` if some flows wait."""
+        self._start_tasks()
         if self._failure is not None:
             raise self._failure
-        return later if self._running else self._outcomes
+        return _LATER if self._tasks else self._outcomes
 
     def cancel(self) -> None:
-        """Give all of them up."""
+        """Cancel all flows."""
         waiting, self._waiting = self._waiting, []
-        for running in list(self._running.values()):
-            running.cancel()
-        self._running.clear()
+        for task in list(self._tasks.values()):
+            task.cancel()
+        self._tasks.clear()
         for _, flow in waiting:
             flow.close()
 
-    def _pump(self) -> None:
-        self._is_pumping = True
-        while self._waiting and len(self._running) < self._limit and self._failure is None:
+    def _start_tasks(self) -> None:
+        self._is_starting = True
+        while self._waiting and len(self._tasks) < self._limit and self._failure is None:
             index, flow = self._waiting.pop()
-            running = self._running[index] = Running(
-                self._driver, flow, partial(self._ended, index)
+            task = self._tasks[index] = FlowTask(
+                self._scheduler, flow, partial(self._on_end, index)
             )
-            running.resume()
-        self._is_pumping = False
+            task.resume()
+        self._is_starting = False
 
-    def _ended(self, index: int, result: Any, error: BaseException | None) -> None:
-        self._running.pop(index, None)
+    def _on_end(self, index: int, result: Any, error: BaseException | None) -> None:
+        self._tasks.pop(index, None)
         self._outcomes[index] = result if error is None else error
         if error is not None and not isinstance(error, RocketMQError):
             self._failure = error
             self.cancel()
-        if self._is_pumping:
-            return  # whoever pumps goes on
-        self._pump()
+        if self._is_starting:
+            return  # `_start_tasks` is the caller, and continues
+        self._start_tasks()
         if self._failure is not None:
             self._resume(error=self._failure)
-        elif not self._running:
+        elif not self._tasks:
             self._resume(self._outcomes)
-
-
-class Sharing:
-    """One flow whose outcome several others wait for."""
-
-    def __init__(self) -> None:
-        self.waiters: list[Running] = []
-
-    def done(self, result: Any, error: BaseException | None) -> None:
-        """Give everyone the result, or an error of their own."""
-        for waiter in self.waiters:
-            waiter.resume(result, None if error is None else copy(error))

@@ -1,11 +1,12 @@
-"""Flows in threads: the caller's own where it waits, one engine thread for everything else.
+"""Driver for threads: the caller's own thread where it waits, one engine thread for all else.
 
     run(flow)     steps the flow here; its calls go over blocking sockets of this thread
     submit(flow)  steps it on the engine's event loop; the caller gets a future
-    spawn(flow)   the same, for flows that nobody waits for
+    spawn(flow)   the same, for flows whose end is not awaited
 
-What concerns several callers (`Once`, `Gather`) is done on the engine as well, so that there is one
-place for it. The core's lock is held while a flow takes a step, and never while anything waits.
+Effects that concern several callers (`Once`, `Gather`) are performed on the engine too, so that
+there is one place for them. The core's lock is held while a flow takes a step, and never while
+anything waits.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.blocking import BlockingConnections, NoneFree
 from downrange.client.drivers.fork_guard import ForkGuard
-from downrange.client.drivers.handing import HandedCall
-from downrange.client.drivers.submitting import CallbackFuture, Submission
+from downrange.client.drivers.submission import CallbackFuture, Submission
 from downrange.client.flows.effects import Call, Effect, Flow, Gather, Once, Pause, UserCall, Wait
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ClientClosed, ForkedClient, RocketMQError
@@ -31,6 +31,7 @@ from downrange.errors import ClientClosed, ForkedClient, RocketMQError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from downrange.client.drivers.aio_connection import Connection
     from downrange.client.drivers.dialer import Dialer
     from downrange.client.flows.client_core import ClientCore
 
@@ -40,11 +41,14 @@ _STOP_TIMEOUT: Final = 5.0
 
 
 class ThreadDriver:
-    """Carries out the effects of flows in threads.
+    """Performs the effects of flows in threads.
 
     Args:
-        core: The client whose flows they are.
-        dialer: Makes connections.
+        core: The client's core, whose flows it runs.
+        dialer: Opens connections.
+
+    Attributes:
+        submissions: Submitted flows that have started and not ended.
     """
 
     def __init__(self, core: ClientCore, dialer: Dialer) -> None:
@@ -67,18 +71,18 @@ class ThreadDriver:
         )
         self._callbacks_waiting = 0
 
-    # ---- life --------------------------------------------------------------------------------
+    # ---- life cycle --------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the engine thread."""
         is_ready = threading.Event()
         self._thread = threading.Thread(
-            target=self._live, args=(is_ready,), name="downrange-engine", daemon=True
+            target=self._run_engine, args=(is_ready,), name="downrange-engine", daemon=True
         )
         self._thread.start()
         is_ready.wait()
 
-    def _live(self, is_ready: threading.Event) -> None:
+    def _run_engine(self, is_ready: threading.Event) -> None:
         loop = _new_event_loop()
         self._loop = loop
 
@@ -95,10 +99,10 @@ class ThreadDriver:
             loop.run_forever()
         finally:
             loop.close()
-            self._take()  # what came in at the last moment fails
+            self._call_inbox()  # functions that came in last end with ClientClosed
 
     def close(self) -> None:
-        """End all connections and threads; what still waits fails. Harmless the second time."""
+        """End all connections and threads; calls in progress fail. May be called again."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -115,7 +119,7 @@ class ThreadDriver:
                 await engine.close()
                 self._fail_submitted()
             finally:
-                loop.stop()  # whatever happens: the thread must not stay
+                loop.stop()  # also after an error: the thread must end
 
         loop.call_soon_threadsafe(lambda: asyncio.ensure_future(end(), loop=loop))
         if self._thread is not threading.current_thread():
@@ -127,14 +131,14 @@ class ThreadDriver:
         self.close()
 
     def _fail_submitted(self) -> None:
-        """End what waits for something that will not come any more."""
-        self._take()
+        """Fail submitted flows, which cannot end any more."""
+        self._call_inbox()
         for submission in list(self.submissions):
             submission.fail(ClientClosed("the client"))
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is another process than the one that started it."""
+        """Whether this is a child of the process in which the driver was made."""
         return self._fork_guard.is_forked
 
     # ---- flows -------------------------------------------------------------------------------
@@ -152,8 +156,8 @@ class ThreadDriver:
         """Run a flow in this thread to its end.
 
         Raises:
-            ClientClosed, ForkedClient: It cannot be run any more.
-            BaseException: What the flow raises.
+            ClientClosed, ForkedClient: The driver cannot be used any more.
+            BaseException: The error of the flow.
         """
         self._check()
         lock, perform = self._lock, self._perform
@@ -175,19 +179,19 @@ class ThreadDriver:
     def submit(self, flow: Flow[ResultT], future: Future[ResultT] | None = None) -> Future[ResultT]:
         """Run a flow on the engine; return the future of its result.
 
-        A future that is cancelled before the flow has ended gives the flow up.
+        To cancel the future before the flow has ended closes the flow.
         """
         self._check()
         if future is None:
             future = CallbackFuture(self)
-        submission = Submission(self.engine, flow, owner=self, future=future)
+        submission = Submission(self.engine.scheduler, flow, engine=self, future=future)
         if isinstance(future, CallbackFuture):
             future.submission = submission
-        self.on_engine(submission.begin)
+        self.on_engine(submission.start)
         return future
 
     def run_last(self, flow: Flow[ResultT]) -> ResultT:
-        """Run a flow to its end that begins after everything that was submitted has begun."""
+        """Run a flow to its end that starts after all submitted flows have started."""
         if threading.current_thread() is self._thread:
             return self.run(flow)
         return self.submit(flow, Future()).result()
@@ -195,7 +199,6 @@ class ThreadDriver:
     def spawn(self, flow: Flow[Any]) -> None:
         """Run a flow in the background until it ends or the driver is closed."""
         self._check()
-
         self.on_engine(lambda: self.engine.spawn(flow))
 
     def step(self, function: Callable[[], ResultT]) -> ResultT:
@@ -209,7 +212,7 @@ class ThreadDriver:
             return function()
 
     def callback(self, function: Callable[[], None]) -> None:
-        """Run a callback in the pool; here when too many wait already."""
+        """Run a callback of the user in the pool; in this thread when too many wait."""
         with self._lock:
             is_room = self._callbacks_waiting < self.core.options.callbacks_waiting_max
             self._callbacks_waiting += is_room
@@ -224,11 +227,11 @@ class ThreadDriver:
 
         try:
             self._pool.submit(counted)
-        except RuntimeError:  # the pool has ended: the interpreter is about to
+        except RuntimeError:  # the pool has ended, as the interpreter exits
             counted()
 
     def connections(self) -> dict[str, int]:
-        """Return how many connections stand to each server."""
+        """Return the number of open connections to each server."""
         counts = self._connections.counts()
         if self._engine is not None:
             for address in self._engine.addresses():
@@ -236,11 +239,11 @@ class ThreadDriver:
         return counts
 
     def late_count(self) -> int:
-        """Return how many replies came too late."""
+        """Return how many replies arrived late."""
         return 0 if self._engine is None else self._engine.late_count()
 
     def tidy(self) -> None:
-        """Close connections that were not used for long."""
+        """Close idle connections."""
         self._connections.tidy()
 
     def _tidy_later(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -281,23 +284,23 @@ class ThreadDriver:
 
     def _hand_over(self, call: Call) -> Any:
         if threading.current_thread() is self._thread:
-            # A hook or a callback that runs on the engine: nobody else could make its call.
+            # A hook on the engine makes a call: the engine cannot serve it while it waits here.
             return self._connections.call(call, is_limited=False)
-        handed = HandedCall(call)
-        self.on_engine(lambda: handed.begin(self.engine))
+        handed = EngineCall(call)
+        self.on_engine(lambda: handed.start(self.engine))
         return handed.wait()
 
     def _perform_on_engine(self, effect: Once | Gather) -> Any:
         if threading.current_thread() is self._thread:
-            return self._perform_inside(effect)
+            return self._perform_in_sequence(effect)
 
         def one_effect() -> Flow[Any]:
             return (yield effect)
 
         return self.submit(one_effect(), Future()).result()
 
-    def _perform_inside(self, effect: Once | Gather) -> Any:
-        """Run flows one after the other: a hook on the engine sends, and would wait for itself."""
+    def _perform_in_sequence(self, effect: Once | Gather) -> Any:
+        """Run flows one after the other, for a hook on the engine, which must not wait for it."""
         if type(effect) is Once:
             return self.run(effect.flow())
         assert type(effect) is Gather
@@ -313,23 +316,27 @@ class ThreadDriver:
 
     @property
     def engine(self) -> AioDriver:
-        """What runs flows on the engine's loop."""
+        """The driver of the engine's loop."""
         assert self._engine is not None
         return self._engine
 
-    def on_engine(self, begin: Callable[[], None]) -> None:
-        """Have the engine call a function; many at once cost one wake-up."""
-        self._inbox.append(begin)
+    def on_engine(self, function: Callable[[], None]) -> None:
+        """Call a function on the engine's thread; many at once cost one wake-up.
+
+        Raises:
+            ClientClosed: The engine has ended.
+        """
+        self._inbox.append(function)
         if not self._is_woken:
             self._is_woken = True
             assert self._loop is not None
             try:
-                self._loop.call_soon_threadsafe(self._take)
+                self._loop.call_soon_threadsafe(self._call_inbox)
             except RuntimeError as error:  # the loop was closed just now
-                self._is_woken = False  # or the next one would wait for a loop that is no more
+                self._is_woken = False  # so that the next call fails as well
                 raise ClientClosed("the client") from error
 
-    def _take(self) -> None:
+    def _call_inbox(self) -> None:
         self._is_woken = False
         inbox = self._inbox
         while inbox:
@@ -340,6 +347,66 @@ class ThreadDriver:
             raise ForkedClient("the client")
         if self._is_closed:
             raise ClientClosed("the client")
+
+
+class EngineCall:
+    """A call that a thread has the engine make, and waits for.
+
+    Used when no connection of the threads is free, that is by many threads at once. So it is cheap:
+    no flow, no future, one lock. The engine writes the requests of one turn together. To a
+    connection it is a `Caller`, as a flow task is.
+
+    Args:
+        call: The call.
+
+    Attributes:
+        connection, request_id, called_at, deadline: See `Caller`.
+    """
+
+    __slots__ = (
+        *("_answer", "_call", "_error", "_is_waiting"),
+        *("called_at", "connection", "deadline", "request_id"),
+    )
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._answer: Any = None
+        self._error: BaseException | None = None
+        #: Held until there is an answer.
+        self._is_waiting = threading.Lock()
+        self._is_waiting.acquire()
+        self.connection: Connection | None = None
+        self.request_id: int
+        self.called_at: float
+        self.deadline: float
+
+    def start(self, engine: AioDriver) -> None:
+        """Make the call, on the engine's thread."""
+        call = self._call
+        try:
+            connection = engine.connection(call.address)
+            if not call.is_oneway:
+                connection.call(self, call)
+            elif connection.notify(self, call):
+                self.resume()
+        except BaseException as error:
+            self.resume(error=error)
+
+    def resume(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Wake the thread with an answer or an error."""
+        self._answer, self._error = value, error
+        self._is_waiting.release()
+
+    def wait(self) -> Any:
+        """Wait in the thread that makes the call; return the answer.
+
+        Raises:
+            BaseException: The error of the call.
+        """
+        self._is_waiting.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._answer
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

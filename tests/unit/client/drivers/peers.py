@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.dialer import Dialer
 from downrange.client.drivers.identity import SystemClock
 from downrange.client.drivers.threads import ThreadDriver
+from downrange.client.flows.effects import Call, Flow
 from downrange.errors import ConnectFailed
 from downrange.wire.command import Command
 from downrange.wire.link import Link, RequestArrived
 from tests.unit.client.flows.stepping import core_with
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Awaitable
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.options import ClientOptions
@@ -189,3 +191,33 @@ def thread_driver(
     finally:
         driver.close()
         dialer.close()
+
+
+def asking(
+    driver: AioDriver,
+    body: bytes = b"",
+    *,
+    timeout: float = PATIENCE,
+    address: str = "a:1",
+    is_oneway: bool = False,
+    fields: dict[str, str] | None = None,
+) -> Flow[Command]:
+    """Return a flow of one call."""
+    deadline = driver.clock.now() + timeout
+    reply: Command = yield Call(address, Command(11, fields or {}, body), deadline, is_oneway)
+    return reply
+
+
+def with_driver(
+    main: Callable[[AioDriver, FakeDialer], Awaitable[Any]],
+    dialer: FakeDialer | None = None,
+    options: ClientOptions | None = None,
+) -> Any:
+    """Run a coroutine function with a driver on a new event loop."""
+    dialer = dialer or FakeDialer()
+
+    async def enter() -> Any:
+        async with aio_driver(dialer, options) as driver:
+            return await main(driver, dialer)
+
+    return asyncio.run(enter())

@@ -1,4 +1,4 @@
-"""Connections on an event loop: requests, replies, and everything that can go wrong."""
+"""The driver for asyncio: background flows, connections that idle, and the end."""
 
 from __future__ import annotations
 
@@ -11,446 +11,38 @@ from unittest.mock import Mock, patch
 import pytest
 import uvloop
 
-from downrange.client.drivers import aio, aio_connection
+from downrange.client.drivers import aio
 from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.aio_connection import Connection
-from downrange.client.drivers.flow_task import Awaited
-from downrange.client.flows.effects import Call, Flow, Pause, UserCall
+from downrange.client.drivers.flow_task import AwaitedTask
+from downrange.client.flows.effects import Flow, Pause, UserCall
 from downrange.errors import (
     CallTimeout,
     ClientClosed,
-    ConnectFailed,
     ConnectionLost,
-    TooManyInFlight,
-    Unencodable,
+    ForkedClient,
 )
 from downrange.options import ClientOptions
-from downrange.wire.codes import HeaderCodec
-from downrange.wire.command import Command
 from tests.support.waiting import wait_until_async
 from tests.unit.client.drivers.peers import (
     PATIENCE,
     FakeDialer,
-    Peer,
     aio_driver,
+    asking,
     real_core,
     refused,
     silence,
+    with_driver,
 )
-from tests.unit.client.flows.stepping import route
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-
-def asking(
-    driver: AioDriver,
-    body: bytes = b"",
-    *,
-    timeout: float = PATIENCE,
-    address: str = "a:1",
-    is_oneway: bool = False,
-    fields: dict[str, str] | None = None,
-) -> Flow[Command]:
-    deadline = driver.clock.now() + timeout
-    reply: Command = yield Call(address, Command(11, fields or {}, body), deadline, is_oneway)
-    return reply
-
-
-def with_driver(
-    main: Callable[[AioDriver, FakeDialer], Awaitable[Any]],
-    dialer: FakeDialer | None = None,
-    options: ClientOptions | None = None,
-) -> Any:
-    dialer = dialer or FakeDialer()
-
-    async def enter() -> Any:
-        async with aio_driver(dialer, options) as driver:
-            return await main(driver, dialer)
-
-    return asyncio.run(enter())
-
-
-# ---- requests and replies ------------------------------------------------------------------------
-
-
-def test_a_request_is_answered_over_a_connection_that_is_kept() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        for body in (b"1", b"2"):
-            assert (await driver.run(asking(driver, body))).body == body
-        assert len(dialer.peers) == 1
-        assert driver.addresses() == {"a:1": 0}
-
-    with_driver(main)
-
-
-def test_replies_close_to_each_other_keep_the_loop_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("downrange.busy_poll._yield_core", lambda: None)
-
-    async def main(driver: AioDriver, _: FakeDialer) -> None:
-        assert driver.busy_poll is not None
-        async with asyncio.timeout(PATIENCE):
-            while not driver.busy_poll.is_active:
-                await driver.run(asking(driver))
-        await wait_until_async(lambda: not driver.busy_poll or not driver.busy_poll.is_active)
-
-    with_driver(main, options=ClientOptions(busy_poll=0.2))
-
-
-def test_requests_of_one_turn_share_a_connection_and_a_write() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        await driver.run(asking(driver))
-        writes: list[bytes] = []
-        connection = driver.connection("a:1")
-        transport: Any = connection._transport
-
-        class Spy:
-            def write(self, data: bytes) -> None:
-                writes.append(data)
-                transport.write(data)
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(transport, name)
-
-        connection._transport = Spy()  # type: ignore[assignment]
-        replies = await asyncio.gather(*(driver.run(asking(driver, b"%d" % n)) for n in range(5)))
-        assert [reply.body for reply in replies] == [b"0", b"1", b"2", b"3", b"4"]
-        assert len(writes) == 1
-
-    with_driver(main)
-
-
-def test_servers_have_a_connection_each() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        await asyncio.gather(*(driver.run(asking(driver, address=f"{n}:1")) for n in "ab"))
-        assert set(driver.addresses()) == {"a:1", "b:1"}
-
-    with_driver(main)
-
-
-def test_connections_are_counted_while_others_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        await driver.run(asking(driver))
-
-        def grow(connection: Connection) -> int:
-            """Make a connection while another is looked at, as the loop of another thread may."""
-            driver._connections[f"b:{len(driver._connections)}"] = connection
-            return 0
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Connection, "in_flight", property(grow))
-            patch.setattr(Connection, "late_replies", property(grow))
-            assert driver.addresses() == {"a:1": 0}
-            assert driver.late_count() == 0
-        for address in [one for one in driver._connections if one != "a:1"]:
-            del driver._connections[address]
-
-    with_driver(main)
-
-
-def test_headers_are_written_as_the_options_say() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        await driver.run(asking(driver))
-        assert dialer.peers[0].requests[0].codec is HeaderCodec.BINARY
-
-    with_driver(main, options=ClientOptions(header_codec="binary"))
-
-
-def test_no_more_requests_wait_on_a_connection_than_allowed() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        waiting = asyncio.ensure_future(driver.run(asking(driver)))
-        await asyncio.sleep(0)
-        with pytest.raises(TooManyInFlight):
-            await driver.run(asking(driver))
-        waiting.cancel()
-
-    with_driver(main, FakeDialer(silence), ClientOptions(in_flight_max=1))
-
-
-@pytest.mark.parametrize("is_oneway", [False, True])
-def test_a_command_that_cannot_be_written_is_an_error_of_its_caller_alone(is_oneway: bool) -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        await driver.run(asking(driver))
-        with pytest.raises(Unencodable):
-            await driver.run(asking(driver, is_oneway=is_oneway, fields={"a": "\ud800"}))
-        await driver.run(asking(driver))
-        assert len(dialer.peers) == 1
-
-    with_driver(main)
-
-
-# ---- late ----------------------------------------------------------------------------------------
-
-
-def test_a_request_without_an_answer_is_late_at_its_deadline() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        started = driver.clock.now()
-        with pytest.raises(CallTimeout, match=r"a:1: no answer within 0\.0"):
-            await driver.run(asking(driver, timeout=0.02))
-        assert 0.02 <= driver.clock.now() - started < 1.0
-        assert driver.addresses() == {"a:1": 0}
-
-    with_driver(main, FakeDialer(silence))
-
-
-def test_a_server_from_which_nothing_comes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio_connection, "_SILENCE", 0.5)
-
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        with pytest.raises(CallTimeout):
-            await driver.run(asking(driver, timeout=0.01))
-        assert driver.addresses() == {"a:1": 0}
-        with pytest.raises(CallTimeout):
-            await driver.run(asking(driver, timeout=0.5))
-        assert driver.addresses() == {}
-
-    with_driver(main, FakeDialer(silence))
-
-
-def test_each_request_is_late_at_its_own_deadline() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        order: list[int] = []
-
-        async def ask(name: int, timeout: float) -> None:
-            with pytest.raises(CallTimeout):
-                await driver.run(asking(driver, timeout=timeout))
-            order.append(name)
-
-        await asyncio.gather(ask(3, 0.045), ask(1, 0.01), ask(2, 0.025))
-        assert order == [1, 2, 3]
-
-    with_driver(main, FakeDialer(silence))
-
-
-def test_a_reply_that_comes_too_late_is_counted() -> None:
-    asked: list[tuple[Peer, Command]] = []
-
-    def keep(peer: Peer, command: Command) -> Command | None:
-        asked.append((peer, command))
-        return None if command.body == b"late" else Command(0)
-
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        with pytest.raises(CallTimeout):
-            await driver.run(asking(driver, b"late", timeout=0.01))
-        await wait_until_async(lambda: asked)
-        peer, command = asked[0]
-        peer.reply(command, Command(0))
-        await driver.run(asking(driver))
-        assert driver.late_count() == 1
-        peer.cut()
-        await wait_until_async(lambda: not driver.addresses())
-        assert driver.late_count() == 1
-
-    with_driver(main, FakeDialer(keep))
-
-
-def test_a_request_whose_caller_was_cancelled_waits_no_more() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        task = asyncio.ensure_future(driver.run(asking(driver)))
-        await wait_until_async(lambda: driver.addresses() == {"a:1": 1})
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert driver.addresses() == {"a:1": 0}
-
-    with_driver(main, FakeDialer(silence))
-
-
-# ---- lost ----------------------------------------------------------------------------------------
-
-
-def test_a_connection_that_ends_fails_those_who_wait_and_is_made_anew() -> None:
-    def cut_first(peer: Peer, command: Command) -> Command | None:
-        if command.body != b"cut":
-            return Command(0)
-        peer.cut()
-        return None
-
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        driver.core.registered.add("a:1")
-        calls = [driver.run(asking(driver, b"cut")), driver.run(asking(driver, b"cut"))]
-        first, second = await asyncio.gather(*calls, return_exceptions=True)
-        assert isinstance(first, ConnectionLost)
-        assert isinstance(second, ConnectionLost)
-        assert first is not second
-        assert driver.core.registered == set()  # the broker knows us by that connection
-        await driver.run(asking(driver))
-        assert len(dialer.peers) == 2
-
-    with_driver(main, FakeDialer(cut_first))
-
-
-def test_a_server_that_cannot_be_reached_fails_all_who_wait() -> None:
-    dialer = FakeDialer()
-    dialer.failure = refused()
-
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        calls = [driver.run(asking(driver)), driver.run(asking(driver, is_oneway=True))]
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert [type(one) for one in outcomes] == [ConnectFailed] * 2
-        dialer.failure = None
-        await driver.run(asking(driver))
-
-    with_driver(main, dialer)
-
-
-def test_a_fault_of_ours_while_connecting_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    dialer = FakeDialer()
-    dialer.failure = ZeroDivisionError("oops")
-
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        with pytest.raises(ConnectionLost, match="ZeroDivisionError"):
-            await driver.run(asking(driver))
-
-    with caplog.at_level(logging.ERROR, "downrange.drivers"):
-        with_driver(main, dialer)
-    assert "connecting to a:1 failed" in caplog.text
-
-
-def test_a_server_that_breaks_the_protocol_is_left() -> None:
-    def nonsense(peer: Peer, command: Command) -> None:
-        peer.push(b"\xff" * 8)
-
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        with pytest.raises(ConnectionLost, match="frame"):
-            await driver.run(asking(driver))
-        assert driver.addresses() == {}
-        await wait_until_async(dialer.peers[0].is_ended.is_set)
-
-    with_driver(main, FakeDialer(nonsense))
-
-
-# ---- one way -------------------------------------------------------------------------------------
-
-
-def test_a_one_way_request_is_over_when_it_is_on_its_way() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        for _ in range(2):  # while connecting, and when connected
-            await driver.run(asking(driver, b"x", is_oneway=True))
-        await wait_until_async(lambda: len(dialer.peers[0].requests) == 2)
-        assert all(request.is_oneway for request in dialer.peers[0].requests)
-
-    with_driver(main, FakeDialer(silence))
-
-
-def test_a_one_way_request_waits_while_the_peer_does_not_read() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        await driver.run(asking(driver, is_oneway=True))
-        connection = driver.connection("a:1")
-        connection.pause_writing()
-        waiting = asyncio.ensure_future(driver.run(asking(driver, b"1", is_oneway=True)))
-        await asyncio.sleep(0.005)
-        assert not waiting.done()
-        connection.resume_writing()
-        await waiting
-        await wait_until_async(lambda: len(dialer.peers[0].requests) == 2)
-
-    with_driver(main, FakeDialer(silence))
-
-
-def test_a_one_way_request_waits_no_longer_than_its_deadline() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        await driver.run(asking(driver, is_oneway=True))
-        driver.connection("a:1").pause_writing()
-        longer = asyncio.ensure_future(driver.run(asking(driver, timeout=0.04, is_oneway=True)))
-        with pytest.raises(CallTimeout):
-            await driver.run(asking(driver, timeout=0.01, is_oneway=True))
-        with pytest.raises(CallTimeout):
-            await longer
-
-    with_driver(main, FakeDialer(silence))
-
-
-def test_a_one_way_request_that_is_given_up_is_not_missed() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        task = asyncio.ensure_future(driver.run(asking(driver, is_oneway=True)))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await driver.run(asking(driver))
-
-    with_driver(main)
-
-
-def test_much_is_sent_to_a_peer_that_reads_slowly() -> None:
-    dialer = FakeDialer()
-    dialer.is_reading = False
-
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        await driver.run(asking(driver, is_oneway=True))
-        await asyncio.sleep(0)
-        await driver.run(asking(driver, b"x" * 2_000_000, is_oneway=True))
-        connection = driver.connection("a:1")
-        await wait_until_async(lambda: connection._is_paused)
-        last = asyncio.ensure_future(driver.run(asking(driver, b"last", is_oneway=True)))
-        await asyncio.sleep(0.005)
-        assert not last.done()
-        dialer.peers[0].start()
-        await last
-        await wait_until_async(lambda: len(dialer.peers[0].requests) == 3)
-
-    with_driver(main, dialer)
-
-
-# ---- requests of the server's --------------------------------------------------------------------
-
-
-def test_a_request_of_the_servers_is_answered() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        await driver.run(asking(driver))
-        dialer.peers[0].ask(Command(999))
-        await wait_until_async(lambda: dialer.peers[0].replies)
-        assert dialer.peers[0].replies[0].code == 3
-
-    with_driver(main)
-
-
-@pytest.mark.parametrize("how", ["silent", "oneway", "broken"])
-def test_a_request_of_the_servers_may_have_no_answer(
-    how: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    handled: list[str] = []
-
-    def handle(address: str, command: Command) -> Flow[Command | None]:
-        yield Pause(0.0)
-        handled.append(address)
-        if how == "broken":
-            raise ZeroDivisionError
-        return None if how == "silent" else Command(0)
-
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        driver.core.handlers[39] = handle
-        await driver.run(asking(driver))
-        request = Command(39)
-        if how == "oneway":
-            request.flags |= 2
-        dialer.peers[0].ask(request)
-        await wait_until_async(lambda: handled)
-        await driver.run(asking(driver))
-        assert dialer.peers[0].replies == []
-
-    with caplog.at_level(logging.WARNING, "downrange.drivers"):
-        with_driver(main)
-    assert handled == ["a:1"]
-    assert ("request 39 of a:1 could not be answered" in caplog.text) == (how == "broken")
-
-
-def test_a_broker_is_greeted_when_a_connection_to_it_stands() -> None:
-    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
-        driver.core.routes.replace(route("a"))
-        driver.core.add_producer("shop", object())
-        await driver.run(asking(driver, address="a:10911"))
-        await wait_until_async(lambda: driver.core.registered)
-        assert [request.code for request in dialer.peers[0].requests] == [11, 34]
-
-    with_driver(main)
+    from collections.abc import Callable
 
 
 # ---- in the background ---------------------------------------------------------------------------
 
 
-def test_what_runs_in_the_background_ends_with_the_driver() -> None:
+def test_background_flows_end_with_the_driver() -> None:
     log: list[str] = []
 
     def forever() -> Flow[None]:
@@ -469,7 +61,7 @@ def test_what_runs_in_the_background_ends_with_the_driver() -> None:
     assert log == ["ended"]
 
 
-def test_errors_in_the_background_are_logged_as_loudly_as_they_deserve(
+def test_errors_in_the_background_are_logged_by_severity(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
@@ -516,7 +108,7 @@ def test_a_connection_that_a_request_waits_on_is_not_closed() -> None:
     with_driver(main, FakeDialer(silence), ClientOptions(idle_timeout=0.01))
 
 
-def test_closing_fails_those_who_wait_and_takes_no_more() -> None:
+def test_closing_fails_calls_in_flight_and_refuses_new_ones() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         waiting = asyncio.ensure_future(driver.run(asking(driver)))
         await wait_until_async(lambda: driver.addresses() == {"a:1": 1})
@@ -549,7 +141,7 @@ def test_a_connection_may_be_closed_while_it_is_being_made() -> None:
 
 @pytest.mark.parametrize("turns", range(5))
 @pytest.mark.parametrize("loops", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_closing_does_not_take_long_however_far_a_connection_has_come(
+def test_closing_is_quick_in_every_state_of_a_connection(
     turns: int, loops: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def main() -> float:
@@ -568,10 +160,10 @@ def test_closing_does_not_take_long_however_far_a_connection_has_come(
         assert runner.run(main()) < 0.4
 
 
-def test_a_connection_that_will_not_end_does_not_hold_up_the_end(
+def test_a_connection_that_does_not_end_does_not_delay_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aio, "_GOODBYE", 0.01)
+    monkeypatch.setattr(aio, "_CLOSE_TIMEOUT", 0.01)
 
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         await driver.run(asking(driver))
@@ -585,7 +177,7 @@ def test_a_connection_that_will_not_end_does_not_hold_up_the_end(
     with_driver(main)
 
 
-def test_a_connection_that_stands_after_it_was_given_up_is_ended() -> None:
+def test_a_connection_that_opens_after_it_was_ended_is_aborted() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         connection = driver.connection("a:1")
         connection.close("for the test")
@@ -599,10 +191,10 @@ def test_a_connection_that_stands_after_it_was_given_up_is_ended() -> None:
     with_driver(main)
 
 
-def test_a_connection_that_takes_its_leave_too_long_is_cut(
+def test_a_connection_that_takes_too_long_to_close_is_aborted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aio, "_GOODBYE", 0.01)
+    monkeypatch.setattr(aio, "_CLOSE_TIMEOUT", 0.01)
 
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         await driver.run(asking(driver))
@@ -623,7 +215,7 @@ def test_a_connection_that_takes_its_leave_too_long_is_cut(
     with_driver(main)
 
 
-def test_a_driver_that_nobody_holds_closes_itself() -> None:
+def test_an_abandoned_driver_closes_itself() -> None:
     async def main() -> tuple[AioDriver, FakeDialer]:
         dialer = FakeDialer()
         driver = AioDriver(real_core(), dialer)
@@ -637,19 +229,19 @@ def test_a_driver_that_nobody_holds_closes_itself() -> None:
     driver.abandon()  # harmless when its loop is closed
 
 
-def test_the_end_of_a_flow_whose_caller_was_cancelled_in_the_same_turn_is_nobodys() -> None:
+def test_the_result_of_a_flow_whose_caller_was_cancelled_in_the_same_turn_is_dropped() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         future: asyncio.Future[int] = driver.loop.create_future()
-        running = Awaited(driver, asking(driver), future=future)
+        task = AwaitedTask(driver.scheduler, asking(driver), future=future)
         future.cancel()
-        running.finish(7, None)
+        task.finish(7, None)
         assert future.cancelled()
-        running.cancel()
+        task.cancel()
 
     with_driver(main)
 
 
-def test_a_connection_that_ends_after_its_place_was_taken_disturbs_nobody() -> None:
+def test_a_connection_that_ends_after_it_was_replaced_leaves_the_new_one() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         old = driver.connection("a:1")
         fresh = driver._connections["a:1"] = Connection(driver, "a:1")
@@ -681,5 +273,33 @@ def test_requests_of_one_turn_are_joined_unless_they_are_large(size: int, writes
             replies = await asyncio.gather(*(driver.run(asking(driver, body)) for body in bodies))
         assert [reply.body for reply in replies] == bodies
         assert write.call_count == writes
+
+    with_driver(main)
+
+
+def test_a_forked_driver_refuses_flows_and_leaves_connections_alone() -> None:
+    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
+        await driver.run(asking(driver))
+        driver._fork_guard.is_forked = True
+        with pytest.raises(ForkedClient):
+            await driver.run(asking(driver))
+        with pytest.raises(ForkedClient):
+            driver.spawn(asking(driver))
+        with pytest.raises(ForkedClient):
+            driver.step(lambda: None)
+        await driver.close()
+        driver.abandon()
+        assert driver.connections() == {"a:1": 1}
+        driver._fork_guard.is_forked = False
+
+    with_driver(main)
+
+
+def test_a_step_is_one_call_with_the_lock_held() -> None:
+    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
+        assert driver.step(driver.lock.locked)
+        await driver.close()
+        with pytest.raises(ClientClosed):
+            driver.step(lambda: None)
 
     with_driver(main)

@@ -131,7 +131,7 @@ def test_a_call_without_an_answer_is_late_at_its_deadline_and_leaves_no_connecti
         assert dialer.peers[0].is_ended.wait(PATIENCE)
 
 
-def test_a_server_that_answers_others_but_not_us_does_not_keep_us_waiting() -> None:
+def test_replies_to_other_requests_do_not_extend_the_deadline() -> None:
     clock = FakeClock(100.0)
 
     def other(peer: Peer, command: Command) -> None:
@@ -184,7 +184,7 @@ def test_a_connection_that_the_server_closes_is_lost() -> None:
     assert made.counts() == {}
 
 
-def test_a_server_that_breaks_the_protocol_is_left() -> None:
+def test_a_server_that_breaks_the_protocol_is_disconnected() -> None:
     with (
         connections(lambda peer, _: peer.push(b"\xff" * 8)) as (made, _),
         pytest.raises(ConnectionLost, match="frame"),
@@ -305,7 +305,7 @@ def test_a_session_ticket_in_a_tls_connection_does_no_harm(finding: Any, is_usab
 # ---- the end -------------------------------------------------------------------------------------
 
 
-def test_closing_ends_connections_that_are_free_and_takes_no_more() -> None:
+def test_closing_ends_free_connections_and_refuses_calls() -> None:
     with connections() as (made, dialer):
         made.call(call())
         made.close()
@@ -333,7 +333,7 @@ def test_closing_fails_a_call_that_is_under_way() -> None:
         assert made.counts() == {}
 
 
-def test_a_connection_that_stands_after_closing_is_ended() -> None:
+def test_a_connection_that_opens_after_closing_is_ended() -> None:
     class Closing(FakeDialer):
         def connect(self, address: str, within: float) -> socket.socket:
             made.close()
@@ -369,7 +369,7 @@ def test_a_reply_that_comes_while_closing_is_returned() -> None:
         assert dialer.peers[0].is_ended.wait(PATIENCE)
 
 
-def test_a_lock_that_was_held_over_a_fork_holds_nobody_up() -> None:
+def test_a_lock_that_was_held_during_a_fork_does_not_block_the_child() -> None:
     with connections() as (made, _):
         made._lock.acquire()
         made.forget_threads()

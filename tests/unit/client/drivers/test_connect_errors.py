@@ -1,4 +1,4 @@
-"""Why a connection does not stand, in words."""
+"""Why a connection could not be opened, in words."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def broken(reason: str) -> ssl.SSLError:
         (TimeoutError(), "its name was not found within 1.5 s"),
     ],
 )
-def test_a_name_without_an_address_is_told(error: Exception, problem: str) -> None:
+def test_a_name_without_an_address_is_named(error: Exception, problem: str) -> None:
     assert str(not_found(ADDRESS, TIMEOUT, error)).startswith(f"{ADDRESS}: {problem}")
 
 
@@ -61,7 +61,7 @@ def test_a_name_without_an_address_is_told(error: Exception, problem: str) -> No
         ),
     ],
 )
-def test_every_reason_is_told_once(failures: list[OSError], problem: str) -> None:
+def test_every_reason_is_given_once(failures: list[OSError], problem: str) -> None:
     error = unreachable(ADDRESS, TIMEOUT, failures)
     assert str(error) == f"{ADDRESS}: {problem}"
     assert (error.address, error.problem, error.code) == (ADDRESS, problem, 10001)
@@ -99,5 +99,5 @@ def test_a_failure_of_tls_has_a_next_step(error: Exception, reason: str, step: s
     assert step in text
 
 
-def test_who_reads_can_ask_for_the_words_alone() -> None:
+def test_the_words_can_be_had_alone() -> None:
     assert tls_problem(broken("WRONG_VERSION_NUMBER")).startswith("it does not speak TLS")

@@ -1,4 +1,4 @@
-"""One timer for all who wait."""
+"""One timer for everything that waits."""
 
 from __future__ import annotations
 
@@ -10,43 +10,48 @@ from tests.support.clock import FakeClock
 
 
 @dataclass(eq=False)
-class Waiting:
-    """Notes when it was told that it is late."""
+class FakeWaiter:
+    """Records that its deadline has passed."""
 
     deadline: float
-    told: list[float]
-    is_told: asyncio.Event | None = None
+    called: list[float]
+    is_called: asyncio.Event | None = None
 
-    def late(self) -> None:
-        self.told.append(self.deadline)
-        if self.is_told is not None:
-            self.is_told.set()
+    def on_deadline(self) -> None:
+        self.called.append(self.deadline)
+        if self.is_called is not None:
+            self.is_called.set()
 
 
-def test_all_who_are_late_are_told_and_nobody_else() -> None:
-    async def story() -> list[float]:
-        clock, told = FakeClock(100.0), list[float]()
+def test_only_late_waiters_are_called() -> None:
+    async def scenario() -> list[float]:
+        clock, called = FakeClock(100.0), list[float]()
         deadlines = Deadlines(asyncio.get_running_loop(), clock)
-        gone = Waiting(100.5, told)
-        for waiting in (Waiting(103.0, told), gone, Waiting(101.0, told), Waiting(102.0, told)):
-            deadlines.add(waiting)
+        gone = FakeWaiter(100.5, called)
+        for waiter in (
+            FakeWaiter(103.0, called),
+            gone,
+            FakeWaiter(101.0, called),
+            FakeWaiter(102.0, called),
+        ):
+            deadlines.add(waiter)
         deadlines.discard(gone)
         clock.seconds += 2.0
-        deadlines._ring()
+        deadlines._fire()
         assert deadlines._next == 103.0
         clock.seconds += 1.0
-        deadlines._ring()
+        deadlines._fire()
         assert deadlines._next == float("inf")
         deadlines.close()
-        return told
+        return called
 
-    assert sorted(asyncio.run(story())) == [101.0, 102.0, 103.0]
+    assert sorted(asyncio.run(scenario())) == [101.0, 102.0, 103.0]
 
 
-def test_the_timer_rings_at_the_earliest_deadline() -> None:
-    async def story() -> list[float]:
+def test_the_timer_fires_at_the_earliest_deadline() -> None:
+    async def scenario() -> list[float]:
         loop = asyncio.get_running_loop()
-        told: list[float] = []
+        called: list[float] = []
 
         class Clock:
             def now(self) -> float:
@@ -57,12 +62,12 @@ def test_the_timer_rings_at_the_earliest_deadline() -> None:
 
         deadlines = Deadlines(loop, Clock())
         start = loop.time()
-        deadlines.add(Waiting(start + 60, told))
-        early = Waiting(start + 0.01, told, asyncio.Event())
+        deadlines.add(FakeWaiter(start + 60, called))
+        early = FakeWaiter(start + 0.01, called, asyncio.Event())
         deadlines.add(early)
-        assert early.is_told is not None
-        await asyncio.wait_for(early.is_told.wait(), 5.0)
+        assert early.is_called is not None
+        await asyncio.wait_for(early.is_called.wait(), 5.0)
         deadlines.close()
-        return [round(deadline - start, 2) for deadline in told]
+        return [round(deadline - start, 2) for deadline in called]
 
-    assert asyncio.run(story()) == [0.01]
+    assert asyncio.run(scenario()) == [0.01]

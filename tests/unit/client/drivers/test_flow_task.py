@@ -1,4 +1,4 @@
-"""Flows on an event loop: every effect carried out, every flow that can be given up."""
+"""Flows on an event loop: every effect, and every state in which a flow can be cancelled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from downrange.client.drivers.flow_task import Running
+from downrange.client.drivers.flow_task import FlowTask
 from downrange.client.flows.effects import Effect, Flow, Gather, Once, Pause, Signal, UserCall, Wait
 from downrange.errors import ConnectFailed, NotStarted
 from tests.unit.client.drivers.peers import PATIENCE, aio_driver
@@ -181,7 +181,7 @@ def test_a_function_that_may_block_runs_in_a_pool() -> None:
 # ---- single flight -------------------------------------------------------------------------------
 
 
-def test_flows_that_want_the_same_share_one() -> None:
+def test_flows_with_the_same_key_share_one() -> None:
     runs: list[int] = []
 
     def shared() -> Flow[list[int]]:
@@ -195,7 +195,7 @@ def test_flows_that_want_the_same_share_one() -> None:
             others = [driver.run(one(Once("other", shared)))]
             results = await asyncio.gather(*wanted, *others)
             results.append(await driver.run(one(Once("key", shared))))  # is over, and runs anew
-            assert not driver._shared
+            assert not driver.scheduler._shared
             return results
 
     assert asyncio.run(main())[:3] == [[2], [2], [2]]
@@ -225,7 +225,7 @@ def test_a_shared_flow_that_ends_at_once_resumes_those_who_wait() -> None:
     assert run(one(Once("key", shared))) == 7
 
 
-def test_who_stops_waiting_for_a_shared_flow_disturbs_nobody() -> None:
+def test_a_task_that_stops_waiting_for_a_shared_flow_does_not_affect_others() -> None:
     def shared() -> Flow[int]:
         yield Pause(0.005)
         return 7
@@ -241,7 +241,7 @@ def test_who_stops_waiting_for_a_shared_flow_disturbs_nobody() -> None:
     assert asyncio.run(main()) == 7
 
 
-def test_who_wakes_first_may_give_up_others_who_share() -> None:
+def test_the_first_task_of_a_shared_flow_may_cancel_the_others() -> None:
     def shared() -> Flow[int]:
         yield Pause(0.0)
         return 7
@@ -257,9 +257,10 @@ def test_who_wakes_first_may_give_up_others_who_share() -> None:
             def ends(result: Any, _: Any) -> None:
                 results.append(result)
 
-            driver.start_flow(one(Once("key", shared)), first_ends)
-            second = driver.start_flow(one(Once("key", shared)), ends)
-            driver.start_flow(one(Once("key", shared)), ends)
+            second = FlowTask(driver.scheduler, one(Once("key", shared)), ends)
+            FlowTask(driver.scheduler, one(Once("key", shared)), first_ends).start()
+            second.start()
+            FlowTask(driver.scheduler, one(Once("key", shared)), ends).start()
             await asyncio.sleep(0.02)
             return results
 
@@ -319,7 +320,7 @@ def test_an_error_that_is_not_ours_ends_all_flows_side_by_side(is_late: bool) ->
     assert waiting.gi_frame is None  # type: ignore[attr-defined]
 
 
-# ---- given up ------------------------------------------------------------------------------------
+# ---- cancelled -----------------------------------------------------------------------------------
 
 EFFECTS: dict[str, Any] = {
     "pause": lambda: Pause(PATIENCE),
@@ -331,7 +332,7 @@ EFFECTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("effect", EFFECTS.values(), ids=EFFECTS.keys())
-def test_a_caller_that_is_cancelled_gives_the_flow_up(effect: Any) -> None:
+def test_cancelling_the_caller_closes_the_flow(effect: Any) -> None:
     log: list[str] = []
 
     async def main() -> None:
@@ -347,21 +348,24 @@ def test_a_caller_that_is_cancelled_gives_the_flow_up(effect: Any) -> None:
     assert log == ["ended"]
 
 
-def test_a_flow_that_was_given_up_is_done_with_whatever_still_comes() -> None:
+def test_a_cancelled_task_ignores_answers() -> None:
     async def main() -> list[Any]:
         async with aio_driver() as driver:
             ends: list[Any] = []
-            running = driver.start_flow(one(Pause(PATIENCE)), lambda *end: ends.append(end))
-            running.cancel()
-            running.cancel()
-            running.resume(7)
-            running.resume(error=ConnectFailed("a:1", "late"))
+            task = FlowTask(driver.scheduler, one(Pause(PATIENCE)), lambda *end: ends.append(end))
+            task.start()
+            task.cancel()
+            task.cancel()
+            task.resume(7)
+            task.resume(error=ConnectFailed("a:1", "late"))
             return ends
 
     assert asyncio.run(main()) == []
 
 
-def test_a_flow_that_does_not_let_go_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flow_that_cannot_be_closed_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def stubborn() -> Flow[None]:
         try:
             yield Pause(PATIENCE)
@@ -370,16 +374,15 @@ def test_a_flow_that_does_not_let_go_is_reported(caplog: pytest.LogCaptureFixtur
 
     async def main() -> None:
         async with aio_driver() as driver:
-            Running(driver, flow := stubborn(), lambda *_: None).resume()
-            running = Running(driver, flow, lambda *_: None)
-            running.cancel()
+            FlowTask(driver.scheduler, flow := stubborn(), lambda *_: None).resume()
+            FlowTask(driver.scheduler, flow, lambda *_: None).cancel()
 
     with caplog.at_level(logging.ERROR, "downrange.drivers"):
         asyncio.run(main())
-    assert "a flow cannot be given up" in caplog.text
+    assert "a flow cannot be closed" in caplog.text
 
 
-def test_flows_that_one_signal_wakes_go_on_in_one_turn_unless_they_were_given_up() -> None:
+def test_flows_that_one_signal_wakes_are_resumed_in_one_turn_unless_cancelled() -> None:
     async def main() -> None:
         signal, log = Signal(), list[Any]()
         async with aio_driver() as driver:
@@ -389,7 +392,8 @@ def test_flows_that_one_signal_wakes_go_on_in_one_turn_unless_they_were_given_up
 
             tasks = [asyncio.create_task(wait()) for _ in range(4)]
             await asyncio.sleep(0)
-            with patch.object(driver, "call_soon", wraps=driver.call_soon) as call_soon:
+            scheduler = driver.scheduler
+            with patch.object(scheduler, "call_soon", wraps=scheduler.call_soon) as call_soon:
                 with driver.lock:
                     signal.fire()
                 tasks[1].cancel()

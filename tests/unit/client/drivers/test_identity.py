@@ -1,4 +1,4 @@
-"""Who and when a client is."""
+"""Clocks, randomness, addresses and ids of a client."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     time.tzset()
 
 
-def test_the_clock_of_the_system_goes_on_and_tells_the_time() -> None:
+def test_the_system_clock_advances_and_knows_the_time() -> None:
     clock: Clock = SystemClock()
     before, wall_before = time.monotonic(), time.time() * 1000
     assert before <= clock.now() <= time.monotonic()
     assert int(wall_before) <= clock.wall_ms() <= time.time() * 1000
 
 
-def test_chance_gives_every_number_below_the_limit_and_no_other() -> None:
+def test_randomness_gives_every_number_below_the_limit_and_no_other() -> None:
     randomness: Randomness = SystemRandomness()
     assert {randomness.below(3) for _ in range(1000)} == {0, 1, 2}
 
 
-def test_chance_gives_different_uuids() -> None:
+def test_randomness_gives_different_uuids() -> None:
     randomness = SystemRandomness()
     first, second = randomness.uuid(), randomness.uuid()
     assert first != second
@@ -59,7 +59,7 @@ def test_the_ip_is_that_of_this_machine() -> None:
     assert ip_address(client_ip()).version == 4
 
 
-def test_the_ip_is_the_first_that_is_no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ip_is_the_first_that_is_not_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ["127.0.0.1", "127.0.1.1", "10.1.2.3", "10.9.9.9"]
     monkeypatch.setattr(identity, "_addresses_of_interfaces", lambda: iter(found))
     assert client_ip() == "10.1.2.3"
@@ -129,7 +129,7 @@ def test_a_client_id_has_what_options_give() -> None:
     assert client_id(ClientOptions(client_ip="web", instance="shop"), 1) == "web@shop"
 
 
-def test_a_unique_id_tells_machine_process_and_time() -> None:
+def test_a_unique_id_holds_machine_process_and_time() -> None:
     now_ms = 1_700_000_000_123
     parts = parse_unique_id(unique_ids("10.0.0.1").make(now_ms))
     assert parts.host == "10.0.0.1"

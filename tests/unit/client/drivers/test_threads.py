@@ -97,7 +97,7 @@ def test_a_callers_thread_waits_for_a_signal_no_longer_than_the_deadline() -> No
         timer.join()
 
 
-def test_each_thread_has_a_lane_of_its_own() -> None:
+def test_each_thread_has_a_round_robin_of_its_own() -> None:
     round_robins: list[RoundRobin] = []
     with thread_driver() as driver:
         assert driver.round_robin is driver.round_robin
@@ -114,7 +114,7 @@ def test_threads_that_find_no_connection_free_share_the_engines() -> None:
         assert driver.connections() == {"a:1": 1}
 
 
-def test_what_concerns_several_is_done_on_the_engine() -> None:
+def test_once_and_gather_run_on_the_engine() -> None:
     with thread_driver() as driver:
         ident: Any = driver.run(one(Once("key", lambda: one(UserCall(threading.get_ident)))))
         assert ident != threading.get_ident()
@@ -122,7 +122,7 @@ def test_what_concerns_several_is_done_on_the_engine() -> None:
         assert driver.run(one(Gather(flows, 2))) == [1, 2]
 
 
-def test_who_is_on_the_engine_does_not_wait_for_it() -> None:
+def test_a_flow_on_the_engine_does_not_wait_for_the_engine() -> None:
     def failing() -> Flow[int]:
         yield Pause(0)
         raise ClientClosed("the client")
@@ -140,7 +140,7 @@ def test_who_is_on_the_engine_does_not_wait_for_it() -> None:
         assert isinstance(error, ClientClosed)
 
 
-def test_threads_that_want_the_same_share_one_flow() -> None:
+def test_threads_share_a_flow_with_the_same_key() -> None:
     runs: list[int] = []
 
     def shared() -> Flow[int]:
@@ -179,7 +179,7 @@ def test_the_error_of_a_submitted_flow_is_the_futures() -> None:
         driver.submit(asking(driver)).result(PATIENCE)
 
 
-def test_what_runs_last_begins_after_all_that_was_submitted() -> None:
+def test_run_last_starts_after_all_that_was_submitted() -> None:
     with thread_driver() as driver:
         log: list[int] = []
         for number in range(50):
@@ -189,7 +189,7 @@ def test_what_runs_last_begins_after_all_that_was_submitted() -> None:
         assert inside.result(PATIENCE) == 7
 
 
-def test_what_is_spawned_ends_with_the_driver() -> None:
+def test_spawned_flows_end_with_the_driver() -> None:
     log: list[str] = []
     with thread_driver() as driver:
         driver.spawn(one(Pause(PATIENCE), log))
@@ -198,7 +198,7 @@ def test_what_is_spawned_ends_with_the_driver() -> None:
     assert log == ["ended"]
 
 
-def test_a_future_that_is_cancelled_gives_the_flow_up() -> None:
+def test_cancelling_a_future_closes_the_flow() -> None:
     log: list[str] = []
     with thread_driver() as driver:
         future = driver.submit(one(Pause(PATIENCE), log))
@@ -210,7 +210,7 @@ def test_a_future_that_is_cancelled_gives_the_flow_up() -> None:
         assert not driver.submissions
 
 
-def test_a_future_that_is_cancelled_before_its_flow_begins_prevents_that() -> None:
+def test_cancelling_a_future_before_its_flow_starts_prevents_the_start() -> None:
     with thread_driver() as driver:
         is_held, gate = threading.Event(), threading.Event()
 
@@ -228,7 +228,7 @@ def test_a_future_that_is_cancelled_before_its_flow_begins_prevents_that() -> No
         assert log == []
 
 
-def test_those_who_wait_for_a_future_that_was_cancelled_hear_of_it() -> None:
+def test_waiting_for_a_future_ends_when_it_is_cancelled() -> None:
     with thread_driver() as driver:
         future = driver.submit(one(Pause(PATIENCE)))
         driver.run_last(one(UserCall(int, ("7",))))
@@ -267,7 +267,7 @@ def test_a_flow_may_cancel_its_own_future() -> None:
         assert not driver.submissions
 
 
-def test_a_flow_that_ends_after_its_future_was_cancelled_is_not_missed() -> None:
+def test_a_flow_may_end_after_its_future_was_cancelled() -> None:
     with thread_driver() as driver:
         futures: list[Future[Any]] = []
         is_given = threading.Event()
@@ -344,7 +344,7 @@ def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> No
 # ---- the end -------------------------------------------------------------------------------------
 
 
-def test_closing_takes_no_more_and_is_harmless_the_second_time() -> None:
+def test_a_closed_driver_refuses_flows_and_may_be_closed_again() -> None:
     with thread_driver() as driver:
         driver.run(asking(driver))
         driver.close()
@@ -356,7 +356,7 @@ def test_closing_takes_no_more_and_is_harmless_the_second_time() -> None:
         assert not driver._thread.is_alive()
 
 
-def test_nobody_waits_for_an_engine_that_has_ended() -> None:
+def test_an_engine_that_has_ended_refuses_functions() -> None:
     with thread_driver(FakeDialer()) as driver:
         pass
     for _ in range(2):  # the first must not leave the second one waiting
@@ -364,7 +364,7 @@ def test_nobody_waits_for_an_engine_that_has_ended() -> None:
             driver.on_engine(lambda: None)
 
 
-def test_closing_fails_what_was_submitted_and_still_waits() -> None:
+def test_closing_fails_submitted_flows_that_wait() -> None:
     with thread_driver(FakeDialer(silence)) as driver:
         futures = [
             driver.submit(asking(driver)),
@@ -404,7 +404,7 @@ def test_closing_may_happen_on_the_engine() -> None:
         assert not driver._thread.is_alive()
 
 
-def test_a_fault_of_ours_while_closing_leaves_no_thread() -> None:
+def test_an_internal_error_while_closing_leaves_no_thread() -> None:
     async def broken() -> None:
         await close()
         raise ZeroDivisionError
@@ -426,7 +426,7 @@ def test_a_driver_that_was_not_started_can_be_closed() -> None:
     assert driver.late_count() == 0
 
 
-def test_what_comes_when_the_engine_has_just_ended_is_refused() -> None:
+def test_a_flow_that_is_submitted_as_the_engine_ends_is_refused() -> None:
     with thread_driver() as driver:
         driver.close()
         driver._is_closed = False  # as a thread sees it that was checked before
@@ -448,7 +448,7 @@ def test_a_forked_driver_refuses_and_closes_without_a_hang() -> None:
         driver._fork_guard.is_forked = driver._is_closed = False
 
 
-# ---- what it knows -------------------------------------------------------------------------------
+# ---- statistics ----------------------------------------------------------------------------------
 
 
 def test_late_replies_are_counted() -> None:

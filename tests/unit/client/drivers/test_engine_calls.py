@@ -41,7 +41,7 @@ def test_many_threads_get_the_answers_to_their_own_calls() -> None:
     assert answers == {number: b"%d" % number for number in range(8)}
 
 
-def test_a_one_way_call_goes_on_when_it_is_written() -> None:
+def test_a_one_way_call_returns_when_it_is_written() -> None:
     dialer = FakeDialer()
     with thread_driver(dialer, NO_OWN) as driver:
         for body in (b"before there is a connection", b"after"):
@@ -66,7 +66,7 @@ def test_a_thread_gets_what_its_call_ended_with() -> None:
             driver.run(calling(Command(11)))
 
 
-def test_a_client_that_is_closed_lets_the_threads_go() -> None:
+def test_closing_the_client_fails_the_calls_of_threads() -> None:
     errors: list[BaseException] = []
     dialer = FakeDialer(silence)
     with thread_driver(dialer, NO_OWN) as driver:

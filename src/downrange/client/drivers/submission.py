@@ -1,0 +1,118 @@
+"""Flows that run on the engine while their callers continue, and the futures of their results.
+
+To cancel a future closes its flow; to close the client fails the futures of flows that have not
+ended. One rule: a flow is touched on the engine's thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future, InvalidStateError
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from downrange.client.drivers.flow_task import FlowTask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger("downrange.client")
+ResultT = TypeVar("ResultT")
+
+
+class Engine(Protocol):
+    """The driver that submitted flows run on.
+
+    Attributes:
+        submissions: Submissions that have started and not ended.
+    """
+
+    submissions: set[Submission]
+
+    def on_engine(self, function: Callable[[], None]) -> None:
+        """Call a function on the engine's thread."""
+        ...
+
+    def callback(self, function: Callable[[], None]) -> None:
+        """Run a callback of the user in the pool."""
+        ...
+
+
+class Submission(FlowTask, eq=False, kw_only=True):
+    """A flow on the engine with a future; its methods are called on the engine's thread.
+
+    Attributes:
+        engine: The driver that it runs on.
+        future: The future of its result.
+    """
+
+    engine: Engine
+    future: Future[Any]
+
+    def start(self) -> None:
+        """Start the flow, unless the future was cancelled before."""
+        if self.future.cancelled():
+            self._flow.close()
+            return
+        self.engine.submissions.add(self)
+        super().start()
+
+    def give_up(self) -> None:
+        """Close the flow; does nothing when it has ended."""
+        if self in self.engine.submissions:
+            self.engine.submissions.discard(self)
+            self.cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """Close the flow, and set the error of the future."""
+        self.give_up()
+        self.finish(None, error)
+
+    def finish(self, result: Any, error: BaseException | None) -> None:
+        """Set the result or the error of the future, unless it was cancelled."""
+        self.engine.submissions.discard(self)
+        try:
+            if error is None:
+                self.future.set_result(result)
+            else:
+                self.future.set_exception(error)
+        except InvalidStateError:
+            pass
+        if isinstance(self.future, CallbackFuture):
+            self.future.submission = None  # breaks the reference cycle of the two
+
+
+class CallbackFuture(Future[ResultT]):
+    """A future whose callbacks run in the client's pool, where they do not block the engine.
+
+    Attributes:
+        submission: The submission of this future; None when it has ended.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self._engine = engine
+        self.submission: Submission | None = None
+
+    def add_done_callback(self, fn: Callable[[Future[ResultT]], object]) -> None:
+        """Have a function called with this future when it is done, in a thread of the pool."""
+        engine = self._engine
+        super().add_done_callback(lambda future: engine.callback(lambda: _call(fn, future)))
+
+    def cancel(self) -> bool:
+        """Cancel the work, unless it is done; a message that was sent may be stored."""
+        if not super().cancel():
+            return False
+        submission = self.submission
+        if submission is not None:
+            self._engine.on_engine(submission.give_up)
+        with self._condition:
+            if self._state == "CANCELLED":
+                self.set_running_or_notify_cancel()  # wakes `wait` and `as_completed`
+        return True
+
+
+def _call(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+    try:
+        fn(future)
+    except Exception:
+        _log.exception("a callback failed")
