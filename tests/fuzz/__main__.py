@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fuzz for a time; return 1 when something failed."""
+    """Fuzz for a time; return 1 if something failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to run")
     parser.add_argument("--seed", default="random", help="a number, or: random")

@@ -1,4 +1,4 @@
-"""Good input for every reader: captured frames, the Java vectors, and one sample of each type."""
+"""Valid input for every reader: captured frames, the Java vectors, a sample of each type."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def body_kinds() -> tuple[type[Body], ...]:
 
 
 def sample(kind: Any) -> Any:
-    """Return a value of a type as headers and bodies declare them; optional parts are there."""
+    """Return a value for the type of a header or body member, with all optional parts."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return sample(arguments[0])

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-#: Grown inputs are cut back to this; a bug that needs more is not found by damaging bytes.
+#: Larger inputs are cut to this size; damaging bytes does not find bugs that need more.
 BYTES_MAX: Final = 8192
 
 _NUMBERS: Final = (0, 1, -1, 2, 7, 8, 127, 128, -128, 255, 32767, 32768, -32768, 65535, 1 << 24)
@@ -30,7 +30,7 @@ _WORDS: Final = (Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q"))
 
 
 def mutate(source: Random, data: bytes, other: bytes) -> bytes:
-    """Return the data damaged in one to four ways; `other` lends parts."""
+    """Return the data, damaged in one to four ways; parts may come from `other`."""
     for _ in range(source.choice((1, 1, 1, 2, 3, 4))):
         data = source.choice(_WAYS)(source, data, other)
     return data[:BYTES_MAX]

@@ -1,4 +1,4 @@
-"""Runs targets over damaged input. The same seed gives each target the same input, in every run."""
+"""Runs targets on damaged input. The same seed gives each target the same input in every run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEPT_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Input on which a reader, or what must hold for its result, failed."""
+    """Input on which a reader or the check of its result failed."""
 
     target: str
     data: bytes
@@ -63,7 +63,7 @@ class Campaign:
 
 
 def steps(campaigns: Iterable[Campaign]) -> Iterator[Failure | None]:
-    """Run all targets in turn, for ever."""
+    """Run all targets in turn, without an end."""
     turn = list(campaigns)
     while True:
         for campaign in turn:
@@ -71,7 +71,7 @@ def steps(campaigns: Iterable[Campaign]) -> Iterator[Failure | None]:
 
 
 def summary(campaigns: Iterable[Campaign]) -> str:
-    """Return a table of what was run, and how much of it was accepted."""
+    """Return a table of the runs, and how many inputs were accepted."""
     lines = ["executions  accepted  target"]
     lines += [f"{c.executions:>10}  {c.accepted:>8}  {c.target.name}" for c in campaigns]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""What is fuzzed: every reader of the wire layer, and what must hold for all that it accepts.
+"""The targets of the fuzzer: every reader of the wire layer, and the check of its results.
 
-A reader refuses input with a `WireError`; anything else that it raises is a bug. What it accepts
-must be written by our writer, and be read again as the same.
+A reader refuses input with a `WireError`; any other exception is a bug. A value that it accepts
+must be written by our writer, and read again as the same value.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BYTES_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A reader, what must hold for what it gives, and input that it accepts."""
+    """A reader, the check of its results, and input that it accepts."""
 
     name: str
     read: Callable[[bytes], Any]
@@ -92,7 +92,7 @@ def _check_frames(value: tuple[bytes, list[Frame]]) -> None:
 
 
 def _read_link(data: bytes) -> tuple[list[str], list[str]]:
-    """Give a link the bytes at once, and another one the same in three parts."""
+    """Pass the bytes to a link at once, and to another one in three parts."""
     events: list[list[str]] = []
     third = len(data) // 3
     for chunks in ((data,), (data[:third], data[third : 2 * third], data[2 * third :])):
@@ -117,7 +117,7 @@ def _read_command(codec: HeaderCodec, header: bytes) -> Command:
 def _check_command(command: Command) -> None:
     (frame,) = _read_frames(encode(command))[1]
     again = decode(frame)
-    if command.language is None:  # a binary header has no way to say so
+    if command.language is None:  # a binary header cannot express it
         again.language = None
     assert again == command
     for kind in corpus.header_kinds():
@@ -132,7 +132,7 @@ def _check_command(command: Command) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell whether a value has one JSON form: finite numbers, no two keys of the same text."""
+    """Whether a value has one JSON form: finite numbers, no two keys with the same text."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, list):
@@ -149,7 +149,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _with_text_keys(value: Any) -> Any:
-    """Return a value as it is read again after it was written: number keys are text then."""
+    """Return a value as it is read back: number keys become strings."""
     if isinstance(value, dict):
         return type(value)((_key(key), _with_text_keys(item)) for key, item in value.items())
     return list(map(_with_text_keys, value)) if isinstance(value, list) else value
@@ -188,10 +188,10 @@ def _check_registration(value: tuple[RegisterBrokerBody, int]) -> None:
     try:
         packed = encode_registration(body, version)
     except Unencodable:
-        return  # a blank came in as an escape
+        return  # an escape became a blank
     again = decode_registration(packed, version)
     for topic in body.topic_config_serialize_wrapper.topic_config_table.values():
-        # 4.9 has no attributes, from 5.0 on there always are some.
+        # 4.9 has no attributes; from 5.0 on there are always some.
         topic.attributes = (topic.attributes or {}) if version >= ReleaseVersion.V5_0_0 else None
     if _is_plain(_plain(body)):
         assert _with_text_keys(_plain(again)) == _with_text_keys(_plain(body))

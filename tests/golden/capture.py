@@ -3,7 +3,7 @@
     python -m tests.golden.capture [5.5.0 …]
 
 Each release gets a folder with one recording per conversation, and the commit log that its broker
-had written by the end, cut behind the last record.
+had written at the end, cut after the last record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEGMENT = "commitlog.bin"
 
 
 def capture(version: str) -> None:
-    """Hold every conversation with a fresh server and write the recordings."""
+    """Record every conversation with a new server, and write the recordings."""
     folder = FOLDER / version
     folder.mkdir(exist_ok=True)
     for old in folder.iterdir():
@@ -52,7 +52,7 @@ def capture(version: str) -> None:
 
 
 def written_part(broker: BrokerProcess) -> bytes:
-    """Return a broker's first commit-log segment up to where nothing is written any more."""
+    """Return the written part of a broker's first commit-log segment."""
     data = min((broker.store / "commitlog").iterdir()).read_bytes()
     return data[: sum(record.size for record in scan_segment(data))]
 

@@ -1,4 +1,4 @@
-"""What the Apache servers said once, read again without them."""
+"""Replies captured from the Apache servers, read again without the servers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_recorded_commit_log_is_rewritten_byte_for_byte(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_recorded_commit_log_holds_what_was_read_over_the_wire(version: str) -> None:
-    """Every record that a view by id or a pull returned lies at its log offset in the file."""
+    """Every record of a view by id or a pull is at its log offset in the file."""
     segment = (FOLDER / version / SEGMENT).read_bytes()
     stored = {record.log_offset: record for record in scan_segment(segment)}
     recording = Recording.load(FOLDER / version / "messages_are_found_by_id_and_key.jsonl")

@@ -1,4 +1,4 @@
-"""Addresses as users write them."""
+"""Addresses of the form host:port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_address_is_split(text: str, parts: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "host", "host:", ":1", "host:x", "host:0", "host:65536", "::1:9", "[]:1"]
 )
-def test_a_text_that_is_no_address_is_refused_by_name(text: str) -> None:
+def test_a_wrong_address_is_named(text: str) -> None:
     with pytest.raises(OptionError) as caught:
         split_address(text)
     assert repr(text) in str(caught.value)

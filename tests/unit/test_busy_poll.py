@@ -100,7 +100,7 @@ def test_polling_stops_for_a_while_when_another_process_takes_the_core(
 
 
 class Replies:
-    """A `BusyWait`, a clock that each look moves on, and the time at which a reply is there."""
+    """A `BusyWait`, a clock that each look moves on, and the time of the reply."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, distance: float) -> None:
         self.now = 100.0

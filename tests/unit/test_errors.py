@@ -1,4 +1,4 @@
-"""The exception tree: as it is drawn, with its facts, through pickles too."""
+"""The exception tree: as in its docstring, with its facts, also after pickling."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ each_sample = pytest.mark.parametrize(
 
 
 def drawn_tree() -> dict[str, tuple[str | None, list[str]]]:
-    """Read the docstring: class -> the one that it hangs under, and its other bases."""
+    """Read the docstring: class -> its parent in the tree, and its other bases."""
     tree: dict[str, tuple[str | None, list[str]]] = {}
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
@@ -244,7 +244,7 @@ def test_every_error_has_a_sample_here() -> None:
 
 
 @each_sample
-def test_an_error_says_its_text_and_carries_its_facts(
+def test_an_error_has_its_text_and_its_facts(
     error: RocketMQError, facts: dict[str, Any], text: str
 ) -> None:
     assert str(error) == text
@@ -273,7 +273,7 @@ def test_an_error_can_be_copied(error: RocketMQError, facts: dict[str, Any], tex
 
 
 @each_sample
-def test_an_error_says_how_it_can_be_handled(
+def test_an_error_has_what_its_handling_needs(
     error: RocketMQError, facts: dict[str, Any], text: str
 ) -> None:
     assert isinstance(error.retryable, bool)

@@ -1,4 +1,4 @@
-"""Optional packages: a missing one is named with its remedy, a broken one is not hidden."""
+"""Extras: a missing package is named with the next step, a broken one is not hidden."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from downrange.errors import MissingExtra, RocketMQError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Packages that are imported under another name than they are installed under.
+#: Packages whose import name differs from their distribution name.
 IMPORT_NAMES = {"pyyaml": "yaml"}
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 @pytest.fixture
 def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """Give an extra of two packages, and a folder to put them into."""
+    """Declare an extra of two packages, and return a folder for them."""
     monkeypatch.setitem(extras.EXTRAS, "sample", ("sample_first", "sample_second"))
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -81,7 +81,7 @@ def test_an_extra_is_checked_without_being_imported(packages: Path) -> None:
 @pytest.mark.parametrize(
     "source", ["import no_such_package", "raise ImportError('libsample.so: cannot open')"]
 )
-def test_a_package_that_is_there_but_broken_tells_its_own_story(
+def test_a_package_that_is_installed_but_broken_raises_its_own_error(
     packages: Path, source: str
 ) -> None:
     (packages / "sample_first.py").write_text(source)
@@ -110,7 +110,7 @@ def _pyproject() -> dict[str, Any]:
 
 
 def _packages(declared: dict[str, list[str]], extra: str) -> set[str]:
-    """Return the packages of an extra, those of the extras that it names included."""
+    """Return the packages of an extra, also of the extras that it includes."""
     found: set[str] = set()
     for requirement in declared[extra]:
         if own := re.match(r"downrange\[(.*)\]", requirement):

@@ -1,4 +1,4 @@
-"""What `import downrange` gives, and what it leaves alone until it is needed."""
+"""The public names of `import downrange`, and which modules it loads only on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = Path(downrange.__file__)
 
 
 def _modules_after(code: str) -> set[str]:
-    """Return what a fresh interpreter has loaded after some code."""
+    """Return the modules that a new interpreter has loaded after some code."""
     result = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys, json\nprint(json.dumps(list(sys.modules)))"],
         capture_output=True,
@@ -28,7 +28,7 @@ def _modules_after(code: str) -> set[str]:
 
 
 def _lazy_imports() -> dict[str, str]:
-    """Return name -> module of what only type checkers import."""
+    """Return name -> module of the imports for type checkers."""
     tree = ast.parse(SOURCE.read_text())
     (block,) = (
         node
@@ -69,7 +69,9 @@ def test_producer_loads_no_server_and_no_extra() -> None:
 
 @pytest.mark.parametrize("package", ["client", "server"])
 def test_nothing_is_printed_by_a_program_that_has_set_up_no_logging(package: str) -> None:
-    code = f"import logging, downrange.{package}\nlogging.getLogger('downrange.x').error('hear me')"
+    code = (
+        f"import logging, downrange.{package}\nlogging.getLogger('downrange.x').error('text')"
+    )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""What users hold in their hands."""
+"""Messages, queues and receipts."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_message_is_delayed_in_one_way_only(options: dict[str, Any], named: st
         Message("T", b"", **options)
 
 
-def test_a_delivery_time_must_know_its_time_zone() -> None:
+def test_a_delivery_time_needs_a_time_zone() -> None:
     with pytest.raises(OptionError, match=r"deliver_at=.* needs a time zone"):
         Message("T", b"", deliver_at=datetime(2030, 1, 1))
     assert Message("T", b"", deliver_at=datetime(2030, 1, 1, tzinfo=UTC)).deliver_at is not None
@@ -131,12 +131,12 @@ def test_a_message_shows_itself_without_its_body() -> None:
 # ---- received messages ---------------------------------------------------------------------------
 
 
-def test_a_received_message_knows_its_topic_tags_and_keys() -> None:
+def test_a_received_message_has_topic_tags_and_keys() -> None:
     message = received(properties={"TAGS": "new", "KEYS": "k1  k2 "})
     assert (message.topic, message.tags, message.keys) == ("orders", "new", ["k1", "k2"])
 
 
-def test_a_received_message_without_tags_and_keys_says_so() -> None:
+def test_a_received_message_may_have_no_tags_and_keys() -> None:
     message = received()
     assert message.tags is None
     assert message.keys == []

@@ -1,4 +1,4 @@
-"""Options: sensible by default, checked at once, and the value is named."""
+"""Options: defaults, checks, and errors that name the value."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_options_pickle(options: object) -> None:
         (BrokerOptions, "bulk_pull_bytes_max", 9 * 1024 * 1024),
     ],
 )
-def test_a_value_that_makes_no_sense_is_named(kind: Any, name: str, value: object) -> None:
+def test_a_wrong_value_is_named(kind: Any, name: str, value: object) -> None:
     with pytest.raises(OptionError) as caught:
         kind(**{name: value})
     shown = repr(value) if isinstance(value, str) else str(value)
@@ -203,9 +203,7 @@ def test_options_of_clients_pickle_and_hash(options: object) -> None:
         (PullOptions, "answer_margin", 0.0),
     ],
 )
-def test_a_value_of_a_client_that_makes_no_sense_is_named(
-    kind: Any, name: str, value: object
-) -> None:
+def test_a_wrong_value_of_a_client_is_named(kind: Any, name: str, value: object) -> None:
     with pytest.raises(OptionError) as caught:
         kind(**{name: value})
     shown = repr(value) if isinstance(value, str) else str(value)
@@ -223,7 +221,7 @@ def test_a_value_of_a_client_that_makes_no_sense_is_named(
         {"latency_ms": (1, 1), "avoid_ms": (0, 0)},
     ],
 )
-def test_a_table_of_latencies_that_makes_no_sense_is_refused(settings: Any) -> None:
+def test_a_wrong_table_of_latencies_is_refused(settings: Any) -> None:
     with pytest.raises(OptionError, match="latency_ms"):
         FaultTolerance(**settings)
     assert FaultTolerance(latency_ms=(1, 2), avoid_ms=(0, 9)).avoid_ms == (0, 9)

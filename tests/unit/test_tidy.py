@@ -1,4 +1,4 @@
-"""What review forgets: import arrows, purity, modules that nobody imports."""
+"""Rules that review may miss: import arrows, purity, unused modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = sorted(
     for path in SOURCE.rglob("*.py")
 )
 
-#: What every product may use.
+#: Parts that every product may use.
 _SHARED = {"wire", "model", "options", "errors", "extras", "addresses", "tls", "memory"}
 
 #: Part of the package -> the parts that it may import. Every part must be listed.
@@ -73,20 +73,20 @@ _EXTRA_PARTS = {
     *("cli", "__main__", "spark", "pipelines", "demo", "pyspark_rocketmq", "pyspark_downrange"),
 }
 
-#: Parts that decide and convert, and so can be tested and simulated without a world.
+#: Parts that only decide and convert, and so can be tested and simulated without I/O.
 PURE = {
     *("errors", "model", "options", "addresses", "wire", "client.flows", "server.outputs"),
     *("server.nameserver", "server.broker"),
 }
 #: Pure modules of parts that are not pure as a whole.
 PURE_MODULES = {f"downrange.server.access.{name}" for name in ("rules", "needs", "addresses")}
-#: Modules of pure parts that do read files.
+#: Modules of pure parts that read files.
 READING_MODULES = {"downrange.options.toml"}
 IMPURE_MODULES = {
     *("asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets"),
     *("selectors", "signal", "socket", "ssl", "subprocess", "threading", "time", "uuid"),
 }
-#: What a pure module names in annotations only.
+#: Impure modules that a pure one needs for annotations only.
 TYPES_ONLY = {"downrange.options.clients": {"os", "ssl"}}
 IMPURE_CALLS = {
     ("datetime", "now"),
@@ -102,7 +102,7 @@ def _path_of(module: str) -> Path:
 
 
 def _part_of(module: str) -> str:
-    """Return the part of a module: `wire` for downrange.wire.link, `server.net` for one of its."""
+    """Return the part of a module, such as `wire`, or `server.net` inside a large product."""
     package, *parts = module.split(".")
     if package != "downrange":
         return package
@@ -113,7 +113,7 @@ def _part_of(module: str) -> str:
 
 
 def _imports_of(module: str) -> set[str]:
-    """Return what a module imports by full name, type-checking imports included."""
+    """Return the full names that a module imports, also those for type checkers."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(_path_of(module).read_text())):
         match node:
@@ -124,7 +124,7 @@ def _imports_of(module: str) -> set[str]:
                     whole = f"{source}.{alias.name}"
                     found.add(whole if whole in MODULES else source)
             case ast.ImportFrom():
-                raise AssertionError(f"{module} imports relatively; say the full name")
+                raise AssertionError(f"{module} imports relatively; use the full name")
             case _:
                 pass
     return found
@@ -145,7 +145,7 @@ def test_module_imports_only_what_its_part_may(module: str) -> None:
         if (_part_of(name) in PURE and name not in READING_MODULES) or name in PURE_MODULES
     ],
 )
-def test_pure_module_touches_no_world(module: str) -> None:
+def test_pure_module_does_no_io(module: str) -> None:
     imported = {name.split(".")[0] for name in _imports_of(module)}
     assert imported & IMPURE_MODULES == TYPES_ONLY.get(module, set())
     calls = {
@@ -163,7 +163,7 @@ def test_pure_module_touches_no_world(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_module_can_be_imported_and_says_what_it_is_for(module: str) -> None:
+def test_module_can_be_imported_and_has_a_docstring(module: str) -> None:
     assert importlib.import_module(module).__doc__
 
 

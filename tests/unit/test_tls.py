@@ -1,4 +1,4 @@
-"""TLS contexts: who trusts whom, told by handshakes in memory, and what bad files are told."""
+"""TLS contexts: handshakes in memory show which peers are trusted; bad files are named."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def shake_hands(
     server: ssl.SSLContext, client: ssl.SSLContext, host: str = "127.0.0.1"
 ) -> ssl.SSLObject:
-    """Let two contexts greet each other in memory; return the client's end, one byte read."""
+    """Do a handshake in memory and return the client's end, after one byte was read."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     served = server.wrap_bio(to_server, to_client, server_side=True)
     asking = client.wrap_bio(to_client, to_server, server_hostname=host)
     for step in (asking.do_handshake, served.do_handshake) * 3:
         with contextlib.suppress(ssl.SSLWantReadError):
             step()
-    served.write(b"!")  # raises when the client was refused
+    served.write(b"!")  # raises if the client was refused
     assert asking.read(1) == b"!"
     return asking
 
@@ -55,10 +55,10 @@ def test_client_refuses_a_server_of_another_authority(
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(server, client_context(ca=authority.certificate))
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(server, client_context())  # this machine does not know it either
+        shake_hands(server, client_context())  # this machine does not trust it either
 
 
-def test_client_checks_the_host_unless_told_otherwise(authority: Authority) -> None:
+def test_client_checks_the_host_unless_that_is_turned_off(authority: Authority) -> None:
     server = server_context(*authority.issue("server"))
     with pytest.raises(ssl.SSLCertVerificationError, match=r"10\.0\.0\.1"):
         shake_hands(server, client_context(ca=authority.certificate), host="10.0.0.1")

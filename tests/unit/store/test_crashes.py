@@ -1,6 +1,6 @@
-"""Stories of a store on a disk that loses power: whatever happens, a front part survives.
+"""Random runs of a store on a disk that loses power: the first records always survive.
 
-Each seed is one story. `make campaign` tells as many as time allows.
+Each seed is one run. `make campaign` does as many runs as time allows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ STEPS = 40
 SEEDS = range(40)
 
 
-class Story:
-    """One store, what it was given, and what must survive."""
+class CrashRun:
+    """One store, the records that it was given, and those that must survive."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -31,12 +31,12 @@ class Story:
         self.flushed = 0
         self.now_ms = 1000
         self.made = 0
-        self.forgotten_to = 0  # segments before this were dropped, but a crash may bring them back
-        self.born = {"A": 0, "B": 0}  # of each topic, how much was appended when it was dropped
-        self.unsure: set[str] = set()  # dropped topics that a crash may bring back
+        self.dropped_to = 0  # segments before this were dropped, but may be back after a crash
+        self.born = {"A": 0, "B": 0}  # topic -> how many records there were when it was dropped
+        self.unsure: set[str] = set()  # dropped topics that may be back after a crash
 
     def step(self) -> None:
-        """Do one thing, chosen by chance; power may go in the middle of it."""
+        """Do one random action; power may be lost during it."""
         self.now_ms += self.random.randrange(5000)
         things = {
             self.append: 12,
@@ -68,7 +68,7 @@ class Story:
         self.store.append(records, self.now_ms)
 
     def flush(self) -> None:
-        """Flush all, while messages arrive and the log is flushed by itself."""
+        """Run a full flush, while messages arrive and the log alone is flushed."""
         count, dropped = len(self.appended), self.unsure
         self.unsure = set()
         flush = self.store.begin_flush()
@@ -99,7 +99,7 @@ class Story:
     def drop_segment(self) -> None:
         if self.store.log.can_drop_first:
             self.store.drop_first_segment()
-            self.forgotten_to = self.store.log.first
+            self.dropped_to = self.store.log.first
 
     def drop_topic(self) -> None:
         topic = self.random.choice(["A", "B"])
@@ -108,7 +108,7 @@ class Story:
         self.unsure.add(topic)
 
     def drop_again(self) -> None:
-        """Drop the topics that may be back, as one does who knows what topics there are."""
+        """Drop the topics that may be back, as a broker does with unknown topics."""
         for topic in self.unsure:
             self.store.drop_topic(topic)
             self.born[topic] = len(self.appended)
@@ -123,7 +123,7 @@ class Story:
         assert self.store.recovery.scanned_records == 0
 
     def kill(self) -> None:
-        """End the process; the disk keeps all that was written."""
+        """End the process; the disk keeps all writes."""
         self.store = MessageStore(self.files, SMALL)
         assert list(self.store.log.walk(self.store.log.first)) == self.kept()
         self.drop_again()
@@ -148,11 +148,11 @@ class Story:
         self.drop_again()
 
     def kept(self) -> list[Record]:
-        """Return what was appended, but for what lay in segments that are gone."""
+        """Return the appended records that are not in dropped segments."""
         return [made for made in self.appended if made.log_offset >= self.store.log.first]
 
     def check(self) -> None:
-        """Find everything that was appended, in its queue and by its key."""
+        """Find every record in its queue and by its key."""
         for topic, queue_id in ("A", 0), ("A", 1), ("B", 0), ("B", 1):
             mine = [
                 made
@@ -161,14 +161,14 @@ class Story:
             ]
             queue = self.store.queue(topic, queue_id)
             first_min = sum(made.log_offset < self.store.log.first for made in mine)
-            first_max = sum(made.log_offset < self.forgotten_to for made in mine)
+            first_max = sum(made.log_offset < self.dropped_to for made in mine)
             assert first_min <= queue.min_offset <= first_max
             assert queue.max_offset == len(mine)
             units = queue.units(queue.min_offset, len(mine))
             count, parts = self.store.read_range(units, 1 << 30)
             assert count == len(units) == queue.max_offset - queue.min_offset
             assert decode_records(b"".join(parts)) == mine[queue.min_offset :]
-        for made in [made for made in self.kept() if made.log_offset >= self.forgotten_to][-20:]:
+        for made in [made for made in self.kept() if made.log_offset >= self.dropped_to][-20:]:
             unique_id = made.properties()["UNIQ_KEY"]
             found_at = self.store.find(
                 made.topic, unique_id, begin_ms=0, end_ms=2**62, found_max=64
@@ -178,25 +178,25 @@ class Story:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_flushed_message_is_lost(seed: int) -> None:
-    story = Story(seed)
+    run = CrashRun(seed)
     for _ in range(STEPS):
-        story.step()
-        story.check()
+        run.step()
+        run.check()
 
 
-def test_same_seed_tells_the_same_story() -> None:
+def test_same_seed_gives_the_same_run() -> None:
     def end_of(seed: int) -> list[tuple[int, bytes]]:
-        story = Story(seed)
+        run = CrashRun(seed)
         for _ in range(STEPS):
-            story.step()
-        return [(made.log_offset, made.body) for made in story.appended]
+            run.step()
+        return [(made.log_offset, made.body) for made in run.appended]
 
     assert end_of(3) == end_of(3)
     assert end_of(3) != end_of(4)
 
 
 def main() -> None:
-    """Tell new stories until the time is over; a failure names its seed."""
+    """Do new runs until the time is over; a failure names its seed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60)
     deadline = time.monotonic() + parser.parse_args().seconds
@@ -208,7 +208,7 @@ def main() -> None:
             print(f"seed {seed} failed")
             raise
         seed += 1
-    print(f"{seed - first} stories of a store that crashes, seeds {first} to {seed - 1}: all well")
+    print(f"{seed - first} runs of a store that crashes, seeds {first} to {seed - 1}: no failure")
 
 
 if __name__ == "__main__":

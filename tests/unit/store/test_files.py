@@ -37,7 +37,7 @@ def test_new_file_has_its_size_and_reads_as_zeros(files: Files) -> None:
 def test_parts_are_written_back_to_back(files: Files) -> None:
     file = files.open("f", size=5000)
     file.write(10, [b"one", b"", b"two"])
-    file.write(3000, [b"x"] * 1500)  # more than one system call takes
+    file.write(3000, [b"x"] * 1500)  # more than the buffers of one system call
     assert file.read(8, 10) == b"\x00\x00onetwo\x00\x00"
     assert file.read(3000, 1600) == b"x" * 1500 + bytes(100)
     assert files.open("f").read(10, 3) == b"one"
@@ -85,7 +85,7 @@ def test_more_files_than_handles_can_be_used(files: Files) -> None:
     assert [file.read(0, 1)[0] for file in opened] == list(range(8))
 
 
-def test_space_is_told(files: Files) -> None:
+def test_space_is_reported(files: Files) -> None:
     free, total = files.space()
     assert 0 < free <= total
 
@@ -96,7 +96,7 @@ def test_space_is_told(files: Files) -> None:
 def test_space_that_the_system_keeps_for_itself_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large part may be kept for the system's own use: then a disk is not full that looks so."""
+    """A large part may be reserved for the system; it must not count as used."""
     kept = Mock(f_blocks=1000, f_bfree=800, f_bavail=300, f_frsize=10)
     files = OsFiles(tmp_path)
     try:
@@ -150,7 +150,7 @@ def test_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         OsFiles(tmp_path / "file" / "store")
 
 
-def test_full_disk_is_told_from_other_trouble(
+def test_full_disk_is_distinguished_from_other_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = OsFiles(tmp_path)
@@ -172,7 +172,7 @@ def test_full_disk_is_told_from_other_trouble(
     files.close()
 
 
-def test_file_that_cannot_get_its_size_is_told(
+def test_file_that_cannot_get_its_size_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = OsFiles(tmp_path)
@@ -200,14 +200,16 @@ def test_many_files_are_synced_by_one_call(tmp_path: Path, monkeypatch: pytest.M
 
 
 class _System:
-    """A C library of another system, or one whose disk is broken."""
+    """A C library without `syncfs`, or one that reports a broken disk."""
 
     def __init__(self, answer: int | None) -> None:
         if answer is not None:
             self.syncfs = lambda _: answer
 
 
-def test_failed_sync_of_many_files_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sync_of_many_files_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = OsFiles(tmp_path)
     writes = [Write(f"{number}", 10, 0, b"x") for number in range(40)]
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: _System(-1))
@@ -274,7 +276,7 @@ def test_crash_keeps_what_was_synced_and_some_of_the_rest() -> None:
 
 
 def test_same_seed_crashes_the_same_way() -> None:
-    def story(seed: int) -> bytes:
+    def content_after(seed: int) -> bytes:
         files = MemoryFiles()
         file = files.open("f", size=9000)
         for number in range(8):
@@ -282,11 +284,11 @@ def test_same_seed_crashes_the_same_way() -> None:
         files.crash(Random(seed))
         return file.read(0, 9000)
 
-    assert story(7) == story(7)
-    assert len({story(seed) for seed in range(20)}) > 5
+    assert content_after(7) == content_after(7)
+    assert len({content_after(seed) for seed in range(20)}) > 5
 
 
-def test_power_goes_when_it_was_told_to() -> None:
+def test_power_is_lost_after_the_given_steps() -> None:
     files = MemoryFiles()
     file = files.open("f", size=10)
     files.steps_left = 2
@@ -311,7 +313,7 @@ def test_memory_runs_full() -> None:
 
 
 def test_a_replacement_that_fails_leaves_the_old_file_or_its_backup() -> None:
-    """However often it fails: neither power nor space may take both."""
+    """After any number of failures, a power loss or a full disk, one of the two files exists."""
     for steps in range(3):
         files = MemoryFiles()
         files.replace("x", b"old")

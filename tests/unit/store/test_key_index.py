@@ -96,7 +96,7 @@ def test_flush_may_run_while_keys_are_added(files: Files) -> None:
     flush.run()
     index.finish_flush(flush)
     assert _find(index, "common") == [500, 400, 300, 200, 100, 0]
-    assert _find(_index(files), "common") == [200, 100, 0]  # the rest is for the next flush
+    assert _find(_index(files), "common") == [200, 100, 0]  # the others wait for the next flush
     _flush(index)
     assert _find(_index(files), "common") == [500, 400, 300, 200, 100, 0]
 
@@ -154,7 +154,7 @@ def test_entries_are_undone_from_a_log_offset_on(files: Files) -> None:
 
 @pytest.mark.parametrize("steps", range(9))
 def test_interrupted_flush_hides_nothing_older(steps: int) -> None:
-    """Whatever got to the disk, undoing what the flush was about gives what was before it."""
+    """Undoing the entries of a flush restores the state before it, whatever was written."""
     for seed in range(20):
         files = MemoryFiles()
         index = _index(files)
@@ -243,7 +243,7 @@ def test_broken_chain_ends_a_search(files: Files) -> None:
     _flush(index)
     (name,) = files.names("index")
     entries_at = 40 + 7 * 4
-    for number in range(1, 10):  # every entry says that it comes before itself
+    for number in range(1, 10):  # every entry names itself as the one before it
         files.open(f"index/{name}").write(
             entries_at + number * 20 + 16, [number.to_bytes(4, "big")]
         )

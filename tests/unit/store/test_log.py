@@ -37,7 +37,7 @@ def test_records_are_read_back_where_they_say_they_lie(files: Files) -> None:
     assert log.end == records[-1].log_offset + records[-1].size
 
 
-def test_runs_that_lie_close_together_are_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_are_close_together_share_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     log = _log(MemoryFiles())
     records = [record(number) for number in range(12)]
     log.append(records)
@@ -63,7 +63,7 @@ def test_runs_that_lie_close_together_are_read_in_one_go(monkeypatch: pytest.Mon
     assert len(reads) == 1
     read_some(*range(0, 12, 2))  # of two segments
     assert len(reads) == len(log.segment_starts) == 2
-    read_some(4, 0)  # no log is in such an order, but nothing is mixed up
+    read_some(4, 0)  # not an order of a real log, but the records are not mixed up
     assert len(reads) == 2
     monkeypatch.setattr("downrange.store.log.GAP_BYTES", records[1].size - 1)
     read_some(0, 2, 4)
@@ -79,7 +79,7 @@ def test_segment_that_is_full_ends_with_a_blank_record(files: Files) -> None:
     assert log.segment_starts[:2] == [0, SEGMENT]
 
 
-def test_log_knows_what_is_durable(files: Files) -> None:
+def test_log_has_the_durable_position(files: Files) -> None:
     log = _log(files, 12)
     flush = log.begin_flush()
     assert len(flush.files) == len(log.segment_starts)
@@ -109,7 +109,7 @@ def test_nothing_is_found_where_no_record_begins(files: Files) -> None:
     assert log.record_at(blank) is None
     assert log.record_at(log.end) is None
     assert log.record_at(10**9) is None
-    assert log.record_at(4) is None  # its bytes say a size of minus something
+    assert log.record_at(4) is None  # the bytes there are a negative size
 
 
 def test_oldest_segment_can_go(files: Files) -> None:
@@ -141,7 +141,7 @@ def test_failed_append_leaves_the_log_as_it_was() -> None:
     nul.property_bytes = b"a\x01\x00\x02"
     with pytest.raises(StoreError, match="NUL"):
         log.append([nul])
-    files.capacity = 1500  # enough for the first segment of it, not for the second
+    files.capacity = 1500  # enough for the first segment, not for the second
     with pytest.raises(DiskFull):
         log.append([record(number) for number in range(20)])
     assert (log.end, _bodies(log)) == (end, before)

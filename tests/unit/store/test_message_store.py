@@ -113,7 +113,7 @@ def test_old_segments_go_and_the_indexes_follow(files: Files) -> None:
     options = RetentionOptions(keep_hours=1, disk_used_max=1, disk_used_full=1)
     newest_old_ms = 30_000
     assert drop_old_segments(store, files, options, now_ms=HOUR_MS + newest_old_ms) == 0
-    store.flush()  # only what is durable may go
+    store.flush()  # only durable segments can be dropped
     assert drop_old_segments(store, files, options, now_ms=HOUR_MS) == 0
     dropped = drop_old_segments(store, files, options, now_ms=HOUR_MS + newest_old_ms)
     assert 0 < dropped < segments - 1
@@ -128,7 +128,7 @@ def test_old_segments_go_and_the_indexes_follow(files: Files) -> None:
         60,
     )
     assert drop_old_segments(again, files, options, now_ms=10**12) >= 1
-    assert len(again.log.segment_starts) == 1  # the one that is written to stays
+    assert len(again.log.segment_starts) == 1  # the segment that is written to stays
 
 
 def test_segments_go_while_the_disk_is_full() -> None:
@@ -140,7 +140,7 @@ def test_segments_go_while_the_disk_is_full() -> None:
     store.flush()
     options = RetentionOptions(disk_used_max=0.75, disk_used_full=0.79)
     assert is_disk_full(files, options)
-    # Two files give the 5 % back that are too much, though they are removed only later.
+    # Dropping two files frees the 5 % above the limit, though they are removed only later.
     assert drop_old_segments(store, files, options, now_ms=60_000) == 2
     assert store.freed_soon_bytes == 2 * SMALL.log_segment_bytes
     flush = store.begin_flush()
@@ -167,7 +167,7 @@ def test_segment_that_a_log_flush_may_hold_is_removed_later(files: Files) -> Non
     assert files.read_all(first) is None
 
 
-def test_queues_that_nobody_asks_for_follow_the_log_with_a_flush(files: Files) -> None:
+def test_a_flush_moves_the_front_of_unused_queues(files: Files) -> None:
     store = open_store(files)
     for number in range(70):
         store.append([record(number), record(number, topic="U")], number * 1000)
@@ -211,7 +211,7 @@ def _snapshot(files: Files) -> dict[str, bytes | None]:
     )
 )
 def test_a_batch_is_stored_like_its_messages_one_by_one(made: list[tuple[int, list[int]]]) -> None:
-    """Queue and sizes of each batch; one of a single message is also appended as a record."""
+    """Queue and sizes of each batch; a batch of one message is also appended as a record."""
     alone, together = MemoryFiles(), MemoryFiles()
     apart, batched = open_store(alone), open_store(together)
     number = 0
@@ -230,7 +230,7 @@ def test_a_batch_is_stored_like_its_messages_one_by_one(made: list[tuple[int, li
     assert _snapshot(together) == _snapshot(alone)
 
 
-def test_a_batch_knows_where_it_is(files: Files) -> None:
+def test_a_batch_has_the_positions_of_its_records(files: Files) -> None:
     store = open_store(files)
     fill(store, 3)
     batch = batch_of([record(number) for number in range(3, 40)])
@@ -264,7 +264,7 @@ def test_a_batch_that_cannot_be_stored_leaves_nothing_and_may_be_tried_again(fil
     assert bodies(store) == expected(*range(5))
 
 
-def test_units_of_a_batch_hold_what_the_broker_wants(files: Files) -> None:
+def test_units_of_a_batch_hold_the_tag_hash_of_the_broker(files: Files) -> None:
     store = MessageStore(files, SMALL, unit_tag=lambda made, tag: made.store_ms + len(tag or ""))
     store.append([batch_of([record(0), record(1)])], 7000)
     assert [unit.tag_hash for unit in store.queue("T", 0).units(0, 9)] == [7001, 7001]
@@ -283,7 +283,7 @@ def test_a_record_is_found_only_at_its_first_byte(files: Files) -> None:
 
 @pytest.mark.parametrize("size", [FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1])
 def test_bytes_of_a_body_that_look_like_a_record_are_not_found(size: int) -> None:
-    inside = 88  # a body begins here, and the bytes in it say so where a record would
+    inside = 88  # a body begins here; its bytes hold this position, like a record at that place
     made = record(0)
     made.body = size.to_bytes(4, "big") + bytes(24) + inside.to_bytes(8, "big") + bytes(200)
     store = open_store(MemoryFiles())
@@ -334,7 +334,7 @@ def test_others_records_in_between_end_a_range_when_they_are_too_many(
 def test_a_range_is_the_records_one_by_one(
     made: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """Whatever lies in between, wherever segments and files end, in memory or not."""
+    """With any records in between, any ends of segments and files, in memory or not."""
     store = open_store(MemoryFiles())
     for number, (queue_id, size) in enumerate(made):
         store.append([record(number, queue_id=queue_id, size=size)], 1000)
@@ -480,6 +480,6 @@ def test_last_topic_that_is_dropped_stays_dropped(files: Files) -> None:
         ({"disk_used_full": 1.5}, "disk_used_full=1.5"),
     ],
 )
-def test_retention_that_makes_no_sense_is_refused(options: dict[str, float], text: str) -> None:
+def test_wrong_retention_options_are_refused(options: dict[str, float], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         RetentionOptions(**options)

@@ -28,7 +28,7 @@ def _filled(files: Files, count: int, first: int = 0) -> QueueIndex:
 
 
 def _flush(files: Files, index: QueueIndex) -> list[str]:
-    """Flush an index and return the names of the files that this was about."""
+    """Flush an index and return the names of the files that were written."""
     writes = index.begin_flush()
     files.write_durably(writes)
     index.finish_flush()
@@ -48,7 +48,7 @@ def test_units_are_read_back_across_files(files: Files) -> None:
 
 def test_units_are_read_from_memory_and_files_as_one(files: Files) -> None:
     index = _filled(files, 8)
-    assert _index(files).max_offset == 6  # two units are in memory alone
+    assert _index(files).max_offset == 6  # two units are only in memory
     assert index.units(0, 100) == [_unit(number) for number in range(8)]
     assert index.units(7, 100) == [_unit(7)]
     assert index.find(lambda unit: unit.log_offset < 1065) == 7
@@ -65,7 +65,7 @@ def test_units_may_be_put_many_at_a_time(files: Files) -> None:
         )
     assert index.max_offset == 11
     assert index.units(0, 99) == [_unit(number) for number in range(11)]
-    assert _index(files).max_offset == 11  # there were too many for the memory
+    assert _index(files).max_offset == 11  # more than fit into memory were written
 
 
 def test_numbers_are_the_units_without_their_names(files: Files) -> None:
@@ -77,7 +77,7 @@ def test_numbers_are_the_units_without_their_names(files: Files) -> None:
     assert list(index.numbers(5, 9)) == []
 
 
-def test_index_knows_its_end_after_opening(files: Files) -> None:
+def test_index_finds_its_end_when_it_is_opened(files: Files) -> None:
     for count in (0, 1, 3, 4, 5, 8):
         files.remove("consumequeue")
         _filled(files, count).write()
@@ -140,7 +140,7 @@ def test_number_that_is_gone_has_no_unit(files: Files) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a\x00"])
-def test_topic_that_is_no_folder_name_is_refused(files: Files, topic: str) -> None:
+def test_topic_that_cannot_be_a_folder_name_is_refused(files: Files, topic: str) -> None:
     with pytest.raises(StoreError, match="cannot be the name of a folder"):
         QueueIndex(files, topic, 0)
 
@@ -148,7 +148,7 @@ def test_topic_that_is_no_folder_name_is_refused(files: Files, topic: str) -> No
 def test_gaps_behind_the_cut_do_not_matter(files: Files) -> None:
     index = _filled(files, 9)
     index.write()
-    files.open(f"consumequeue/T/3/{80:020}").write(20, [bytes(20)])  # unit 5 never got there
+    files.open(f"consumequeue/T/3/{80:020}").write(20, [bytes(20)])  # unit 5 was never written
     again = _index(files)
     again.cut_from(1040)
     assert again.max_offset == 4
@@ -198,7 +198,7 @@ def test_only_changed_files_are_flushed(files: Files) -> None:
 def test_units_stay_readable_while_they_are_flushed_and_others_come(files: Files) -> None:
     index = _filled(files, 2)
     writes = index.begin_flush()
-    for number in range(2, 9):  # more than the memory is to hold
+    for number in range(2, 9):  # more than are kept in memory
         index.put(*_unit(number))
         assert index.units(0, 99) == [_unit(each) for each in range(number + 1)]
     files.write_durably(writes)
@@ -216,7 +216,7 @@ def test_flush_that_failed_is_made_up_for_by_the_next(files: Files) -> None:
     assert _index(files).max_offset == 5
 
 
-def test_fresh_index_waits_until_the_files_of_the_dropped_topic_are_gone(files: Files) -> None:
+def test_fresh_index_waits_until_the_files_of_the_dropped_topic_are_removed(files: Files) -> None:
     _filled(files, 5).write()
     index = QueueIndex(files, "T", 3, segment_units=4, memory_units=3, is_fresh=True)
     for number in range(5):

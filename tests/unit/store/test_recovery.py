@@ -111,7 +111,7 @@ def test_lost_indexes_are_built_again(files: Files) -> None:
 
 
 def test_checkpoint_of_an_older_release_is_enough(files: Files) -> None:
-    """It knows times, not the offset; the scan begins at a segment that is old enough."""
+    """It has times, but no offset; the scan begins at a segment that is old enough."""
     store = open_store(files)
     fill(store, 60)
     store.close()
@@ -126,7 +126,7 @@ def test_checkpoint_of_an_older_release_is_enough(files: Files) -> None:
     assert open_store(files).recovery.scanned_from == 0
 
 
-def test_missing_checkpoint_says_nothing(files: Files) -> None:
+def test_missing_checkpoint_reads_as_zeros(files: Files) -> None:
     assert load_checkpoint(files) == Checkpoint()
     assert Checkpoint(10_000, 8_000).safe_ms == 5_000
 
@@ -139,7 +139,7 @@ def test_half_messages_are_in_no_queue_after_a_crash(files: Files) -> None:
     assert bodies(again) == expected(2)
 
 
-def test_files_of_messages_that_are_gone_go_when_the_store_is_opened(files: Files) -> None:
+def test_index_files_of_deleted_messages_are_removed_when_the_store_is_opened(files: Files) -> None:
     store = open_store(files)
     fill(store, 60)
     store.flush()

@@ -1,4 +1,4 @@
-"""Commands out of bytes, for tests that look at what was written or captured."""
+"""Reads commands from bytes, for tests of written or captured frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def commands_in(chunks: Iterable[bytes]) -> list[Command]:
-    """Read the commands of a stream that ends where a frame ends."""
+    """Read the commands of a stream that ends with a complete frame."""
     splitter = FrameSplitter()
     commands: list[Command] = []
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for everything that the wire layer carries."""
+"""Hypothesis strategies for all values of the wire layer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from downrange.wire.records import MAGIC_V1, MAGIC_V2, BatchItem, Record, body_c
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
-#: For a property that is tried on each of a hundred classes.
+#: For a property test that runs for each of a hundred classes.
 few_examples = settings(max_examples=settings().max_examples // 10)
 
 int16s = st.integers(-(2**15), 2**15 - 1)
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
-#: Any text that UTF-8 can carry, up to a size.
+#: Any string that UTF-8 can encode, up to a size.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 some_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 words = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs"]), min_size=1, max_size=12)
@@ -38,7 +38,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 @cache
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for a type as headers and bodies declare them."""
+    """Return a strategy for the type of a header or body member."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return int32s if arguments[1] == "int32" else int64s
@@ -63,7 +63,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 
 @cache
 def structs(kind: type[StructT]) -> st.SearchStrategy[StructT]:
-    """Return a strategy for a header or body class, all its members drawn."""
+    """Return a strategy for a header or body class with all members."""
     members = msgspec.structs.fields(kind)
     return st.builds(kind, **{member.name: values_of(member.type) for member in members})
 
@@ -80,7 +80,7 @@ json_commands = st.builds(
     version=int32s,
     codec=st.just(HeaderCodec.JSON),
 )
-#: Empty texts do not exist in a binary header.
+#: A binary header cannot hold empty strings.
 binary_commands = st.builds(
     Command,
     code=int16s,
@@ -102,7 +102,7 @@ batch_items = st.builds(
 
 @st.composite
 def records(draw: st.DrawFn) -> Record:
-    """Draw a record as it is read: with the size and CRC that it is written with."""
+    """Draw a record with its size and CRC set, as after reading."""
     is_v2 = draw(st.booleans())
     born_v6, store_v6 = draw(st.booleans()), draw(st.booleans())
     hosts = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
@@ -135,14 +135,14 @@ def records(draw: st.DrawFn) -> Record:
 
 @st.composite
 def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """Draw a way to cut bytes into reads; empty reads occur."""
+    """Draw a division of bytes into reads; some may be empty."""
     cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=10)))
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
 @st.composite
 def damaged(draw: st.DrawFn, originals: tuple[bytes, ...]) -> bytes:
-    """Draw one of the originals with bytes overwritten, removed or put in; it shrinks well."""
+    """Draw an original with bytes overwritten, removed or inserted; it shrinks well."""
     data = draw(st.sampled_from(originals))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(data)))

@@ -1,4 +1,4 @@
-"""Batches as records: the same bytes as of records one by one."""
+"""Batches as records: the same bytes as from single records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed JSON bodies: every form that Java writes is read, what we write is strict."""
+"""Typed JSON bodies: every form that Java writes is read, and strict JSON is written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_body_survives_writing_and_reading(kind: type[Body], data: st.DataObje
 @pytest.mark.parametrize(
     ("data", "got"), [(b"[]", "array"), (b"5", "int"), (b'"x"', "str"), (b"null", "null")]
 )
-def test_a_body_that_is_no_object_is_refused(kind: type[Body], data: bytes, got: str) -> None:
+def test_a_body_that_is_not_an_object_is_refused(kind: type[Body], data: bytes, got: str) -> None:
     with pytest.raises(MalformedBody) as caught:
         decode_body(kind, data)
     assert str(caught.value) == f"{kind.__name__}: Expected `object`, got `{got}`"
@@ -94,7 +94,7 @@ def test_numbers_and_booleans_are_read_from_text() -> None:
     assert (topic.read_queue_nums, topic.order) == (4, True)
 
 
-def test_an_enumeration_name_that_we_do_not_know_is_kept() -> None:
+def test_an_unknown_enumeration_name_is_kept() -> None:
     data = b'{"groupName":"g","consumeType":"CONSUME_BY_MAGIC"}'
     assert decode_body(bodies.ConsumerMember, data).consume_type == "CONSUME_BY_MAGIC"
 
@@ -209,7 +209,7 @@ def test_a_body_is_written_in_alphabetical_order_without_nulls() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_body_that_says_the_least_has_java_defaults(body: Body, text: str) -> None:
+def test_a_minimal_body_has_java_defaults(body: Body, text: str) -> None:
     assert body.encode().decode() == text
 
 

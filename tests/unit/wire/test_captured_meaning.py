@@ -1,4 +1,4 @@
-"""What real servers and clients sent means what it should, field by field."""
+"""Captured frames of real servers and clients have the expected fields."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from tests.unit.wire.vectors import FRAMES
         ("topic-stats", ResponseCode.SUCCESS, CommandFlag.REPLY, 1024, 401),
     ],
 )
-def test_a_captured_header_says_who_sent_what(
+def test_a_captured_header_has_its_sender_and_code(
     name: str, code: int, flags: int, request_id: int, version: int
 ) -> None:
     command = captured(name)
@@ -277,7 +277,7 @@ def test_a_broker_answers_a_pull_with_two_messages(
 
 
 def test_the_answer_ids_of_sends_name_the_records_that_pulls_return() -> None:
-    """The 5.5.0 send answer names the first pulled record, the 4.9.4 one the second."""
+    """The send reply of 5.5.0 names the first pulled record, that of 4.9.4 the second."""
     for pulled, index, sent in (
         ("pull-answer-5.5.0", 0, "send-answer"),
         ("pull-answer-4.9.4", 1, "send-answer-binary"),
@@ -361,7 +361,7 @@ def test_a_body_that_java_wrote_alphabetically_is_written_alike(
     name: str,
     kind: type[RegisterBrokerBody | KeyValueBody | RouteBody | HeartbeatBody],
 ) -> None:
-    """Java sorts a bean's members but not a map's; ours are all sorted, as no reader can tell."""
+    """Java sorts the members of a bean, but not those of a map; we sort both."""
     body = captured(name).body
     written = decode_body(kind, body).encode()
     assert decode_body(kind, written) == decode_body(kind, body)

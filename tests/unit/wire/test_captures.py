@@ -1,4 +1,4 @@
-"""What real servers and clients sent is read the same in any chunking, and written again."""
+"""Captured frames are read the same in chunks of any size, and written as the same bytes."""
 
 from __future__ import annotations
 

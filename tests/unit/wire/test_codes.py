@@ -38,5 +38,5 @@ def test_name_servers_answer_our_version_with_standard_json() -> None:
 
 
 def test_languages_count_up_from_java() -> None:
-    """Writing a header looks their names up by position."""
+    """The encoder of headers looks up their names by position."""
     assert list(Language) == list(range(len(Language)))

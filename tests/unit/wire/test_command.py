@@ -104,7 +104,7 @@ def test_a_json_header_is_read_in_every_form_that_java_takes(text: str) -> None:
         ('{{"b": 1}: 2}', '{{"b":1}:2}'),
     ],
 )
-def test_a_field_value_that_is_no_text_becomes_its_json(value: str, text: str) -> None:
+def test_a_field_value_that_is_not_a_string_becomes_its_json(value: str, text: str) -> None:
     assert from_json(f'{{"extFields":{{"a":{value}}}}}').fields == {"a": text}
 
 
@@ -138,7 +138,7 @@ def test_a_language_is_known_by_name_in_any_case_or_number(
     assert from_json(f'{{"language":{text}}}').language is language
 
 
-def test_a_language_that_we_do_not_know_goes_out_as_none_or_other() -> None:
+def test_an_unknown_language_is_written_as_none_or_other() -> None:
     command = Command(1, language=None)
     assert b'"language":null' in encode(command)
     command.codec = HeaderCodec.BINARY
@@ -181,7 +181,7 @@ def test_a_json_header_that_is_wrong_is_refused_with_its_place(text: str, messag
     assert message in str(caught.value)
 
 
-def test_a_json_header_that_is_no_utf_8_is_refused_with_its_place() -> None:
+def test_a_json_header_that_is_not_utf_8_is_refused_with_its_place() -> None:
     with pytest.raises(MalformedCommand, match="JSON header, JSON byte 11: not UTF-8"):
         from_json(b'{"remark":"\xff"}')
 
@@ -193,7 +193,7 @@ def test_a_json_header_nested_too_deep_is_refused(depth: int, place: str) -> Non
         from_json(place % ("[" * depth + "]" * depth))
 
 
-def test_a_member_that_we_do_not_know_may_hold_anything() -> None:
+def test_an_unknown_member_may_have_any_value() -> None:
     assert from_json('{"x":' + "[" * 90 + "]" * 90 + ',"code":3}').code == 3
 
 
@@ -290,7 +290,7 @@ _HEAD = bytes(13)
         ),
     ],
 )
-def test_a_binary_header_whose_lengths_lie_is_refused_with_its_place(
+def test_a_binary_header_with_wrong_lengths_is_refused_with_its_place(
     header: bytes, message: str
 ) -> None:
     with pytest.raises(MalformedCommand) as caught:

@@ -1,4 +1,4 @@
-"""Compressed bodies: Java's are unpacked, ours are by anyone, and unpacking is bounded."""
+"""Compressed bodies: Java's are read, ours are standard, and decompression is bounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 each_compression = pytest.mark.parametrize("compression", Compression, ids=lambda c: str(c.name))
 
-#: Each library's own way to unpack.
+#: How each library decompresses.
 INDEPENDENT: dict[Compression, Callable[[bytes], bytes]] = {
     Compression.ZLIB: zlib.decompress,
     Compression.LZ4: lz4.frame.decompress,
@@ -63,7 +63,7 @@ def test_a_body_that_is_not_compressed_is_left_alone(sys_flag: int) -> None:
 
 
 def test_a_compressed_body_without_a_type_is_zlib() -> None:
-    """Releases up to 4.9.3 knew nothing else."""
+    """Releases up to 4.9.3 had no other compression."""
     assert compression_of(int(SysFlag.COMPRESSED)) is Compression.ZLIB
     assert decompress(zlib.compress(b"old"), 1, 10) == b"old"
 
@@ -97,7 +97,7 @@ def test_the_limit_of_unpacking_is_exact(compression: Compression) -> None:
         decompress(packed, sys_flag, 4999)
 
 
-#: Small bodies that unpack to 16 MB.
+#: Small bodies that decompress to 16 MB.
 BOMBS: dict[str, Callable[[bytes], tuple[bytes, int]]] = {
     "ZLIB": lambda zeros: compress(zeros, Compression.ZLIB),
     "LZ4": lambda zeros: compress(zeros, Compression.LZ4),

@@ -1,4 +1,4 @@
-"""JSON in the forms that Java writes and reads, bounded whatever the input."""
+"""JSON in the forms that Java writes and reads; reading is bounded for any input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_any_value_survives_writing_and_reading(value: Any) -> None:
 
 @given(json_values)
 def test_the_tolerant_reader_agrees_with_the_strict_one(value: Any) -> None:
-    """The comment sends the text past the fast path."""
+    """The comment makes the text take the tolerant reader."""
     strict = msgspec.json.encode(value)
     assert loads(strict + b"//") == loads(strict) == value
 
@@ -96,7 +96,7 @@ def test_a_form_that_java_uses_is_read(text: str, value: Any) -> None:
         (b"[1]\x00", "JSON character 3: there is text after the value"),
     ],
 )
-def test_what_is_no_json_is_refused_with_its_place(text: bytes, message: str) -> None:
+def test_text_that_is_not_json_is_refused_with_its_place(text: bytes, message: str) -> None:
     with pytest.raises(MalformedBody) as caught:
         loads(text)
     assert message in str(caught.value)
@@ -150,7 +150,7 @@ def test_a_number_beyond_floating_point_is_infinite(text: bytes) -> None:
 
 
 def test_a_hostile_text_takes_memory_in_proportion_to_its_size() -> None:
-    """Comments, quotes and escapes are the parts of the tolerant reader that could pile up."""
+    """Comments, quotes and escapes are where the tolerant reader could take quadratic time."""
     for text in (b"/**/" * 5_000, b"'" + b"\\n" * 10_000, b"[" + b"''," * 6_000):
         tracemalloc.start()
         try:
@@ -208,7 +208,7 @@ def test_a_reference_to_nothing_is_refused_with_its_path(text: str, message: str
 
 
 def test_references_that_multiply_are_refused_before_they_take_memory() -> None:
-    """Each member repeats the one before it ten times: 10^20 values out of a kilobyte."""
+    """Each member repeats the one before it ten times: 10^20 values from a kilobyte."""
     members = [b'"m0":[1,1,1,1,1,1,1,1,1,1]']
     members += [
         b'"m%d":[%b]' % (n, b",".join([b'{"$ref":"$.m%d"}' % (n - 1)] * 10)) for n in range(1, 20)
@@ -234,7 +234,7 @@ def test_the_limit_of_repeated_values_is_exact() -> None:
 
 
 def test_references_that_pile_up_depth_are_refused() -> None:
-    """Each item nests the one before it 90 deeper, none of them too deep by itself."""
+    """Each item nests the one before it 90 levels deeper; none is too deep by itself."""
     items = [b"[" * 90 + b"]" * 90]
     items += [b"[" * 90 + b'{"$ref":"$[%d]"}' % n + b"]" * 90 for n in range(30)]
     with pytest.raises(MalformedBody, match=f"nested deeper than {DEPTH_MAX}"):

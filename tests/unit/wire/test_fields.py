@@ -1,4 +1,4 @@
-"""Typed headers: Java's rules for what is there, what is absent, and what a number is."""
+"""Typed headers: Java's rules for required and absent fields, and for numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ REQUIRED = {"someText": "t", "small": "1", "large": "2", "isOn": "true"}
 
 
 class Pool(NamedTuple):
-    """Values to fill headers with, in turn."""
+    """Values for headers, one after the other."""
 
     texts: list[str]
     int32s: list[int]
@@ -56,7 +56,7 @@ class Pool(NamedTuple):
     booleans: list[bool]
 
     def fill(self, kind: type[HeaderT]) -> HeaderT:
-        """Make a header; what may be absent is so where the next boolean says it."""
+        """Make a header; the next boolean decides whether an optional field is absent."""
         sources: dict[str, Iterator[object]] = {
             "str": cycle(self.texts),
             "int32": cycle(self.int32s),
@@ -228,7 +228,7 @@ def test_a_number_is_what_java_parses(text: str, value: int) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["small", "large", "smallOption", "largeOption", "smallDefault"])
-def test_a_text_that_java_does_not_parse_is_no_number(text: str, name: str) -> None:
+def test_a_text_that_java_does_not_parse_is_refused(text: str, name: str) -> None:
     with pytest.raises(InvalidField) as caught:
         EveryKindHeader.from_fields({**REQUIRED, name: text})
     assert caught.value.field == name
@@ -275,7 +275,7 @@ def test_a_request_goes_out_with_the_first_code_of_its_header() -> None:
     assert command.fields == {"topic": "T", "queueId": "3", "committed": "true"}
 
 
-def test_a_request_goes_out_with_another_code_of_its_header_when_told() -> None:
+def test_a_request_can_have_another_code_of_its_header() -> None:
     header = sample(headers.SendRequestV2)
     assert fields.request_command(header).code == RequestCode.SEND_MESSAGE_V2
     batch = fields.request_command(header, code=RequestCode.SEND_BATCH_MESSAGE)

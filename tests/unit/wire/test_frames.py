@@ -1,4 +1,4 @@
-"""Frames out of any chunking, and nothing held that the limit does not allow."""
+"""Frames from chunks of any size, and a bounded buffer."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_splitter_gives_good_frames_before_it_fails_and_keeps_failing_after() 
 
 
 def test_a_splitter_holds_no_more_than_one_frame_and_one_read() -> None:
-    """A peer that announces a large frame and then drips it cannot make us reserve it."""
+    """A peer that announces a large frame and sends it slowly cannot make us allocate it."""
     splitter = FrameSplitter()
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""The fuzzer itself, and a fixed share of its work in every test run."""
+"""The fuzzer itself, and a fixed part of its inputs in every test run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_broken_invariant_is_a_failure() -> None:
     assert "not the same" in failure.trace
 
 
-def test_refused_input_is_no_failure_and_not_counted_as_accepted() -> None:
+def test_refused_input_counts_neither_as_failure_nor_as_accepted() -> None:
     def read(_: bytes) -> None:
         raise WireError("here", "wrong")
 

@@ -1,4 +1,4 @@
-"""Java's hash of a text."""
+"""Java's string hash."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_key_is_hashed_with_its_topic() -> None:
     assert key_hash("T", "key") == vectors.JAVA_HASHES["T#key"]
 
 
-#: Short and long ones, and such as unique ids are.
+#: Short and long keys, and keys like unique ids.
 KEYS = st.text(max_size=5) | st.text("0123456789ABCDEF", min_size=30, max_size=70)
 
 

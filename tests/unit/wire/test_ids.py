@@ -126,7 +126,7 @@ def test_a_clock_that_was_set_back_over_the_month_stays_at_its_start() -> None:
         ("my own id", "is not a hexadecimal number"),
     ],
 )
-def test_a_text_that_is_no_id_is_refused_with_the_reason(
+def test_a_text_that_is_not_an_id_is_refused_with_the_reason(
     parse: Callable[[str], object], text: str, problem: str
 ) -> None:
     with pytest.raises(MalformedId) as caught:

@@ -1,4 +1,4 @@
-"""One connection without a socket: ids, waiters, limits, and what happens when the peer errs."""
+"""One connection without a socket: ids, waiters, limits, and a peer that breaks the protocol."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ BAD_HEADER = b"\x00\x00\x00\x05\x00\x00\x00\x01{"
 
 
 def reply_to(data: bytes, **members: Any) -> bytes:
-    """Answer a request's bytes as the peer would."""
+    """Return the bytes of the peer's reply to a request."""
     return encode(Command(0, request_id=read(data).request_id, flags=1, **members))
 
 
 # ---- requests and replies ------------------------------------------------------------------------
 
 
-def test_a_reply_reaches_the_one_who_waits_for_it() -> None:
+def test_a_reply_is_returned_with_its_waiter() -> None:
     link: Link[str] = Link()
     first = link.request(Command(1), "first")
     second = link.request(Command(2), "second")
@@ -92,7 +92,7 @@ def test_ids_that_are_in_flight_are_passed_over() -> None:
     assert link.in_flight == 5
 
 
-def test_a_one_way_request_is_marked_and_nobody_waits() -> None:
+def test_a_one_way_request_is_marked_and_has_no_waiter() -> None:
     link: Link[None] = Link(codec=HeaderCodec.BINARY)
     written = read(link.oneway(Command(15)))
     assert written.flags == CommandFlag.ONEWAY
@@ -120,7 +120,7 @@ def test_java_limit_of_requests_in_flight_is_the_default() -> None:
         link.request(Command(1), None)
 
 
-def test_nobody_waits_for_a_request_that_could_not_be_written() -> None:
+def test_a_request_that_could_not_be_written_has_no_waiter() -> None:
     link: Link[None] = Link(frame_bytes_max=1000)
     with pytest.raises(FrameTooLarge):
         link.request(Command(1, body=bytes(1000)), None)
@@ -159,7 +159,7 @@ def test_a_request_of_the_peer_may_carry_the_id_of_one_of_ours() -> None:
 
 
 @pytest.mark.parametrize("request_id", [0, 2, -1, 2**31 - 1])
-def test_a_reply_that_nobody_waits_for_is_counted_and_dropped(request_id: int) -> None:
+def test_a_reply_without_a_waiter_is_counted_and_dropped(request_id: int) -> None:
     link: Link[str] = Link()
     link.request(Command(1), "waiter")
     assert link.receive(encode(Command(0, request_id=request_id, flags=1))) == []
@@ -194,7 +194,7 @@ def test_a_waiter_may_be_none() -> None:
 # ---- the end -------------------------------------------------------------------------------------
 
 
-def test_closing_gives_those_who_wait_and_refuses_what_comes_after() -> None:
+def test_closing_returns_the_waiters_and_refuses_later_calls() -> None:
     link: Link[str] = Link()
     data = link.request(Command(1), "first")
     link.request(Command(1), "second")
@@ -281,7 +281,7 @@ def events_of(chunks: list[bytes]) -> tuple[list[Event[int]], int]:
 @given(st.lists(commands, max_size=6), st.data())
 def test_any_chunking_gives_the_same_events(sent: list[Command], data: st.DataObject) -> None:
     for command in sent:
-        command.request_id %= 8  # so that some answer ours
+        command.request_id %= 8  # so that some of them answer our requests
     stream = b"".join(map(encode, sent))
     events, late_replies = events_of([stream])
     assert len(events) + late_replies == len(sent)

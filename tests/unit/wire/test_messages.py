@@ -1,4 +1,4 @@
-"""Messages into properties and batches, and out of records."""
+"""Messages to properties and batches, and from records."""
 
 from __future__ import annotations
 

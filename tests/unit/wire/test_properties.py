@@ -64,7 +64,7 @@ def test_a_property_that_would_read_as_another_is_refused(name: str, value: str)
 
 
 def test_marks_that_balance_out_are_refused_too() -> None:
-    """One property without its marks and one with too many have the right count together."""
+    """A property without separators and one with too many have the right count together."""
     with pytest.raises(Unencodable):
         encode_properties({"a": "b\x02c\x01d"})
     with pytest.raises(Unencodable):

@@ -30,13 +30,13 @@ def test_handle_comes_back_whole_for_any_unique_id(unique_id: str) -> None:
     "words",
     ["", "v1 T b 1", "v2 T b 1 id", "v1 T b x id", "v1 T b 1 ", "v1 T b 1 i\x01d", b"\xff\xfe"],
 )
-def test_handle_that_makes_no_sense_is_refused(words: str | bytes) -> None:
+def test_wrong_handle_is_refused(words: str | bytes) -> None:
     data = words.encode() if isinstance(words, str) else words
     with pytest.raises(MalformedId):
         parse_recall_handle(urlsafe_b64encode(data).decode())
 
 
 @pytest.mark.parametrize("text", ["%%%", "ü", "A", "v1 T b 1 id"])
-def test_text_that_is_no_base64_is_refused(text: str) -> None:
+def test_text_that_is_not_base64_is_refused(text: str) -> None:
     with pytest.raises(MalformedId, match="recall handle"):
         parse_recall_handle(text)

@@ -136,7 +136,7 @@ def test_a_changed_body_is_not_intact() -> None:
     assert not decode_record(changed).is_intact
 
 
-def test_the_places_of_what_only_the_log_knows_are_right() -> None:
+def test_the_positions_of_the_two_offsets_are_right() -> None:
     data = patched(vectors.RECORD, QUEUE_OFFSET_AT, ">q", 77)
     data = patched(data, LOG_OFFSET_AT, ">q", 88)
     record = decode_record(data)
@@ -200,7 +200,7 @@ def test_the_smallest_record_is_as_small_as_declared() -> None:
         (patched(vectors.RECORD_V2, 94, ">h", 32767), "a topic of 32767 bytes passes the end"),
     ],
 )
-def test_a_record_whose_lengths_lie_is_refused(data: bytes, message: str) -> None:
+def test_a_record_with_wrong_lengths_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(MalformedRecord) as caught:
         decode_record(data)
     assert message in str(caught.value)
@@ -244,7 +244,7 @@ def test_a_segment_with_a_changed_body_is_refused_there() -> None:
         next(reader)
 
 
-def test_a_segment_that_goes_on_with_garbage_is_refused_there() -> None:
+def test_garbage_behind_the_records_of_a_segment_is_refused() -> None:
     reader = scan_segment(vectors.RECORD + b"\x01" * 200)
     next(reader)
     with pytest.raises(MalformedRecord) as caught:
@@ -303,7 +303,7 @@ ITEM = encode_batch([BatchItem(0, b"", b"")])
         (patched(patched(ITEM, 20, ">h", 1), 0, ">i", 23), "do not add up to 23"),
     ],
 )
-def test_a_batch_whose_lengths_lie_is_refused(data: bytes, message: str) -> None:
+def test_a_batch_with_wrong_lengths_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(MalformedBody) as caught:
         decode_batch(data)
     assert message in str(caught.value)
@@ -340,14 +340,14 @@ def test_any_other_record_is_left_as_it_is(sys_flag: int) -> None:
 
 
 @pytest.mark.parametrize("base", ["x", "-1", "1.5", " 1", "9" * 20, "9" * 5000])
-def test_an_inner_base_that_is_no_offset_is_refused(base: str) -> None:
+def test_an_inner_base_that_is_not_an_offset_is_refused(base: str) -> None:
     properties = f"INNER_BASE\x01{base}\x02".encode()
     outer = Record(sys_flag=int(INNER), property_bytes=properties, body=vectors.BATCH)
     with pytest.raises(MalformedBody, match=r"inner batch: INNER_BASE '.*' is not an offset"):
         unwrap(outer)
 
 
-def test_an_inner_batch_that_is_no_batch_is_refused() -> None:
+def test_an_inner_batch_with_another_body_is_refused() -> None:
     with pytest.raises(MalformedBody, match="batch byte 0: 5 bytes are less than an item"):
         unwrap(Record(sys_flag=int(INNER), body=b"hello"))
 

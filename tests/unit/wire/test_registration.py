@@ -29,7 +29,7 @@ def sized(*parts: bytes) -> bytes:
 
 @st.composite
 def registrations(draw: st.DrawFn, version: int) -> RegisterBrokerBody:
-    """Draw what a registration of a release can carry."""
+    """Draw a registration of a release."""
     topics: dict[str, TopicConfig] = {}
     for name in draw(st.lists(words, max_size=3)):
         topics[name] = TopicConfig(

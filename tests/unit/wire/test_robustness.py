@@ -1,6 +1,6 @@
-"""Every reader of the wire layer, fed with anything: it reads or refuses, and nothing else.
+"""Every reader of the wire layer reads any input or refuses it with a `WireError`.
 
-The readers, and what must hold for what they accept, are the fuzzer's table of targets.
+The readers and the checks of their results are the fuzzer's table of targets.
 """
 
 from __future__ import annotations

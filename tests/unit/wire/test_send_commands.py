@@ -1,4 +1,4 @@
-"""A request written from a form is, byte for byte, the command that it stands for."""
+"""A request from a form has the same bytes as the plain command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from downrange.wire.headers import SendRequestV2
 from downrange.wire.link import Link
 from downrange.wire.send_commands import SendCommand, SendForm
 
-#: Anything a JSON text can hold, and what it has to escape more often than chance would have it.
+#: Any JSON string, with characters that must be escaped more often than by chance.
 TEXTS = st.text() | st.text('%d"\\/\x00\x01\x02\x1f\x7f\n\u2028é\U0001f600 abc')
 INT32 = st.integers(-(2**31), 2**31 - 1)
 

@@ -1,4 +1,4 @@
-"""Answers to sends, written from a form: the bytes of the commands that they stand for."""
+"""A reply from a form has the same bytes as the plain command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from downrange.wire.send_replies import StoredForm, StoredReply
 
 FORM = StoredForm(id_prefix="7F00000100002A9F", is_trace_on=True, region="DefaultRegion")
 NUMBERS = st.integers(0, 2**63 - 1)
-#: Texts as a wire can bring them: no halves of surrogate pairs.
+#: Strings that can arrive: without halves of surrogate pairs.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 

@@ -44,7 +44,7 @@ def test_a_query_by_unique_key_can_be_signed_as_clients_of_5_do_it() -> None:
     assert made == b64encode(hmac.digest(b"secret", b"1trueTbody", "sha1")).decode()
 
 
-def test_signing_adds_who_we_are_and_the_proof() -> None:
+def test_signing_adds_the_access_key_and_the_signature() -> None:
     command = Command(1, {"b": "2", "topic": "TopicTest"}, vectors.SIGNED_BODY)
     sign(command, "RocketMQ", vectors.SECRET_KEY)
     assert command.fields == {**vectors.SIGNED_FIELDS, "Signature": vectors.SIGNATURE, "b": "2"}
@@ -69,7 +69,7 @@ def test_a_security_token_is_sent_and_signed() -> None:
 
 @pytest.mark.parametrize(("version", "sent"), [(OUR_VERSION, ReleaseVersion.V4_9_3), (100, 100)])
 def test_a_query_by_unique_key_is_signed_as_by_an_old_release(version: int, sent: int) -> None:
-    """Only for senders up to 4.9.3 do brokers of both generations leave the same field out."""
+    """Only for senders up to 4.9.3, brokers of 4.9 and 5.x leave out the same field."""
     command = Command(12, {"_UNIQUE_KEY_QUERY": "true"}, version=version)
     sign(command, "key", "secret")
     assert command.version == sent

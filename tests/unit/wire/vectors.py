@@ -1,6 +1,6 @@
-"""Bytes and numbers that the real Java classes and servers made; `captures.txt` holds the frames.
+"""Bytes and numbers from the real Java classes and servers; `captures.txt` has the frames.
 
-Nothing here was made by our own code: what agrees with these agrees with RocketMQ.
+None of them was made by our own code, so they are a reference.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ JSON_HEADER: Final = (
 #: A body as stored -> its CRC.
 BODY_CRCS: Final = {b"hello": 907060870}
 
-#: What the compressed bodies below were made of.
+#: The original of the compressed bodies below.
 COMPRESSIBLE_BODY: Final = b"abcdefgh" * 625
 #: sysFlag -> the body as the 5.5.0 client sends it.
 COMPRESSED_BODIES: Final = {
@@ -81,8 +81,8 @@ SIGNED_CONTENT: Final = b"RocketMQ2TopicTestbody"
 SECRET_KEY: Final = "12345678"
 SIGNATURE: Final = "5sHPfHQeF4j2/J4kztTO4De8AKY="
 
-#: A heartbeat as Java writes it. Its fingerprint is the hash of its text without what changes from
-#: client to client: no client id, fingerprint and subscription versions 0.
+#: A heartbeat of Java. Its fingerprint is the hash of its text without parts that differ between
+#: clients: no client id, fingerprint and subscription versions 0.
 HEARTBEAT: Final = (
     b'{"clientID":"1.2.3.4@1","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET",'
     b'"consumeType":"CONSUME_PASSIVELY","groupName":"cg","messageModel":"CLUSTERING",'
