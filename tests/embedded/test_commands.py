@@ -358,7 +358,7 @@ def test_the_doctor_finds_nothing_wrong_with_a_healthy_cluster(shell: Shell) -> 
 def test_the_doctor_names_what_is_wrong_and_the_next_step(shell: Shell) -> None:
     shown = shell("doctor", "127.0.0.1:1", code=3).stdout
     assert "FAIL  tcp" in shown
-    assert "nobody listens there" in shown
+    assert "no server listens there" in shown
     assert "downrange topic create gone" in shell("doctor", "--topic", "gone", code=5).stdout
 
 

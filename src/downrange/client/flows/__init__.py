@@ -1,4 +1,4 @@
-"""What a client decides: routes, queues, retries, batches. Pure; drivers act on it.
+"""The decisions of a client: routes, queues, retries, batches. Pure; drivers perform the effects.
 
-One rule: between two yields a flow is atomic, whoever runs it, so nothing here holds a lock.
+One rule: between two yields a flow is atomic under every driver, so nothing here holds a lock.
 """

@@ -1,7 +1,7 @@
-"""The state that producers and consumers of one client share, and the requests they make.
+"""The state that the producers and consumers of one client share, and the requests they make.
 
-Connections are the driver's. Everything else that is shared is here: routes, name servers, broker
-health, ids, members, timers.
+Connections belong to the driver. Everything else that is shared is here: routes, name servers,
+broker health, ids, members, timers.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from downrange.wire.ids import UniqueIdMaker
 
 
-class ConsumerState(Protocol):
-    """What the client needs to know of a consumer."""
+class RegisteredConsumer(Protocol):
+    """A consumer that heartbeats register at the brokers."""
 
     def membership(self) -> ConsumerMember:
-        """Return what a heartbeat says of it."""
+        """Return its entry in the heartbeat."""
         ...
 
 
@@ -52,8 +52,8 @@ class TimerFacts(msgspec.Struct):
     Attributes:
         interval: Seconds between two runs.
         runs: How often it ran.
-        failures: How many servers did not answer it, all runs together.
-        last_run_ms: When it ran last, milliseconds since 1970.
+        failures: How many requests failed, in all runs together.
+        last_run_ms: When it ran last, in milliseconds since 1970.
     """
 
     interval: float
@@ -63,21 +63,21 @@ class TimerFacts(msgspec.Struct):
 
 
 class ClientCore:
-    """What the members of one client share.
+    """The state that the producers and consumers of one client share.
 
     Args:
-        options: How it behaves.
-        client_id: How brokers know it.
-        name_servers: Their addresses; empty when they are discovered.
-        credentials: What requests are signed with.
-        hooks: Functions of the user's around every request.
+        options: The settings of the client.
+        client_id: The id that brokers see.
+        name_servers: Addresses of name servers; empty when they are discovered.
+        credentials: Keys to sign requests with.
+        hooks: User functions to call around every request.
         clock: The time.
-        randomness: Randomness.
-        unique_ids: Makes ids of messages.
+        randomness: The source of random numbers.
+        unique_ids: Makes the unique ids of messages.
 
     Attributes:
-        report: Told of the error of a hook around requests: where, and what.
-        on_health: Told when a broker begins to be avoided, and when it is used again.
+        report: Called with the error of a hook around requests: where it happened, and the error.
+        on_health: Called when a broker begins to be avoided, and when it is used again.
     """
 
     def __init__(
@@ -105,15 +105,15 @@ class ClientCore:
         self.routes = RouteTable()
         #: Group -> its `ProducerCore`; `producers_of` gives them with their type.
         self.producers: dict[str, object] = {}
-        self.consumers: dict[str, ConsumerState] = {}
+        self.consumers: dict[str, RegisteredConsumer] = {}
         #: Addresses of brokers whose last heartbeat named all of today's groups.
         self.registered: set[str] = set()
         self.timers: dict[str, TimerFacts] = {}
-        #: Request code -> what answers it when a broker sends it.
+        #: Request code -> the flow that answers it when a broker sends it.
         self.handlers: dict[int, Callable[[str, Command], Flow[Command | None]]] = {}
         self._health: dict[FaultTolerance, BrokerHealth] = {}
         self._common_fields = _common_fields(options)
-        #: Whether requests go out as they are: no signature, no common fields, no hooks.
+        #: Whether requests are sent as they are: no signature, no common fields, no hooks.
         self.is_plain = (
             not self._common_fields
             and credentials is None
@@ -125,14 +125,14 @@ class ClientCore:
 
     @property
     def has_members(self) -> bool:
-        """Whether anyone is there that brokers should know of."""
+        """Whether there is a group for heartbeats to register."""
         return bool(self.producers or self.consumers)
 
     def add_producer(self, group: str, producer: object) -> None:
-        """Take a producer in.
+        """Add a producer.
 
         Raises:
-            GroupTaken: There is one of that group.
+            GroupTaken: The client has a producer of this group.
         """
         if group in self.producers:
             raise GroupTaken("producer", group)
@@ -140,14 +140,14 @@ class ClientCore:
         self.registered.clear()
 
     def remove_producer(self, group: str) -> None:
-        """Let a producer go; harmless when it has gone."""
+        """Remove a producer, if it is there."""
         self.producers.pop(group, None)
 
-    def add_consumer(self, group: str, consumer: ConsumerState) -> None:
-        """Take a consumer in.
+    def add_consumer(self, group: str, consumer: RegisteredConsumer) -> None:
+        """Add a consumer.
 
         Raises:
-            GroupTaken: There is one of that group.
+            GroupTaken: The client has a consumer of this group.
         """
         if group in self.consumers:
             raise GroupTaken("consumer", group)
@@ -155,11 +155,11 @@ class ClientCore:
         self.registered.clear()
 
     def remove_consumer(self, group: str) -> None:
-        """Let a consumer go; harmless when it has gone."""
+        """Remove a consumer, if it is there."""
         self.consumers.pop(group, None)
 
     def health_for(self, option: FaultTolerance | FaultStyle) -> BrokerHealth:
-        """Return what is known of the brokers' health; producers of equal settings share it."""
+        """Return the health of the brokers; producers with equal settings share it."""
         tolerance = tolerance_of(option)
         if tolerance not in self._health:
             self._health[tolerance] = BrokerHealth(tolerance, self.randomness, self.on_health)
@@ -167,7 +167,7 @@ class ClientCore:
 
     @property
     def healths(self) -> list[BrokerHealth]:
-        """All that is known of the brokers' health."""
+        """The health of the brokers, one entry per fault tolerance in use."""
         return list(self._health.values())
 
     # ---- requests ------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class ClientCore:
     def call(
         self, address: str, command: Command, deadline: float, *, is_oneway: bool = False
     ) -> Flow[Command]:
-        """Send a request and return the reply, whatever its code; hooks and signature included.
+        """Sign a request, send it with hooks around it, and return the reply with any code.
 
         Raises:
             RocketMQError: No reply came; see `Call`.
@@ -200,10 +200,10 @@ class ClientCore:
     def ask(
         self, address: str, command: Command, deadline: float, topic: str | None = None
     ) -> Flow[Command]:
-        """Send a request and return the reply of a server that agreed.
+        """Send a request and return the reply, a success.
 
         Raises:
-            ServerError: It refused.
+            ServerError: The server refused.
             RocketMQError: No reply came.
         """
         reply = yield from self.call(address, command, deadline)
@@ -250,11 +250,11 @@ class ClientCore:
         return reply
 
     def refused(self, reply: Command, address: str, topic: str | None = None) -> ServerError:
-        """Return the error that a refusing reply stands for."""
+        """Return the error for a reply with an error code."""
         return server_error(reply.code, reply.remark, address, topic)
 
     def answer(self, address: str, command: Command) -> Flow[Command | None]:
-        """Answer a request that a broker sent to us; None when there is nothing to say."""
+        """Return the answer to a request from a broker; None when it needs none."""
         handler = self.handlers.get(command.code)
         if handler is not None:
             return (yield from handler(address, command))
@@ -262,7 +262,7 @@ class ClientCore:
         return Command(int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), remark=remark)
 
     def on_disconnect(self, address: str) -> None:
-        """Note that the connection for requests from this server is gone."""
+        """Note that the connection on which a broker sends its requests has ended."""
         self.registered.discard(address)
 
     # ---- timers ----------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class ClientCore:
     def timer(
         self, name: str, interval: float, first: float, action: Callable[[], Flow[int]]
     ) -> Flow[None]:
-        """Run an action again and again, keep count of it, and survive its errors."""
+        """Run an action again and again; count its runs and failures, and go on after errors."""
         facts = self.timers[name] = TimerFacts(interval)
         yield Pause(first)
         while True:
@@ -284,11 +284,11 @@ class ClientCore:
 
 
 def _ignore(where: str, error: Exception) -> None:
-    """Nobody wants to know."""
+    """Drop an error: nothing was set to report it to."""
 
 
 def _common_fields(options: ClientOptions) -> dict[str, str]:
-    """Return what every request of the client carries besides its header."""
+    """Return the fields that every request of the client carries besides its header."""
     fields: dict[str, str] = {}
     if options.namespace_v2 is not None:
         fields |= {"nsd": "true", "ns": options.namespace_v2}

@@ -1,8 +1,8 @@
-"""Flows: what a client does one step after the other, without doing it.
+"""Flows: generators that yield effects for a driver to perform.
 
-A flow is a generator. It yields an effect, a driver carries it out and sends the answer back, or
-throws the error into the flow, which decides what comes next. The same flow so runs in a thread, on
-an event loop, in a test that steps it by hand, and in a simulation.
+The driver performs an effect and sends its result back into the flow, or throws the error into it;
+the flow decides what comes next. So the same flow runs in a thread, on an event loop, in a test
+that steps it by hand, and in a simulation.
 
     def ask_twice(core, address, command, deadline) -> Flow[Command]:
         try:
@@ -12,10 +12,10 @@ an event loop, in a test that steps it by hand, and in a simulation.
             return (yield Call(address, command, deadline))
 
 Rules:
-- Between two yields a flow is atomic under every driver. That is the whole locking story.
-- A flow catches `RocketMQError`, never `Exception`: cancellation and Ctrl-C must pass through. What
-  it holds it gives back in `finally`, without a yield there: a flow that is given up is closed.
-- Deadlines travel, not timeouts: seconds on the clock of `Clock.now`.
+- Between two yields a flow is atomic under every driver. There is no other locking in flows.
+- A flow catches `RocketMQError`, never `Exception`: cancellation and Ctrl-C must pass through. It
+  releases what it holds in `finally`, without a yield there: a cancelled flow is closed.
+- Functions take deadlines, not timeouts: seconds on the clock of `Clock.now`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ResultT = TypeVar("ResultT")
 
 
 class Call(msgspec.Struct, gc=False):
-    """Send a command to a server. Answers its reply, a `Command`; None when it is one-way.
+    """Send a command to a server. The result is its reply, a `Command`; None when it is one-way.
 
     The error is a `TransportError` (unreachable, lost, late), a `LinkError`, or a `WireError` when
-    the command cannot be written. A reply that refuses is an answer like any other.
+    the command cannot be encoded. A reply with an error code is a result, not an error.
     """
 
     address: str
@@ -45,22 +45,22 @@ class Call(msgspec.Struct, gc=False):
 
 
 class Pause(msgspec.Struct):
-    """Wait so many seconds. Answers None."""
+    """Wait for a number of seconds. The result is None."""
 
     seconds: float
 
 
 class Once(msgspec.Struct):
-    """Run a flow, unless one with the same key is running: then share its result or error."""
+    """Run a flow, or join the running one with the same key and share its result or error."""
 
     key: Hashable
     flow: Callable[[], Flow[Any]]
 
 
 class Gather(msgspec.Struct):
-    """Run flows side by side, at most `limit` at a time.
+    """Run flows concurrently, at most `limit` at a time.
 
-    Answers a list in their order: a result each, or the `RocketMQError` it ended with.
+    The result is a list in their order: the result of each, or the `RocketMQError` it ended with.
     """
 
     flows: list[Flow[Any]]
@@ -68,10 +68,10 @@ class Gather(msgspec.Struct):
 
 
 class UserCall(msgspec.Struct):
-    """Call a function of the user's. Answers what it returns; its error is thrown as it is.
+    """Call user code outside the atomic step. The result is what it returns; its error is thrown.
 
-    On an event loop the function may be a coroutine function. `may_block` says that it can take
-    long: a driver whose thread others wait for then runs it in a pool.
+    On an event loop the function may be a coroutine function. With `may_block` it may take long;
+    a driver that serves other flows in the same thread then runs it in a thread pool.
     """
 
     function: Callable[..., Any]
@@ -80,19 +80,19 @@ class UserCall(msgspec.Struct):
 
 
 class Wait(msgspec.Struct):
-    """Wait until a signal fires. Answers True, or False when the deadline came first."""
+    """Wait until a signal fires. The result is True, or False when the deadline came first."""
 
     signal: Signal
     deadline: float
 
 
 Effect: TypeAlias = Call | Pause | Once | Gather | UserCall | Wait
-#: What a flow is; the answer's type is that of the effect, so annotate the name that takes it.
+#: The type of a flow. The result of a yield is untyped, so annotate the name that takes it.
 Flow: TypeAlias = Generator[Effect, Any, ResultT]
 
 
 class Signal:
-    """Something that happens once, and that flows wait for with `Wait`."""
+    """An event that happens once; flows wait for it with `Wait`."""
 
     __slots__ = ("_listeners", "is_fired")
 
@@ -101,30 +101,30 @@ class Signal:
         self._listeners: list[Callable[[], None]] = []
 
     def fire(self) -> None:
-        """Wake everyone who waits, and everyone who will; harmless the second time."""
+        """Wake all flows that wait for it, now and later; a second call does nothing."""
         self.is_fired = True
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """For drivers: call this when it fires, from whichever thread; at once if it has."""
+        """Call a function when it fires, from any thread; at once if it has. For drivers."""
         if self.is_fired:
             listener()
         else:
             self._listeners.append(listener)
 
     def unlisten(self, listener: Callable[[], None]) -> None:
-        """For drivers: do not call it any more."""
+        """Remove a function that `listen` added. For drivers."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
 
 class Clock(Protocol):
-    """The time."""
+    """The time, monotonic and of the day."""
 
     def now(self) -> float:
-        """Return seconds that never go back; only differences mean something."""
+        """Return seconds that never go back; only differences have a meaning."""
         ...
 
     def wall_ms(self) -> int:
@@ -133,12 +133,12 @@ class Clock(Protocol):
 
 
 class Randomness(Protocol):
-    """Randomness."""
+    """A source of random numbers and ids."""
 
     def below(self, limit: int) -> int:
         """Return one of 0, 1, …, limit - 1."""
         ...
 
     def uuid(self) -> str:
-        """Return a text that nobody else has, in the form of a UUID."""
+        """Return a new random UUID as text."""
         ...

@@ -1,12 +1,12 @@
-"""Hooks: functions of the user's that look on while messages are sent, or that forbid it.
+"""Hooks: user functions that observe sends and requests, or forbid a send.
 
-Around each attempt to send, in this order: `forbid_send`, `before_send`, `before_call`, the wire,
-`after_call`, `after_send`. One rule: only `forbid_send` decides. An error in any other hook is told
-to whoever asked for reports, and what was going on goes on.
+Around each attempt to send they run in this order: `forbid_send`, `before_send`, `before_call`, the
+request, `after_call`, `after_send`. One rule: only `forbid_send` decides. An error in any other
+hook is reported, and the send goes on.
 
-Every hook is called with one context, but those of calls, which get the address, the request and,
-afterwards, the reply. Under asyncio a hook may be a coroutine function. No hooks cost nothing:
-callers look whether there are any before they make a context.
+Every hook gets one context, except hooks of calls, which get the address, the request and,
+afterwards, the reply. Under asyncio a hook may be a coroutine function. Without hooks there is no
+cost: callers check that there are some before they make a context.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from downrange.wire.codes import TransactionFlag
     from downrange.wire.command import Command
 
-#: How the caller of a send waits for it.
+#: How the caller of a send waits for the result.
 SendMode: TypeAlias = Literal["sync", "async", "oneway"]
 
 
 class MessageType(IntEnum):
-    """What kind of message it is, for hooks and traces (Java: `MessageType`)."""
+    """The kind of a message, for hooks and traces (Java: `MessageType`)."""
 
     NORMAL = 0
     HALF = 1
@@ -39,14 +39,14 @@ class MessageType(IntEnum):
     ORDER = 4
 
 
-# The last three are looked at by 5.x only; 4.9 calls such a message normal.
+# The last three are known to 5.x only; 4.9 calls such a message normal.
 _DELAYED_BY: Final = frozenset(
     {"DELAY", "__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"}
 )
 
 
 def message_type_of(properties: Mapping[str, str]) -> MessageType:
-    """Return the type of a message with these properties; a delayed half one is delayed."""
+    """Return the type of a message with these properties; DELAY wins over HALF."""
     if not _DELAYED_BY.isdisjoint(properties):
         return MessageType.DELAY
     if properties.get("TRAN_MSG") == "true":
@@ -60,15 +60,15 @@ class SendContext:
 
     Attributes:
         group: The producer's group.
-        messages: What is sent: one message, or those of a batch.
-        queue: Where it goes.
+        messages: One message, or the messages of a batch.
+        queue: The queue that it is sent to.
         address: The broker's "host:port".
         mode: How the caller waits.
         message_type: Normal, half or delayed.
-        namespace: The client's, if it has one.
-        receipt: What the broker said; None before, and after an attempt that failed.
-        error: Why the attempt failed; None before, and after one that did not.
-        notes: For hooks to keep something from `before_send` to `after_send`.
+        namespace: The namespace of the client, if it has one.
+        receipt: The receipt; None before the attempt, and after one that failed.
+        error: Why the attempt failed; None before it, and after one that succeeded.
+        notes: Free for hooks, to keep something from `before_send` to `after_send`.
     """
 
     group: str
@@ -84,22 +84,22 @@ class SendContext:
 
     @property
     def message(self) -> Message:
-        """The message; the first one of a batch."""
+        """The message, or the first one of a batch."""
         return self.messages[0]
 
 
 @dataclass(slots=True, kw_only=True)
 class EndTransactionContext:
-    """The end of a transaction, as it is about to be told to the broker.
+    """The end of a transaction, before it is sent to the broker.
 
     Attributes:
         group: The producer's group.
-        message: The half message: as it was sent, or as the broker sent it back to ask about it.
+        message: The half message: as it was sent, or as the broker sent it back in a check.
         address: The broker's "host:port".
         message_id: The message's unique id.
         transaction_id: The transaction's id.
         outcome: COMMIT, ROLLBACK, or NONE when it is not known yet.
-        is_from_check: Whether the broker had asked.
+        is_from_check: Whether it answers a check of the broker.
     """
 
     group: str
@@ -113,11 +113,11 @@ class EndTransactionContext:
 
 SendHook: TypeAlias = Callable[[SendContext], object]
 EndTransactionHook: TypeAlias = Callable[[EndTransactionContext], object]
-#: Is given the address and the request; fields that it adds to the request are signed.
+#: Called with the address and the request; fields that it adds to the request are signed.
 BeforeCallHook: TypeAlias = "Callable[[str, Command], object]"
-#: Is given the address, the request and the reply; None when there is none.
+#: Called with the address, the request and the reply; the reply is None for a one-way request.
 AfterCallHook: TypeAlias = "Callable[[str, Command, Command | None], object]"
-#: Is told which hook failed, and how.
+#: Called with the name of a hook that failed, and its error.
 Report: TypeAlias = Callable[[str, Exception], None]
 
 
@@ -132,7 +132,7 @@ class Hooks:
         after_send: Called after each attempt, with its receipt or error.
         before_call: Called before each request to a server.
         after_call: Called after each request to a server.
-        end_transaction: Called when a transaction's end is told to the broker.
+        end_transaction: Called before the end of a transaction is sent to the broker.
     """
 
     forbid_send: tuple[SendHook, ...] = ()
@@ -143,7 +143,7 @@ class Hooks:
     end_transaction: tuple[EndTransactionHook, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be called.
+        """Check that every hook can be called.
 
         Raises:
             OptionError: Names the kind of hook.
@@ -151,13 +151,13 @@ class Hooks:
         for kind in fields(self):
             hooks: Any = getattr(self, kind.name)
             if not isinstance(hooks, tuple) or not all(map(callable, hooks)):
-                raise OptionError(f"{kind.name}={hooks!r} is no tuple of functions")
+                raise OptionError(f"{kind.name}={hooks!r} is not a tuple of functions")
 
 
 def run_observers(
     hooks: Sequence[Callable[..., object]], args: tuple[Any, ...], report: Report
 ) -> Flow[None]:
-    """Call each hook with the arguments; an error is reported, and the next hook's turn comes."""
+    """Call each hook with the arguments; report an error and go on with the next hook."""
     for hook in hooks:
         try:
             yield UserCall(hook, args)
@@ -166,10 +166,10 @@ def run_observers(
 
 
 def run_forbidden(hooks: Sequence[SendHook], context: SendContext) -> Flow[None]:
-    """Ask each hook whether the message may be sent.
+    """Call each hook that may forbid the send.
 
     Raises:
-        SendForbidden: One said no, by raising this or anything else.
+        SendForbidden: A hook raised this or any other error.
     """
     for hook in hooks:
         try:

@@ -20,7 +20,7 @@ from downrange.wire.system_names import (
 
 _SEPARATOR: Final = "%"
 
-#: How many names with their namespaces are remembered; a client uses a handful.
+#: How many names with their namespaces are cached; a client uses a few.
 _REMEMBERED_MAX: Final = 4096
 _INSTANCE_HOST: Final = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\.", re.ASCII)
 
@@ -29,8 +29,8 @@ _INSTANCE_HOST: Final = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\.", re.ASCII)
 def with_namespace(name: str, namespace: str | None) -> str:
     """Return a topic's or group's name as servers know it.
 
-    Retry and dead-letter topics carry the namespace behind their prefix, before the group. Names of
-    the system, and those that have the namespace already, stay as they are.
+    Retry and dead-letter topics carry the namespace behind their prefix, before the group. System
+    names, and names that have the namespace already, stay as they are.
 
     Example:
         >>> with_namespace("orders", "prod"), with_namespace("%RETRY%billing", "prod")
@@ -45,9 +45,9 @@ def with_namespace(name: str, namespace: str | None) -> str:
 
 @lru_cache(_REMEMBERED_MAX)
 def without_namespace(name: str, namespace: str | None) -> str:
-    """Return a server's name of a topic or group as users know it.
+    """Return a topic's or group's name as users know it.
 
-    A name of another namespace, or of none, stays as it is.
+    A name of another namespace, or without one, stays as it is.
     """
     if not namespace:
         return name

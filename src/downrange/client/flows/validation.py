@@ -1,7 +1,7 @@
-"""What must hold of topics, groups and messages before anything is sent, with Java's limits.
+"""Validation of topics, groups and messages before anything is sent, with Java's limits.
 
-One rule: nothing is changed here. A value passes, or an error says which it is, what is wrong with
-it, and what is allowed. A message that is fine costs a few comparisons: topics are looked at once.
+One rule: nothing is changed here. A value passes, or an error names it, what is wrong with it, and
+what is allowed. A valid message costs a few comparisons: the result for a topic is cached.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from downrange.model import Message
 
-#: Names that the protocol uses itself, so users' properties cannot have them (those of 5.5.0, which
-#: are more than 4.9 has). Python strings, because they are compared with each property's name.
+#: Property names of the protocol, which users' properties cannot have (of 5.5.0, which has more
+#: than 4.9). Python strings, because they are compared with the name of each property.
 RESERVED_PROPERTIES: Final = frozenset(
     {
         *(
@@ -45,12 +45,12 @@ RESERVED_PROPERTIES: Final = frozenset(
 
 _LIGHT_QUEUES: Final = PropertyKey.INNER_MULTI_DISPATCH.value
 _LEGAL_WORDS: Final = "letters, digits, '_', '-', '%' and '|' are allowed"
-#: Topics that are remembered as fine; a client sends to a handful.
+#: How many valid topics are cached; a client sends to a few.
 _REMEMBERED_MAX: Final = 4096
 
 
 def check_topic(topic: str) -> None:
-    """Refuse a text that cannot be a topic's name.
+    """Check the name of a topic.
 
     Raises:
         OptionError: Says what is wrong with it.
@@ -60,7 +60,7 @@ def check_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """Refuse a text that cannot be a group's name.
+    """Check the name of a group.
 
     Raises:
         OptionError: Says what is wrong with it.
@@ -70,23 +70,25 @@ def check_group(group: str) -> None:
 
 
 def check_producer_group(group: str) -> None:
-    """Refuse a text that cannot be the name of a producer's group.
+    """Check the name of a producer's group.
 
     Raises:
         OptionError: Says what is wrong with it.
     """
     check_group(group)
     if group == DEFAULT_PRODUCER_GROUP:
-        raise OptionError(f"group {group!r} means that none was chosen; give your own name")
+        raise OptionError(
+            f"group {group!r} is Java's placeholder for a missing name; give your own name"
+        )
 
 
 def check_message(message: Message, body_bytes_max: int, namespace: str | None = None) -> None:
-    """Refuse a message that a broker would refuse, misread or lose a part of.
+    """Check a message: a broker must accept it and read all of it correctly.
 
     Args:
-        message: As the user made it, its topic without the namespace.
-        body_bytes_max: How many bytes its body may have, before compression.
-        namespace: What is put before the topic; the limit holds for the two together.
+        message: The message, its topic without the namespace.
+        body_bytes_max: The most bytes of its body, before compression.
+        namespace: The namespace; the length limit holds for namespace and topic together.
 
     Raises:
         InvalidMessage: Says what is wrong; nothing was sent.
@@ -99,7 +101,7 @@ def check_message(message: Message, body_bytes_max: int, namespace: str | None =
     if message.delay_level is not None and message.delay_level < 0:
         raise _invalid(message, f"delay_level={message.delay_level} is below 0; levels begin at 1")
     if message.deliver_in is not None and not 0 <= message.deliver_in < float("inf"):
-        raise _invalid(message, f"deliver_in={message.deliver_in} is no time span in seconds")
+        raise _invalid(message, f"deliver_in={message.deliver_in} is not a number of seconds")
     if message.flag and not ~INT32_MAX <= message.flag <= INT32_MAX:
         raise _invalid(message, f"flag={message.flag} does not fit 32 bits")
 
@@ -107,14 +109,14 @@ def check_message(message: Message, body_bytes_max: int, namespace: str | None =
 def check_messages(
     messages: Iterable[Message], body_bytes_max: int, namespace: str | None = None
 ) -> None:
-    """Refuse messages of which one breaks a rule; see `check_message`.
+    """Check messages; see `check_message`.
 
     Raises:
-        InvalidMessage: Says what is wrong with the first that does.
+        InvalidMessage: Says what is wrong with the first message that is not valid.
     """
     checked_topic: str | None = None
     for message in messages:
-        # Of most messages of a list there is nothing new to be checked but the body's size.
+        # For most messages of a list, only the size of the body is new.
         if (
             message.topic != checked_topic
             or not 0 < len(message.body) <= body_bytes_max
@@ -127,12 +129,12 @@ def check_messages(
             checked_topic = message.topic
 
 
-@lru_cache(_REMEMBERED_MAX)  # an error is not remembered, so it is told each time
+@lru_cache(_REMEMBERED_MAX)  # errors are not cached, so they are raised each time
 def _check_target(topic: str, namespace: str | None) -> None:
     whole = with_namespace(topic, namespace)
     problem = _name_problem("topic", whole, TOPIC_BYTES_MAX)
     if whole in CLIENT_FORBIDDEN_TOPICS:
-        problem = f"topic {whole!r} belongs to the brokers, nobody may send to it"
+        problem = f"topic {whole!r} is reserved for brokers; clients cannot send to it"
     if problem:
         error = InvalidMessage(problem)
         error.topic = topic
@@ -141,39 +143,39 @@ def _check_target(topic: str, namespace: str | None) -> None:
 
 def _name_problem(what: str, name: str, length_max: int) -> str | None:
     if not name.strip():
-        return f"{what} {name!r} is blank; give it a name"
+        return f"{what} {name!r} is blank; give a name"
     if len(name) > length_max:
         return f"{what} {name!r} has {len(name)} characters, {length_max} are allowed"
     if LEGAL_NAME.fullmatch(name) is None:
         wrong = "".join(dict.fromkeys(LEGAL_NAME.sub("", name)))
-        return f"{what} {name!r} holds {wrong!r}; {_LEGAL_WORDS}"
+        return f"{what} {name!r} contains {wrong!r}; {_LEGAL_WORDS}"
     return None
 
 
 def _body_problem(message: Message, body_bytes_max: int) -> str:
     if not message.body:
-        return "its body is empty; brokers take only messages with at least one byte"
+        return "its body is empty; brokers accept only bodies of at least one byte"
     return (
         f"its body has {len(message.body)} bytes, body_bytes_max={body_bytes_max} are allowed; "
-        "send less, or raise the limit here and that of the brokers (maxMessageSize)"
+        "send less, or raise this limit and that of the brokers (maxMessageSize)"
     )
 
 
 def _check_properties(message: Message, properties: Mapping[str, str]) -> None:
     for name, value in properties.items():
         if name in RESERVED_PROPERTIES:
-            raise _invalid(message, f"property {name!r} is the protocol's own; take another")
+            raise _invalid(message, f"property {name!r} is reserved by the protocol; rename it")
         try:
-            # Readers drop a property without a value, and a blank name cannot be asked for.
+            # Consumers drop a property without a value, and a blank name cannot be queried.
             is_blank = not name.strip() or not value.strip()
         except AttributeError:
             raise _invalid(message, f"property {name!r} = {value!r} is not text") from None
         if is_blank:
             raise _invalid(message, f"property {name!r} = {value!r}: neither may be blank")
-    # Light queues are folders on the broker's disk.
+    # The names of light queues are folder names on the broker's disk.
     if "/" in properties.get(_LIGHT_QUEUES, ""):
         queues = properties[_LIGHT_QUEUES]
-        raise _invalid(message, f"property {_LIGHT_QUEUES} = {queues!r} holds a '/'")
+        raise _invalid(message, f"property {_LIGHT_QUEUES} = {queues!r} contains a '/'")
 
 
 def _invalid(message: Message, problem: str) -> InvalidMessage:

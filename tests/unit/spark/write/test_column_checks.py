@@ -122,7 +122,7 @@ def test_topics_are_not_overwritten() -> None:
     ("given", "problem"),
     [
         ({"topik": "orders"}, "unknown option 'topik'; did you mean topic"),
-        ({"topic": "a b"}, "topic 'a b' holds"),
+        ({"topic": "a b"}, "topic 'a b' contains"),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, "reserved for brokers"),
         ({"orderBy": "key"}, "not one of none, queue"),
         ({"dedup": "yes"}, "not one of key, column, none"),
@@ -134,7 +134,7 @@ def test_topics_are_not_overwritten() -> None:
         ),
         ({"maxMessageBytes": str(16 << 20)}, "maxMessageBytes=16777216 is more"),
         ({"compression": "snappy"}, "not one of zlib, lz4, zstd"),
-        ({"producerGroup": "DEFAULT_PRODUCER"}, "means that none was chosen"),
+        ({"producerGroup": "DEFAULT_PRODUCER"}, "placeholder for a missing name"),
         ({"autoCreate": "on"}, "not one of off, balanced"),
         ({"sendTimeoutMs": "0"}, "less than 1"),
     ],

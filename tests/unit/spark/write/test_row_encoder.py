@@ -281,7 +281,7 @@ def test_a_property_that_is_no_utf8_is_named(place: str) -> None:
     [
         ([b"a", b"\xff"], "row 1 .*not UTF-8.*topic"),
         (["a", None], "row 1 .*its topic is null; name one, or set the option topic"),
-        (["a", "b c"], r"row 1 of partition 3 \(topic 'b c', .*holds ' '"),
+        (["a", "b c"], r"row 1 of partition 3 \(topic 'b c', .*contains ' '"),
         (["a", "SELF_TEST_TOPIC"], "row 1 .*'SELF_TEST_TOPIC' "),
     ],
 )

@@ -1,8 +1,8 @@
-"""Topics and groups: made, changed, deleted.
+"""Create, change and delete topics and consumer groups.
 
-A change goes to every master of a cluster, so that a topic is the same wherever it is. It is done
-when the name server tells it to clients. Names go in and come out as users know them; the namespace
-is put on and taken off here.
+A change goes to every master of a cluster, so that a topic is the same on all brokers. A change of
+a topic ends when the name server's route shows it. Names have no namespace here; it is added for
+the servers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.wire.bodies import RouteBody
 
-#: How long to wait before the name server is asked again for a route that is to change.
+#: Seconds between two questions for a route that does not show a change yet.
 _ROUTE_PAUSE: Final = 0.05
 
 
@@ -59,27 +59,27 @@ def create_topic(
     brokers: Iterable[str] | None = None,
     deadline: float,
 ) -> Flow[TopicSettings]:
-    """Create a topic on every master of a cluster, or make an existing one be like this.
+    """Create a topic on every master of a cluster, or give an existing one these settings.
 
     Args:
         core: The client.
         topic: Its name.
         queues: Queues per broker.
-        read_queues: Queues that consumers read, where it is not `queues`.
-        write_queues: Queues that producers send to, where it is not `queues`.
+        read_queues: Queues that consumers read, if not `queues`.
+        write_queues: Queues that producers send to, if not `queues`.
         permission: 4 read, 2 write, added up.
-        is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
+        is_ordered: Whether the topic is for ordered messages; 4.9 brokers do not store it.
         attributes: Settings of 5.x, such as {"message.type": "FIFO"}.
-        cluster: Which cluster, when there are several.
+        cluster: The cluster, when there are several.
         brokers: Only these brokers.
         deadline: When to give up.
 
     Returns:
-        What it is like now; the name server tells it to clients already.
+        The settings; the routes of the name server show them already.
 
     Raises:
-        OptionError: A name or number makes no sense.
-        RocketMQError: A broker did not do it; others may have.
+        OptionError: A name or number is not valid.
+        RocketMQError: A broker failed; others may have made the change.
     """
     check_topic(topic)
     settings = TopicSettings(
@@ -111,7 +111,7 @@ def update_topic(
     brokers: Iterable[str] | None = None,
     deadline: float,
 ) -> Flow[dict[str, TopicSettings]]:
-    """Change a topic; what is not named stays as it is on each broker.
+    """Change a topic; settings that are not given keep their value on each broker.
 
     Args:
         core: The client.
@@ -119,18 +119,18 @@ def update_topic(
         read_queues: Queues per broker that consumers read.
         write_queues: Queues per broker that producers send to.
         permission: 4 read, 2 write, added up.
-        is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
-        attributes: Settings of 5.x; None takes one away.
+        is_ordered: Whether the topic is for ordered messages; 4.9 brokers do not store it.
+        attributes: Settings of 5.x; None removes one.
         brokers: Only these brokers.
         deadline: When to give up.
 
     Returns:
-        Broker -> what it is like there now.
+        Broker -> its settings of the topic now.
 
     Raises:
-        OptionError: A number makes no sense, or a broker does not have it.
+        OptionError: A number is not valid, or a broker does not have the topic.
         RouteNotFound: There is no such topic.
-        RocketMQError: A broker did not do it; others may have.
+        RocketMQError: A broker failed; others may have made the change.
     """
     current = yield from topic_settings(core, topic, deadline=deadline)
     chosen = sorted(current if brokers is None else set(brokers))
@@ -163,12 +163,17 @@ def _signed(name: str, value: str | None) -> str:
 def _check(settings: TopicSettings) -> None:
     for name in ("read_queues", "write_queues"):
         if not 1 <= getattr(settings, name) <= INT32_MAX:
-            raise OptionError(f"{name}={getattr(settings, name)} is no number of queues")
+            raise OptionError(
+                f"{name}={getattr(settings, name)} is not a number of queues from 1 on"
+            )
     if not 0 <= settings.permission <= 7:
         raise OptionError(f"permission={settings.permission} is not from 0 to 7")
     for name, value in settings.attributes.items():
         if not name or any(mark in name + value for mark in "=,"):
-            raise OptionError(f"attribute {name!r}={value!r} cannot be carried")
+            raise OptionError(
+                f"attribute {name!r}={value!r} cannot be encoded: the name is empty, or there is a "
+                "'=' or ','"
+            )
 
 
 def _put_topic(
@@ -178,7 +183,7 @@ def _put_topic(
     masters: Mapping[str, str],
     deadline: float,
 ) -> Flow[None]:
-    """Make a topic be like this on some masters, and wait until the name server says so."""
+    """Set a topic on some masters, and wait until the name server's route shows it."""
     header = CreateTopicRequest(
         topic=settings.topic,
         default_topic=DEFAULT_TOPIC,
@@ -193,7 +198,7 @@ def _put_topic(
     body = yield from ask_route(core, settings.topic, deadline)
     while body is None or not _shows(body, settings, masters):
         if core.clock.now() + _ROUTE_PAUSE >= deadline:
-            problem = f" yet that shows it on {', '.join(sorted(masters))}, where it is already."
+            problem = f" yet that shows it on {', '.join(sorted(masters))}, which have it already."
             raise RouteNotFound(settings.topic, core.name_servers.addresses, problem)
         yield Pause(_ROUTE_PAUSE)
         body = yield from ask_route(core, settings.topic, deadline)
@@ -202,7 +207,7 @@ def _put_topic(
 
 
 def _attribute_text(changes: Mapping[str, str | None]) -> str:
-    """Write changes of attributes: `+name=value` sets one, `-name` takes it away."""
+    """Encode changes of attributes: `+name=value` sets one, `-name` removes it."""
     return ",".join(
         signed if value is None else f"{signed}={value}" for signed, value in changes.items()
     )
@@ -225,14 +230,15 @@ def create_missing_topic(
     *,
     default_topic: str = DEFAULT_TOPIC,
 ) -> Flow[None]:
-    """Create a topic before the first message goes there, on every broker that would create it.
+    """Create a topic before the first message is sent, on every broker that would auto-create it.
 
-    Those are the ones that have the default topic; a cluster without it wants topics to be made by
-    hand. A topic that is there stays as it is. Several senders that miss it create it once.
+    These are the brokers that have the default topic; a cluster without it does not create topics
+    automatically. An existing topic is not changed. Senders that miss it at the same time create
+    it once.
 
     Raises:
         RouteNotFound: There is no default topic.
-        RocketMQError: A broker did not do it; others may have.
+        RocketMQError: A broker failed; others may have created it.
     """
     yield Once(
         ("create", topic),
@@ -267,10 +273,10 @@ def delete_topic(
 ) -> Flow[None]:
     """Delete a topic and its messages on every broker of a cluster, then at all name servers.
 
-    A topic that does not exist is fine.
+    A missing topic is not an error.
 
     Raises:
-        RocketMQError: A server did not do it; others may have.
+        RocketMQError: A server failed; others may have deleted it.
     """
     check_topic(topic)
     name = with_namespace(topic, core.options.namespace)
@@ -279,7 +285,7 @@ def delete_topic(
     )
     at_broker = DeleteTopicRequest(name)
     yield from ask_each(core, masters, lambda: request_command(at_broker), deadline, name)
-    # Brokers first: one that still had it would announce it again.
+    # Brokers first: a broker that still has the topic registers it again.
     name_servers = {address: address for address in core.name_servers.addresses}
     at_name_server = DeleteRouteRequest(name, cluster)
     yield from ask_each(core, name_servers, lambda: request_command(at_name_server), deadline, name)
@@ -300,21 +306,21 @@ def create_group(
     cluster: str | None = None,
     deadline: float,
 ) -> Flow[None]:
-    """Create a consumer group on every master of a cluster, or make one be like this.
+    """Create a consumer group on every master of a cluster, or give one these settings.
 
     Args:
         core: The client.
         group: Its name.
         is_enabled: Whether it may read.
-        can_broadcast: Whether each of its members may read everything.
-        retries: How often it gets a message again that it gave back.
-        retry_queues: Queues for those.
-        cluster: Which cluster, when there are several.
+        can_broadcast: Whether its members may read in broadcast mode, each all messages.
+        retries: How often a message that a consumer sent back is delivered again.
+        retry_queues: Queues of the group's retry topic.
+        cluster: The cluster, when there are several.
         deadline: When to give up.
 
     Raises:
-        OptionError: The name makes no sense.
-        RocketMQError: A broker did not do it; others may have.
+        OptionError: The name is not allowed.
+        RocketMQError: A broker failed; others may have made the change.
     """
     check_group(group)
     name = with_namespace(group, core.options.namespace)
@@ -333,10 +339,10 @@ def create_group(
 def delete_group(
     core: ClientCore, group: str, *, cluster: str | None = None, deadline: float
 ) -> Flow[None]:
-    """Delete a consumer group and how far it has come, on every master of a cluster.
+    """Delete a consumer group and its offsets on every master of a cluster.
 
     Raises:
-        RocketMQError: A broker did not do it; others may have.
+        RocketMQError: A broker failed; others may have deleted it.
     """
     check_group(group)
     name = with_namespace(group, core.options.namespace)

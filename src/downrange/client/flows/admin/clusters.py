@@ -1,4 +1,4 @@
-"""Clusters: which brokers there are, and how all of their masters are asked the same."""
+"""Clusters: which brokers there are, and requests to all of their masters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.client_core import ClientCore
 
-#: How many servers are asked at the same time.
+#: How many servers are asked concurrently.
 AT_ONCE: Final = 16
 
 
@@ -29,7 +29,7 @@ class BrokerFacts(msgspec.Struct, frozen=True):
         name: Its name.
         cluster: Its cluster.
         addresses: Address of each replica by its id; 0 is the master.
-        version: Its release, such as "5.5.0"; None when it was not asked or did not answer.
+        version: Its release, such as "5.5.0"; None when it was not asked, or did not answer.
     """
 
     name: str
@@ -39,7 +39,7 @@ class BrokerFacts(msgspec.Struct, frozen=True):
 
 
 class ClusterFacts(msgspec.Struct, frozen=True):
-    """What a name server knows.
+    """The clusters and brokers of a name server.
 
     Attributes:
         clusters: Cluster -> names of its brokers, sorted.
@@ -53,7 +53,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
 def cluster_facts(
     core: ClientCore, *, deadline: float, with_versions: bool = False
 ) -> Flow[ClusterFacts]:
-    """Ask which brokers there are.
+    """Return the clusters and brokers that are registered at the name server.
 
     Args:
         core: The client.
@@ -109,13 +109,13 @@ def find_masters(
 
     Args:
         core: The client.
-        cluster: All of this cluster; None when there is but one.
-        brokers: Or only these.
-        topic: What it is about, for the error's text.
+        cluster: The cluster; None when there is only one.
+        brokers: Only these brokers, instead of a cluster.
+        topic: The topic of the change, for the error's text.
         deadline: When to give up.
 
     Raises:
-        OptionError: There is no such cluster or broker, or several clusters and none was named.
+        OptionError: There is no such cluster or broker, or none was given and there are several.
         RouteNotFound: No broker has a master.
     """
     facts = yield from cluster_facts(core, deadline=deadline)
@@ -141,9 +141,9 @@ def _choose_brokers(
             raise OptionError(f"brokers={sorted(chosen)} are not among {sorted(known)}")
         return chosen
     if cluster is not None and cluster not in facts.clusters:
-        raise OptionError(f"cluster={cluster!r} is none of {sorted(facts.clusters)}")
+        raise OptionError(f"cluster={cluster!r} is not one of {sorted(facts.clusters)}")
     if cluster is None and len(facts.clusters) > 1:
-        raise OptionError(f"there are several clusters, name one: {sorted(facts.clusters)}")
+        raise OptionError(f"there are several clusters, give one: {sorted(facts.clusters)}")
     return known if cluster is None else set(facts.clusters[cluster])
 
 
@@ -154,7 +154,7 @@ def ask_each(
     deadline: float,
     topic: str | None = None,
 ) -> Flow[dict[str, Command]]:
-    """Ask all masters the same; return the reply of each, or raise what the first failure was."""
+    """Send the same request to all masters; return each reply, or raise the first failure."""
     asked = [core.ask(address, make(), deadline, topic) for address in masters.values()]
     outcomes: list[Command | RocketMQError] = yield Gather(asked, AT_ONCE)
     replies: dict[str, Command] = {}

@@ -1,10 +1,10 @@
-"""A look at the network: what a client would meet on its way to every server, each step by name.
+"""A check of the network: every step on the way from a client to each server.
 
     findings = client.run(check_network(client.core, topic="orders"))
 
-Every server is called once, all of a kind at the same time. How far that call came says which steps
-are fine and which one is not; a step after a failed one is not known, and so not listed.
-Nothing is raised: what goes wrong is a finding.
+Every server is called once, servers of a kind concurrently. How far that call came shows which
+steps succeeded and which one failed; steps after a failed one are unknown and not listed. Nothing
+is raised: a failure is a finding.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.wire.bodies import BrokerReplicas
 
-#: The steps, in the order in which a call meets them: whether an address is known, its host name is
-#: found, its port is open, TLS stands, the server answers, and lets us in; whether a name server
-#: knows the brokers; whether a topic has a route.
+#: The steps in the order of a call: an address is known, its host name resolves, its port is open,
+#: TLS is established, the server answers, and it permits the request; the name server knows the
+#: brokers, each broker has a master, the topic has a route.
 Step: TypeAlias = Literal[
     "address", "dns", "tcp", "tls", "answer", "access", "brokers", "master", "route"
 ]
 
 _REFUSED: Final = "connection refused"
 _NO_LISTENER: Final = (
-    "nobody listens there: is the server running, and is this its port? `downrange serve` starts a "
-    "cluster here"
+    "no server listens there: is the server running, and is this its port? `downrange serve` "
+    "starts a cluster here"
 )
-_FILTERED: Final = "look at firewalls and security groups between here and there"
+_FILTERED: Final = "check firewalls and security groups between here and there"
 _WRONG_HOST: Final = "correct the host name, or the name service of this machine"
 _NOT_ROCKETMQ: Final = (
-    "a server that wants TLS ends plain connections, and the gRPC port of a proxy does not speak "
-    "this protocol: try with TLS, or the port of the name server, which is mostly 9876"
+    "a server that requires TLS ends plain connections, and the gRPC port of a proxy does not "
+    "speak this protocol: try with TLS, or the port of the name server, which is usually 9876"
 )
 _ADVERTISED: Final = (
-    "the broker itself told this address to the name server. When it is wrong from here, tell the "
-    "broker a better one: brokerIP1 in Apache's broker.conf, advertised_host in ours"
+    "the broker itself registered this address at the name server. If it cannot be reached from "
+    "here, configure another one: brokerIP1 in Apache's broker.conf, advertised_host in ours"
 )
 _OWN_MACHINE: Final = (
-    "{host} is this machine, but the name server is on another one. The broker must be told the "
-    "address that clients see: brokerIP1 in Apache's broker.conf, advertised_host in ours"
+    "{host} is this machine, but the name server is on another one. Configure the address that "
+    "clients see: brokerIP1 in Apache's broker.conf, advertised_host in ours"
 )
 
 
@@ -75,10 +75,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The step.
-        target: What was looked at, such as "name server 10.0.0.1:9876" or "topic orders".
-        is_ok: Whether it is as it should be.
-        text: What was seen.
-        next_step: What to do about it, where something is to be done.
+        target: What was checked, such as "name server 10.0.0.1:9876" or "topic orders".
+        is_ok: Whether the step succeeded.
+        text: What happened.
+        next_step: What to do about it; None when nothing is to be done.
     """
 
     name: Step
@@ -93,10 +93,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failed_findings(findings: Iterable[Finding]) -> None:
-    """Do nothing when all is well.
+    """Raise an error if a finding failed.
 
     Raises:
-        CheckFailed: It is not; lists every finding that failed.
+        CheckFailed: Lists every finding that failed.
     """
     failed = [finding for finding in findings if not finding.is_ok]
     if failed:
@@ -104,14 +104,14 @@ def failed_findings(findings: Iterable[Finding]) -> None:
 
 
 def check_network(core: ClientCore, *, topic: str | None = None) -> Flow[tuple[Finding, ...]]:
-    """Look at all name servers, at the brokers that they tell, and at the route of a topic.
+    """Check all name servers, the brokers registered there, and the route of a topic.
 
     Args:
         core: The client.
-        topic: A topic that should have a route, as users know it.
+        topic: A topic that should have a route, without the namespace.
 
     Returns:
-        What was found, failures included, in the order of the way from here to a queue.
+        The findings, failures included, in the order of the way from here to a queue.
     """
     addresses = core.name_servers.addresses
     if not addresses:
@@ -149,7 +149,7 @@ def _no_address() -> Finding:
 
 
 class _Answer(msgspec.Struct):
-    """How a call ended: with a result or an error, after so many seconds."""
+    """The result or the error of a call, and the seconds it took."""
 
     result: Any
     elapsed: float
@@ -170,7 +170,7 @@ def _ask_cluster(core: ClientCore, address: str) -> Flow[_Answer]:
 
 
 def _ask_broker(core: ClientCore, address: str) -> Flow[_Answer]:
-    """Send a heartbeat: an access check looks at who sends it, and demands no right."""
+    """Send a heartbeat: an access check verifies its sender, but it needs no permission."""
     started = core.clock.now()
     result: RocketMQError | None = None
     try:
@@ -190,7 +190,7 @@ def _brokers_of(body: ClusterBody) -> Iterator[tuple[str, BrokerReplicas]]:
 def _known_brokers(
     address: str, body: ClusterBody, everyone: Mapping[str, BrokerReplicas]
 ) -> Finding:
-    """Say which brokers a name server knows; all name servers should know the same."""
+    """Return which brokers a name server knows; all name servers should know the same."""
     known = sorted(body.broker_addr_table)
     missing = sorted(everyone.keys() - set(known))
     target = f"name server {address}"
@@ -199,21 +199,23 @@ def _known_brokers(
         step = f"start a broker that registers here: `downrange broker --nameserver {address}`"
         return Finding(name="brokers", target=target, is_ok=False, text=text, next_step=step)
     if missing:
-        text = f"{text}, but not {', '.join(missing)}, of which another name server knows"
-        step = f"let these brokers register here, too: {', '.join(missing)}"
+        text = f"{text}, but not {', '.join(missing)}, which another name server knows"
+        step = f"configure these brokers to register here, too: {', '.join(missing)}"
         return Finding(name="brokers", target=target, is_ok=False, text=text, next_step=step)
     return Finding(name="brokers", target=target, is_ok=True, text=text)
 
 
 def _check_brokers(core: ClientCore, brokers: Mapping[str, BrokerReplicas]) -> Flow[list[Finding]]:
-    """Look at the address that the master of each broker advertises."""
+    """Check the address that the master of each broker advertises."""
     findings: list[Finding] = []
     masters: dict[str, str] = {}
     for name, replicas in sorted(brokers.items()):
         if MASTER in replicas.broker_addrs:
             masters[name] = replicas.broker_addrs[MASTER]
             continue
-        text = f"has no master, only replicas {sorted(replicas.broker_addrs)}: it takes no messages"
+        text = (
+            f"has no master, only replicas {sorted(replicas.broker_addrs)}: it stores no messages"
+        )
         step = "start its master again"
         findings.append(
             Finding(name="master", target=f"broker {name}", is_ok=False, text=text, next_step=step)
@@ -227,7 +229,7 @@ def _check_brokers(core: ClientCore, brokers: Mapping[str, BrokerReplicas]) -> F
 
 
 def _with_hint(core: ClientCore, finding: Finding, address: str) -> Finding:
-    """Name the usual reason why a broker cannot be reached where its name server can."""
+    """Add the usual reason why a broker cannot be reached although its name server can."""
     if finding.is_ok or finding.name not in ("dns", "tcp"):
         return finding
     host = _host_of(address)
@@ -251,7 +253,7 @@ def _check_route(core: ClientCore, topic: str) -> Flow[Finding]:
     route = route_of(topic, body)
     if not route.writable:
         text = f"{len(route.readable)} queues to read, none to write to"
-        step = f"look at its permission with `downrange topic show {topic}`, and for a master above"
+        step = f"check its permission with `downrange topic show {topic}`, and the masters above"
         return Finding(name="route", target=target, is_ok=False, text=text, next_step=step)
     brokers = ", ".join(sorted({queue.broker for queue in route.writable}))
     text = f"{len(route.writable)} queues to write to on {brokers}"
@@ -262,11 +264,11 @@ def _check_route(core: ClientCore, topic: str) -> Flow[Finding]:
 
 
 def _steps(core: ClientCore, target: str, address: str, answer: _Answer) -> Iterator[Finding]:
-    """Tell how far a call came: the steps that were taken, then the one that failed."""
+    """Yield how far a call came: the steps that succeeded, then the one that failed."""
     error = answer.result if isinstance(answer.result, RocketMQError) else None
     failed = None if error is None else _failed_step(error)
     if failed != "dns" and not _is_ip(_host_of(address)):
-        yield Finding(name="dns", target=target, is_ok=True, text="the host name is found")
+        yield Finding(name="dns", target=target, is_ok=True, text="the host name resolves")
     if failed not in ("dns", "tcp"):
         yield Finding(name="tcp", target=target, is_ok=True, text="connected")
     if failed in (None, "access"):
@@ -275,7 +277,7 @@ def _steps(core: ClientCore, target: str, address: str, answer: _Answer) -> Iter
     if error is not None and failed is not None:
         yield _failure(core, failed, target, error)
     elif core.credentials is not None:
-        text = f"took a request signed with {core.credentials.access_key}"
+        text = f"accepted a request signed with {core.credentials.access_key}"
         yield Finding(name="access", target=target, is_ok=True, text=text)
 
 
@@ -292,7 +294,7 @@ def _failed_step(error: RocketMQError) -> Step:
 def _failure(core: ClientCore, step: Step, target: str, error: RocketMQError) -> Finding:
     text, next_step = _text_of(error), ""
     if step == "tls":
-        text, _, next_step = text.partition("; ")  # the error says itself what to do
+        text, _, next_step = text.partition("; ")  # the error contains the next step
     elif step == "dns":
         next_step = _WRONG_HOST
     elif step == "tcp":
@@ -300,7 +302,7 @@ def _failure(core: ClientCore, step: Step, target: str, error: RocketMQError) ->
     elif step == "access":
         next_step = _access_step(core)
     elif isinstance(error, NotSupported):
-        next_step = "this is no name server: give the name server's address, not a broker's"
+        next_step = "this is not a name server: give the name server's address, not a broker's"
     elif isinstance(error, ConnectionLost) or not isinstance(error, TransportError | ServerError):
         next_step = _NOT_ROCKETMQ
     elif isinstance(error, TransportError):
@@ -312,13 +314,13 @@ def _text_of(error: RocketMQError) -> str:
     if isinstance(error, TransportError):
         return error.problem
     if isinstance(error, ServerError):
-        return f"refused with code {error.code}: {error.remark or 'it does not say why'}"
+        return f"refused with code {error.code}: {error.remark or 'no reason given'}"
     return str(error)
 
 
 def _access_step(core: ClientCore) -> str:
     if core.credentials is None:
-        return "it wants to know who asks: give an access key and its secret key"
+        return "it requires signed requests: give an access key and its secret key"
     return f"check the access key {core.credentials.access_key}, its secret key and its rights"
 
 
@@ -335,5 +337,5 @@ def _is_ip(host: str) -> bool:
 
 
 def _is_own(host: str) -> bool:
-    """Whether a host is this machine, whichever machine one is on."""
+    """Return whether a host name or address always means the local machine."""
     return host == "localhost" or (_is_ip(host) and ipaddress.ip_address(host).is_loopback)

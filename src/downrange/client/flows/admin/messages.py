@@ -43,16 +43,16 @@ def view_message(
     since: datetime | None = None,
     deadline: float,
 ) -> Flow[ReceivedMessage]:
-    """Find a message by either of its ids.
+    """Return a message by either of its ids.
 
-    An offset id names its broker, which is asked. Any other id is taken for a unique one, and all
+    An offset id contains the address of its broker. Any other id is taken as a unique id, and all
     brokers of the topic are asked.
 
     Args:
         core: The client.
-        topic: Where it was sent to.
-        message_id: What a receipt says: `message_id` or `offset_id`.
-        since: For a unique id, how far back to look; three days unless given.
+        topic: The topic it was sent to.
+        message_id: The `message_id` or the `offset_id` of a receipt.
+        since: For a unique id: the earliest store time to search; three days ago unless given.
         deadline: When to give up.
 
     Raises:
@@ -83,7 +83,7 @@ def view_message(
 
 
 def _place_of(message_id: str) -> OffsetId | None:
-    """Read an offset id; None when it is a unique one, whose number there is no port."""
+    """Parse an offset id; None for a unique id, which has no valid port in that place."""
     try:
         place = parse_offset_id(message_id)
     except MalformedId:
@@ -98,7 +98,7 @@ def _view(
     address = f"{host}:{place.port}"
     command = request_command(ViewRequest(place.log_offset, route.topic))
     reply = yield from core.call(address, command, deadline)
-    if reply.code == _SYSTEM_ERROR:  # the broker's way to say that nothing is there
+    if reply.code == _SYSTEM_ERROR:  # a broker's code for an offset without a message
         raise NotFound(reply.code, reply.remark, address, route.topic)
     if reply.code != _SUCCESS:
         raise core.refused(reply, address, route.topic)
@@ -121,23 +121,23 @@ def query_messages(
     end: datetime | None = None,
     deadline: float,
 ) -> Flow[list[ReceivedMessage]]:
-    """Find messages by one of their keys, on all brokers of a topic.
+    """Return messages by one of their keys, from all brokers of a topic.
 
     Args:
         core: The client.
-        topic: Where they were sent to.
+        topic: The topic they were sent to.
         key: The key.
-        max_count: How many at most; the newest of them.
+        max_count: Most messages; the newest are returned.
         begin: Stored at this time or later.
         end: Stored at this time or earlier.
         deadline: When to give up.
 
     Returns:
-        The messages in the order in which they were stored; maybe none.
+        The messages in the order in which they were stored.
 
     Raises:
         RouteNotFound: There is no such topic.
-        RocketMQError: No broker had any, and one of them did not answer.
+        RocketMQError: Nothing was found, and a broker did not answer.
     """
     name = with_namespace(topic, core.options.namespace)
     route = yield from find_route(core, name, deadline)
@@ -150,7 +150,7 @@ def query_messages(
         is_unique_key=False,
     )
     found = yield from _query_all(core, route, header, deadline)
-    # The index knows hashes only, so others may be among them.
+    # The index stores only hashes, so other keys may be among the results.
     shown = without_namespace(name, core.options.namespace)
     exact = [message for message in found if message.topic == shown and key in message.keys]
     return exact[-max_count:]
@@ -159,7 +159,7 @@ def query_messages(
 def _query_all(
     core: ClientCore, route: Route, header: QueryByKeyRequest, deadline: float
 ) -> Flow[list[ReceivedMessage]]:
-    """Ask a broker of each name; return what they found by store time."""
+    """Ask one replica of each broker; return the messages by store time."""
     targets = find_any_replicas(route)
     asked = [_query(core, broker, targets[broker], header, deadline) for broker in targets]
     outcomes: list[list[ReceivedMessage] | RocketMQError] = yield Gather(asked, AT_ONCE)

@@ -1,6 +1,6 @@
-"""Topics as they are: which ones there are, where, what they are like, what they hold.
+"""Facts about topics: names, routes, settings, and what their queues hold.
 
-Names go in and come out as users know them; the namespace is put on and taken off here.
+Names have no namespace here; it is added for the servers.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.client_core import ClientCore
 
-#: What a topic is for: users' messages, a group's second attempts, a group's hopeless ones, or the
-#: cluster itself.
+#: What a topic is for: messages of users, messages that a group retries, messages that a group
+#: failed to consume, or the cluster itself.
 TopicKind: TypeAlias = Literal["normal", "retry", "dead-letter", "system"]
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a topic is like.
+    """The settings of a topic.
 
     Attributes:
         topic: Its name.
         read_queues: Queues per broker that consumers read.
         write_queues: Queues per broker that producers send to.
-        permission: 4 read, 2 write, 1 inherited by topics that are made by sending; added up.
-        is_ordered: Whether it was made for messages whose order counts.
+        permission: 4 read, 2 write, 1 inherited by auto-created topics; added up.
+        is_ordered: Whether the topic is for ordered messages.
         attributes: Settings of 5.x, such as "message.type".
-        brokers: Names of the brokers that have it so.
+        brokers: Names of the brokers with these settings.
     """
 
     topic: str
@@ -82,9 +82,9 @@ class QueueState(msgspec.Struct, frozen=True):
 
     Attributes:
         queue: The queue.
-        min_offset: The first message's.
-        max_offset: The next message's.
-        stored_at: When the last one was stored; None when there is none.
+        min_offset: The offset of the first message.
+        max_offset: The offset that the next message will get.
+        stored_at: When the last message was stored; None when there is none.
     """
 
     queue: QueueId
@@ -99,11 +99,11 @@ class QueueState(msgspec.Struct, frozen=True):
 
 
 def list_topics(core: ClientCore, *, deadline: float) -> Flow[list[TopicName]]:
-    """Return all topics by name; with a namespace, those in it, and the cluster's own."""
+    """Return all topics by name; with a namespace, its topics and the system topics."""
     everything = yield from _ask_names(
         core, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, deadline
     )
-    # Each cluster and each broker has a topic of its name.
+    # Each cluster and each broker has a system topic of its own name.
     own = yield from _ask_names(core, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, deadline)
     replies = {f"{name}{REPLY_SUFFIX}" for name in own}
     namespace = core.options.namespace
@@ -130,7 +130,7 @@ def _kind_of(name: str, own: Iterable[str]) -> TopicKind:
 
 
 def topic_route(core: ClientCore, topic: str, *, deadline: float) -> Flow[Route]:
-    """Ask the name server where a topic is; what the client remembers of it does not count.
+    """Return the route of a topic from the name server, not from the cache.
 
     Raises:
         RouteNotFound: There is no such topic.
@@ -145,7 +145,7 @@ def topic_route(core: ClientCore, topic: str, *, deadline: float) -> Flow[Route]
 def topic_settings(
     core: ClientCore, topic: str, *, deadline: float
 ) -> Flow[dict[str, TopicSettings]]:
-    """Ask each master of a topic what it is like there: broker -> settings.
+    """Return the settings of a topic on each of its masters: broker -> settings.
 
     Raises:
         RouteNotFound: There is no such topic.
@@ -172,7 +172,7 @@ def topic_settings(
 
 
 def _ask_settings(core: ClientCore, address: str, topic: str, deadline: float) -> Flow[TopicConfig]:
-    """Ask a broker for one topic's settings; 4.9 tells those of all topics only."""
+    """Return the settings of one topic; a 4.9 broker can only return those of all topics."""
     try:
         reply = yield from core.ask(
             address, request_command(TopicConfigRequest(topic)), deadline, topic
@@ -188,7 +188,7 @@ def _ask_settings(core: ClientCore, address: str, topic: str, deadline: float) -
 
 
 def topic_stats(core: ClientCore, topic: str, *, deadline: float) -> Flow[list[QueueState]]:
-    """Ask each master of a topic what its queues hold.
+    """Return what the queues of a topic hold, from each of its masters.
 
     Raises:
         RouteNotFound: There is no such topic.

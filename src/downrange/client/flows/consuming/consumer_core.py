@@ -1,10 +1,10 @@
-"""A reader: keeps pulling from many queues, and hands out what it has got.
+"""One pull consumer: pulls from many queues in the background, and returns messages from `poll`.
 
-Each queue has a fetching flow, which runs in the background and fills that queue's buffer; `poll`
-empties the buffers in turn. So a queue whose broker is away holds nobody up.
+Each queue has a fetch flow, which runs in the background and fills the buffer of that queue; `poll`
+empties the buffers in turn. So a queue whose broker is away does not block the others.
 
-One rule: a cursor is one run through one queue. To seek is to drop the cursor and begin another;
-what still arrives for the old one is nobody's.
+One rule: a cursor is one pass through one queue. A seek drops the cursor and starts another one;
+messages that still arrive for the old cursor are discarded.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 _AT_ONCE: Final = 16
-#: Pauses after a failed pull grow from the first to the second.
+#: Seconds between two attempts after failed pulls; they double from the first to the second.
 _PAUSE_MIN: Final = 0.1
 _PAUSE_MAX: Final = 3.0
-#: A broker that does not hold pulls back, though it was asked to, is not asked more often than so.
+#: Least seconds between two pulls of a broker that answers at once although it was asked to wait.
 _HELD_MIN: Final = 0.05
-#: How often a flow that waits for room looks whether it is still message_filter.
+#: Most seconds that a fetch flow waits for room before it checks whether its cursor was dropped.
 _WAIT_MAX: Final = 60.0
 
 
 def at_once(function: Callable[[], ResultT]) -> Flow[ResultT]:
-    """Call a function as one step of a flow, so that nothing else happens meanwhile."""
+    """Call a function as one atomic step of a flow."""
     yield from ()
     return function()
 
 
 class PullCursor:
-    """One run through one queue.
+    """One pass through one queue.
 
     Args:
         queue: The queue.
-        start: Where to begin; becomes an offset when the broker can be asked.
-        message_filter: Which messages.
-        offset: The offset, where it is known already.
+        start: Where to begin; becomes an offset when the broker answers.
+        message_filter: Which messages to read.
+        offset: The first offset, if it is known already.
 
     Attributes:
-        committed: What the group's progress was set to last, as far as this cursor knows.
-        failure: Why the last pull failed; None when it did not.
-        moves: How often the queue did not have the offset any more, so that messages were missed.
-        is_dropped: Whether nobody wants what it fetches any more.
+        committed: The last offset of the group that this cursor read or committed.
+        failure: Why the last pull failed; None when it succeeded.
+        moves: How often the queue no longer had the offset, so that messages were missed.
+        is_dropped: Whether its messages are discarded from now on.
     """
 
     def __init__(
@@ -86,35 +86,36 @@ class PullCursor:
 
     @property
     def position(self) -> QueueOffset | None:
-        """The offset of the next message to hand out; None when it is not known yet."""
+        """The offset of the next message to return; None when it is not known yet."""
         return self.buffer[0].offset if self.buffer else self.next_offset
 
     def take(self, count: int) -> list[ReceivedMessage]:
-        """Hand out so many messages at most."""
+        """Remove and return at most `count` messages from the buffer."""
         buffer = self.buffer
         taken = [buffer.popleft() for _ in range(min(count, len(buffer)))]
         self.room.fire()
         return taken
 
     def drop(self) -> None:
-        """Let nobody have what is here, or still comes."""
+        """Discard its messages, also those that still arrive."""
         self.is_dropped = True
         self.buffer.clear()
         self.room.fire()
 
 
 class ConsumerCore:
-    """A reader: its group, its cursors.
+    """One pull consumer of a client: its group and its cursors.
 
     Args:
         core: The client.
-        group: Its group.
+        group: The group, without the namespace.
         options: How it reads.
-        spawn: Starts a flow in the background, from whichever thread.
-        report: Told when a queue cannot be read any more, with the error, and when it can again.
+        spawn: Starts a flow in the background; may be called from any thread.
+        report: Called with a queue and the error when its pulls begin to fail, and with None when
+            they succeed again.
 
     Raises:
-        OptionError: The group's name breaks a rule.
+        OptionError: The name of the group is not allowed.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class ConsumerCore:
         self._is_closed = False
         self._turn = 0
         self._arrival = Signal()
-        #: Topic -> its filter, and the route as it was when its queues were last looked at.
+        #: Topic -> its filter, and the route from which its queues were taken last.
         self._topics: dict[str, tuple[Filter, Route | None]] = {}
 
     # ---- assigning -----------------------------------------------------------------------------
@@ -148,15 +149,15 @@ class ConsumerCore:
         message_filter: Filter,
         deadline: float,
     ) -> Flow[None]:
-        """Read these topics and queues from now on, and nothing else.
+        """Read these topics and queues from now on, instead of those assigned before.
 
         Queues that a topic gets later are read from their beginning.
 
         Raises:
-            OptionError: The start means nothing.
+            OptionError: The start is not valid.
             RouteNotFound: A topic has no queues to read.
-            RocketMQError: A filter is refused, or no start could be found because no broker
-                answered. Those of single brokers are tried again in the background.
+            RocketMQError: A broker refused the filter, or no broker answered. Queues of single
+                brokers that did not answer are tried again in the background.
         """
         core, group = self.core, self.group
         queues: list[QueueId] = []
@@ -176,10 +177,10 @@ class ConsumerCore:
         yield from self._add(cursors)
 
     def seek(self, queue: QueueId, to: Start, *, deadline: float) -> Flow[None]:
-        """Go on elsewhere in a queue.
+        """Continue at another place of a queue.
 
         Raises:
-            OptionError: The queue is not assigned, or the place means nothing.
+            OptionError: The queue is not assigned, or the place is not valid.
             RocketMQError: The broker did not answer.
         """
         old = self.cursor_of(queue)
@@ -190,7 +191,11 @@ class ConsumerCore:
     def _begin(
         self, queues: Iterable[QueueId], start: Start, message_filter: Filter, deadline: float
     ) -> Flow[list[PullCursor]]:
-        """Find where to begin; a queue whose broker is away begins later, unless all are."""
+        """Return cursors with their first offsets; without one where a broker is away.
+
+        Raises:
+            RocketMQError: All of them failed, or the start is not valid.
+        """
         named = list(queues)
         finding = [
             find_start(self.core, queue, self.group, start, deadline=deadline) for queue in named
@@ -210,7 +215,7 @@ class ConsumerCore:
         return cursors
 
     def _add(self, cursors: Iterable[PullCursor]) -> Flow[None]:
-        """Let cursors take their queues over, and begin to fetch."""
+        """Put cursors in place of the ones in the same queues, and start to fetch."""
         for cursor in cursors:
             if self._is_closed:
                 raise self._closed()
@@ -222,7 +227,7 @@ class ConsumerCore:
             yield UserCall(self._spawn, (self._fetch(cursor),))
 
     def _follow(self) -> Flow[None]:
-        """Take in queues that assigned topics have got since."""
+        """Add queues that the assigned topics have got since."""
         for topic, (message_filter, seen) in list(self._topics.items()):
             route = self._route(topic)
             if route is seen or route is None:
@@ -241,14 +246,14 @@ class ConsumerCore:
         return self.core.routes.get(with_namespace(topic, self.core.options.namespace))
 
     def drop_all(self) -> None:
-        """Read nothing any more."""
+        """Stop reading all queues."""
         for cursor in self.cursors.values():
             cursor.drop()
         self.cursors.clear()
         self._topics.clear()
 
     def close(self) -> None:
-        """Read nothing any more, and let nobody wait for it."""
+        """Stop reading all queues, and end all calls of `poll`."""
         self._is_closed = True
         self.drop_all()
         self._arrival.fire()
@@ -257,7 +262,7 @@ class ConsumerCore:
         return ClientClosed(f"the consumer of group {self.group!r}")
 
     def cursor_of(self, queue: QueueId) -> PullCursor:
-        """Return the cursor in a queue.
+        """Return the cursor of a queue.
 
         Raises:
             OptionError: The queue is not assigned.
@@ -270,7 +275,7 @@ class ConsumerCore:
     # ---- fetching ------------------------------------------------------------------------------
 
     def _fetch(self, cursor: PullCursor) -> Flow[None]:
-        """Fill a cursor's buffer as long as someone wants it; survive whatever goes wrong."""
+        """Fill the buffer of a cursor until it is dropped; go on after errors."""
         pause = _PAUSE_MIN
         while not cursor.is_dropped:
             try:
@@ -331,28 +336,28 @@ class ConsumerCore:
         return self.options.buffered_max // max(1, len(self.cursors))
 
     def _refresh_route(self, queue: QueueId) -> Flow[None]:
-        """Ask whether the queue's broker has moved; nobody may know."""
+        """Refresh the route, in case the broker of the queue has moved."""
         core = self.core
         topic = with_namespace(queue.topic, core.options.namespace)
         deadline = core.clock.now() + core.options.call_timeout
         try:
             yield from refresh_route(core, topic, deadline)
         except RocketMQError:
-            return  # it is told by the pull that fails next
+            return  # the next pull fails and reports it
 
-    # ---- handing out ---------------------------------------------------------------------------
+    # ---- polling -------------------------------------------------------------------------------
 
     def poll(self, max_count: int, deadline: float) -> Flow[list[ReceivedMessage]]:
-        """Return messages as soon as there are any; none when the deadline passes.
+        """Return messages as soon as there are any; an empty list at the deadline.
 
-        They are one queue's after the other's, each in order; the next call begins with the queue
-        that follows.
+        Messages of one queue come together and in order, then those of the next queue. The next
+        call begins with the queue that follows.
 
         Raises:
             OptionError: Nothing is assigned.
-            ClientClosed: The reader was closed meanwhile.
-            RocketMQError: No queue can be read; the first one's failure. At once when trying again
-                cannot help, else at the deadline: fetching goes on in the background.
+            ClientClosed: The consumer was closed meanwhile.
+            RocketMQError: The pulls of all queues fail. An error that cannot be retried is raised
+                at once, another one at the deadline: fetching goes on in the background.
         """
         if not self.cursors:
             raise OptionError("nothing is assigned: call assign() first")
@@ -377,7 +382,7 @@ class ConsumerCore:
         return []
 
     def take(self, max_count: int) -> list[ReceivedMessage]:
-        """Return what is there, from all queues in turn."""
+        """Return buffered messages, from all queues in turn."""
         cursors = list(self.cursors.values())
         first, self._turn = self._turn, self._turn + 1
         taken: list[ReceivedMessage] = []
@@ -390,7 +395,7 @@ class ConsumerCore:
         return taken
 
     def _failure(self) -> RocketMQError | None:
-        """Return why nothing can be read; None when a queue is well, or may be."""
+        """Return why no queue can be read; None when at least one has not failed."""
         failures = [cursor.failure for cursor in self.cursors.values()]
         known = [failure for failure in failures if failure is not None]
         if not known or len(known) < len(failures):
@@ -398,11 +403,11 @@ class ConsumerCore:
         return next((failure for failure in known if failure.retryable), known[0])
 
     def positions(self) -> dict[QueueId, QueueOffset | None]:
-        """Return the offset of the next message of each queue; None where it is not known yet."""
+        """Return the offset of the next message of each queue; None while it is not known."""
         return {queue: cursor.position for queue, cursor in self.cursors.items()}
 
     def failures(self) -> dict[QueueId, RocketMQError]:
-        """Return which queues cannot be read now, and why."""
+        """Return the queues whose last pull failed, with the error."""
         return {
             queue: cursor.failure
             for queue, cursor in self.cursors.items()
@@ -412,14 +417,14 @@ class ConsumerCore:
     # ---- progress ------------------------------------------------------------------------------
 
     def commit(self, *, deadline: float) -> Flow[dict[QueueId, QueueOffset]]:
-        """Record how far the group has come: behind the messages that `poll` handed out.
+        """Commit the offset behind the last message that `poll` returned, for each queue.
 
         Returns:
-            What was recorded; queues whose position has not changed are left out.
+            The committed offsets; queues whose position has not changed are left out.
 
         Raises:
-            RocketMQError: A broker did not take it; others may have, and a second call repeats only
-                what is left.
+            RocketMQError: A commit failed; others may have succeeded, and a second call repeats
+                only those that failed.
         """
         dirty = [
             (cursor, position)
@@ -445,7 +450,7 @@ class ConsumerCore:
         return recorded
 
     def lag(self, *, deadline: float) -> Flow[dict[QueueId, int]]:
-        """Return how many messages of each queue have not been handed out; filters do not count.
+        """Return how many messages of each queue `poll` has not returned yet, filters ignored.
 
         Raises:
             RocketMQError: A broker did not answer.

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from downrange.client.flows.effects import Flow
     from downrange.wire.fields import Header
 
-#: Where to begin: where the group is (or at the first message when it has not begun), at the first
-#: message there is, at the next one to come, at what was stored from a time on, or at an offset.
+#: Where to begin: "committed" (the group's offset, or the first message if it has none),
+#: "earliest" (the first message), "latest" (the next new message), a time (the first message stored
+#: then or later), or an offset.
 Start: TypeAlias = Literal["committed", "earliest", "latest"] | datetime | int
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -42,11 +43,11 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 def find_start(
     core: ClientCore, queue: QueueId, group: str, start: Start, *, deadline: float
 ) -> Flow[QueueOffset]:
-    """Return the offset that a start means now.
+    """Return the offset that a start stands for now.
 
     Raises:
-        OptionError: It means nothing.
-        RouteNotFound: Nobody knows the queue's broker.
+        OptionError: It is not a valid start.
+        RouteNotFound: No route names the queue's broker, or it has no master.
         RocketMQError: The broker did not answer.
     """
     if isinstance(start, int) and start >= 0:
@@ -61,7 +62,8 @@ def find_start(
             return committed
     elif start != "earliest":
         raise OptionError(
-            f"start={start!r} is no offset, no datetime, and none of committed, earliest, latest"
+            f"start={start!r} is not an offset, not a datetime, and not one of committed, "
+            "earliest, latest"
         )
     return (yield from min_offset(core, queue, deadline=deadline))
 
@@ -70,14 +72,14 @@ def max_offset(core: ClientCore, queue: QueueId, *, deadline: float) -> Flow[Que
     """Return the offset that the next message of a queue will get.
 
     Raises:
-        RouteNotFound: Nobody knows the queue's broker, or it has no master.
+        RouteNotFound: No route names the queue's broker, or it has no master.
         RocketMQError: The broker did not answer.
     """
     return (yield from _ask_offset(core, queue, MaxOffsetRequest, deadline))
 
 
 def min_offset(core: ClientCore, queue: QueueId, *, deadline: float) -> Flow[QueueOffset]:
-    """Return the offset of the first message that a queue still holds; errors: `max_offset`."""
+    """Return the offset of the first message that a queue holds; for errors see `max_offset`."""
     return (yield from _ask_offset(core, queue, MinOffsetRequest, deadline))
 
 
@@ -95,15 +97,15 @@ def _ask_offset(
 def search_offset(
     core: ClientCore, queue: QueueId, at: datetime, *, deadline: float
 ) -> Flow[QueueOffset]:
-    """Return where to start reading a queue to get what was stored from a time on.
+    """Return the offset at which to start reading messages that were stored from a time on.
 
-    A 5.x broker names the first message stored at that time or later, and the next one to come when
-    all are older. A 4.9 broker names the one that is nearest in time, which may be older, and the
-    last one when all are.
+    A 5.x broker returns the offset of the first message stored at that time or later, or the
+    offset of the next new message when all are older. A 4.9 broker returns the message nearest in
+    time, which may be older, or the last message when all are older.
 
     Raises:
-        OptionError: The time does not say its time zone.
-        RouteNotFound: Nobody knows the queue's broker, or it has no master.
+        OptionError: The time has no time zone.
+        RouteNotFound: No route names the queue's broker, or it has no master.
         RocketMQError: The broker did not answer.
     """
     named = named_queue(queue, core.options.namespace)
@@ -115,9 +117,9 @@ def search_offset(
 def earliest_store_time(
     core: ClientCore, queue: QueueId, *, deadline: float
 ) -> Flow[datetime | None]:
-    """Return when the first message that a queue still holds was stored; None when it is empty.
+    """Return when the first message that a queue holds was stored; None when it is empty.
 
-    Errors: see `max_offset`.
+    For errors see `max_offset`.
     """
     named = named_queue(queue, core.options.namespace)
     header = EarliestTimeRequest(named.topic, named.number)
@@ -129,12 +131,13 @@ def earliest_store_time(
 def group_offset(
     core: ClientCore, group: str, queue: QueueId, *, deadline: float
 ) -> Flow[QueueOffset | None]:
-    """Return how far a group has come in a queue; None when it has not begun.
+    """Return the committed offset of a group in a queue; None when it has none.
 
-    A 4.9 broker says 0 of a group that has not begun when the queue's first message is in memory.
+    A 4.9 broker returns 0 for a group without an offset when the queue's first message is in
+    memory.
 
     Raises:
-        RouteNotFound: Nobody knows the queue's broker, or it has no master.
+        RouteNotFound: No route names the queue's broker, or it has no master.
         RocketMQError: The broker did not answer.
     """
     named = named_queue(queue, core.options.namespace)
@@ -150,10 +153,10 @@ def group_offset(
 def set_group_offset(
     core: ClientCore, group: str, queue: QueueId, offset: int, *, deadline: float
 ) -> Flow[None]:
-    """Record how far a group has come in a queue; it may also go back.
+    """Commit the offset of a group in a queue; it may be lower than before.
 
     Raises:
-        RouteNotFound: Nobody knows the queue's broker, or it has no master.
+        RouteNotFound: No route names the queue's broker, or it has no master.
         RocketMQError: The broker did not answer, or refused.
     """
     named = named_queue(queue, core.options.namespace)
@@ -181,5 +184,5 @@ def ms_of(name: str, at: datetime) -> int:
         OptionError: It has no time zone.
     """
     if at.utcoffset() is None:
-        raise OptionError(f"{name}={at!r} does not say its time zone")
+        raise OptionError(f"{name}={at!r} has no time zone")
     return (at - _EPOCH) // _MILLISECOND

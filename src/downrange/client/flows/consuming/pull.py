@@ -1,4 +1,4 @@
-"""One pull: what lies in a queue from an offset on, and where a reader begins."""
+"""One pull: the request for messages of a queue from an offset on, its filters and its reply."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SUSPEND: Final = int(PullFlag.SUSPEND)
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which messages a reader wants.
+    """Which messages to read.
 
     Attributes:
-        text: What the broker is told.
+        text: The expression for the broker.
         kind: "TAG" or "SQL92".
-        tags: The tags that are wanted, all if empty. A broker compares hashes of them only, so
-            they are compared again here.
+        tags: The tags to read, all if empty. A broker compares only hashes of tags, so `pull`
+            compares the tags again.
     """
 
     text: str = "*"
@@ -48,12 +48,12 @@ EVERYTHING: Final = Filter()
 
 
 def by_tags(text: str) -> Filter:
-    """Return the filter for tags such as "new || paid"; "*" takes everything."""
+    """Return the filter for tags such as "new || paid"; "*" reads everything."""
     if text.strip() in ("", "*"):
         return EVERYTHING
     tags = frozenset(tag.strip() for tag in text.split("||")) - {""}
     if not tags:
-        raise OptionError(f"tags={text!r} names none; write them as 'new || paid'")
+        raise OptionError(f"tags={text!r} contains no tag; write tags as 'new || paid'")
     return Filter(text, "TAG", tags)
 
 
@@ -67,10 +67,10 @@ def by_sql(text: str) -> Filter:
 class PullStatus(Enum):
     """How a pull ended.
 
-    FOUND: There are messages. A filter may have left none of them.
-    NO_NEW: The end of the queue.
-    NO_MATCH: There are messages, but none that the broker's filter takes.
-    MOVED: The queue does not have that offset, or the group was reset; `next_offset` is good.
+    FOUND: There are messages; the comparison of tags may have removed all of them.
+    NO_NEW: The offset is the end of the queue.
+    NO_MATCH: There are messages, but none that matches the filter.
+    MOVED: The queue does not have that offset, or the group was reset; `next_offset` is valid.
     """
 
     FOUND = int(ResponseCode.SUCCESS)
@@ -83,15 +83,15 @@ _STATUSES: Final = {status.value: status for status in PullStatus}
 
 
 class PullBatch(msgspec.Struct, frozen=True):
-    """What a pull brought.
+    """The result of a pull.
 
     Attributes:
         status: How it ended.
-        messages: What was found, in order.
-        next_offset: Where to go on.
-        min_offset: The queue's first.
-        max_offset: The queue's next.
-        replica: Id of the replica that the broker wants to be asked next.
+        messages: The messages, in order.
+        next_offset: The offset for the next pull.
+        min_offset: The offset of the queue's first message.
+        max_offset: The offset that the queue's next message will get.
+        replica: Id of the replica that the broker suggests for the next pull.
     """
 
     status: PullStatus
@@ -103,15 +103,15 @@ class PullBatch(msgspec.Struct, frozen=True):
 
 
 class RawPull(msgspec.Struct, frozen=True, gc=False):
-    """What a pull brought, undecoded.
+    """The result of a pull, with the records not decoded.
 
     Attributes:
         status: How it ended.
-        body: Stored records, back to back, as they lie in the broker's log.
-        next_offset: Where to go on.
-        min_offset: The queue's first.
-        max_offset: The queue's next.
-        replica: Id of the replica that the broker wants to be asked next.
+        body: Stored records, one after the other, in the format of the commit log.
+        next_offset: The offset for the next pull.
+        min_offset: The offset of the queue's first message.
+        max_offset: The offset that the queue's next message will get.
+        replica: Id of the replica that the broker suggests for the next pull.
     """
 
     status: PullStatus
@@ -134,7 +134,7 @@ def pull(
     replica: int = MASTER,
     deadline: float,
 ) -> Flow[PullBatch]:
-    """Read messages of a queue from an offset on; arguments and errors as of `pull_raw`."""
+    """Read messages of a queue from an offset on; for arguments and errors see `pull_raw`."""
     found = yield from pull_raw(
         core,
         queue,
@@ -172,24 +172,24 @@ def pull_raw(
     replica: int = MASTER,
     deadline: float,
 ) -> Flow[RawPull]:
-    """Read messages of a queue from an offset on, as the bytes that the broker has.
+    """Read messages of a queue from an offset on, as encoded records.
 
     Args:
         core: The client.
-        queue: The queue.
-        offset: The first that is message_filter.
-        group: In whose name; the broker counts by it.
-        max_count: How many at most; a broker gives 32 unless it is set up otherwise.
-        max_bytes: How many bytes at most; a broker of ours that is asked for more than the usual
-            256 KiB, and for more than 32 messages, gives more.
-        message_filter: Which messages. By tags, a broker compares only hashes: compare them again.
-        suspend: How long the broker waits for a message when there is none. An Apache broker looks
-            at this time every five seconds only, so give a deadline that is later by as much.
-        replica: Id of the replica to ask, if it is there.
+        queue: The queue, without the namespace.
+        offset: The first offset to read.
+        group: The consumer group; the broker keeps statistics by it.
+        max_count: Most messages; a broker returns at most 32 unless it is configured otherwise.
+        max_bytes: Most bytes. Our own broker returns more than the usual 256 KiB when both this
+            and `max_count` ask for more than the defaults.
+        message_filter: Which messages. A broker compares only hashes of tags: compare them again.
+        suspend: Seconds that the broker waits for a message when there is none. An Apache broker
+            checks this time only every five seconds, so make the deadline later by that much.
+        replica: Id of the replica to read from, if the route has it.
         deadline: When to give up.
 
     Raises:
-        RouteNotFound: Nobody knows the queue's broker.
+        RouteNotFound: No route names the queue's broker.
         ServerError: The broker refused.
         RocketMQError: The broker did not answer.
     """
@@ -223,7 +223,7 @@ def pull_raw(
 
 
 def read_messages(core: ClientCore, body: bytes, broker: str) -> list[ReceivedMessage]:
-    """Return the messages in a reply's body, with their topics as users know them."""
+    """Return the messages in the body of a reply, without the namespace in their topics."""
     limit, namespace = core.options.body_bytes_max, core.options.namespace
     messages: list[ReceivedMessage] = []
     for record in decode_records(body):
@@ -239,10 +239,10 @@ def read_messages(core: ClientCore, body: bytes, broker: str) -> list[ReceivedMe
 def check_filter(
     core: ClientCore, topic: str, group: str, message_filter: Filter, deadline: float
 ) -> Flow[None]:
-    """Let a broker look at an SQL expression: in a pull, a broken one would match everything.
+    """Let a broker check an SQL expression: in a pull, a malformed one would match everything.
 
     Raises:
-        ServerError: The broker does not understand it, or none at all.
+        ServerError: The expression is malformed, or the broker does not support SQL filters.
         RocketMQError: The broker did not answer.
     """
     namespace = core.options.namespace

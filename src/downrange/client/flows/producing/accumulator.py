@@ -1,20 +1,20 @@
-"""Automatic batching: small messages of many callers travel together.
+"""Automatic batching: small messages of many callers are sent in one request.
 
-The flow that opens a batch leads it: it waits until the batch is full or due, sends it, and tells
-the others, who wait for that and for nothing else. The one rule: whoever finds a batch without a
-leader leads it. So a leader that is given up, before or while it sends, costs the others no more
-than a moment:
+The flow that opens a batch leads it: it waits until the batch is full or due, sends it, and wakes
+the others, which only wait for that. One rule: a flow that finds a batch without a leader leads it.
+So when a leader is cancelled, before or during the send, the others lose only a moment:
 
-    leader   opens ── Wait(full) ── given up
-    second   joins ── Wait(changed) ──── woken, leads: Wait(full) ── send ── settled
-    third    joins ── Wait(changed) ──── woken, waits again ───────────────── woken, has its receipt
+    leader   opens ── Wait(full) ── cancelled
+    second   joins ── Wait(changed) ──── woken, leads: Wait(full) ── send ── done
+    third    joins ── Wait(changed) ──── woken, waits again ─────────────── woken, has its receipt
 
-A message whose caller is gone leaves the batch, unless that is on its way. When the leader was
-given up while it was sending, nobody knows whether the batch is stored; the next leader sends it
-again, as any send does after an answer that was lost.
+A message whose caller was cancelled leaves the batch, unless the batch is being sent. When the
+leader was cancelled during the send, it is unknown whether the batch is stored; the next leader
+sends it again, as any send does after a lost reply.
 
-What differs from Java's accumulator: time spent waiting counts into the caller's deadline; a batch
-never outgrows one request; messages with a sharding key meet only their like.
+Differences from Java's accumulator: the time in a batch counts towards the caller's deadline; a
+batch never exceeds one request; messages with a sharding key share a batch only with messages of
+the same key.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     #: Sends a batch: its messages, the queue if one was chosen, the deadline.
     SendBatch: TypeAlias = Callable[[list[Message], QueueId | None, float], Flow[SendReceipt]]
-    #: Topic, queue, wait_stored, tags, sharding key: what all messages of a batch have in common.
+    #: Topic, queue, wait_stored, tags, sharding key: equal for all messages of a batch.
     Key: TypeAlias = tuple[str, QueueId | None, bool, str | None, str | None]
 
 _PRODUCER_GROUP: Final = PropertyKey.PRODUCER_GROUP.value
@@ -53,14 +53,14 @@ class Accumulator:
     Args:
         options: How long and how much to hold back.
         clock: The time.
-        send: Sends a batch. A list of one is best sent as a message by itself.
-        body_bytes_max: What one request may carry.
-        size_of: How many bytes a message takes in a batch. It refuses a message that cannot be
-            written, before that spoils a batch for others.
+        send: Sends a batch; a list of one message is best sent as a single message.
+        body_bytes_max: The most bytes of one request.
+        size_of: Returns the bytes of a message in a batch. It raises an error for a message that
+            cannot be encoded, before the whole batch fails because of it.
 
     Attributes:
-        held_bytes: Bodies of messages whose callers wait, those under way included.
-        batches: Batches that were sent, the ones sent again included.
+        held_bytes: Bytes of the bodies whose callers wait, batches in flight included.
+        batches: Batches that were sent; a batch that is sent again counts again.
         messages: Messages in them.
     """
 
@@ -85,14 +85,16 @@ class Accumulator:
         self.messages = 0
 
     def can_hold(self, message: Message) -> bool:
-        """Whether a message may wait for others; any other is sent directly, as in Java.
+        """Return whether a message may wait for others; any other is sent directly, as in Java.
 
-        Direct are delayed messages and those for retry topics, which cannot be in a batch; those
-        that name a producer group, as half messages do; all, while `total_bytes_max` is held back,
-        so that senders feel a slow broker; and all after `close`.
+        Sent directly are: delayed messages and messages for retry topics, which cannot be in a
+        batch; messages with a producer group, such as half messages; all messages while
+        `total_bytes_max` bytes are held back, so that callers notice a slow broker; and all
+        messages after `close`.
 
-        Calls with a timeout of their own are better sent directly, too: a batch is sent with the
-        latest deadline of its messages, which so lie no further apart than `hold_ms`.
+        Messages with a timeout of their own are better sent directly, too: a batch is sent with the
+        latest deadline of its messages. Without such timeouts, deadlines differ by at most
+        `hold_ms`.
         """
         return (
             not self._is_closed
@@ -103,20 +105,20 @@ class Accumulator:
         )
 
     def add(self, message: Message, queue: QueueId | None, deadline: float) -> Flow[SendReceipt]:
-        """Send a message together with others that go the same way.
+        """Send a message in a batch with others of the same key.
 
         Args:
-            message: One that the accumulator `can_hold`.
-            queue: Where it goes, if that was chosen.
+            message: A message that the accumulator `can_hold`.
+            queue: The queue, if the caller chose one.
             deadline: When its caller gives up.
 
         Returns:
-            The message's own receipt; that of the whole batch where a broker gives no more.
+            The receipt of the message; that of the batch when the broker gives only one.
 
         Raises:
-            SendTimedOut: The deadline passed. The text says whether the batch was on its way, and
-                so may be stored all the same.
-            RocketMQError: What the batch ended with.
+            SendTimedOut: The deadline passed. The text says whether the batch was sent, and so may
+                be stored anyway.
+            RocketMQError: The error of the batch.
         """
         size = self._size_of(message)
         body_bytes = len(message.body)
@@ -141,7 +143,7 @@ class Accumulator:
                 self._shut(batch)
 
     def close(self) -> None:
-        """Let every batch be sent at once, and hold nothing back from now on."""
+        """Send every batch at once, and hold nothing back from now on."""
         self._is_closed = True
         for batch in list(self._open.values()):
             self._shut(batch)
@@ -149,7 +151,7 @@ class Accumulator:
     def _batch_for(
         self, message: Message, queue: QueueId | None, size: int, deadline: float
     ) -> _Batch:
-        """Return the open batch for a message, or a new one where there is none with room."""
+        """Return the open batch for a message, or a new one if there is none with room."""
         sharding_key = message.sharding_key if queue is None else None
         key = (message.topic, queue, message.wait_stored, message.tags, sharding_key)
         batch = self._open.get(key)
@@ -158,7 +160,7 @@ class Accumulator:
                 return batch
             self._shut(batch)
         now = self._clock.now()
-        # However long it may be held: half of the caller's time is left for sending.
+        # Half of the caller's time stays for sending, however long `hold_ms` is.
         hold = min(self._options.hold_ms / 1000, max(0.0, deadline - now) / 2)
         self._open[key] = batch = _Batch(key, now, now + hold)
         return batch
@@ -169,7 +171,7 @@ class Accumulator:
             if not batch.full.is_fired:
                 yield Wait(batch.full, batch.due_at)
             self._shut(batch)
-            # Who leaves from here on is gone from the batch, but not from the request.
+            # Messages that leave from here on leave the batch, but stay in the request.
             tickets, messages = list(batch.messages), list(batch.messages.values())
             self.batches += 1
             self.messages += len(messages)
@@ -182,7 +184,7 @@ class Accumulator:
             batch.release()
 
     def _shut(self, batch: _Batch) -> None:
-        """Let nobody else join, and wake the leader."""
+        """Close a batch for new messages, and wake its leader."""
         if self._open.get(batch.key) is batch:
             del self._open[batch.key]
         batch.full.fire()
@@ -191,7 +193,7 @@ class Accumulator:
         topic, elapsed = batch.key[0], self._clock.now() - batch.opened_at
         error = SendTimedOut(topic, (), elapsed)
         outcome = (
-            "was sent, but not answered yet; it may be stored all the same"
+            "was sent, but has no reply yet; it may be stored anyway"
             if batch.is_sent
             else "was not sent yet; it is not stored"
         )
@@ -205,21 +207,21 @@ class Accumulator:
 
 
 class _Batch:
-    """Messages that travel together, and what became of them.
+    """The messages of one request, and the outcome.
 
     Attributes:
-        key: What they have in common.
-        opened_at: When the first one came.
+        key: The key that its messages share.
+        opened_at: When the first message was added.
         due_at: When it is sent, full or not.
-        deadline: The latest of its messages'.
-        messages: By ticket, of callers who are still there.
-        size: Their bytes as a request.
-        body_bytes: The bytes of their bodies.
-        is_led: Whether someone sees to it that it is sent.
-        is_sent: Whether it was sent, answered or not.
+        deadline: The latest deadline of its messages.
+        messages: Ticket -> message, of callers that still wait.
+        size: Bytes of these messages in the request.
+        body_bytes: Bytes of their bodies.
+        is_led: Whether a flow leads it.
+        is_sent: Whether it was sent, with or without a reply.
         full: Fires when it is to be sent at once.
-        changed: Fires when the leader is through, or gone.
-        outcome: Receipts by ticket, or the error that it ended with; None until then.
+        changed: Fires when the leader has ended or was cancelled.
+        outcome: Receipts by ticket, or the error; None until then.
     """
 
     __slots__ = (
@@ -254,7 +256,7 @@ class _Batch:
         self.outcome: dict[int, SendReceipt] | RocketMQError | None = None
 
     def admit(self, message: Message, size: int, deadline: float) -> int:
-        """Take a message in; return its ticket. Messages may be equal, tickets are not."""
+        """Add a message; return its ticket. Messages may be equal, tickets are unique."""
         ticket = self.tickets
         self.tickets += 1
         self.messages[ticket] = message
@@ -265,26 +267,26 @@ class _Batch:
         return ticket
 
     def dismiss(self, ticket: int, body_bytes: int, size: int) -> None:
-        """Let a message go: its caller has its receipt, or has gone."""
+        """Remove a message whose caller has its receipt, or was cancelled."""
         del self.messages[ticket]
         self.size -= size
         self.body_bytes -= body_bytes
 
     def release(self) -> None:
-        """Say that the leader is through, or gone: everyone looks what is the matter."""
+        """Wake all flows of the batch: the leader has ended or was cancelled."""
         self.is_led = False
         woken, self.changed = self.changed, Signal()
         woken.fire()
 
     def receipt_of(self, ticket: int) -> SendReceipt:
-        """Return what one of the callers gets.
+        """Return the receipt of one message.
 
         Raises:
-            RocketMQError: The batch's error. Each caller gets its own: a traceback is written into
-                an error when it is raised, and callers may be threads.
+            RocketMQError: The error of the batch. Each caller gets a copy: raising an error writes
+                a traceback into it, and callers may be different threads.
         """
         outcome = self.outcome
-        assert outcome is not None, "asked for a receipt before there was one"
+        assert outcome is not None, "there is no receipt before the batch has ended"
         if isinstance(outcome, RocketMQError):
             raise copy(outcome).with_traceback(outcome.__traceback__) from outcome.__cause__
         return outcome[ticket]
@@ -293,8 +295,8 @@ class _Batch:
 def split_receipt(receipt: SendReceipt, count: int) -> list[SendReceipt]:
     """Return a receipt for each message of a batch.
 
-    Queues whose brokers store a batch as one record give it one id; then there is nothing to split,
-    and everyone gets the whole, as in Java.
+    Brokers that store a batch as one record return one id; then every message gets the receipt of
+    the batch, as in Java.
     """
     ids = receipt.message_id.split(",")
     if count == 1 or len(ids) != count:

@@ -1,7 +1,7 @@
-"""One attempt to send, as a request to a broker and as the answer to it.
+"""One attempt to send: the request to a broker, and the receipt from its reply.
 
-The request is made for every message, so what does not change from one to the next is kept: a form
-per queue and request code.
+A request is built for every message, so its constant part is cached: one `SendForm` per queue and
+request code.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from downrange.client.flows.producing.producer_state import ProducerState
 
 _STATUSES: Final = {status.value: status for status in SendStatus}
-#: Requests whose fields have their names in full.
+#: Requests whose fields have full names; version 2 has names of one letter.
 _V1_CODES: Final = frozenset(
     {int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE)},
 )
-#: Forms that a producer keeps; beyond that it begins anew. Queues come and go with their topics.
+#: Most forms in the cache of a producer; then it is cleared. Queues change with their topics.
 FORMS_MAX: Final = 4096
 
 
 def send_command(
     producer: ProducerState, outgoing: Outgoing, queue: QueueId
 ) -> Command | SendCommand:
-    """Build the request that sends a message to a queue.
+    """Return the request that sends a message to a queue.
 
     Raises:
-        Unencodable: The broker's name cannot be written.
+        Unencodable: The broker's name cannot be encoded.
     """
     form = producer.forms.get((queue, outgoing.code))
     if form is None:
@@ -52,10 +52,10 @@ def send_command(
 
 
 def plain_command(producer: ProducerState, outgoing: Outgoing, queue: QueueId) -> Command:
-    """Build the same request as one whose fields may be changed: by a hook, or a signature.
+    """Return the same request in a form that hooks and the signature can add fields to.
 
     Raises:
-        Unencodable: The broker's name cannot be written.
+        Unencodable: The broker's name cannot be encoded.
     """
     command = send_command(producer, outgoing, queue)
     return command.plain() if isinstance(command, SendCommand) else command
@@ -107,11 +107,11 @@ def receipt_of(
     outgoing: Outgoing,
     failures: list[Attempt],
 ) -> SendReceipt:
-    """Read a broker's answer to a send.
+    """Return the receipt in a broker's reply to a send.
 
     Raises:
-        ServerError: It refused.
-        MalformedCommand: It answers success without saying where the message is.
+        ServerError: The broker refused.
+        MalformedCommand: The reply is a success without the offset of the message.
     """
     status = _STATUSES.get(reply.code)
     if status is None:

@@ -1,7 +1,7 @@
-"""Lists of messages as batches: what may go into one, and where to cut.
+"""Batches: which messages may share one, and how to split a list of messages.
 
-One rule: everything here is lazy. A list of any length, or a stream without an end, is looked at
-one message at a time, and no more is held than one batch.
+One rule: everything here is lazy. A list of any length, or an endless stream, is read one message
+at a time, and at most one batch is kept in memory.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
 ItemT = TypeVar("ItemT")
 
-#: What an item of a batch takes besides body and properties: five i32 and an i16 (wire/records.py).
+#: Bytes of a message in a batch besides body and properties: five i32 and an i16 (wire/records.py).
 _ITEM_BYTES: Final = 5 * 4 + 2
-#: Each property is followed by a mark, as is its name.
+#: A separator follows the name of each property, and another one its value.
 _MARK_BYTES: Final = 2
 _KEYS_BYTES: Final = len("KEYS") + _MARK_BYTES
 _TAGS_BYTES: Final = len("TAGS") + _MARK_BYTES
 _SHARDING_KEY_BYTES: Final = len("__SHARDINGKEY") + _MARK_BYTES
-#: The two that every message has, less the unique id itself; WAIT may be "false", which is longer.
+#: The two properties of every message, without the unique id; "false" for WAIT is one byte longer.
 _PROPERTY_BYTES_MIN: Final = len("UNIQ_KEY") + len("WAIT") + len("true") + 2 * _MARK_BYTES
 
 
 def split(
     items: Iterable[ItemT], bytes_max: int, size_of: Callable[[ItemT], int]
 ) -> Iterator[list[ItemT]]:
-    """Cut messages, or what was made of them, into batches that fit.
+    """Split messages, or other items, into batches that fit.
 
     Args:
-        items: Any iterable; it is read as far as the batch that is asked for, and one item more.
+        items: Any iterable; it is read up to one item behind the batch that is yielded.
         bytes_max: The most bytes of a batch.
-        size_of: How many bytes an item takes in a batch; `size_in_batch` for messages.
+        size_of: Returns the bytes of an item in a batch; `size_in_batch` for messages.
 
     Raises:
-        InvalidMessage: An item is larger than a batch. Those before it that were not given out yet
-            are not.
+        InvalidMessage: An item is larger than a batch. Items before it that were not yielded yet
+            are dropped.
     """
     batch: list[ItemT] = []
     room = bytes_max
@@ -64,14 +64,14 @@ def split(
 
 
 def size_in_batch(message: Message, unique_id_bytes: int = 32) -> int:
-    """Return how many bytes a message takes in a batch, as a rule without writing it.
+    """Return how many bytes a message takes in a batch, usually without encoding it.
 
     Args:
-        message: One that may go into a batch, see `check_batch`.
-        unique_id_bytes: The length of unique ids; 56 when they hold an IPv6 address.
+        message: A message that may be in a batch, see `check_batch`.
+        unique_id_bytes: The length of unique ids; 56 when they contain an IPv6 address.
 
     Raises:
-        Unencodable: A property cannot be carried; it would spoil the batch for all others.
+        Unencodable: A property cannot be encoded; the whole batch would fail.
     """
     own = message.properties
     size = _PROPERTY_BYTES_MIN + unique_id_bytes + (not message.wait_stored)
@@ -90,16 +90,16 @@ def size_in_batch(message: Message, unique_id_bytes: int = 32) -> int:
         size += _SHARDING_KEY_BYTES
     size += len(text)
     if size > PROPERTIES_BYTES_MAX or not text.isascii() or "\x01" in text or "\x02" in text:
-        # Out of the ordinary: writing it tells the size, or what is wrong.
+        # A rare case: encoding it gives the size, or the error.
         return len(batch_of([(message, "0" * unique_id_bytes)]))
     return _ITEM_BYTES + len(message.body) + size
 
 
 def check_batch(messages: Sequence[Message]) -> None:
-    """Refuse messages that cannot share a batch, before any of them is sent.
+    """Check that messages can share a batch, before any of them is sent.
 
     Raises:
-        InvalidMessage: Names the first that breaks a rule, see `checked`.
+        InvalidMessage: Names the first message that cannot, see `checked`.
     """
     if not messages:
         return
@@ -107,7 +107,7 @@ def check_batch(messages: Sequence[Message]) -> None:
     topic, wait_stored = first.topic, first.wait_stored
     is_retry = topic.startswith(RETRY_PREFIX)
     for index, message in enumerate(messages):
-        # As `_problem_with` decides it; that finds the words.
+        # The same conditions as in `_problem_with`, which words the error.
         if (
             message.topic != topic
             or message.wait_stored != wait_stored
@@ -120,10 +120,10 @@ def check_batch(messages: Sequence[Message]) -> None:
 
 
 def checked(messages: Iterable[Message]) -> Iterator[Message]:
-    """Hand on messages of a stream as long as they can share a batch.
+    """Yield the messages of a stream while they can share a batch.
 
-    They go to one topic with one `wait_stored`, since a request says both once for all its
-    messages; brokers neither delay batches nor take them for a retry topic.
+    All must have the same topic and `wait_stored`, because a request has one value of each for all
+    its messages. Brokers do not delay batches, and do not accept them for retry topics.
 
     Raises:
         InvalidMessage: Names the first message that breaks a rule.
@@ -139,23 +139,26 @@ def checked(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def is_delayed(message: Message) -> bool:
-    """Whether a message is to be delivered later, in any of the ways there are."""
+    """Return whether a message is to be delivered later, by level, delay or time."""
     return bool(message.delay_level or message.deliver_in or message.deliver_at)
 
 
 def _problem_with(message: Message, first: Message) -> str | None:
     if message.topic != first.topic:
         return (
-            f"is for topic {message.topic!r}, but the first one for {first.topic!r}; a batch goes "
-            "to one topic"
+            f"is for topic {message.topic!r}, but the first one for {first.topic!r}; a batch has "
+            "one topic"
         )
     if message.wait_stored != first.wait_stored:
         return (
             f"has wait_stored={message.wait_stored}, but the first one {first.wait_stored}; it "
-            "must be the same for a whole batch"
+            "must be the same in a batch"
         )
     if is_delayed(message):
-        return "is to be delivered later, which a batch cannot; send it by itself"
+        return "is to be delivered later, but batches cannot be delayed; send it separately"
     if message.topic.startswith(RETRY_PREFIX):
-        return f"is for retry topic {message.topic!r}, which takes no batches; send it by itself"
+        return (
+            f"is for retry topic {message.topic!r}, which does not accept batches; send it "
+            "separately"
+        )
     return None

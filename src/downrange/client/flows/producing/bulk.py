@@ -1,9 +1,8 @@
-"""Sending what somebody else has encoded, until it is stored or time is up.
+"""Bulk sends: messages that are encoded already, sent until they are stored or time is up.
 
-Whoever moves rows by the million writes batches straight out of columns, and gives each message an
-id of its own making. Here such bytes become what the loop of attempts takes, and here is the other
-difference from an ordinary send: it is tried again, with pauses, as long as the deadline allows,
-for a job that fails is started again from its beginning, which costs far more than patience.
+Spark encodes batches directly from columns, with unique ids of its own. This module turns such
+bytes into an `Outgoing`, and repeats a send, with pauses, until the deadline. It tries longer than
+an ordinary send, because a failed job has to start again from its beginning.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.model import QueueId, SendReceipt
 
-#: Each attempt by itself: pauses and the decision to go on are made here.
+#: One attempt per send: `send_until` makes the pauses and decides whether to go on.
 _ONE_ATTEMPT: Final = SendRules("async", 0, True, True)
 _FIRST_PAUSE: Final = 0.1
 _PAUSE_MAX: Final = 2.0
@@ -40,7 +39,7 @@ _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 
 
 class EncodedMessages(Sequence[Message]):
-    """The messages of a batch that was encoded already; read only if someone looks at one.
+    """The messages of an encoded batch; decoded only when one of them is read.
 
     Args:
         topic: Their topic.
@@ -63,7 +62,7 @@ class EncodedMessages(Sequence[Message]):
     @overload
     def __getitem__(self, index: slice) -> list[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
-        """Decode the batch, and return a message of it or some of them."""
+        """Decode the batch, and return one of its messages or a slice."""
         messages = [
             Message(
                 self._topic,
@@ -79,14 +78,14 @@ class EncodedMessages(Sequence[Message]):
 def encoded_batch(
     producer: ProducerState, topic: str, body: bytes, count: int, first_id: str
 ) -> Outgoing:
-    """Make a batch ready whose body is written; nothing in it is looked at.
+    """Prepare an encoded batch; its content is not checked.
 
     Args:
-        producer: Who sends it.
+        producer: The producer that sends it.
         topic: The topic, without the namespace.
-        body: Items as `wire.records.encode_batch` writes them, each with its unique id.
+        body: Messages as `wire.records.encode_batch` encodes them, each with its unique id.
         count: How many there are.
-        first_id: The unique id of the first one, by which the receipt names the batch.
+        first_id: The unique id of the first message, which the receipt has as `message_id`.
     """
     client = producer.client
     properties = {PropertyKey.WAIT.value: "true"}
@@ -116,15 +115,15 @@ def encoded_message(
     message_id: str,
     sys_flag: int = 0,
 ) -> Outgoing:
-    """Make one message ready whose property string is written and whose body may be compressed.
+    """Prepare one message with an encoded property string and a body that may be compressed.
 
     Args:
-        producer: Who sends it.
+        producer: The producer that sends it.
         topic: The topic, without the namespace.
-        body: The bytes that travel.
-        properties: The property string, unique id included, that of the namespace not.
+        body: The encoded body.
+        properties: The property string, with the unique id and without the namespace.
         message_id: The unique id.
-        sys_flag: How the body is compressed.
+        sys_flag: The system flag: how the body is compressed.
     """
     client = producer.client
     namespace = client.options.namespace
@@ -151,24 +150,23 @@ def send_until(
     target: QueueId | None = None,
     attempt_timeout: float,
 ) -> Flow[SendReceipt]:
-    """Store a message or a batch, however many attempts that takes, before the deadline.
+    """Send a message or a batch until a broker stores it, with any number of attempts.
 
-    With a queue as the target every attempt goes there; without, each goes where the producer's
-    health of brokers says. Between attempts the route is asked for again: a broker may have come
-    back elsewhere.
+    With a target every attempt goes to that queue; otherwise the queue picker chooses. Between
+    attempts the route is refreshed, because a broker may have come back at another address.
 
     Args:
-        producer: Who sends.
-        outgoing: What is sent.
-        round_robin: The caller's place in the round robin.
-        deadline: When to give up, all attempts together.
+        producer: The producer.
+        outgoing: The prepared message or batch.
+        round_robin: The turns of the calling thread.
+        deadline: When to give up, for all attempts together.
         target: The queue, if it must be this one.
         attempt_timeout: How long one attempt may take.
 
     Raises:
         SendFailed: It was not stored; lists all attempts.
-        RouteNotFound: There is no way to the topic, or to the target's broker, until the deadline.
-        RocketMQError: No name server answered, or a hook forbids it.
+        RouteNotFound: The topic, or the target's broker, had no route until the deadline.
+        RocketMQError: No name server answered, or a hook forbids the send.
     """
     clock = producer.client.clock
     started = clock.now()
@@ -187,7 +185,7 @@ def send_until(
             last = failure_of(outgoing.message.topic, failures, clock.now() - started)
             if not failed.retryable:
                 raise last from failed
-        except RouteNotFound as missing:  # gone for now, or not told yet after a restart
+        except RouteNotFound as missing:  # gone for now, or not registered yet after a restart
             last = missing
         else:
             if not failures:
@@ -202,6 +200,6 @@ def send_until(
 
 
 def _refresh(producer: ProducerState, topic: str, *, until: float) -> Flow[None]:
-    """Refresh the route; without an answer the old one stays."""
+    """Refresh the route; after a failure the cached one stays."""
     with contextlib.suppress(RocketMQError):
         yield from refresh_route(producer.client, topic, until)

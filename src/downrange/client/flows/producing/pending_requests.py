@@ -9,16 +9,16 @@ import msgspec
 from downrange.client.flows.effects import Signal
 from downrange.model import ReceivedMessage
 
-#: Requests that were given up are remembered, to tell a late reply from one that was never ours.
+#: Ids of requests that timed out are kept, to distinguish a late reply from another client's.
 _GIVEN_UP_MAX: Final = 1000
 
 
 class PendingReply(msgspec.Struct):
-    """A reply that somebody waits for.
+    """A reply that a flow waits for.
 
     Attributes:
-        arrived: Fires when it is here.
-        message: The reply, then.
+        arrived: Fires when the reply has arrived.
+        message: The reply; None until then.
     """
 
     arrived: Signal
@@ -26,7 +26,7 @@ class PendingReply(msgspec.Struct):
 
 
 class PendingRequests:
-    """A producer's requests that wait for their replies, and the last ones that do no more."""
+    """The requests of a producer that wait for replies, and the last ones that timed out."""
 
     __slots__ = ("_given_up", "_waiting")
 
@@ -38,23 +38,23 @@ class PendingRequests:
         return len(self._waiting)
 
     def open(self, correlation_id: str) -> PendingReply:
-        """Begin to wait."""
+        """Add a request that waits."""
         pending = self._waiting[correlation_id] = PendingReply(Signal())
         return pending
 
     def close(self, correlation_id: str) -> None:
-        """Stop waiting."""
+        """Remove a request that has its reply, or timed out."""
         if self._waiting.pop(correlation_id).message is None:
             if len(self._given_up) >= _GIVEN_UP_MAX:
                 del self._given_up[next(iter(self._given_up))]
             self._given_up[correlation_id] = None
 
     def has(self, correlation_id: str) -> bool:
-        """Whether a request with this id is, or was, one of these."""
+        """Return whether the request with this id waits, or waited recently."""
         return correlation_id in self._waiting or correlation_id in self._given_up
 
     def take(self, correlation_id: str, reply: ReceivedMessage) -> bool:
-        """Hand a reply over; return whether somebody waits for it."""
+        """Deliver a reply; return whether a flow waits for it."""
         pending = self._waiting.get(correlation_id)
         if pending is None:
             return False

@@ -1,8 +1,8 @@
-"""Back-pressure: how many messages, and bytes of them, may be on their way at once.
+"""Back-pressure: limits on the messages, and their bytes, that are in flight at once.
 
-Who finds no room waits in line. The one rule: a permit is granted the moment there is room, to the
-first in line and before that one wakes up; so nobody overtakes, and what a waiter was granted it
-passes on when it has gone away meanwhile.
+A flow that finds no room waits in line. One rule: a permit is granted as soon as there is room, to
+the first in line, before its flow resumes. So no flow overtakes another, and a flow that was
+cancelled meanwhile gives its permit back.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class Permits:
-    """What is on its way, and who waits for room.
+    """Counts what is in flight, and the line of flows that wait for room.
 
-    A message of more than `bytes_max` bytes goes alone: it could never be sent otherwise.
+    A message larger than `bytes_max` is sent when nothing else is in flight.
 
     Args:
         clock: The time.
-        count_max: Messages on their way at once (`in_flight_max`).
-        bytes_max: Bytes of them (`in_flight_bytes_max`).
+        count_max: Most messages in flight (`in_flight_max`).
+        bytes_max: Most bytes in flight (`in_flight_bytes_max`).
 
     Attributes:
-        in_flight: Messages on their way now.
-        in_flight_bytes: Bytes of them.
-        in_flight_high: The most there ever were.
-        in_flight_bytes_high: The most bytes there ever were.
-        waiting_high: The longest that the line ever was.
+        in_flight: Messages in flight now.
+        in_flight_bytes: Their bytes.
+        in_flight_high: The most messages so far.
+        in_flight_bytes_high: The most bytes so far.
+        waiting_high: The longest line so far.
 
     Example:
         >>> def send(permits, message, deadline):
@@ -65,17 +65,17 @@ class Permits:
         self.in_flight_high = 0
         self.in_flight_bytes_high = 0
         self.waiting_high = 0
-        # Who waits, with the bytes wanted. Ordered, and anyone may leave at no cost.
+        # The flows that wait, each with its bytes. Ordered; any entry can be removed quickly.
         self._line: OrderedDict[Signal, int] = OrderedDict()
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """How many flows wait for room."""
         return len(self._line)
 
     def try_take(self, size: int) -> bool:
-        """Take room for one message of so many bytes, if there is some and nobody waits."""
-        # `_has_room` and `_grant`, written out: this is done for every message.
+        """Take room for one message of `size` bytes, if there is some and the line is empty."""
+        # `_has_room` and `_grant` written out, to save two calls per message.
         count, whole = self.in_flight, self.in_flight_bytes + size
         if self._line or count >= self.count_max or (whole > self.bytes_max and count):
             return False
@@ -88,7 +88,7 @@ class Permits:
         return True
 
     def take(self, size: int, deadline: float) -> Flow[None]:
-        """Take room for one message of so many bytes; wait in line for it.
+        """Take room for one message of `size` bytes; wait in line for it.
 
         Raises:
             TooManySends: There was none before the deadline.
@@ -97,7 +97,7 @@ class Permits:
             yield from self._stand_in_line(size, deadline)
 
     def give_back(self, size: int) -> None:
-        """Return the room of one message that `take` or `try_take` gave."""
+        """Give back the room of one message that `take` or `try_take` took."""
         assert self.in_flight > 0, "more was given back than taken"
         self.in_flight -= 1
         self.in_flight_bytes -= size
@@ -105,10 +105,10 @@ class Permits:
             self._serve_line()
 
     def resize(self, count_max: int | None = None, bytes_max: int | None = None) -> None:
-        """Change the limits. Below what is on its way now, nothing more goes until there is room.
+        """Change the limits. If more is in flight now, new messages wait until there is room.
 
         Raises:
-            OptionError: Nothing could be sent with such a limit.
+            OptionError: A limit is below 1.
         """
         if count_max is not None:
             check_at_least(1, "in_flight_max", count_max)
@@ -126,7 +126,7 @@ class Permits:
         is_through = False
         try:
             yield Wait(granted, deadline)
-            # Not the answer: the permit may come between the deadline and this line.
+            # Not the result of the wait: the permit may come between the deadline and this line.
             is_through = granted.is_fired
             if not is_through:
                 raise self._refusal(self._clock.now() - started)
@@ -139,7 +139,7 @@ class Permits:
             self.give_back(size)
         else:
             del self._line[granted]
-            self._serve_line()  # what was too little for this one may do for the next
+            self._serve_line()  # the next one may need less room
 
     def _serve_line(self) -> None:
         while self._line:
@@ -164,7 +164,7 @@ class Permits:
             self.in_flight_bytes_high = self.in_flight_bytes
 
     def _refusal(self, waited: float) -> TooManySends:
-        # With room for one more message, it is bytes that the first in line waits for.
+        # If another message were allowed, the first in line waits for bytes.
         if self.in_flight >= self.count_max:
             return TooManySends("in_flight_max", self.count_max, waited)
         return TooManySends("in_flight_bytes_max", self.bytes_max, waited)

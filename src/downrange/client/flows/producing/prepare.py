@@ -1,7 +1,7 @@
-"""From a message to what travels: checked, named, compressed, with its id and its properties.
+"""Prepare messages for sending: validate, add namespace, id and properties, compress.
 
-All of it happens before a flow starts, so that compressing a body holds nobody up. A retry sends
-the same bytes again.
+This happens before a flow starts, so that compression does not block other flows. A retry sends the
+same bytes again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMPRESSIONS: Final = {
     "zstd": Compression.ZSTD,
 }
 _PREPARED: Final = int(TransactionFlag.PREPARED)
-#: The codes of a message and of a reply, for each version of the header.
+#: The request codes of a message and of a reply, for each version of the header.
 _CODES_V1: Final = (int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE))
 _CODES_V2: Final = (int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_REPLY_MESSAGE_V2))
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -42,14 +42,14 @@ class Outgoing(msgspec.Struct, gc=False):
     """A message, or a batch, ready to be sent to any queue.
 
     Attributes:
-        message: What the user gave; the first one of a batch.
-        topic: The topic as servers know it, namespace included.
-        message_id: Its unique id; those of a batch joined by commas.
-        body: The bytes that travel.
+        message: The user's message; the first one of a batch.
+        topic: The topic, with the namespace.
+        message_id: Its unique id; the ids of a batch joined by commas.
+        body: The encoded body.
         properties: The property string.
-        sys_flag: How body and transaction are marked.
+        sys_flag: The system flag: compression and transaction.
         code: The request code.
-        born_ms: When it was made.
+        born_ms: When it was prepared, in milliseconds since 1970.
         batch: All messages of a batch; None for one message.
         count: How many messages it holds.
     """
@@ -74,18 +74,18 @@ def prepare(
     is_half: bool = False,
     is_reply: bool = False,
 ) -> Outgoing:
-    """Make one message ready.
+    """Prepare one message.
 
     Args:
-        producer: Whose settings hold.
+        producer: The producer that sends it.
         message: The message.
-        extra: Properties of the protocol that it gets besides its own; none that it has already.
-        is_half: Whether it waits for the end of a transaction.
+        extra: Properties of the protocol to add; none of them may be among its own.
+        is_half: Whether it is a half message of a transaction.
         is_reply: Whether it answers a request.
 
     Raises:
-        InvalidMessage: It breaks a rule.
-        Unencodable: A property cannot be carried.
+        InvalidMessage: The message is not valid.
+        Unencodable: A property cannot be encoded.
     """
     options = producer.options
     client = producer.client
@@ -119,24 +119,24 @@ def prepare(
 
 
 def prepare_batch(producer: ProducerState, messages: Sequence[Message]) -> Outgoing:
-    """Make a list of messages ready as one batch; batches are not compressed, as in Java.
+    """Prepare a list of messages as one batch; batches are not compressed, as in Java.
 
     A batch has no unique id of its own: brokers of 4.9 would give it to every message in it.
 
     Raises:
-        InvalidMessage: A message, or the list, breaks a rule.
-        Unencodable: A property cannot be carried.
+        InvalidMessage: A message is not valid, or they cannot share a batch.
+        Unencodable: A property cannot be encoded.
     """
     check_batch(messages)
     return prepare_checked_batch(producer, messages)
 
 
 def prepare_checked_batch(producer: ProducerState, messages: Sequence[Message]) -> Outgoing:
-    """Make messages ready as one batch that are known to fit together, see `check_batch`.
+    """Prepare messages as one batch, after `check_batch`.
 
     Raises:
-        InvalidMessage: A message breaks a rule, or they are too much for one request.
-        Unencodable: A property cannot be carried.
+        InvalidMessage: A message is not valid, or they are too large for one request.
+        Unencodable: A property cannot be encoded.
     """
     options = producer.options
     client = producer.client

@@ -130,12 +130,12 @@ class ProducerCore(ProducerState):
         *,
         is_limited: bool = False,
     ) -> Flow[SendReceipt]:
-        """Return the flow that sends one message, by itself or gathered with others.
+        """Return the flow that sends one message, alone or in a batch of the accumulator.
 
-        A message with a timeout of its own, or with a selector, is never gathered, as in Java.
+        A message with a timeout of its own, or with a selector, is sent alone, as in Java.
 
         Raises:
-            InvalidMessage: The message breaks a rule.
+            InvalidMessage: The message is not valid.
         """
         deadline = self.deadline(timeout)
         gathering = self.accumulator
@@ -160,10 +160,10 @@ class ProducerCore(ProducerState):
         target: QueueId | Selector | None = None,
         timeout: float | None = None,
     ) -> Flow[None]:
-        """Return the flow that hands one message over without waiting for an answer.
+        """Return the flow that sends one message without waiting for a reply.
 
         Raises:
-            InvalidMessage: The message breaks a rule.
+            InvalidMessage: The message is not valid.
         """
         deadline = self.deadline(timeout)
         outgoing = prepare(self, message)
@@ -181,10 +181,9 @@ class ProducerCore(ProducerState):
         *,
         is_limited: bool = False,
     ) -> Flow[BatchReceipt]:
-        """Return the flow that sends a list of messages in as few requests as they fit in.
+        """Return the flow that sends a list of messages in as few requests as possible.
 
-        Each request has the whole timeout. The list may be as long as it likes: it is taken in
-        parts.
+        Each request has the whole timeout. The list may have any length: it is read in parts.
         """
         if isinstance(messages, list | tuple):
             check_batch(messages)  # before any of them is sent
@@ -210,7 +209,7 @@ class ProducerCore(ProducerState):
         while True:
             part: list[Message] = []
             try:
-                # Taking messages from the user's iterable is the user's code.
+                # Reading the user's iterable runs user code.
                 part = yield UserCall(next, (parts, _NO_MORE))
                 if part is _NO_MORE:
                     return BatchReceipt(tuple(receipts), tuple(counts))
@@ -247,7 +246,7 @@ class ProducerCore(ProducerState):
     def _send_gathered(
         self, messages: list[Message], queue: QueueId | None, deadline: float
     ) -> Flow[SendReceipt]:
-        """Send what the accumulator has gathered; a lone message goes by itself."""
+        """Send a batch of the accumulator; a single message is not sent as a batch."""
         outgoing: Outgoing
         if len(messages) == 1:
             outgoing = yield UserCall(prepare, (self, messages[0]))

@@ -1,4 +1,4 @@
-"""Recall: take a timed message back before it is due (brokers from 5.3.2 on)."""
+"""Recall: delete a timed message before it is due (brokers from 5.3.2 on)."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _NOT_SUPPORTED: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
 
 def recall(producer: ProducerState, handle: str | None, timeout: float | None = None) -> Flow[str]:
-    """Return the flow that takes a timed message back and answers its id.
+    """Return the flow that recalls a timed message and returns its id.
 
     Raises:
-        OptionError: There is no handle, it is none, or its topic's messages are not timed.
+        OptionError: The handle is missing or malformed, or its topic has no timed messages.
     """
     if not handle:
         raise OptionError(
-            "there is no recall handle: brokers from 5.3.2 on give one in the receipt of a message "
-            "with deliver_at or deliver_in, and no others do"
+            "there is no recall handle: only brokers from 5.3.2 on return one, in the receipt of a "
+            "message with deliver_at or deliver_in"
         )
     try:
         parsed = parse_recall_handle(handle)
     except MalformedId as error:
         raise OptionError(f"recall: {error}") from error
     if parsed.topic.startswith(GROUP_TOPIC_PREFIXES):
-        raise OptionError(f"messages of {parsed.topic!r} cannot be taken back")
+        raise OptionError(f"messages of {parsed.topic!r} cannot be recalled")
     deadline = producer.deadline(timeout)
     return producer.run_tracked(_recall(producer, handle, parsed, deadline), deadline)
 
@@ -68,5 +68,5 @@ def _recall(
         return RecallReply.from_fields(reply.fields).msg_id
     remark = reply.remark
     if reply.code == _NOT_SUPPORTED:
-        remark = "it cannot take messages back; brokers from 5.3.2 on can"
+        remark = "it does not support recall; brokers from 5.3.2 on do"
     raise server_error(reply.code, remark, address, topic)

@@ -1,9 +1,9 @@
-"""Request-reply: a message that wants an answer, and the answer's way back.
+"""Request-reply: send a message and wait for a reply message, or send that reply.
 
-A request carries an id of its own and the id of this client. Whoever consumes it replies to a topic
-of the cluster; the broker that gets the reply pushes it to the client over the connection that the
-client's heartbeats come on. Hence the one rule: before a request goes out, all brokers that the
-reply may come through must know this client.
+A request carries a correlation id and the id of this client. Its consumer replies to a topic of the
+cluster; the broker that gets the reply pushes it to the client, over the connection of the client's
+heartbeats. Hence the one rule: before a request is sent, the client must be registered at all
+brokers that the reply may come through.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from downrange.client.flows.routing.selectors import Selector
 
 _REPLY_TYPE: Final = "reply"
-#: Java's code for "there is nobody to reply to".
+#: Java's code for a message that cannot be replied to.
 _CANNOT_REPLY: Final = 10007
-#: How much of a request's time brokers may take to learn of us.
+#: The share of a request's time that the heartbeats before it may take.
 _HEARTBEAT_SHARE: Final = 1 / 3
 
 
-# ---- asking --------------------------------------------------------------------------------------
+# ---- requests ------------------------------------------------------------------------------------
 
 
 def request(
@@ -59,7 +59,7 @@ def request(
     """Return the flow that sends a request and waits for the reply.
 
     Raises:
-        InvalidMessage: The message breaks a rule.
+        InvalidMessage: The message is not valid.
     """
     client = producer.client
     seconds = producer.options.timeout if timeout is None else timeout
@@ -93,7 +93,7 @@ def _send_and_wait(
         yield from send_with_retries(producer, outgoing, round_robin, deadline, rules, target)
         yield Wait(pending.arrived, deadline)
         if pending.message is None:
-            waited = round(deadline - started, 2)  # what was asked for, but for a moment
+            waited = round(deadline - started, 2)  # the timeout, less the time before the start
             raise RequestTimedOut(outgoing.message.topic, waited)
         return pending.message
     finally:
@@ -101,7 +101,7 @@ def _send_and_wait(
 
 
 def _register_for_replies(client: ClientCore, route: Route, deadline: float) -> Flow[None]:
-    """Greet all brokers that a reply may come through: those of the reply topic."""
+    """Register at all brokers that a reply may come through: those of the reply topic."""
     masters = set(route.masters.values())
     for cluster in {replicas.cluster for replicas in route.body.broker_datas}:
         if cluster is not None:
@@ -112,25 +112,25 @@ def _register_for_replies(client: ClientCore, route: Route, deadline: float) -> 
 
 
 def _find_replies(client: ClientCore, topic: str, deadline: float) -> Flow[Route | None]:
-    """Return the route of a reply topic; from then on its brokers get heartbeats as well."""
+    """Return the route of a reply topic; the timer then sends heartbeats to its brokers, too."""
     route = client.routes.get(topic)
     if route is None:
         try:
             route = yield from refresh_route(client, topic, deadline)
         except RocketMQError:
-            return None  # the brokers of the request's own topic may do
+            return None  # the brokers of the request's own topic may be enough
     return route
 
 
 def take_reply(client: ClientCore, address: str, command: Command) -> Flow[Command]:
-    """Take a reply that a broker pushes to us, and tell it that we did."""
+    """Deliver a reply that a broker pushed to the flow that waits for it; return the answer."""
     try:
         header = PushReplyRequest.from_fields(command.fields)
         body: bytes = yield UserCall(
             decompress, (command.body, header.sys_flag, client.options.body_bytes_max)
         )
     except RocketMQError as error:
-        return Command(int(ResponseCode.SYSTEM_ERROR), remark=f"the reply cannot be read: {error}")
+        return Command(int(ResponseCode.SYSTEM_ERROR), remark=f"the reply is malformed: {error}")
     reply = _reply_of(client, header, body, client.routes.broker_at(address) or "")
     correlation_id = reply.properties.get(PropertyKey.CORRELATION_ID, "")
     for producer in producers_of(client).values():
@@ -143,7 +143,7 @@ def take_reply(client: ClientCore, address: str, command: Command) -> Flow[Comma
 def _reply_of(
     client: ClientCore, header: PushReplyRequest, body: bytes, broker: str
 ) -> ReceivedMessage:
-    """Return a pushed reply as a message; where it is stored, if at all, is not said."""
+    """Return a pushed reply as a message; the push does not contain its offsets."""
     properties = decode_properties(header.properties or "")
     properties[PropertyKey.ARRIVE_TIME.value] = str(client.clock.wall_ms())
     topic = without_namespace(header.topic, client.options.namespace)
@@ -163,7 +163,7 @@ def _reply_of(
     )
 
 
-# ---- replying ------------------------------------------------------------------------------------
+# ---- replies -------------------------------------------------------------------------------------
 
 
 def reply(
@@ -176,14 +176,14 @@ def reply(
     *,
     is_limited: bool = False,
 ) -> Flow[SendReceipt]:
-    """Return the flow that sends a message of `reply_to` to whoever sent the request.
+    """Return the flow that sends a message of `reply_to` to the sender of the request.
 
     Raises:
-        InvalidMessage: The message breaks a rule, or the other one is no request.
+        InvalidMessage: The message is not valid, or `request` is not a request.
     """
     deadline = producer.deadline(timeout)
     outgoing = prepare(producer, message, extra=_ids_of(request), is_reply=True)
-    outgoing.topic = message.topic  # the cluster's own: it has no namespace
+    outgoing.topic = message.topic  # a system topic: it has no namespace
     flow = send_with_retries(producer, outgoing, round_robin, deadline, rules)
     return producer.run_tracked(flow, deadline, len(message.body) if is_limited else None)
 
@@ -196,17 +196,17 @@ def reply_to(
     keys: Iterable[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> Message:
-    """Return a message for the topic that replies to this request go to.
+    """Return a message for the reply topic of this request.
 
     Raises:
-        InvalidMessage: It does not say which cluster it came through, so it is no request.
+        InvalidMessage: It has no property with its cluster, so it is not a request.
     """
     cluster = _property(request, PropertyKey.CLUSTER)
     return Message(cluster + REPLY_SUFFIX, body, tags=tags, keys=keys, properties=properties)
 
 
 def _ids_of(request: ReceivedMessage) -> dict[str, str]:
-    """Return the properties that a reply's way back is found by."""
+    """Return the properties that lead a reply back to the request's sender."""
     ids = {
         key.value: _property(request, key)
         for key in (PropertyKey.CORRELATION_ID, PropertyKey.REPLY_TO_CLIENT)

@@ -1,19 +1,19 @@
-"""Sending: which queue, which attempt, and what became of it.
+"""The loop of attempts: which queue each attempt goes to, and what follows its outcome.
 
-One loop serves every way to send. What differs stands in `SendRules`: how many more attempts, and
-whether a broker's refusal is followed by another one. Java's client decides the same in two places,
-with different rules for `send` and for `send` with a callback; `submit` keeps the latter's.
+One loop serves every way to send. `SendRules` holds the differences: how many attempts may follow,
+and whether one follows a refusal. Java's client decides this in two places, with different rules
+for `send` and for `send` with a callback; `submit` keeps the rules of the latter.
 
 | Outcome of an attempt | send | submit |
 |---|---|---|
-| no answer: cannot connect, lost, late | next attempt | next attempt |
-| an answer that cannot be read, a request that cannot be written | the end | the end |
+| no reply: cannot connect, lost, late | next attempt | next attempt |
+| a malformed reply, a request that cannot be encoded | the end | the end |
 | refused with a code of `retry_codes` | next attempt | the end |
 | refused with another code | the end | the end |
 | stored, but disk or slave was late | the end, or next with `retry_when_not_stored` | the same |
 
-A message whose queue was chosen is never sent to another one. After an attempt without an answer
-the broker may have stored it: the next one may store it twice, and the receipt says so.
+A message with a chosen queue is never sent to another one. After an attempt without a reply the
+broker may have stored the message: the next attempt may store it twice, and the receipt says so.
 """
 
 from __future__ import annotations
@@ -79,20 +79,20 @@ def send_with_retries(
     rules: SendRules,
     target: QueueId | Selector | None = None,
 ) -> Flow[SendReceipt]:
-    """Store a message on the first broker that takes it before the deadline.
+    """Send a message until a broker stores it, or the rules or the deadline end it.
 
     Args:
-        producer: Who sends.
-        outgoing: What is sent.
-        round_robin: The caller's place in the round robin.
-        deadline: When to give up, all attempts together.
-        rules: How often to try, and after what.
-        target: A queue, or what chooses one.
+        producer: The producer.
+        outgoing: The prepared message or batch.
+        round_robin: The turns of the calling thread.
+        deadline: When to give up, for all attempts together.
+        rules: How many attempts, and after which outcomes.
+        target: A queue, or a selector that chooses one.
 
     Raises:
-        SendFailed: Nobody took it; lists all attempts.
+        SendFailed: No broker stored it; lists all attempts.
         RouteNotFound: The topic has no queue to send to.
-        RocketMQError: No name server answered, or a hook forbids it.
+        RocketMQError: No name server answered, or a hook forbids the send.
     """
     client = producer.client
     clock = client.clock
@@ -123,7 +123,7 @@ def send_with_retries(
         if client.options.vip_channel:
             address = vip_address(address)
         until, limit = deadline, producer.options.attempt_timeout
-        if limit is not None and len(failures) < retries:  # the last one has all that is left
+        if limit is not None and len(failures) < retries:  # the last one gets all the time left
             until = min(deadline, now + limit)
         try:
             if producer.is_plain:
@@ -134,7 +134,7 @@ def send_with_retries(
                 receipt = yield from _attempt_with_hooks(
                     producer, outgoing, queue, address, until, rules, failures
                 )
-        except SendForbidden:  # no broker has to do with it
+        except SendForbidden:  # a hook decided, so it is not a failure of the broker
             producer.counts.failed += outgoing.count
             raise
         except RocketMQError as error:
@@ -171,11 +171,11 @@ def attempt_oneway(
     deadline: float,
     target: QueueId | Selector | None = None,
 ) -> Flow[None]:
-    """Hand a message to a broker without waiting for an answer; nobody knows whether it arrived.
+    """Send a message once, without a reply; whether the broker stores it is unknown.
 
     Raises:
         RouteNotFound: The topic has no queue to send to.
-        RocketMQError: The broker or all name servers cannot be reached, or a hook forbids it.
+        RocketMQError: The broker or all name servers cannot be reached, or a hook forbids the send.
     """
     client = producer.client
     route = client.routes.get(outgoing.topic)
@@ -214,20 +214,20 @@ def attempt_oneway(
     producer.counts.oneway += 1
 
 
-# ---- where to ------------------------------------------------------------------------------------
+# ---- queues --------------------------------------------------------------------------------------
 
 
 def _choose(
     producer: ProducerState, route: Route, outgoing: Outgoing, target: QueueId | Selector | None
 ) -> Flow[QueueId]:
-    """Return the queue that was asked for, or that a selector or the sharding key chooses."""
+    """Return the queue that the caller gave, or that a selector or the sharding key chooses."""
     if target is None:
         target = by_sharding_key(outgoing.message)
     if isinstance(target, QueueId):
         if target.topic not in (outgoing.message.topic, outgoing.topic):
             raise InvalidMessage(
-                f"a message for {outgoing.message.topic!r} cannot go to the queue {target}, which "
-                "is one of another topic"
+                f"a message for {outgoing.message.topic!r} cannot be sent to queue {target}, which "
+                "belongs to another topic"
             )
         return QueueId(outgoing.topic, target.broker, target.number)
     if isinstance(target, ByHash | ByRandom | ByRoom):
@@ -240,7 +240,7 @@ def _choose(
 
 
 def vip_address(address: str) -> str:
-    """Return the address of a broker's second listener, two ports below."""
+    """Return the address of a broker's VIP channel, a second listener two ports below."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) - _VIP_DISTANCE}"
 
@@ -251,12 +251,12 @@ def vip_address(address: str) -> str:
 def _is_retried(producer: ProducerState, rules: SendRules, error: RocketMQError) -> bool:
     if isinstance(error, ServerError):
         return rules.is_refusal_retried and error.code in producer.options.retry_codes
-    # A command that cannot be written, or a client that was closed, stays so.
+    # A command that cannot be encoded, or a closed client, fails in the same way again.
     return not isinstance(error, WireError | ClientStateError)
 
 
 def failure_of(topic: str, failures: list[Attempt], elapsed: float) -> SendFailed:
-    """Return the error for attempts that all failed; its class says what they have in common."""
+    """Return the error for attempts that all failed; its class depends on their common cause."""
     errors = [attempt.error for attempt in failures]
     kind = SendFailed
     if not errors or isinstance(errors[-1], CallTimeout):
@@ -270,7 +270,7 @@ def failure_of(topic: str, failures: list[Attempt], elapsed: float) -> SendFaile
     return failed
 
 
-# ---- with someone looking on ---------------------------------------------------------------------
+# ---- hooks and trace -----------------------------------------------------------------------------
 
 
 def _attempt_with_hooks(
@@ -282,7 +282,7 @@ def _attempt_with_hooks(
     rules: SendRules,
     failures: list[Attempt],
 ) -> Flow[SendReceipt]:
-    """Make one attempt with hooks, trace and signature around it."""
+    """Make one attempt, with hooks, trace and signature."""
     client, hooks = producer.client, producer.hooks
     context = _context(producer, outgoing, queue, address, rules.mode)
     yield from run_forbidden(hooks.forbid_send, context)
@@ -299,7 +299,7 @@ def _attempt_with_hooks(
     context.receipt = receipt
     yield from run_observers(hooks.after_send, (context,), producer.report)
     trace = producer.trace
-    if trace is not None and receipt.is_traced and trace.wants(outgoing.topic):
+    if trace is not None and receipt.is_traced and trace.traces_topic(outgoing.topic):
         message = outgoing.message
         is_batch = outgoing.batch is not None
         trace.add(

@@ -1,8 +1,8 @@
-"""Tracing: records of what happened to messages, gathered and sent to the trace topic.
+"""Tracing: records of sends, transactions and recalls, buffered and sent to the trace topic.
 
-Sends and transactions leave a record in a `TraceBuffer`, which costs them next to nothing and never
-fails; `trace_loop` empties it in the background. One rule: a trace is worth less than a message. A
-full buffer drops records, an error while sending loses them, and both are only counted.
+Sends and transactions add a record to a `TraceBuffer`, which is cheap and never fails; `trace_loop`
+empties it in the background. One rule: tracing never delays or fails a message. A full buffer drops
+records, a failed send of traces loses them, and both are only counted.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 #: The largest body of a trace message (Java's dispatcher has the same).
 BODY_BYTES_MAX: Final = 128_000
-#: How long a trace message may take to be sent.
+#: Timeout in seconds for sending a trace message.
 SEND_TIMEOUT: Final = 5.0
-#: What the region is when nobody said.
+#: The region when the broker gives none.
 DEFAULT_REGION: Final = "DefaultRegion"
 
 # All properties of a message together have 32,767 bytes; the ids of a large batch are more.
 _KEYS_BYTES_MAX: Final = 30_000
 _SENDS_AT_ONCE: Final = 4
-# A millisecond's work.
+# Records to encode in one step: about a millisecond of work.
 _TAKEN_MAX: Final = 100
 _STATE_NAMES: Final = {
     TransactionFlag.COMMIT: "COMMIT_MESSAGE",
@@ -53,19 +53,19 @@ Send: TypeAlias = Callable[[Message], Flow[SendReceipt]]
 
 
 class TraceBuffer:
-    """Records that wait to be sent.
+    """Trace records that wait to be sent.
 
     Args:
-        options: Where they go, how many together, how long one waits, how many at most.
+        options: The topic, the size of batches, the longest wait, and the size of the buffer.
         clock: The time.
 
     Attributes:
-        ready: Fires when there are enough for a message; a new one after each that fired.
+        ready: Fires when there are enough records for a message; replaced after it has fired.
         dropped_count: Records that found the buffer full, or were too large for a message.
-        sent_count: Messages of records that were sent.
-        failed_count: Messages of records that were not.
-        under_way: Messages of records that are being sent now.
-        settled: Fires when none is under way any more; closing makes a new one to wait for.
+        sent_count: Trace messages that were sent.
+        failed_count: Trace messages whose send failed.
+        under_way: Trace messages that are being sent now.
+        settled: Fires when no trace message is being sent; closing makes a new one to wait for.
     """
 
     __slots__ = (
@@ -87,16 +87,16 @@ class TraceBuffer:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def wants(self, topic: str) -> bool:
-        """Return whether messages of this topic are traced: all but traces themselves."""
+    def traces_topic(self, topic: str) -> bool:
+        """Return whether messages of this topic are traced: all but the trace topic's."""
         return not topic.startswith(self._options.topic)
 
     def add(self, record: TraceRecord, keys: Iterable[str] | None = None) -> None:
-        """Take a record, or drop it when there is no room.
+        """Add a record, or drop it when the buffer is full.
 
         Args:
-            record: What happened.
-            keys: What to find it by; the message's ids and keys unless given.
+            record: The record.
+            keys: The keys to find it by; the ids and keys of the message unless given.
         """
         count = len(self._waiting)
         if count >= self._options.queue_max:
@@ -114,21 +114,21 @@ class TraceBuffer:
         return max(0.0, since + self._options.flush_interval - now)
 
     def take(self, now: float) -> list[Message]:
-        """Return messages if there are enough records, or one has waited long enough.
+        """Return trace messages if there are enough records, or one has waited long enough.
 
-        Of a long queue only the front is taken, for nobody can send while this goes on; `ready`
-        then has fired for the rest.
+        From a long buffer only the first records are taken, because encoding them blocks all other
+        flows; `ready` stays fired for the rest.
         """
         if len(self._waiting) >= self._enough or self.due_in(now) == 0.0:
             return self._take(_TAKEN_MAX)
         return []
 
     def take_all(self) -> list[Message]:
-        """Return messages of all records; for closing."""
+        """Return trace messages of all records; for closing."""
         return self._take(len(self._waiting))
 
     def _take(self, count: int) -> list[Message]:
-        """As with Java, records of different regions or topics do not share a message."""
+        """Encode the first records; as in Java, a message has records of one region and topic."""
         taken, self._waiting = self._waiting[:count], self._waiting[count:]
         if self.ready.is_fired and len(self._waiting) < self._enough:
             self.ready = Signal()
@@ -146,7 +146,7 @@ class TraceBuffer:
 
 
 class _Parcel:
-    """Records that share a message; the first one goes in whatever its keys are."""
+    """Records of one trace message; too many keys of the first record are cut."""
 
     __slots__ = ("_body_bytes", "_keys", "_keys_bytes", "_lines")
 
@@ -159,7 +159,7 @@ class _Parcel:
         self._keys_bytes = keys_bytes
 
     def take(self, line: bytes, keys: list[str], count_max: int) -> bool:
-        """Take one more, or return False when there is no room for it."""
+        """Add one more record, or return False when there is no room for it."""
         body_bytes = self._body_bytes + len(line)
         keys_bytes = self._keys_bytes + _bytes_of(keys)
         if (
@@ -175,7 +175,7 @@ class _Parcel:
         return True
 
     def seal(self, topic: str) -> Message:
-        """Return the message."""
+        """Return the trace message."""
         return Message(topic, b"".join(self._lines), keys=self._keys)
 
 
@@ -201,10 +201,10 @@ def _group_of(record: TraceRecord) -> tuple[str | None, ...]:
 
 
 def trace_loop(buffer: TraceBuffer, send: Send) -> Flow[None]:
-    """Send what the buffer has, whenever there is enough or it has waited long enough; forever.
+    """Send trace messages whenever the buffer has enough records, or one waited long enough.
 
     Args:
-        buffer: Where the records come from.
+        buffer: The buffer.
         send: Sends one message without tracing it; its errors are counted.
     """
     clock = buffer.clock
@@ -215,7 +215,7 @@ def trace_loop(buffer: TraceBuffer, send: Send) -> Flow[None]:
 
 
 def flush_trace(buffer: TraceBuffer, send: Send, deadline: float) -> Flow[None]:
-    """Send all that the buffer has, and wait for what the loop is sending; for closing."""
+    """Send all records of the buffer, and wait for those that the loop sends; for closing."""
     yield from _send_all(buffer, buffer.take_all(), send)
     if buffer.under_way:
         buffer.settled = Signal()
@@ -255,18 +255,18 @@ def trace_of_send(
     time_ms: int,
     cost_ms: int,
 ) -> PubTrace:
-    """Return the record of a send that a broker answered; ask `receipt.is_traced` first.
+    """Return the record of a send with a reply; check `receipt.is_traced` first.
 
     Args:
-        receipt: The answer.
+        receipt: The receipt.
         group: The producer's group, without a namespace.
         topic: The topic, without a namespace.
-        tags: Of the message; None for a batch.
-        keys: Of the message; none for a batch.
-        address: The broker's.
-        body_bytes: How long the body was on the wire.
+        tags: Tags of the message; None for a batch.
+        keys: Keys of the message; none for a batch.
+        address: The broker's address.
+        body_bytes: The size of the body in the request.
         message_type: Normal, half or delayed.
-        time_ms: When the attempt began, on the wall clock.
+        time_ms: When the attempt began, in milliseconds since 1970.
         cost_ms: How long it took.
     """
     return PubTrace(
@@ -292,10 +292,10 @@ def trace_of_end_transaction(
     """Return the record of a transaction's end.
 
     Args:
-        context: What the hooks are given.
+        context: The context of the hooks.
         group: The producer's group, without a namespace.
         topic: The topic, without a namespace.
-        time_ms: When, on the wall clock.
+        time_ms: When, in milliseconds since 1970.
     """
     message = context.message
     return EndTransactionTrace(
@@ -317,15 +317,15 @@ def trace_of_end_transaction(
 def trace_of_recall(
     *, group: str, topic: str, message_id: str, is_success: bool, region: str | None, time_ms: int
 ) -> RecallTrace:
-    """Return the record of a message that was taken back.
+    """Return the record of a recall.
 
     Args:
         group: The producer's group, without a namespace.
         topic: The topic, without a namespace.
         message_id: The unique id, from the recall handle.
-        is_success: Whether the broker agreed.
-        region: What the broker's answer says.
-        time_ms: When, on the wall clock.
+        is_success: Whether the broker deleted the message.
+        region: The region in the broker's reply.
+        time_ms: When, in milliseconds since 1970.
     """
     return RecallTrace(
         time_ms=time_ms,

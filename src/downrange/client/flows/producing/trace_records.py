@@ -1,7 +1,7 @@
-r"""Trace records: what happened to a message, as one line of text in the trace topic.
+r"""Trace records: events in the life of a message, each one line of text in the trace topic.
 
-A trace message's body is any number of records in UTF-8. The first field of a record is its type,
-`\x01` stands between fields and `\x02` after each record; Java's `TraceDataEncoder` sets the truth:
+The body of a trace message is any number of records in UTF-8. The first field of a record is its
+type, `\x01` separates fields, and `\x02` ends a record, as in Java's `TraceDataEncoder`:
 
     Pub             time_ms region group topic message_id tags keys address body_bytes cost_ms
                     message_type offset_id is_success
@@ -11,9 +11,9 @@ A trace message's body is any number of records in UTF-8. The first field of a r
                     transaction_id state is_from_check
     Recall          time_ms region group topic message_id is_success
 
-One rule: a class lists its fields in the order of the wire, so the class is the codec. A text that
-Java does not have reads `null` there and is None here; a tag that is really called "null" is lost
-that way. Nothing in a trace is worth an error: what cannot be understood is an `UnknownTrace`.
+One rule: a class lists its fields in the order of the wire, so the class is the codec. Java writes
+a missing text as `null`, which is None here; a tag that is really called "null" becomes None, too.
+Decoding never raises an error: a malformed record is an `UnknownTrace`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _BETWEEN_FIELDS: Final = "\x01"
 _AFTER_RECORD: Final = "\x02"
 _ABSENT: Final = "null"
-#: Fields of a `Pub` from before offset ids were traced; `is_success` stands in their place.
+#: Fields of an old `Pub` without an offset id; `is_success` is in its place.
 _PUB_FIELDS_WITHOUT_OFFSET_ID: Final = 13
 _OFFSET_ID_AT: Final = 12
 
@@ -39,19 +39,19 @@ class PubTrace(msgspec.Struct, array_like=True, tag="Pub", kw_only=True, gc=Fals
 
     Attributes:
         time_ms: When it began.
-        region: Where the broker says it stands.
-        group: The producer's.
+        region: The broker's region.
+        group: The producer's group.
         topic: The topic, without a namespace.
-        message_id: The unique id; for a batch, those of its messages, joined by commas.
-        tags: Of the message.
-        keys: Of the message, joined by blanks.
-        address: The broker's.
-        body_bytes: How long the body was on the wire, so after compression.
+        message_id: The unique id; for a batch, the ids of its messages, joined by commas.
+        tags: Tags of the message.
+        keys: Keys of the message, joined by blanks.
+        address: The broker's address.
+        body_bytes: The size of the body in the request, after compression.
         cost_ms: How long it took.
         message_type: A `MessageType`.
-        offset_id: The broker's own id.
-        is_success: Whether it was stored without complaint.
-        client_host: Who sent it; only very old producers say so.
+        offset_id: The broker's id of the message.
+        is_success: Whether the status was SEND_OK.
+        client_host: The sender's host; only very old producers write it.
     """
 
     time_ms: int
@@ -71,16 +71,16 @@ class PubTrace(msgspec.Struct, array_like=True, tag="Pub", kw_only=True, gc=Fals
 
 
 class SubBeforeTrace(msgspec.Struct, array_like=True, tag="SubBefore", kw_only=True, gc=False):
-    """A consumer is about to handle a message.
+    """A consumer begins to handle a message.
 
     Attributes:
         time_ms: When.
-        region: Where the broker says it stands.
-        group: The consumer's.
+        region: The broker's region.
+        group: The consumer's group.
         request_id: The same in the `SubAfterTrace` of this delivery.
         message_id: The unique id.
-        retry_count: How often the group had given it back.
-        keys: Of the message, joined by blanks.
+        retry_count: How many retries came before this delivery.
+        keys: Keys of the message, joined by blanks.
     """
 
     time_ms: int
@@ -99,11 +99,11 @@ class SubAfterTrace(msgspec.Struct, array_like=True, tag="SubAfter", kw_only=Tru
         request_id: The same as in the `SubBeforeTrace` of this delivery.
         message_id: The unique id.
         cost_ms: How long it took.
-        is_success: Whether it is done with.
-        keys: Of the message, joined by blanks.
+        is_success: Whether the message was consumed.
+        keys: Keys of the message, joined by blanks.
         result: 0 success, 1 timed out, 2 exception, 3 returned nothing, 4 failed.
-        time_ms: When; not said by old releases and consumers of a cloud.
-        group: The consumer's; see `time_ms`.
+        time_ms: When; missing from old releases and from consumers of a cloud.
+        group: The consumer's group; missing like `time_ms`.
     """
 
     request_id: str | None
@@ -119,21 +119,21 @@ class SubAfterTrace(msgspec.Struct, array_like=True, tag="SubAfter", kw_only=Tru
 class EndTransactionTrace(
     msgspec.Struct, array_like=True, tag="EndTransaction", kw_only=True, gc=False
 ):
-    """A producer told the broker how a transaction ended.
+    """A producer sent the outcome of a transaction.
 
     Attributes:
         time_ms: When.
-        region: Where the broker says it stands.
-        group: The producer's.
+        region: The broker's region.
+        group: The producer's group.
         topic: The topic, without a namespace.
         message_id: The unique id of the half message.
-        tags: Of the message.
-        keys: Of the message, joined by blanks.
-        address: The broker's.
-        message_type: `MessageType.COMMIT`, whatever the end was.
-        transaction_id: Of the transaction.
-        state: Java's name of the end: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW.
-        is_from_check: Whether the broker had asked.
+        tags: Tags of the message.
+        keys: Keys of the message, joined by blanks.
+        address: The broker's address.
+        message_type: `MessageType.COMMIT` for every outcome.
+        transaction_id: The id of the transaction.
+        state: Java's name of the outcome: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW.
+        is_from_check: Whether it answers a check of the broker.
     """
 
     time_ms: int
@@ -151,15 +151,15 @@ class EndTransactionTrace(
 
 
 class RecallTrace(msgspec.Struct, array_like=True, tag="Recall", kw_only=True, gc=False):
-    """A producer took a timed message back (5.x).
+    """A producer recalled a timed message (5.x).
 
     Attributes:
         time_ms: When.
-        region: Where the broker says it stands.
-        group: The producer's.
+        region: The broker's region.
+        group: The producer's group.
         topic: The topic, without a namespace.
         message_id: The unique id.
-        is_success: Whether it was in time.
+        is_success: Whether the broker deleted the message.
     """
 
     time_ms: int
@@ -171,10 +171,10 @@ class RecallTrace(msgspec.Struct, array_like=True, tag="Recall", kw_only=True, g
 
 
 class UnknownTrace(msgspec.Struct):
-    """A record of a type we do not know, or one that is not what its type says.
+    """A record of an unknown type, or a malformed one.
 
     Attributes:
-        fields: Its texts as they stand there, the type first.
+        fields: Its fields as text, the type first.
     """
 
     fields: list[str]
@@ -192,19 +192,19 @@ _KINDS: Final[dict[str, type[KnownTrace]]] = {
     "Recall": RecallTrace,
 }
 
-# Consumers of a cloud end a SubAfter with `result \x01`, and 4.9 then forgets the mark: the type of
-# the next record stands where the time would.
+# Consumers of a cloud end a SubAfter with `result \x01`, and 4.9 then omits the `\x02`: the type of
+# the next record is in the place of the time.
 _STUCK: Final = re.compile(rf"(?<=\x01\d)\x01(?=(?:{'|'.join(_KINDS)})\x01)")
 
 
 def encode_contexts(records: Iterable[TraceRecord]) -> bytes:
-    """Write records as the body of a trace message, in the bytes that Java writes."""
-    # Java writes a question mark for half a surrogate pair, too.
+    """Encode records as the body of a trace message, in the bytes that Java writes."""
+    # Java, too, writes a question mark for half a surrogate pair.
     return "".join([_encode(record) for record in records]).encode(errors="replace")
 
 
 def decode_trace(body: bytes) -> list[TraceRecord]:
-    """Read the body of a trace message of any release; never raises."""
+    """Decode the body of a trace message of any release; never raises."""
     records: list[TraceRecord] = []
     for line in body.decode(errors="replace").split(_AFTER_RECORD):
         if line:
@@ -217,9 +217,9 @@ def decode_trace(body: bytes) -> list[TraceRecord]:
 
 
 def index_keys(record: TraceRecord) -> list[str]:
-    """Return what a trace should be found by: the ids of its messages, and their keys.
+    """Return the keys to find a trace by: the ids of its messages, and their keys.
 
-    Java finds the trace of a batch only by all of its ids in one text; here it is each of them.
+    Java indexes the trace of a batch by all of its ids in one text; here each id is a key.
     """
     if isinstance(record, UnknownTrace):
         return []
@@ -234,7 +234,7 @@ def _encode(record: TraceRecord) -> str:
         return _BETWEEN_FIELDS.join(record.fields) + _AFTER_RECORD
     values: list[Any] = msgspec.to_builtins(record)
     if type(record) is PubTrace:
-        values.pop()  # the client's host, which nobody writes any more
+        values.pop()  # the client's host, which current releases do not write
     texts = [
         # lower: Java's booleans are true and false
         value if type(value) is str else _ABSENT if value is None else str(value).lower()
@@ -244,7 +244,7 @@ def _encode(record: TraceRecord) -> str:
 
 
 def _decode(line: str) -> TraceRecord:
-    # As Java splits: empty texts at the end do not count.
+    # As in Java's split: empty texts at the end are dropped.
     fields = line.rstrip(_BETWEEN_FIELDS).split(_BETWEEN_FIELDS)
     kind = _KINDS.get(fields[0])
     if kind is None:

@@ -1,4 +1,4 @@
-"""How many checks of transactions a producer answers at a time, and how many may wait."""
+"""Limits on the transaction checks that a producer answers at a time, and that may wait."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class TransactionChecks:
-    """What answers a broker's questions, a few at a time.
+    """The user's check function, and how many checks run at a time.
 
     Args:
-        function: The user's; is given the half message, returns an `Outcome`.
-        options: How many at a time, and how many may wait.
+        function: Takes the half message, returns an `Outcome`.
+        options: How many checks run at a time, and how many may wait.
         clock: The time.
     """
 
@@ -33,7 +33,7 @@ class TransactionChecks:
         self._waiting_max = options.checks_waiting_max
 
     def enter(self, deadline: float) -> Flow[bool]:
-        """Wait for a turn; return whether there is one, and then `leave` afterwards."""
+        """Wait for room; return whether there is some. If so, call `leave` after the check."""
         permits = self._permits
         if permits.try_take(0):
             return True
@@ -46,5 +46,5 @@ class TransactionChecks:
         return True
 
     def leave(self) -> None:
-        """Give the turn to the next one."""
+        """Give the room to the next check."""
         self._permits.give_back(0)

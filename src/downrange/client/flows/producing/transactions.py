@@ -1,16 +1,16 @@
-"""Transactions: a half message, local work, and word to the broker about how that ended.
+"""Transactions: a half message, local work, and the outcome, which commits or rolls back.
 
     producer                             broker
-    half message                     ->  stored where no consumer looks
+    half message                     ->  stored in a topic that consumers do not read
     the local work runs
-    COMMIT, ROLLBACK or UNKNOWN      ->  one-way: nobody knows whether it arrived
-                                     <-  "what became of it?", when nothing was heard for a while
-    the check runs, its answer       ->
+    COMMIT, ROLLBACK or UNKNOWN      ->  one-way: the request may be lost
+                                     <-  a check, when no outcome arrived for some time
+    the check runs; its outcome      ->
 
-One rule: what cannot be told is not an error. The work is done by then, and the broker asks any
-producer of the group, so the check function must know the outcome of every message, also of those
-that another process sent. After an answer that was lost, a half message may be there twice; then
-the broker asks about the other one, too.
+One rule: an outcome that cannot be sent is not an error. The work is done by then, and the broker
+sends a check to any producer of the group. So the check function must know the outcome of every
+message, also of messages from another process. After a lost reply, a half message may be stored
+twice; then the broker checks the other one, too.
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ if TYPE_CHECKING:
     from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.wire.command import Command
 
-#: A question that waited so long for its turn is not worth an answer: the broker asks again.
-_QUESTION_KEEPS: Final = 60.0
-#: Brokers should know us before they get a half message, but not at the cost of the send.
+#: A check that waited this many seconds is not answered: the broker repeats it.
+_CHECK_WAIT_MAX: Final = 60.0
+#: The share of a send's time that the heartbeats before it may take.
 _HEARTBEAT_SHARE: Final = 1 / 3
 
 
 class Half(msgspec.Struct):
-    """A half message, as far as its end concerns it.
+    """A half message, with what the end of its transaction needs.
 
     Attributes:
-        message: As it was sent, or as the broker sent it back.
-        queue: Where it will be when it is committed, as servers know it.
+        message: As it was sent, or as the broker sent it back in a check.
+        queue: The queue that it gets when it is committed, with the namespace.
         message_id: Its unique id.
-        transaction_id: What the broker calls the transaction.
-        log_offset: Where the half message is in the broker's commit log.
-        half_offset: Where it is in the broker's queue of half messages.
+        transaction_id: The broker's id of the transaction.
+        log_offset: The offset of the half message in the broker's commit log.
+        half_offset: Its offset in the broker's queue of half messages.
     """
 
     message: Message | ReceivedMessage
@@ -99,18 +99,18 @@ def send_in_transaction(
     rules: SendRules,
     timeout: float | None = None,
 ) -> Flow[TransactionReceipt]:
-    """Return the flow that sends a half message, does the local work and tells how that ended.
+    """Return the flow that sends a half message, runs the local work and sends its outcome.
 
     Args:
-        producer: Who sends.
+        producer: The producer.
         message: The message.
-        execute: The local work; is given the message and its receipt, returns an `Outcome`.
-        round_robin: The caller's place in the round robin.
-        rules: How often to try.
-        timeout: For sending the half message; the options' unless given.
+        execute: The local work; takes the message and its receipt, returns an `Outcome`.
+        round_robin: The turns of the calling thread.
+        rules: How many attempts, and after which outcomes.
+        timeout: For sending the half message; that of the options unless given.
 
     Raises:
-        InvalidMessage: The message breaks a rule.
+        InvalidMessage: The message is not valid.
     """
     deadline = producer.deadline(timeout)
     outgoing = _prepare_half(producer, message)
@@ -125,12 +125,12 @@ def begin(
     rules: SendRules,
     timeout: float | None = None,
 ) -> Flow[tuple[SendReceipt, Half]]:
-    """Return the flow that sends a half message, for a caller who will `end` it.
+    """Return the flow that sends a half message, for a caller that will `end` it.
 
-    The flow rolls a message back that was not stored safely, and raises `SendFailed`.
+    The flow rolls back a message that was not stored safely, and raises `SendFailed`.
 
     Raises:
-        InvalidMessage: The message breaks a rule.
+        InvalidMessage: The message is not valid.
     """
     deadline = producer.deadline(timeout)
     outgoing = _prepare_half(producer, message)
@@ -140,13 +140,13 @@ def begin(
 def end(
     producer: ProducerCore, half: Half, outcome: Outcome, error: Exception | None = None
 ) -> Flow[None]:
-    """Tell the broker that has a half message how its transaction ended; errors are reported.
+    """Send the outcome of a transaction to the broker of its half message; errors are reported.
 
     Args:
-        producer: Who sent it.
+        producer: The producer that sent it.
         half: The half message.
-        outcome: The end.
-        error: Why it is not known; the broker logs it.
+        outcome: The outcome.
+        error: Why the outcome is unknown; the broker logs it.
     """
     remark = None if error is None else f"the local work failed: {error!r}"
     deadline = producer.deadline(None)
@@ -154,13 +154,13 @@ def end(
         address = yield from find_send_address(producer.client, half.queue, deadline)
         yield from _send_end(producer, half, address, outcome, remark)
     except RocketMQError as problem:
-        producer.report(f"telling {half.queue.broker} {outcome.name} of {half.message_id}", problem)
+        producer.report(_where(half, outcome), problem)
 
 
 def _prepare_half(producer: ProducerCore, message: Message) -> Outgoing:
     if message.delay_level or message.deliver_at is not None or message.deliver_in:
         error = InvalidMessage(
-            f"message for {message.topic!r}: a transaction's message cannot be delayed; it is "
+            f"message for {message.topic!r}: a message of a transaction cannot be delayed; it is "
             "delivered when it is committed"
         )
         error.topic = message.topic
@@ -179,13 +179,13 @@ def _send_half(
     rules: SendRules,
     deadline: float,
 ) -> Flow[tuple[SendReceipt, Half]]:
-    """Send it to a broker that knows whom to ask about it."""
+    """Register at the brokers, for their checks, and send the half message."""
     route = yield from producer.find_route(outgoing.topic, deadline)
     now = producer.client.clock.now()
     yield from ensure_registered(
         producer.client, route.masters.values(), now + (deadline - now) * _HEARTBEAT_SHARE
     )
-    # The local work may send as well, so only the half message counts for back-pressure.
+    # Only the half message takes a permit: the local work may send messages, too.
     receipt = yield from producer.send_prepared(
         outgoing, round_robin, rules, None, deadline, rules.mode == "async"
     )
@@ -241,7 +241,7 @@ def _begin(
 def _decide(
     producer: ProducerCore, what: str, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> Flow[tuple[Outcome, Exception | None]]:
-    """Ask the user's function for an outcome; whatever goes wrong means that it is not known."""
+    """Call the user's function for an outcome; after any error it is UNKNOWN."""
     try:
         answer: object = yield UserCall(function, args, may_block=True)
     except Exception as error:  # the user's code may raise anything
@@ -251,9 +251,13 @@ def _decide(
         return answer, None
     if answer is None:
         return Outcome.UNKNOWN, None
-    wrong = OptionError(f"{what} returned {answer!r}, which is no Outcome")
+    wrong = OptionError(f"{what} returned {answer!r}, which is not an Outcome")
     producer.report(what, wrong)
     return Outcome.UNKNOWN, wrong
+
+
+def _where(half: Half, outcome: Outcome) -> str:
+    return f"sending {outcome.name} of {half.message_id} to {half.queue.broker}"
 
 
 def _send_end(
@@ -265,7 +269,7 @@ def _send_end(
     *,
     is_from_check: bool = False,
 ) -> Flow[None]:
-    """Send the word, and let hooks and trace know."""
+    """Send the outcome one-way, with hooks and trace."""
     client, trace = producer.client, producer.trace
     context = EndTransactionContext(
         group=producer.plain_group,
@@ -277,7 +281,7 @@ def _send_end(
         is_from_check=is_from_check,
     )
     yield from run_observers(producer.hooks.end_transaction, (context,), producer.report)
-    if trace is not None and trace.wants(half.queue.topic):
+    if trace is not None and trace.traces_topic(half.queue.topic):
         topic, now_ms = half.message.topic, client.clock.wall_ms()
         trace.add(
             trace_of_end_transaction(
@@ -300,21 +304,21 @@ def _send_end(
     yield from client.call(address, command, producer.deadline(None), is_oneway=True)
 
 
-# ---- the broker's questions ----------------------------------------------------------------------
+# ---- checks of the broker ------------------------------------------------------------------------
 
 
 def take_checks(producer: ProducerCore, function: Callable[..., Any]) -> None:
-    """Let a function answer what brokers ask about the producer's transactions."""
+    """Answer the brokers' checks of the producer's transactions with a function."""
     client = producer.client
     producer.checks = TransactionChecks(function, producer.options, client.clock)
     client.handlers[int(RequestCode.CHECK_TRANSACTION_STATE)] = partial(answer_check, client)
 
 
 def answer_check(client: ClientCore, address: str, command: Command) -> Flow[None]:
-    """Answer a broker's question about a half message; a group that is not here is passed over.
+    """Answer a broker's check of a half message; a check for an unknown group is ignored.
 
     Raises:
-        WireError: The question cannot be read.
+        WireError: The check is malformed.
         ClientClosed: The producer is being closed.
     """
     header = CheckTransactionRequest.from_fields(command.fields)
@@ -333,7 +337,7 @@ def answer_check(client: ClientCore, address: str, command: Command) -> Flow[Non
         log_offset=header.commit_log_offset,
         half_offset=header.tran_state_table_offset,
     )
-    deadline = client.clock.now() + _QUESTION_KEEPS
+    deadline = client.clock.now() + _CHECK_WAIT_MAX
     yield from producer.run_tracked(
         _check(producer, producer.checks, half, address, deadline), deadline
     )
@@ -356,4 +360,4 @@ def _check(
         yield from _send_end(producer, half, address, outcome, remark, is_from_check=True)
         producer.counts.checked += 1
     except RocketMQError as problem:
-        producer.report(f"telling {half.queue.broker} {outcome.name} of {half.message_id}", problem)
+        producer.report(_where(half, outcome), problem)

@@ -1,16 +1,16 @@
-"""How the brokers are doing, as far as our own sends tell, and which of them to avoid.
+"""The health of brokers, judged by our own sends, and which of them to avoid.
 
-A producer tells how long each answer took and what failed. A broker that was slow or failed is not
-*available* for a while, set by a table of latencies; one that failed as if it were gone is not
-*reachable* until it answers again, to a send or to a probe. Which queue to take then is decided in
-`picking`. One rule: it knows sends only by what it is told, and time only as an argument.
+Producers record the latency of each reply and each failure. A broker that was slow or failed is not
+*available* for some time, which a table of latencies sets. A broker whose failure looks like an
+outage is not *reachable* until it answers a send or a probe. `queue_picker` then chooses the queue.
+One rule: nothing is measured here; results of sends and the time come in as arguments.
 
 The styles follow Java's `MQFaultStrategy` of 4.9 and of 5.x. They differ in more than the tables:
 
-    4.x   what happened last decides: a quick answer makes a broker available at once. Every error
+    4.x   the last result decides: a quick reply makes a broker available at once. Every error
           counts as a latency of 30 s.
-    5.x   a time to avoid only grows while it lasts. An error counts as 10 s, unless it is the
-          client's own fault. Probes ask unreachable brokers whether they are back.
+    5.x   the time to avoid a broker can only grow until it has passed. An error counts as 10 s,
+          unless it is the client's own fault. Probes test whether unreachable brokers are back.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ TABLES: Final[dict[FaultStyle, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     ),
     "off": ((), ()),
 }
-#: An error counts as an answer that took so many seconds; how long that avoids, the table says.
+#: An error counts as a reply that took this many seconds; the table turns it into a time to avoid.
 _FAILURE_LATENCY: Final[dict[FaultStyle, float]] = {"4.x": 30.0, "5.x": 10.0, "off": 0.0}
 _INDEX_MASK: Final = 0x7FFFFFFF
 
 
 def tolerance_of(option: FaultTolerance | FaultStyle) -> FaultTolerance:
-    """Return all settings of what a producer was given: a style, or the settings themselves."""
+    """Return the settings of fault tolerance; a style stands for its defaults."""
     return option if isinstance(option, FaultTolerance) else FaultTolerance(style=option)
 
 
 class HealthSnapshot(msgspec.Struct, frozen=True):
-    """How one broker is doing.
+    """The health of one broker at one time.
 
     Attributes:
         broker: Its name.
         is_available: Whether it may be used; False while it is avoided.
         is_reachable: Whether it may be used when no broker is available; always True in 4.x style.
-        latency: How long its last answer, or failure, took; in seconds.
+        latency: How long its last reply, or failure, took; in seconds.
         avoided_for: How many more seconds it is avoided.
     """
 
@@ -71,9 +71,9 @@ class HealthSnapshot(msgspec.Struct, frozen=True):
 
 
 class _Broker:
-    """What is known about one broker."""
+    """The record of one broker."""
 
-    __slots__ = ("avoid_until", "is_reachable", "latency", "name", "probe_at", "told")
+    __slots__ = ("avoid_until", "is_reachable", "latency", "name", "notified", "probe_at")
 
     def __init__(self, name: str, now: float) -> None:
         self.name = name
@@ -81,8 +81,8 @@ class _Broker:
         self.avoid_until = now
         self.is_reachable = True
         self.probe_at = now
-        #: Available and reachable, as the listener heard last.
-        self.told: tuple[bool, bool] = (True, True)
+        #: Available and reachable, as `on_change` last got them.
+        self.notified: tuple[bool, bool] = (True, True)
 
     def state(self, now: float) -> HealthSnapshot:
         until = self.avoid_until
@@ -92,16 +92,15 @@ class _Broker:
 
 
 class BrokerHealth:
-    """Remembers how brokers answered.
+    """The health of all brokers that were sent to.
 
     Args:
         tolerance: Style and tables.
-        randomness: Where the choice among equally bad brokers starts.
-        on_change: Called when a broker begins to be avoided or is found to be back; once each, with
-            what is known about it.
+        randomness: Where the choice among avoided brokers starts.
+        on_change: Called once when a broker begins to be avoided, and once when it is back.
 
     Attributes:
-        style: The style; with "off" nothing is recorded and every broker is fine.
+        style: The style; with "off" nothing is recorded and every broker is available.
         is_on: Whether brokers are avoided at all.
     """
 
@@ -131,16 +130,16 @@ class BrokerHealth:
         self._turn: int | None = None
 
     def seconds_to_avoid(self, latency: float) -> float:
-        """Return what the table says about an answer that took so long; 0 is not at all."""
+        """Return how long to avoid a broker whose reply took this long; 0 means not at all."""
         return self._avoid[bisect_right(self._latencies, latency)]
 
     def answered(self, broker: str, latency: float, now: float) -> None:
-        """Take note of an answer to a send that stored the message."""
+        """Record a send that stored the message."""
         if self.is_on:
             self._record(broker, latency, self.seconds_to_avoid(latency), True, now)
 
     def failed(self, broker: str, error: RocketMQError, latency: float, now: float) -> None:
-        """Take note of a send that ended with an error after so many seconds."""
+        """Record a send that ended with an error after `latency` seconds."""
         if not self.is_on:
             return
         is_refused = isinstance(error, ServerError)
@@ -148,27 +147,27 @@ class BrokerHealth:
         if self.style == "4.x":
             self._record(broker, latency, self._failure_avoid, True, now)
         elif is_refused or is_lost:
-            # Who never probes must not give up a broker over one lost connection.
+            # Without probes, one lost connection must not make a broker unreachable.
             is_reachable = is_lost and not self.tolerance.detect
             self._record(broker, latency, self._failure_avoid, is_reachable, now)
         else:
             self._record(broker, latency, self.seconds_to_avoid(latency), True, now)
 
     def is_available(self, broker: str, now: float) -> bool:
-        """Tell whether a broker is not avoided now; one that nothing is known about is not."""
+        """Return whether a broker is not avoided now; True for an unknown broker."""
         known = self._brokers.get(broker)
         return known is None or now >= known.avoid_until
 
     def is_reachable(self, broker: str) -> bool:
-        """Tell whether a broker seems to be there, be it slow."""
+        """Return whether a broker answers, even if slowly; True for an unknown broker."""
         known = self._brokers.get(broker)
         return known is None or known.is_reachable
 
     def best_of_all(self, now: float) -> str | None:
         """Return one of the better half of all known brokers, in turn; None when none is known.
 
-        4.x style, for when every broker of a topic is avoided. Better is: available, then quicker,
-        then sooner available.
+        4.x style, for a topic whose brokers are all avoided. The order is: available first, then
+        lower latency, then available sooner.
         """
         ranked = sorted(
             self._brokers.values(),
@@ -183,13 +182,13 @@ class BrokerHealth:
         return ranked[self._turn % (len(ranked) // 2)].name
 
     def forget(self, broker: str) -> None:
-        """Drop what is known about a broker, for it has left."""
+        """Drop the record of a broker that has left."""
         self._brokers.pop(broker, None)
 
     def to_probe(self, now: float) -> list[str]:
-        """Return the brokers to ask now whether they are back, each once per `detect_interval`.
+        """Return the unreachable brokers to probe now, each once per `detect_interval`.
 
-        Java's detector asks all brokers; only what an unreachable one answers has an effect.
+        Java's detector probes all brokers; only the reply of an unreachable one has an effect.
         """
         if self.style != "5.x" or not self.tolerance.detect:
             return []
@@ -203,14 +202,14 @@ class BrokerHealth:
         return [known.name for known in due]
 
     def probed(self, broker: str, is_reachable: bool, now: float) -> None:
-        """Take note of how a probe ended; one that failed says nothing new."""
+        """Record the result of a probe; a failed one changes nothing."""
         known = self._brokers.get(broker)
         if known is not None and is_reachable:
             known.is_reachable = True
             self._notify(known, now)
 
     def snapshot(self, now: float) -> tuple[HealthSnapshot, ...]:
-        """Return what is known, one state per broker that was sent to."""
+        """Return the health of each broker that was sent to."""
         return tuple(known.state(now) for known in self._brokers.values())
 
     def _record(
@@ -226,9 +225,12 @@ class BrokerHealth:
         self._notify(known, now)
 
     def _notify(self, known: _Broker, now: float) -> None:
-        """Report a change. Time alone makes none, so the next answer brings that news."""
+        """Call `on_change` after a change.
+
+        A broker that becomes available because time has passed is noticed at its next result.
+        """
         is_available = now >= known.avoid_until
-        if known.told != (is_available, known.is_reachable):
-            known.told = (is_available, known.is_reachable)
+        if known.notified != (is_available, known.is_reachable):
+            known.notified = (is_available, known.is_reachable)
             if self.on_change is not None:
                 self.on_change(known.state(now))

@@ -1,7 +1,7 @@
-"""How brokers learn of this client and its groups: heartbeats, and a word at the end.
+"""Heartbeats, which register a client and its groups at the brokers, and how it unregisters.
 
-Without a heartbeat a broker has nowhere to send its questions about transactions and the replies to
-requests; with one it keeps the connection open.
+Without a heartbeat a broker has no connection for checks of transactions and replies to requests;
+with heartbeats it keeps the connection open.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _AT_ONCE: Final = 16
 
 
 def send_heartbeats(core: ClientCore, addresses: Iterable[str] | None = None) -> Flow[int]:
-    """Send a heartbeat to all masters that routes name, all replicas if there are consumers.
+    """Send a heartbeat to the masters of all cached routes; with consumers, to all replicas.
 
     Brokers that no route names any more get none, and so forget this client.
 
     Returns:
-        How many did not take it.
+        How many failed.
     """
     targets = heartbeat_targets(core) if addresses is None else list(addresses)
     if not targets or not core.has_members:
@@ -65,15 +65,15 @@ def heartbeat_on_connect(core: ClientCore, address: str) -> Flow[None] | None:
 
 
 def send_heartbeat(core: ClientCore, address: str, deadline: float | None = None) -> Flow[None]:
-    """Send one heartbeat; afterwards the broker knows our groups.
+    """Send one heartbeat, which registers the client's groups at the broker.
 
     Args:
         core: The client.
-        address: The broker's.
-        deadline: When to give up; after `call_timeout` unless given.
+        address: The broker's address.
+        deadline: When to give up; `call_timeout` from now unless given.
 
     Raises:
-        RocketMQError: It did not arrive, or was refused.
+        RocketMQError: No reply came, or the broker refused.
     """
     body = HeartbeatBody(
         client_id=core.client_id,
@@ -91,14 +91,15 @@ def send_heartbeat(core: ClientCore, address: str, deadline: float | None = None
 
 
 def ensure_registered(core: ClientCore, addresses: Iterable[str], deadline: float) -> Flow[None]:
-    """Send a heartbeat to brokers that have not had one with the groups of today.
+    """Send a heartbeat to those brokers that the client's groups are not registered at.
 
-    What they ask and answer later comes over the connection of that heartbeat. So it must not be
-    one that a thread uses for itself: flows that are gathered run where requests are read.
+    A broker sends its own requests later over the connection of that heartbeat. So it must not be
+    a connection that one thread uses for itself: flows in a `Gather` run on the driver's loop,
+    which reads requests.
     """
-    strangers = [address for address in addresses if address not in core.registered]
-    if strangers:
-        yield Gather([send_heartbeat(core, address, deadline) for address in strangers], _AT_ONCE)
+    missing = [address for address in addresses if address not in core.registered]
+    if missing:
+        yield Gather([send_heartbeat(core, address, deadline) for address in missing], _AT_ONCE)
 
 
 def unregister(
@@ -108,9 +109,9 @@ def unregister(
     consumer: str | None = None,
     deadline: float = inf,
 ) -> Flow[int]:
-    """Tell all brokers that a group has no member here any more; return how many did not hear.
+    """Remove a group of this client from all brokers; return how many requests failed.
 
-    At the deadline nobody is waited for any more; they are told even so.
+    At the deadline it stops waiting for replies; the requests are sent even so.
     """
     header = UnregisterClientRequest(core.client_id, producer, consumer)
 

@@ -1,8 +1,9 @@
-"""Which name server to ask: equals, one of them at a time.
+"""The list of name servers, and which of them to ask.
 
-The list is shuffled, so that the clients of a cluster spread. The one that answered last is asked
-again; one that does not answer is passed over for the next. One call tries them all, as the Java
-client of 4.9 does: the one of 5.x fails first and moves on afterwards, which helps nobody.
+All name servers hold the same routes. The list is shuffled, so that the clients of a cluster spread
+over them. The server that answered last is asked again; after a failure the next one is asked. One
+call tries all of them, as the Java client of 4.9 does. The client of 5.x fails the call first and
+changes the server afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class NameServers:
 
     Args:
         addresses: "host:port" each; may be empty until they are discovered.
-        randomness: Shuffles them.
+        randomness: For shuffling.
     """
 
     def __init__(self, addresses: Iterable[str], randomness: Randomness) -> None:
@@ -35,7 +36,7 @@ class NameServers:
         return self._addresses[self._current :] + self._addresses[: self._current]
 
     def replace(self, addresses: Iterable[str]) -> bool:
-        """Take a new list; return whether it differs. The one in use stays so if it is in it."""
+        """Take a new list; return whether it differs. The server in use is kept if it is in it."""
         fresh = list(dict.fromkeys(addresses))
         if set(fresh) == set(self._addresses):
             return False
@@ -48,6 +49,6 @@ class NameServers:
         return True
 
     def pass_over(self, address: str) -> None:
-        """Go on to the next one when this one is in use: it did not answer."""
+        """Change to the next server if this one, which did not answer, is in use."""
         if self._addresses and self._addresses[self._current] == address:
             self._current = (self._current + 1) % len(self._addresses)

@@ -1,7 +1,7 @@
-"""The detector of 5.x: asks brokers that were not reachable whether they are again.
+"""The detector of 5.x: probes brokers that were not reachable.
 
-Without it a broker that was gone is only tried when it has been avoided for long enough, at the
-cost of the message that tries it.
+Without it, a broker is tried again only when its time to avoid has passed, and a message that finds
+it still away pays for the attempt.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.routing.health import BrokerHealth
 
-#: How often brokers are looked for that are due; Java's number.
+#: Seconds between two checks for brokers to probe, as in Java.
 _TICK: Final = 3.0
 _AT_ONCE: Final = 16
 
 
 def detect(core: ClientCore, health: BrokerHealth) -> list[Flow[None]]:
-    """Return the flow that probes in the background; none where the settings want none.
+    """Return the flow that probes in the background; no flow when the settings disable it.
 
     Producers that share their health share the detector.
     """
@@ -42,7 +42,7 @@ def _is_probed(health: BrokerHealth) -> bool:
 
 
 def probe_due(core: ClientCore, health: BrokerHealth) -> Flow[int]:
-    """Probe each broker that is due; return how many did not answer."""
+    """Probe each broker that is due; return how many probes failed."""
     brokers = health.to_probe(core.clock.now())
     outcomes: list[object] = yield Gather(
         [_probe(core, health, broker) for broker in brokers], _AT_ONCE

@@ -1,18 +1,18 @@
-"""Which queue the next message goes to, when the user names none.
+"""Which queue the next message goes to, when the caller chooses none.
 
-Queues take turns, for each thread and topic by itself and from a random start, so that producers
-that start together do not march in step. One rule: a pick never waits and never fails; when all
-brokers look bad it takes one of them.
+Queues take turns, separately for each thread and topic. The first turn is random, so that producers
+that start together use different queues. One rule: a pick never waits and never fails; when all
+brokers are avoided it takes one of them.
 
     off   the next queue; after a failure the next one on another broker, if there is one.
-    4.x   the next queue whose broker is available. If none is, a queue of one of the better brokers
-          there are. The broker that just failed is unavailable by then, so it needs no rule.
-    5.x   a failure starts the turns anew at random. Then the next queue whose broker is available,
-          else the next whose broker is reachable, both on another broker than the one that failed;
-          else just the next.
+    4.x   the next queue whose broker is available. If there is none, a queue of one of the better
+          brokers. The broker that just failed is unavailable by then and needs no rule.
+    5.x   after a failure the turns start again at random. Then the next queue whose broker is
+          available, else the next whose broker is reachable, both on another broker than the one
+          that failed; else the next queue.
 
-They are Java's `MQFaultStrategy.selectOneMessageQueue` of 4.9 and 5.x, except that 4.9 writes the
-better broker into its own list of queues, where it stays.
+This is Java's `MQFaultStrategy.selectOneMessageQueue` of 4.9 and 5.x, with one difference: 4.9
+writes the better broker into its own list of queues, where it stays.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INDEX_MASK: Final = 0x7FFFFFFF
 
 
 class RoundRobin:
-    """The turns of one thread: the index last used, by topic. Drivers keep one per thread."""
+    """The turns of one thread: the last index of each topic. Drivers keep one per thread."""
 
     __slots__ = ("indexes",)
 
@@ -40,11 +40,11 @@ class RoundRobin:
 
 
 class QueuePicker:
-    """Picks queues.
+    """Picks queues in turn, and avoids brokers as their health says.
 
     Args:
-        health: Which brokers to avoid, and in which style.
-        randomness: Where turns start.
+        health: The health of the brokers, and the style.
+        randomness: For the first turn.
     """
 
     __slots__ = ("_health", "_is_plain", "_is_ranking", "_randomness")
@@ -70,13 +70,13 @@ class QueuePicker:
             round_robin: The turns of the calling thread.
             topic: The topic.
             writable: Its queues that can be written to, at least one.
-            write_counts: How many queues each broker has for it.
-            failed_broker: Where the attempt before failed; None for a first attempt.
+            write_counts: Broker -> how many of these queues it has.
+            failed_broker: The broker of the attempt before; None for a first attempt.
             now: The time.
         """
         if self._is_plain:
             if failed_broker is None:
-                # The everyday case, hence written out.
+                # The common case: `_next` written out, to save a call per message.
                 indexes = round_robin.indexes
                 try:
                     index = (indexes[topic] + 1) & _INDEX_MASK
@@ -90,7 +90,7 @@ class QueuePicker:
         return self._pick_reachable(round_robin, topic, writable, failed_broker, now)
 
     def _next(self, round_robin: RoundRobin, topic: str) -> int:
-        """Advance the turn; the first index is random."""
+        """Return the next index; the first one is random."""
         index = round_robin.indexes.get(topic)
         index = self._randomness.below(_INDEX_MASK) if index is None else (index + 1) & _INDEX_MASK
         round_robin.indexes[topic] = index
@@ -116,18 +116,18 @@ class QueuePicker:
     ) -> QueueId:
         health, count = self._health, len(writable)
         first = self._next(round_robin, topic)
-        # A look around is one turn, however many queues it passes over.
+        # The search counts as one turn, however many queues it skips.
         for index in range(first, first + count):
             queue = writable[index % count]
             if health.is_available(queue.broker, now):
                 return queue
         broker = health.best_of_all(now)
-        assert broker is not None, "a broker that is avoided is known"
+        assert broker is not None, "an avoided broker has a record"
         queue_count = write_counts.get(broker, 0)
         queue = writable[self._next(round_robin, topic) % count]
         if queue_count > 0:
             return QueueId(queue.topic, broker, self._next(round_robin, topic) % queue_count)
-        health.forget(broker)  # it serves other topics, or has left
+        health.forget(broker)  # it has no queue of this topic, or has left
         return queue
 
     def _pick_reachable(

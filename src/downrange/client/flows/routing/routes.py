@@ -1,9 +1,9 @@
-"""Routes: which queues a topic has, on which brokers, and how they are found.
+"""Routes: which queues a topic has, and on which brokers. `lookup` fetches them.
 
 A route is a snapshot; a changed one replaces it. When no name server answers, the snapshot stays.
-A topic that nobody knows yet borrows the route of the default topic, with fewer queues: the broker
-that gets the first message then creates it, on itself alone. That is why an auto-created topic ends
-up on one broker (`auto_create="balanced"` is the cure).
+A topic that does not exist yet borrows the route of the default topic, with fewer queues. The
+broker that gets the first message then creates the topic, on itself alone. So an auto-created topic
+ends up on one broker; `auto_create="balanced"` avoids that.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Route:
     """Where a topic's queues are.
 
     Attributes:
-        topic: The topic, as servers know it.
+        topic: The topic, with the namespace.
         writable: Queues that can be sent to: of brokers with a master and write permission.
         readable: Queues that can be read from.
         write_counts: Broker -> how many queues it has for sending.
         masters: Broker -> address of its master.
         brokers: Broker -> address of each replica by its id.
-        is_order_topic: Whether the order config says where the queues are.
+        is_order_topic: Whether the order config of the topic sets the queues.
         is_borrowed: Whether this is the default topic's route.
-        body: What the name server said.
+        body: The name server's answer.
     """
 
     topic: str
@@ -53,12 +53,12 @@ class Route:
 
 
 def route_of(topic: str, body: RouteBody, *, queue_count_max: int | None = None) -> Route:
-    """Read a name server's answer.
+    """Return the route in a name server's answer.
 
     Args:
-        topic: The topic whose queues they will be.
+        topic: The topic of the queues.
         body: The answer.
-        queue_count_max: For a borrowed route: no broker has more queues than this.
+        queue_count_max: The most queues per broker; makes the route a borrowed one.
     """
     brokers = {replicas.broker_name: replicas.broker_addrs for replicas in body.broker_datas}
     masters = {
@@ -99,7 +99,7 @@ def _readable(part: BrokerQueues) -> bool:
 
 
 def _order_counts(config: str) -> dict[str, int]:
-    """Read "broker:count;broker:count"; a part that cannot be read is passed over."""
+    """Parse "broker:count;broker:count"; a malformed part is skipped."""
     counts: dict[str, int] = {}
     for part in config.split(";"):
         broker, _, count = part.rpartition(":")
@@ -117,10 +117,10 @@ def _queues(topic: str, counts: Mapping[str, int]) -> tuple[QueueId, ...]:
 
 
 class RouteTable:
-    """The routes that a client knows.
+    """The cached routes of a client.
 
     Attributes:
-        on_change: Called with the old route, if any, and the new one.
+        on_change: Functions to call with the old route, if any, and the new one.
     """
 
     def __init__(self) -> None:
@@ -128,15 +128,15 @@ class RouteTable:
         self.on_change: list[Callable[[Route | None, Route], None]] = []
 
     def get(self, topic: str) -> Route | None:
-        """Return the snapshot of a topic."""
+        """Return the cached route of a topic."""
         return self._routes.get(topic)
 
     def topics(self) -> list[str]:
-        """Return the topics that are used."""
+        """Return the topics of all cached routes."""
         return list(self._routes)
 
     def replace(self, route: Route) -> Route:
-        """Take a route; return it, or the one that was there when they do not differ."""
+        """Cache a route; return it, or the cached one when both are the same."""
         old = self._routes.get(route.topic)
         if old is not None and old.is_borrowed == route.is_borrowed and _same(old.body, route.body):
             return old
@@ -146,7 +146,7 @@ class RouteTable:
         return route
 
     def forget(self, topic: str) -> None:
-        """Drop a topic that is used no more."""
+        """Drop the route of a topic."""
         self._routes.pop(topic, None)
 
     def brokers(self) -> dict[str, Mapping[int, str]]:
@@ -157,7 +157,7 @@ class RouteTable:
         return known
 
     def master_of(self, broker: str) -> str | None:
-        """Return a broker's master, whichever route names it."""
+        """Return the address of a broker's master from any route that names it."""
         for route in self._routes.values():
             if broker in route.masters:
                 return route.masters[broker]

@@ -1,7 +1,7 @@
-"""Choosing the queue of a message oneself: by a hash, at random, by machine room, by own code.
+"""Selectors: how a caller chooses the queue of a message: hash, random, machine room, own function.
 
-A message whose queue was chosen is not sent elsewhere when that queue's broker fails. One rule:
-selectors are values; they pickle, compare, and keep nothing from one message to the next.
+A message with a chosen queue is not sent elsewhere when the broker of that queue fails. One rule:
+selectors are values; they pickle, compare, and keep no state between messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ByHash(msgspec.Struct, frozen=True):
 
     def __call__(self, queues: Sequence[QueueId], message: Message) -> QueueId:
         """Return the queue."""
-        # Java takes the remainder first, then its absolute value: the same, and nothing overflows.
+        # Java takes the remainder first, then its absolute value; the result is the same.
         return queues[abs(self.hash_code) % len(queues)]
 
 
@@ -58,8 +58,8 @@ class ByRoom(msgspec.Struct, frozen=True):
             brokers = ", ".join(sorted({queue.broker for queue in queues}))
             raise OptionError(
                 f"no queue of {message.topic!r} is in {' or '.join(map(repr, self.rooms))}; its "
-                f"brokers are {brokers}; a broker's room is what its name says before '@', or "
-                "what room_of returns"
+                f"brokers are {brokers}; the room of a broker is the part of its name before '@', "
+                "or what room_of returns"
             )
         if self.then is not None:
             return select(self.then, near, message, randomness)
@@ -68,21 +68,21 @@ class ByRoom(msgspec.Struct, frozen=True):
         return near[randomness.below(len(near))]
 
 
-#: What users write: the queues and the message in, one of the queues out.
+#: A user's function: takes the queues and the message, returns one of the queues.
 SelectorFunction: TypeAlias = Callable[[Sequence[QueueId], Message], QueueId]
 #: How to choose a queue.
 Selector: TypeAlias = SelectorFunction | ByHash | ByRandom | ByRoom
 
 
 def by_hash(argument: str | int) -> ByHash:
-    """Choose by a hash, so that equal arguments meet in the same queue, as with Java producers.
+    """Choose by a hash: equal arguments give the same queue, also as with Java producers.
 
     Args:
-        argument: A text, or a number. Numbers that fit hash as Java's `Integer`, larger ones as
+        argument: A text, or a number. Numbers of 32 bits hash as Java's `Integer`, larger ones as
             `Long`; the two differ only for negative numbers.
 
     Raises:
-        OptionError: The argument is something else, or no 64-bit number.
+        OptionError: The argument is neither, or does not fit 64 bits.
 
     Example:
         >>> queues = [QueueId("orders", "broker-a", number) for number in range(4)]
@@ -93,7 +93,7 @@ def by_hash(argument: str | int) -> ByHash:
 
 
 def by_random() -> ByRandom:
-    """Choose any queue, each time anew."""
+    """Choose a random queue for each message."""
     return ByRandom()
 
 
@@ -105,12 +105,14 @@ def by_room(
     """Choose among the queues of brokers in these machine rooms.
 
     Args:
-        rooms: Their names.
-        room_of: Tells the room of a broker by its name; without it, names are "room@broker".
-        then: Chooses among these queues; without it the message's sharding key does, or randomness.
+        rooms: The names of the rooms.
+        room_of: Returns the room of a broker by its name; without it, names are "room@broker".
+        then: Chooses among these queues. Without it the sharding key of the message does; without
+            that, the choice is random.
 
     Raises:
-        OptionError: No room is named; when a message is sent, no broker of its topic is in them.
+        OptionError: No room is given; or, when a message is sent, no broker of its topic is in
+            these rooms.
     """
     if not rooms:
         raise OptionError("by_room needs the name of at least one room")
@@ -118,10 +120,10 @@ def by_room(
 
 
 def by_sharding_key(message: Message) -> ByHash:
-    """Choose as `by_hash` does for the message's sharding key.
+    """Choose by the hash of the message's sharding key, as `by_hash` does.
 
     Raises:
-        OptionError: It has none.
+        OptionError: The message has none.
     """
     if message.sharding_key is None:
         raise OptionError(f"{message!r} has no sharding_key to choose a queue by")
@@ -134,13 +136,13 @@ def select(
     """Return the queue that a selector chooses.
 
     Args:
-        selector: Any of the above, or the user's function.
-        queues: What there is to choose from, at least one, all of one topic.
+        selector: A selector of this module, or the user's function.
+        queues: The queues to choose from, at least one, all of one topic.
         message: The message.
-        randomness: For those that choose at random.
+        randomness: For random choices.
 
     Raises:
-        OptionError: The selector failed, or returned no queue of the topic.
+        OptionError: The selector failed, or did not return a queue of the topic.
     """
     if isinstance(selector, ByHash):
         return selector(queues, message)
@@ -154,7 +156,7 @@ def select(
 
 
 def selector_failed(selector: SelectorFunction, error: Exception) -> OptionError:
-    """Return the error for a user's selector that raised one; raise it from that one."""
+    """Return the error for a user's selector that raised an error."""
     return OptionError(f"selector {_name_of(selector)} raised {type(error).__name__}: {error}")
 
 
@@ -163,16 +165,16 @@ def check_selected(
 ) -> QueueId:
     """Return what a user's selector returned, if it is a queue of the topic.
 
-    It need not be one of those it was shown, as in Java: a route may be newer than ours.
+    It need not be one of the given queues, as in Java: the selector may use a newer route.
 
     Raises:
-        OptionError: It is not.
+        OptionError: It is not a queue of the topic.
     """
     topic = queues[0].topic
     if not isinstance(chosen, QueueId) or chosen.topic != topic:
         raise OptionError(
             f"select message queue returned {chosen!r}: selector {_name_of(selector)} must return "
-            f"a QueueId of topic {topic!r}, such as one of those that it was given"
+            f"a QueueId of topic {topic!r}, such as one of the queues it was given"
         )
     return chosen
 

@@ -109,7 +109,7 @@ def test_creation_waits_until_the_name_server_shows_all_brokers() -> None:
 def test_creation_says_so_when_the_name_server_never_shows_it() -> None:
     servers = servers_with(cluster(main="ab"))
     servers.answer_route("orders", route("a", queues=8))
-    with pytest.raises(RouteNotFound, match="on a, b, where it is already"):
+    with pytest.raises(RouteNotFound, match="on a, b, which have it already"):
         servers.run(create_topic(servers.core, "orders", deadline=DEADLINE))
     assert servers.clock.now() <= DEADLINE
 
@@ -153,8 +153,8 @@ def test_creation_in_a_named_cluster_leaves_the_others_alone() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({}, r"several clusters, name one: \['main', 'other'\]"),
-        ({"cluster": "mian"}, r"cluster='mian' is none of \['main', 'other'\]"),
+        ({}, r"several clusters, give one: \['main', 'other'\]"),
+        ({"cluster": "mian"}, r"cluster='mian' is not one of \['main', 'other'\]"),
         ({"brokers": ["x"]}, r"brokers=\['x'\] are not among \['a', 'c'\]"),
         ({"brokers": []}, r"brokers=\[\] are not among"),
     ],

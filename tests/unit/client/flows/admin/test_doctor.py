@@ -105,7 +105,7 @@ def test_a_client_without_an_address_is_told_to_give_one() -> None:
     ("error", "steps", "words"),
     [
         (HostNotFound(NAME_SERVER, "name not found"), ["dns"], "host name"),
-        (ConnectFailed(NAME_SERVER, "connection refused"), ["dns", "tcp"], "nobody listens"),
+        (ConnectFailed(NAME_SERVER, "connection refused"), ["dns", "tcp"], "no server listens"),
         (ConnectFailed(NAME_SERVER, "no answer within 3 s"), ["dns", "tcp"], "firewalls"),
         (TlsFailed(NAME_SERVER, "not trusted; name it"), ["dns", "tcp", "tls"], "name it"),
         (CallTimeout(NAME_SERVER, 3), ["dns", "tcp", "answer"], "more time"),
@@ -138,7 +138,7 @@ def test_a_broker_in_the_place_of_a_name_server_is_recognized() -> None:
     servers.answer(NAME_SERVER, CLUSTER, refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
     failed = _failed(servers)
     assert failed.name == "answer"
-    assert "no name server" in _step(failed)
+    assert "not a name server" in _step(failed)
 
 
 def test_a_server_that_fails_says_why_and_nothing_else_is_known() -> None:
@@ -149,7 +149,7 @@ def test_a_server_that_fails_says_why_and_nothing_else_is_known() -> None:
 
 def test_a_server_that_does_not_say_why_is_quoted_as_such() -> None:
     failed = _failed(_servers(refusal(ResponseCode.SYSTEM_ERROR, "")))
-    assert failed.text == "refused with code 1: it does not say why"
+    assert failed.text == "refused with code 1: no reason given"
 
 
 def test_a_broker_that_wants_credentials_asks_for_them() -> None:
@@ -192,7 +192,7 @@ def test_a_loopback_address_is_fine_where_the_name_server_has_one_too(near: str)
     servers.core.name_servers.replace([near])
     servers.answer(near, CLUSTER, reply(body=_cluster(a=address)))
     step = _step(_failed(servers))
-    assert step.startswith("nobody listens")
+    assert step.startswith("no server listens")
     assert "is this machine" not in step
 
 
@@ -226,7 +226,7 @@ def test_name_servers_that_disagree_are_told_apart() -> None:
     servers.answer("b:1", HEARTBEAT, reply())
     failed = _failed(servers)
     assert failed.target == "name server ns:9876"
-    assert failed.text == "knows a, but not b, of which another name server knows"
+    assert failed.text == "knows a, but not b, which another name server knows"
 
 
 def test_one_dead_name_server_does_not_hide_the_rest() -> None:
@@ -276,5 +276,5 @@ def test_the_error_lists_every_failed_finding_and_survives_a_pickle() -> None:
         failed_findings(_check(servers, "orders"))
     assert [finding.name for finding in caught.value.findings] == ["tcp", "route"]  # type: ignore[attr-defined]
     text = str(pickle.loads(pickle.dumps(caught.value)))
-    assert "1. broker a a:1, tcp: connection refused; nobody listens" in text
+    assert "1. broker a a:1, tcp: connection refused; no server listens" in text
     assert "2. topic orders, route: it does not exist; create it" in text

@@ -168,7 +168,7 @@ def test_tags_are_read_from_text() -> None:
 
 @pytest.mark.parametrize("text", ["||", " || "])
 def test_tags_that_name_none_are_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="names none"):
+    with pytest.raises(OptionError, match="contains no tag"):
         by_tags(text)
 
 

@@ -505,7 +505,7 @@ def test_traces_are_sent_in_the_background_by_a_producer_of_their_own() -> None:
 def test_traces_go_to_the_usual_topic_unless_told() -> None:
     producer = producer_with(route("a"), options=ProducerOptions(trace=True))
     assert producer.trace is not None
-    assert not producer.trace.wants("RMQ_SYS_TRACE_TOPIC")
+    assert not producer.trace.traces_topic("RMQ_SYS_TRACE_TOPIC")
 
 
 def test_traces_are_sent_when_closing_as_far_as_there_is_time() -> None:

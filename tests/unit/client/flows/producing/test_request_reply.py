@@ -170,7 +170,7 @@ def test_a_reply_that_cannot_be_read_is_refused() -> None:
     answer = here.run(here.client.answer("a:1", push(b"no zlib", sys_flag=1)))
     assert answer is not None
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "cannot be read" in (answer.remark or "")
+    assert "is malformed" in (answer.remark or "")
 
 
 def test_a_request_that_nobody_takes_fails_at_once() -> None:

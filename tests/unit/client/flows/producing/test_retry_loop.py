@@ -603,7 +603,7 @@ def test_a_queue_may_be_named_with_or_without_the_namespace() -> None:
 
 def test_a_queue_of_another_topic_is_refused() -> None:
     flow = sending(producer_with(route("a")), target=QueueId("bills", "a", 0))
-    with pytest.raises(InvalidMessage, match="one of another topic"):
+    with pytest.raises(InvalidMessage, match="belongs to another topic"):
         next(flow)
 
 

@@ -235,11 +235,11 @@ def test_record_with_too_many_keys_keeps_the_first_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "is_wanted"),
+    ("topic", "is_traced"),
     [("orders", True), ("RMQ_SYS_TRACE_TOPIC", False), ("RMQ_SYS_TRACE_TOPIC_2", False)],
 )
-def test_traces_are_not_traced(topic: str, is_wanted: bool) -> None:
-    assert buffer().wants(topic) is is_wanted
+def test_traces_are_not_traced(topic: str, is_traced: bool) -> None:
+    assert buffer().traces_topic(topic) is is_traced
 
 
 # ---- flows ---------------------------------------------------------------------------------------
