@@ -95,7 +95,7 @@ def test_the_doctor_finds_nothing_wrong(server: Server) -> None:
 
 
 def test_the_doctor_recognizes_a_broker_in_the_place_of_a_name_server(server: Server) -> None:
-    assert "no name server" in _run(server.brokers[0], "doctor", code=3)
+    assert "not a name server" in _run(server.brokers[0], "doctor", code=3)
 
 
 @pytest.fixture(scope="module", params=SERVERS)

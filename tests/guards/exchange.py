@@ -11,7 +11,7 @@ from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.model import Message, QueueId
 from downrange.wire.link import Link, ReplyArrived
 from tests.guards.server_loop import answers_to
-from tests.unit.client.flows.stepping import (
+from tests.unit.client.flows.flow_steps import (
     TOPIC,
     expect_call,
     finish,

@@ -69,9 +69,7 @@ def test_producer_loads_no_server_and_no_extra() -> None:
 
 @pytest.mark.parametrize("package", ["client", "server"])
 def test_nothing_is_printed_by_a_program_that_has_set_up_no_logging(package: str) -> None:
-    code = (
-        f"import logging, downrange.{package}\nlogging.getLogger('downrange.x').error('text')"
-    )
+    code = f"import logging, downrange.{package}\nlogging.getLogger('downrange.x').error('text')"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

@@ -17,7 +17,7 @@ from downrange.client.flows.effects import Call, Flow
 from downrange.errors import ConnectFailed
 from downrange.wire.command import Command
 from downrange.wire.link import Link, RequestArrived
-from tests.unit.client.flows.stepping import core_with
+from tests.unit.client.flows.flow_steps import core_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

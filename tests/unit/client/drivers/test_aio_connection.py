@@ -31,7 +31,7 @@ from tests.unit.client.drivers.peers import (
     silence,
     with_driver,
 )
-from tests.unit.client.flows.stepping import route
+from tests.unit.client.flows.flow_steps import route
 
 if TYPE_CHECKING:
     from downrange.client.drivers.aio import AioDriver

@@ -1,1 +1,1 @@
-"""Unit tests of what a client decides."""
+"""Unit tests of downrange/client/flows."""

@@ -30,7 +30,7 @@ NAME_SERVER = "ns:9876"
 
 
 class FakeServers:
-    """Runs flows; their calls are answered from a table, their pauses cost no time.
+    """A client core, and servers that answer its calls from a table.
 
     Attributes:
         calls: What was called, in order: the address and the command.
@@ -55,11 +55,11 @@ class FakeServers:
         self._routes: dict[str, RouteBody | None] = {}
 
     def answer(self, address: str, code: RequestCode, *answers: Answer) -> None:
-        """Answer calls with these in turn; the last one again and again."""
+        """Set the answers to calls, given in turn; the last one is repeated."""
         self._answers[address, int(code)] = list(answers)
 
     def answer_route(self, topic: str, body: RouteBody | None) -> None:
-        """Let the name server know a topic, or no longer."""
+        """Set the route that the name server returns for a topic; None for a missing topic."""
         self._routes[topic] = body
         self.answer(NAME_SERVER, RequestCode.GET_ROUTEINFO_BY_TOPIC, self._answer_route)
 
@@ -85,7 +85,7 @@ class FakeServers:
         return answer(command) if callable(answer) else answer
 
     def asked(self, code: RequestCode) -> list[str]:
-        """Return who was asked this, in order."""
+        """Return the addresses that got requests of this kind, in order."""
         return [address for address, command in self.calls if command.code == code]
 
     def fields(self, code: RequestCode) -> dict[str, str]:
@@ -94,13 +94,13 @@ class FakeServers:
 
 
 def reply(header: Header | None = None, *, body: Body | bytes = b"") -> Command:
-    """Return an answer that agrees."""
+    """Return a successful reply."""
     fields = {} if header is None else header.to_fields()
     return Command(0, fields, body if isinstance(body, bytes) else body.encode())
 
 
 def refusal(code: ResponseCode, remark: str = "no") -> Command:
-    """Return an answer that refuses."""
+    """Return a reply with an error code."""
     return Command(int(code), remark=remark)
 
 
@@ -135,7 +135,7 @@ def record(
     stored_ms: int = 0,
     body: bytes = b"x",
 ) -> bytes:
-    """Return one stored message."""
+    """Return one encoded record."""
     return encode_record(
         Record(
             queue_id=queue,

@@ -1,10 +1,10 @@
-"""Randomness that a test has chosen."""
+"""A source of numbers that a test chooses."""
 
 from __future__ import annotations
 
 
 class FakeRandomness:
-    """Answers the given numbers in turn, then zeros; a number is taken modulo the limit."""
+    """Returns the given numbers in turn, then zeros; each number is taken modulo the limit."""
 
     def __init__(self, *numbers: int) -> None:
         self.numbers = list(numbers)

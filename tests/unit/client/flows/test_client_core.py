@@ -1,4 +1,4 @@
-"""What the members of one client share: groups, requests, answers, timers."""
+"""The shared state of a client: groups, requests, answers, timers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from downrange.wire.bodies import ConsumerMember
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.signing import signature
-from tests.unit.client.flows.stepping import (
+from tests.unit.client.flows.flow_steps import (
     clock_of,
     core_with,
     expect,
@@ -48,7 +48,7 @@ def test_a_second_producer_of_a_group_is_refused() -> None:
     with pytest.raises(GroupTaken, match="already has a producer of group 'shop'") as caught:
         core.add_producer("shop", object())
     assert caught.value.group == "shop"
-    core.add_consumer("shop", FakeConsumer())  # another kind of member may have the same name
+    core.add_consumer("shop", FakeConsumer())  # a consumer may have the same group name
 
 
 def test_a_second_consumer_of_a_group_is_refused() -> None:
@@ -67,7 +67,7 @@ def test_a_group_is_free_again_when_its_member_has_gone() -> None:
     assert core.has_members
     core.remove_consumer("readers")
     assert not core.has_members
-    core.remove_producer("shop")  # harmless
+    core.remove_producer("shop")  # no error
     core.remove_consumer("readers")
     core.add_producer("shop", object())
 
@@ -139,7 +139,7 @@ def test_what_a_hook_adds_to_a_request_is_signed() -> None:
     assert fields["Signature"] == signature(fields, b"x", "secret")
 
 
-def test_an_error_in_a_hook_of_calls_is_told_and_the_request_goes_on() -> None:
+def test_an_error_in_a_hook_of_calls_is_reported_and_the_request_goes_on() -> None:
     reports: list[tuple[str, str]] = []
 
     def broken(*_: object) -> None:
@@ -159,7 +159,7 @@ def test_an_error_in_a_hook_of_calls_is_told_and_the_request_goes_on() -> None:
     assert all("broken" in where for where, _ in reports)
 
 
-def test_an_error_in_a_hook_is_nobodys_business_unless_somebody_wants_to_know() -> None:
+def test_an_error_in_a_hook_is_ignored_unless_a_report_is_set() -> None:
     core = core_with(hooks=Hooks(after_call=(lambda *_: None,)))
     flow = core.call("a:1", Command(11), 103.0)
     next(flow)
@@ -204,7 +204,7 @@ def test_a_brokers_request_is_answered_by_the_handler_of_its_code() -> None:
     assert answer.remark == "a:1 39"
 
 
-def test_a_brokers_request_that_nobody_handles_is_not_supported() -> None:
+def test_a_brokers_request_without_a_handler_is_not_supported() -> None:
     answer = finish(core_with().answer("a:1", Command(999)))
     assert answer is not None
     assert (answer.code, answer.remark) == (3, " request type 999 not supported")
@@ -227,7 +227,7 @@ def test_a_broker_gets_a_heartbeat_on_every_new_connection() -> None:
 # ---- timers --------------------------------------------------------------------------------------
 
 
-def test_routes_and_heartbeats_are_seen_to_in_the_background() -> None:
+def test_routes_and_heartbeats_run_in_the_background() -> None:
     core = core_with(
         route("a"), options=ClientOptions(route_refresh_interval=7.0, heartbeat_interval=9.0)
     )
@@ -280,10 +280,10 @@ def test_brokers_that_no_route_names_any_more_are_no_longer_judged() -> None:
     assert [state.broker for state in health.snapshot(core.clock.now())] == ["a"]
 
 
-def test_the_client_is_told_when_a_broker_begins_to_be_avoided() -> None:
+def test_on_health_is_called_when_a_broker_begins_to_be_avoided() -> None:
     core = core_with(route("a"))
-    told: list[HealthSnapshot] = []
-    core.on_health = told.append
+    changes: list[HealthSnapshot] = []
+    core.on_health = changes.append
     health = core.health_for("4.x")
     health.failed("a", ConnectionLost("a:1", "cut"), 0.1, core.clock.now())
-    assert [(state.broker, state.is_available) for state in told] == [("a", False)]
+    assert [(state.broker, state.is_available) for state in changes] == [("a", False)]

@@ -1,11 +1,11 @@
-"""Signals, and flows that never end."""
+"""Signals."""
 
 from __future__ import annotations
 
 from downrange.client.flows.effects import Signal
 
 
-def test_a_signal_wakes_everyone_who_listens_once() -> None:
+def test_a_signal_calls_every_listener_once() -> None:
     signal, woken = Signal(), list[str]()
     signal.listen(lambda: woken.append("first"))
     signal.listen(lambda: woken.append("second"))
@@ -31,7 +31,7 @@ def test_a_listener_that_went_away_is_not_woken() -> None:
 
     signal.listen(listener)
     signal.unlisten(listener)
-    signal.unlisten(listener)  # harmless
+    signal.unlisten(listener)  # no error
     signal.fire()
     assert not woken
 

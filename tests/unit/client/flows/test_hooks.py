@@ -18,11 +18,11 @@ from downrange.model import Message, QueueId
 
 
 def look(context: SendContext) -> None:
-    """Stand in for a hook; the flows only hand it over."""
+    """A hook; the flows only pass it on."""
 
 
 def look_again(context: SendContext) -> None:
-    """Stand in for another one."""
+    """Another hook."""
 
 
 def context() -> SendContext:

@@ -17,8 +17,8 @@ from downrange.wire.system_names import (
     is_client_system_topic,
 )
 
-#: Name -> with and without the namespace "ns", computed by the Java classes of 5.5.0 (and, but for
-#: CHECKPOINT_TOPIC, which is new there, of 4.9.4).
+#: Name -> with and without the namespace "ns", computed by Java classes of 5.5.0. The classes of
+#: 4.9.4 give the same results, except for CHECKPOINT_TOPIC, which is new in 5.x.
 WRAPPED = {
     "orders": ("ns%orders", "orders"),
     "ns%orders": ("ns%orders", "orders"),
@@ -37,7 +37,7 @@ WRAPPED = {
     "%RETRY%%DLQ%g": ("%RETRY%ns%%DLQ%g", "%RETRY%%DLQ%g"),
     "ns%%RETRY%g": ("ns%%RETRY%g", "%RETRY%g"),
     "%LMQ%x": ("ns%%LMQ%x", "%LMQ%x"),
-    # Names of the system stay, but not behind a prefix, and not groups of the tools.
+    # System names stay, but not behind a prefix; groups of the tools get the namespace.
     "TBW102": ("TBW102", "TBW102"),
     "RMQ_SYS_TRACE_TOPIC": ("RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRACE_TOPIC"),
     "CHECKPOINT_TOPIC": ("CHECKPOINT_TOPIC", "CHECKPOINT_TOPIC"),

@@ -1,4 +1,4 @@
-"""Topics, groups and messages that may be sent, and those that may not."""
+"""Which topics, groups and messages are valid."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_body_has_at_least_one_byte_and_at_most_the_limit() -> None:
     assert "9 bytes, body_bytes_max=8" in refusal(Message("orders", b"x" * (LIMIT + 1)))
 
 
-def test_a_refusal_does_not_tell_the_body() -> None:
+def test_an_error_does_not_contain_the_body() -> None:
     assert "secret" not in refusal(Message("orders", b"secret body"))
 
 

@@ -354,7 +354,7 @@ def test_bounds_that_can_be_compared_only_by_asking_are_taken() -> None:
     ("texts", "problem"),
     [
         ({"tags": "a", "sqlFilter": "b = 1"}, "exclude each other"),
-        ({"tags": " || "}, "names none"),
+        ({"tags": " || "}, "contains no tag"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "is more than"),
         ({"minPartitions": "9", "maxPartitions": "5"}, "is more than"),
         ({"minPartitions": "9", "orderBy": "queue"}, "orderBy=queue forbids"),

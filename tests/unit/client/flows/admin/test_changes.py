@@ -31,7 +31,7 @@ DEADLINE = 103.0
 
 
 def cluster(**clusters: str) -> ClusterBody:
-    """Return clusters with brokers of one letter each; a capital one has no master."""
+    """Return clusters with brokers named by one letter; a capital letter has no master."""
     return ClusterBody(
         cluster_addr_table={name: list(brokers) for name, brokers in clusters.items()},
         broker_addr_table={
@@ -178,7 +178,7 @@ def test_creation_refuses_a_place_that_is_not_there(
         ({"attributes": {"": "b"}}, "attribute ''"),
     ],
 )
-def test_creation_refuses_what_makes_no_sense(arguments: dict[str, int], text: str) -> None:
+def test_creation_refuses_invalid_settings(arguments: dict[str, int], text: str) -> None:
     servers = servers_with(cluster(main="a"))
     with pytest.raises(OptionError, match=text):
         servers.run(create_topic(servers.core, "orders", deadline=DEADLINE, **arguments))  # type: ignore[arg-type]
@@ -348,7 +348,7 @@ def test_group_is_deleted_with_its_progress_whatever_the_release() -> None:
     }
 
 
-def test_group_cannot_be_changed_where_nobody_answers() -> None:
+def test_group_cannot_be_changed_when_no_server_answers() -> None:
     servers = FakeServers()
     with pytest.raises(ConnectFailed, match=NAME_SERVER):
         servers.run(create_group(servers.core, "billing", deadline=DEADLINE))

@@ -43,7 +43,7 @@ def _cluster(**brokers: str | dict[int, str]) -> ClusterBody:
 
 
 def _servers(broker: Command | RocketMQError | None = None, address: str = "a:1") -> FakeServers:
-    """Return a name server that knows broker a, and what that one answers."""
+    """Return servers: a name server that knows broker a, and that broker."""
     servers = FakeServers()
     servers.answer(NAME_SERVER, CLUSTER, reply(body=_cluster(a=address)))
     servers.answer(address, HEARTBEAT, broker or reply())
@@ -93,7 +93,7 @@ def test_every_server_is_called_once() -> None:
     ]
 
 
-def test_a_client_without_an_address_is_told_to_give_one() -> None:
+def test_a_client_without_an_address_gets_one_finding() -> None:
     servers = _servers()
     servers.core.name_servers.replace([])
     finding = _failed(servers)
@@ -152,7 +152,7 @@ def test_a_server_that_does_not_say_why_is_quoted_as_such() -> None:
     assert failed.text == "refused with code 1: no reason given"
 
 
-def test_a_broker_that_wants_credentials_asks_for_them() -> None:
+def test_a_broker_that_requires_credentials_has_that_as_next_step() -> None:
     failed = _failed(_servers(refusal(ResponseCode.NO_PERMISSION)))
     assert (failed.name, failed.target) == ("access", "broker a a:1")
     assert "give an access key" in _step(failed)
@@ -196,7 +196,7 @@ def test_a_loopback_address_is_fine_where_the_name_server_has_one_too(near: str)
     assert "is this machine" not in step
 
 
-def test_a_broker_at_an_address_inside_a_container_is_told_to_advertise_another() -> None:
+def test_a_broker_at_an_address_inside_a_container_should_advertise_another() -> None:
     address = "172.17.0.2:10911"
     servers = _servers(ConnectFailed(address, "no answer within 3 s"), address)
     step = _step(_failed(servers))
@@ -219,7 +219,7 @@ def test_a_name_server_that_knows_no_broker_fails() -> None:
     assert (failed.name, failed.text) == ("brokers", "knows no broker")
 
 
-def test_name_servers_that_disagree_are_told_apart() -> None:
+def test_name_servers_that_disagree_are_reported() -> None:
     servers = _servers()
     servers.core.name_servers.replace([NAME_SERVER, "ns:9877"])
     servers.answer("ns:9877", CLUSTER, reply(body=_cluster(a="a:1", b="b:1")))

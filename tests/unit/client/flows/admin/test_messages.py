@@ -98,7 +98,7 @@ def test_unique_id_is_looked_up_on_all_brokers_of_the_last_three_days() -> None:
     assert int(fields["endTimestamp"]) == 2**63 - 1
 
 
-def test_unique_id_is_looked_up_as_far_back_as_told() -> None:
+def test_unique_id_is_searched_from_a_given_time() -> None:
     servers = servers_with()
     servers.answer("a:1", QUERY, refusal(ResponseCode.QUERY_NOT_FOUND))
     with pytest.raises(NotFound, match="no message of 'orders' has the id 'my-own'"):

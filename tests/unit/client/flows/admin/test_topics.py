@@ -49,12 +49,12 @@ def test_cluster_facts_name_clusters_brokers_and_releases() -> None:
     assert [(broker.name, broker.cluster, broker.version) for broker in facts.brokers] == [
         ("a", "main", None),  # did not answer
         ("b", "main", "5.5.0"),
-        ("c", "", None),  # does not say
+        ("c", "", None),  # names no cluster
     ]
     assert facts.brokers[1].addresses == {0: "b:1", 1: "b:2"}
 
 
-def test_cluster_facts_ask_no_broker_unless_told_to() -> None:
+def test_cluster_facts_ask_no_broker_by_default() -> None:
     servers = FakeServers()
     body = ClusterBody(
         broker_addr_table={"a": BrokerReplicas(broker_name="a", broker_addrs={0: "a:1"})}
@@ -120,7 +120,7 @@ def test_route_of_an_unknown_topic_is_an_error_with_a_next_step() -> None:
         servers.run(topic_route(servers.core, "orders", deadline=DEADLINE))
 
 
-def test_settings_of_a_topic_are_told_broker_by_broker() -> None:
+def test_settings_of_a_topic_are_returned_by_broker() -> None:
     servers = FakeServers(namespace="prod")
     servers.answer_route("prod%orders", route("ab"))
     for broker, count in (("a", 4), ("b", 8)):

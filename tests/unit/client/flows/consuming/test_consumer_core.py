@@ -39,7 +39,7 @@ COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 
 
 class Fetching:
-    """A flow in the background, one effect after the other."""
+    """A flow in the background, run one effect at a time."""
 
     def __init__(self, flow: Flow[None]) -> None:
         self.flow = flow
@@ -50,7 +50,7 @@ class Fetching:
         return isinstance(self.effect, Call)
 
     def go_on(self, servers: FakeServers) -> bool:
-        """Carry its effect out; return whether it has another one."""
+        """Perform its effect; return whether it has another one."""
         try:
             answer = servers.perform(self.effect)
         except RocketMQError as error:
@@ -65,7 +65,7 @@ class Fetching:
 
 
 class World:
-    """A reader in front of brokers whose queues hold as many messages as the test puts there."""
+    """A consumer, and brokers whose queues hold the messages that a test puts there."""
 
     def __init__(self, brokers: str = "a", *, queues: int = 2, **options: int) -> None:
         self.servers = FakeServers()
@@ -87,7 +87,7 @@ class World:
         self.flows.append(Fetching(flow))
 
     def open(self, broker: str) -> None:
-        """Let a broker answer."""
+        """Make a broker answer."""
 
         def queue_of(command: Command) -> QueueId:
             return QueueId(command.fields["topic"], broker, int(command.fields["queueId"]))
@@ -125,7 +125,7 @@ class World:
         self.servers.answer(address, RequestCode.GET_MIN_OFFSET, reply(OffsetReply(0)))
 
     def close(self, broker: str, error: RocketMQError | Command | None = None) -> None:
-        """Let a broker answer no more."""
+        """Make a broker stop answering."""
         for code in (
             *(PULL, COMMIT, RequestCode.QUERY_CONSUMER_OFFSET),
             *(RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET),
@@ -146,7 +146,7 @@ class World:
         )
 
     def fetch(self, pulls: int = 1) -> None:
-        """Let each fetching flow make so many pulls; those that are over go."""
+        """Run each fetch flow for a number of pulls; remove those that have ended."""
         for fetching in list(self.flows):
             self._fetch(fetching, pulls)
 
@@ -194,7 +194,7 @@ def test_reader_begins_with_the_next_queue_each_time() -> None:
     assert world.poll(3) == [(A0, 3), (A1, 3)]
 
 
-def test_reader_waits_for_a_message_no_longer_than_told() -> None:
+def test_poll_waits_for_a_message_until_its_deadline() -> None:
     world = World()
     world.assign()
     assert world.poll(timeout=2.0) == []
@@ -273,7 +273,7 @@ def test_reader_without_anything_to_read_says_so() -> None:
         world.poll()
 
 
-def test_reader_that_waits_is_told_when_it_is_closed() -> None:
+def test_poll_ends_with_an_error_when_the_consumer_is_closed() -> None:
     world = World()
     world.assign()
     world.fetch()
@@ -296,7 +296,7 @@ def test_reader_that_is_closed_takes_nothing_on() -> None:
 
 
 def _from(flow: Flow[None], answer: object) -> Flow[None]:
-    """Go on with a flow that waits for an answer."""
+    """Resume a flow that waits for an answer."""
     while True:
         answer = yield flow.send(answer)
 
@@ -377,7 +377,7 @@ def test_seek_forgets_what_was_fetched() -> None:
     assert world.poll() == offsets(A0, range(2, 5))
 
 
-def test_seek_makes_what_is_still_under_way_nobodys() -> None:
+def test_seek_discards_messages_that_still_arrive_for_the_old_cursor() -> None:
     world = World()
     world.ends[A0] = 5
     world.assign(A0)
@@ -417,7 +417,7 @@ def test_queues_that_a_topic_gets_later_are_read_from_their_beginning() -> None:
     world.open("b")
     world.ends[B0] = 2
     world.servers.run(refresh_all(world.servers.core))
-    assert world.poll() == []  # takes them in
+    assert world.poll() == []  # adds the new queues
     world.fetch()
     assert world.poll() == offsets(B0, range(2))
     flows = len(world.flows)
@@ -436,7 +436,7 @@ def test_queues_stay_assigned_when_the_route_is_gone() -> None:
 # ---- when brokers fail ---------------------------------------------------------------------------
 
 
-def test_broker_that_is_away_holds_nobody_up() -> None:
+def test_broker_that_is_away_does_not_block_other_queues() -> None:
     world = World("ab", queues=1)
     world.ends.update({A0: 1, B0: 1})
     world.assign()
@@ -573,7 +573,7 @@ def test_commit_leaves_out_what_has_not_changed() -> None:
     assert world.commit() == {A1: 1}
 
 
-def test_commit_knows_where_the_group_was() -> None:
+def test_commit_skips_the_offset_that_the_group_had() -> None:
     world = World()
     world.committed[A0] = 3
     world.assign(A0, start="committed")
@@ -653,7 +653,7 @@ def test_reader_refuses_a_group_that_is_no_name() -> None:
         ConsumerCore(servers.core, "au dit", PullOptions(), lambda _: None, lambda *_: None)
 
 
-def test_fetching_ends_when_nobody_wants_it_any_more() -> None:
+def test_fetching_ends_when_its_cursor_was_dropped() -> None:
     world = World()
     world.assign()
     world.fetch()
@@ -662,7 +662,7 @@ def test_fetching_ends_when_nobody_wants_it_any_more() -> None:
     assert world.flows == []
 
 
-def test_fetching_that_fails_when_nobody_wants_it_any_more_is_not_reported() -> None:
+def test_fetching_that_fails_after_its_cursor_was_dropped_is_not_reported() -> None:
     world = World()
     world.assign()
     world.state.drop_all()
@@ -671,7 +671,7 @@ def test_fetching_that_fails_when_nobody_wants_it_any_more_is_not_reported() -> 
     assert (world.flows, world.reports) == ([], [])
 
 
-def test_fetching_that_waits_for_room_ends_when_nobody_wants_it_any_more() -> None:
+def test_fetching_that_waits_for_room_ends_when_its_cursor_was_dropped() -> None:
     world = World(batch_count=4, buffered_max=4)
     world.ends[A0] = 100
     world.assign(A0)

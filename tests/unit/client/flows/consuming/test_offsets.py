@@ -69,7 +69,7 @@ def test_master_that_was_unknown_is_asked_for_again() -> None:
     assert servers.run(max_offset(servers.core, QUEUE, deadline=DEADLINE)) == 9
 
 
-def test_offset_of_a_topic_that_may_not_be_read_is_told_all_the_same() -> None:
+def test_offset_of_a_topic_without_read_permission_is_returned() -> None:
     servers = FakeServers()
     servers.answer_route("orders", route("a", perm=2))
     servers.answer("a:1", RequestCode.GET_MAX_OFFSET, reply(OffsetReply(9)))
@@ -92,7 +92,7 @@ def test_search_by_time_asks_in_milliseconds() -> None:
     assert fields["timestamp"] == "1700000000123"
 
 
-def test_search_by_time_wants_a_time_zone() -> None:
+def test_search_by_time_needs_a_time_zone() -> None:
     servers = servers_with()
     with pytest.raises(OptionError, match="has no time zone"):
         servers.run(search_offset(servers.core, QUEUE, AT.replace(tzinfo=None), deadline=DEADLINE))
@@ -121,7 +121,7 @@ def test_progress_of_a_group_is_none_when_it_has_not_begun() -> None:
     }
 
 
-def test_progress_of_a_group_is_recorded_and_a_refusal_told() -> None:
+def test_offset_of_a_group_is_committed_and_a_refusal_raised() -> None:
     servers = servers_with()
     code = RequestCode.UPDATE_CONSUMER_OFFSET
     servers.answer("a:1", code, reply(), refusal(ResponseCode.NO_PERMISSION))
@@ -131,7 +131,7 @@ def test_progress_of_a_group_is_recorded_and_a_refusal_told() -> None:
         servers.run(set_group_offset(servers.core, "audit", QUEUE, 3, deadline=DEADLINE))
 
 
-# ---- beginning -----------------------------------------------------------------------------------
+# ---- where a consumer starts ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_pull_says_what_it_wants() -> None:
     }
 
 
-def test_pull_does_not_wait_at_the_broker_unless_told_to() -> None:
+def test_pull_does_not_wait_at_the_broker_by_default() -> None:
     servers = servers_with()
     servers.answer("a:1", PULL, pulled(19))
     servers.run(pull(servers.core, QUEUE, 3, group="audit", deadline=DEADLINE))

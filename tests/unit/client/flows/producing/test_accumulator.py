@@ -1,4 +1,4 @@
-"""Automatic batching: who joins, who leads, who gets what, and what remains when someone leaves."""
+"""Automatic batching: joining, leading, receipts, and what happens when a caller leaves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def body_of(number: int, size: int = 1) -> Message:
 
 
 def receipt_for(messages: Sequence[Message], offset: int = 100) -> SendReceipt:
-    """Answer with ids that name the bodies, so that a test sees whose receipt it got."""
+    """Return a receipt whose ids contain the bodies, so that a test can match them."""
     names = [message.body.decode().rstrip(".") for message in messages]
     return SendReceipt(
         message_id=",".join(f"id-{name}" for name in names),
@@ -221,7 +221,7 @@ def test_message_that_cannot_be_written_is_refused_before_it_joins() -> None:
     assert desk.bodies() == [[b"1"]]
 
 
-def test_close_lets_every_batch_go_at_once() -> None:
+def test_close_sends_every_batch_at_once() -> None:
     desk = Desk()
     flows = [desk.add(body_of(1)), desk.add(Message("bills", b"2"))]
     desk.accumulator.close()
@@ -232,7 +232,7 @@ def test_close_lets_every_batch_go_at_once() -> None:
     assert not desk.accumulator.can_hold(body_of(3))
 
 
-# ---- how it ends ---------------------------------------------------------------------------------
+# ---- outcomes ------------------------------------------------------------------------------------
 
 
 def test_error_of_the_send_goes_to_every_caller_as_its_own() -> None:
@@ -269,7 +269,7 @@ def test_caller_whose_time_is_up_before_the_batch_is_sent_takes_its_message_alon
     assert desk.bodies() == [[b"1"]]
 
 
-def test_caller_whose_time_is_up_while_the_batch_is_sent_learns_that_it_may_be_stored() -> None:
+def test_error_says_that_a_batch_may_be_stored_when_the_deadline_passes_during_the_send() -> None:
     desk = Desk()
     (leader, _), (late, _) = desk.add(body_of(1)), desk.add(body_of(2))
     third, _ = desk.add(body_of(3), deadline=15.0)
@@ -289,7 +289,7 @@ def test_receipt_that_came_with_the_deadline_is_used() -> None:
     assert result_of(other, False).message_id == "id-2"
 
 
-def test_everyone_gets_the_whole_receipt_when_it_cannot_be_split() -> None:
+def test_every_caller_gets_the_receipt_of_the_batch_when_it_cannot_be_split() -> None:
     whole = SendReceipt(message_id="one", queue=QUEUE, offset=QueueOffset(7), offset_id="at")
     assert split_receipt(whole, 3) == [whole, whole, whole]
 
@@ -302,7 +302,7 @@ def test_each_receipt_keeps_all_offset_ids_when_their_number_differs() -> None:
     ]
 
 
-# ---- who leaves ----------------------------------------------------------------------------------
+# ---- leaving ------------------------------------------------------------------------------------
 
 
 def test_next_caller_leads_when_the_leader_is_given_up_before_sending() -> None:
@@ -352,8 +352,8 @@ def test_batch_is_sent_again_when_its_leader_is_given_up_while_sending() -> None
     assert (desk.accumulator.batches, desk.accumulator.messages) == (2, 3)
 
 
-def test_error_that_is_not_ours_is_raised_by_each_who_tries() -> None:
-    """What user code raises within a send is no outcome: the next caller makes up its own mind."""
+def test_error_of_user_code_ends_each_caller_that_leads() -> None:
+    """An error of user code in a send ends only that caller; the next caller leads the batch."""
     desk = Desk()
     (leader, _), (second, _) = desk.add(body_of(1)), desk.add(body_of(2))
     leader.send(False)
@@ -381,7 +381,7 @@ def test_room_of_a_caller_that_is_given_up_is_free_for_others() -> None:
     assert [len(batch) for batch in desk.bodies()] == [2]
 
 
-def test_batch_that_everyone_left_is_forgotten() -> None:
+def test_batch_that_all_callers_left_is_dropped() -> None:
     desk = Desk()
     flow, _ = desk.add(body_of(1))
     flow.close()
@@ -425,14 +425,14 @@ def test_message_is_not_held_while_the_total_is_reached() -> None:
     other, _ = desk.add(body_of(2))
     assert (accumulator.held_bytes, accumulator.can_hold(body_of(3))) == (10, False)
     leader.send(False)
-    assert not accumulator.can_hold(body_of(3))  # on its way is held, too
+    assert not accumulator.can_hold(body_of(3))  # a batch in flight counts as held
     result_of(leader, receipt_for(desk.sent[0][0]))
     result_of(other)
     assert (accumulator.held_bytes, accumulator.can_hold(body_of(3))) == (0, True)
     assert (accumulator.batches, accumulator.messages) == (1, 2)
 
 
-# ---- any story -----------------------------------------------------------------------------------
+# ---- random sequences ----------------------------------------------------------------------------
 
 STEPS = st.tuples(
     st.sampled_from(["add", "add", "add", "step", "step", "fail", "give up", "wait", "close"]),
@@ -441,7 +441,7 @@ STEPS = st.tuples(
 
 
 class Crowd:
-    """Callers of one accumulator, moved one step at a time in any order."""
+    """Callers of one accumulator, run one step at a time in any order."""
 
     def __init__(self) -> None:
         self.desk = Desk(hold_bytes=12, hold_ms=1000, body_bytes_max=250)
@@ -491,7 +491,7 @@ class Crowd:
         flow.close()
 
     def finish(self) -> None:
-        """Let everybody go on until nobody is left; that this ends is the point."""
+        """Run all callers to their end; the test fails if this never ends."""
         for _ in range(1000):
             if not self.callers:
                 return

@@ -1,4 +1,4 @@
-"""Lists as batches: what may share one, how large it gets, where it is cut."""
+"""Batches: which messages may share one, its size, and where a list is split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from downrange.wire.messages import batch_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# ---- where to cut --------------------------------------------------------------------------------
+# ---- splitting -----------------------------------------------------------------------------------
 
 
 def test_split_fills_each_batch_to_the_last_byte_and_no_further() -> None:
@@ -65,7 +65,7 @@ def test_split_loses_nothing_and_cuts_only_where_it_must(
         assert size + len(after[0]) + 1 > bytes_max
 
 
-# ---- how large -----------------------------------------------------------------------------------
+# ---- sizes ---------------------------------------------------------------------------------------
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=9)
 KEYS = st.lists(st.text("abcäß漢-7", min_size=1, max_size=9), max_size=3)

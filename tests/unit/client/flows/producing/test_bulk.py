@@ -1,4 +1,4 @@
-"""What is encoded already, and sent until it is stored."""
+"""Encoded messages, sent until they are stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from downrange.options import ClientOptions
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.properties import decode_properties
 from downrange.wire.records import BatchItem, encode_batch
-from tests.unit.client.flows.stepping import (
+from tests.unit.client.flows.flow_steps import (
     body,
     clock_of,
     core_with,
@@ -66,14 +66,14 @@ def sending(producer: ProducerCore, *, target: QueueId | None = None) -> Flow[Se
 
 
 def pass_over(flow: Flow[Any], producer: ProducerCore, effect: Effect) -> Effect:
-    """Wait out the pause and leave the question for a route unanswered; return what is next."""
+    """Answer the pause, fail the lookup of the route, and return the next effect."""
     pause = expect(Pause, effect)
     clock_of(producer).seconds += pause.seconds
     expect(Once, flow.send(None))
     return flow.send(None)
 
 
-# ---- what is ready -------------------------------------------------------------------------------
+# ---- preparing -----------------------------------------------------------------------------------
 
 
 def test_a_batch_says_nothing_of_its_messages_ids() -> None:
@@ -120,7 +120,7 @@ def test_hooks_can_look_at_encoded_messages() -> None:
     assert [one.body for one in messages[1:]] == [b"two"]
 
 
-# ---- until it is stored --------------------------------------------------------------------------
+# ---- sending -------------------------------------------------------------------------------------
 
 
 def test_what_is_stored_at_once_costs_one_call() -> None:
@@ -200,7 +200,7 @@ def test_a_chosen_queue_is_tried_at_the_address_that_its_broker_has_now() -> Non
     assert receipt.queue == QueueId("orders", "b", 2)
 
 
-def test_a_broker_that_nobody_knows_now_is_waited_for() -> None:
+def test_a_broker_without_a_route_is_waited_for() -> None:
     producer = producer_with(route("a"))
     asked = 0
 
@@ -230,7 +230,7 @@ def test_a_name_server_that_does_not_answer_leaves_the_route_as_it_is() -> None:
 
 
 def play_with_pauses(producer: ProducerCore, flow: Flow[SendReceipt], serve: Any) -> SendReceipt:
-    """Run a flow; pauses take their time on the clock."""
+    """Run a flow; pauses move the clock."""
     answer: Any = None
     error: RocketMQError | None = None
     try:

@@ -1,4 +1,4 @@
-"""Back-pressure: who may go, who waits, and who gets the room that comes free."""
+"""Back-pressure: what is admitted, what waits, and the order of the line."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_waiter_goes_when_room_comes_free_and_holds_it_before_it_wakes() -> None
     assert room.in_flight == 1
 
 
-def test_nobody_overtakes_a_waiter_whose_message_is_large() -> None:
+def test_a_large_message_in_line_is_not_overtaken() -> None:
     room = permits(bytes_max=10)
     assert room.try_take(6)
     large, small = room.take(8, deadline=1.0), room.take(1, deadline=1.0)
@@ -204,7 +204,7 @@ def test_resize_wakes_those_for_whom_there_is_room_now() -> None:
     assert (room.count_max, room.bytes_max) == (3, 100)
 
 
-def test_resize_below_what_is_on_its_way_lets_nobody_go() -> None:
+def test_resize_below_what_is_in_flight_admits_no_message() -> None:
     room = permits(count_max=3)
     assert [room.try_take(1) for _ in range(3)] == [True, True, True]
     room.resize(count_max=1)
@@ -224,7 +224,7 @@ def test_resize_refuses_limits_with_which_nothing_could_be_sent() -> None:
     assert (room.count_max, room.bytes_max) == (10, 1000)
 
 
-# ---- any story -----------------------------------------------------------------------------------
+# ---- random sequences ----------------------------------------------------------------------------
 
 ACTIONS = st.one_of(
     st.tuples(st.just("take"), st.integers(0, 12)),
@@ -272,8 +272,8 @@ def test_permits_are_neither_lost_nor_made_up_nor_left_lying_about(
         assert room.in_flight == len(holders) + len(granted)
         assert room.in_flight_bytes == sum(holders) + sum(granted)
         assert room.waiting == len(unserved)
-        # In order: all who were granted stand before all who were not.
+        # In order: all granted ones are before all others.
         fired = [wait.signal.is_fired for _, wait, _ in line]
         assert fired == sorted(fired, reverse=True)
-        # Nobody waits who could go.
+        # The first in line waits only if there is no room for it.
         assert not unserved or not room._has_room(unserved[0])

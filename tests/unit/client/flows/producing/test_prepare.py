@@ -1,4 +1,4 @@
-"""From a message to what travels."""
+"""Preparing messages for sending."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from downrange.options import ClientOptions, ProducerOptions
 from downrange.wire.codes import RequestCode
 from downrange.wire.compression import decompress
 from downrange.wire.properties import decode_properties
-from tests.unit.client.flows.stepping import core_with, producer_with
+from tests.unit.client.flows.flow_steps import core_with, producer_with
 
 MESSAGE = Message("orders", b"1", tags="new", keys=["k1", "k2"], properties={"color": "red"})
 
@@ -42,7 +42,7 @@ def test_each_message_gets_an_id_of_its_own() -> None:
     assert prepare(producer, MESSAGE).message_id != prepare(producer, MESSAGE).message_id
 
 
-def test_the_namespace_is_put_before_the_topic_and_told_to_consumers() -> None:
+def test_the_namespace_is_added_to_the_topic_and_to_the_properties() -> None:
     outgoing = prepared(namespace="prod")
     assert outgoing.topic == "prod%orders"
     assert decode_properties(outgoing.properties)["INSTANCE_ID"] == "prod"

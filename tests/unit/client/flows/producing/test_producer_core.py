@@ -1,4 +1,4 @@
-"""One producer: its life, what it has under way, and each way to send."""
+"""One producer: opening and closing, flows in progress, and each way to send."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from downrange.model import Message, QueueId
 from downrange.options import AutoBatch, ClientOptions, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
-from tests.unit.client.flows.stepping import (
+from tests.unit.client.flows.flow_steps import (
     answer_user_call,
     body,
     clock_of,
@@ -54,7 +54,7 @@ def sent(producer: ProducerCore, message: Message = MESSAGE, **settings: Any) ->
     return producer.send(message, RoundRobin(), producer.waiting_rules, **settings)
 
 
-# ---- life ----------------------------------------------------------------------------------------
+# ---- opening and closing -------------------------------------------------------------------------
 
 
 def test_a_group_whose_name_breaks_a_rule_is_refused() -> None:
@@ -70,14 +70,14 @@ def test_brokers_know_a_group_with_its_namespace() -> None:
 
 def test_a_producer_makes_itself_known_to_the_brokers_that_are_known() -> None:
     producer = producer_with(route("a"))
-    told: list[str] = []
+    heartbeats: list[str] = []
 
     def serve(call: Any) -> Command:
-        told.append(call.address)
+        heartbeats.append(call.address)
         return Command(0)
 
     play(producer.enter(), serve)
-    assert told == ["a:10911"]
+    assert heartbeats == ["a:10911"]
     assert producer.client.producers == {"shop": producer}
 
 
@@ -88,7 +88,7 @@ def test_a_second_producer_of_a_group_cannot_enter() -> None:
         next(producer_with(client=client).enter())
 
 
-def test_a_producer_says_goodbye_and_frees_its_group() -> None:
+def test_a_producer_unregisters_and_frees_its_group() -> None:
     producer = producer_with(route("a"))
     codes: list[int] = []
 
@@ -102,7 +102,7 @@ def test_a_producer_says_goodbye_and_frees_its_group() -> None:
     assert producer.client.producers == {}
 
 
-def test_a_producer_that_never_entered_has_no_goodbye_to_say() -> None:
+def test_a_producer_that_never_entered_does_not_unregister() -> None:
     client = core_with(route("a"))
     play(producer_with(client=client).enter(), lambda _: Command(0))
     finish(producer_with(client=client).exit(105.0))  # of the same group
@@ -214,7 +214,7 @@ def test_a_message_that_breaks_a_rule_is_refused_before_anything_happens() -> No
 
 
 def full(**limits: int) -> tuple[ProducerCore, list[Flow[Any]]]:
-    """Return a producer that has as much on its way as it may."""
+    """Return a producer whose limits of back-pressure are reached."""
     producer = producer_with(route("a"), options=ProducerOptions(**limits))  # type: ignore[arg-type]
     flows = [submitted(producer) for _ in range(10)]
     for flow in flows:
@@ -257,7 +257,7 @@ def test_bytes_are_limited_too() -> None:
     )
     large = Message("orders", b"x" * (1 << 20))
     expect_call(next(submitted_one := submitted(producer, large)))
-    assert producer.permits.in_flight_bytes == 1 << 20  # as the user gave it, not compressed
+    assert producer.permits.in_flight_bytes == 1 << 20  # the size before compression
     expect(Wait, next(submitted(producer)))
     submitted_one.close()
 
@@ -391,7 +391,7 @@ def batch(producer: ProducerCore) -> Flow[Any]:
 
 
 def until_sent(flow: Flow[Any]) -> Any:
-    """Step a list's flow until it has taken its messages and made a request of them."""
+    """Run the flow of a list until it has read its messages and makes a request."""
     return flow.send(answer_user_call(flow.send(answer_user_call(next(flow)))))
 
 
@@ -417,7 +417,7 @@ def test_a_list_that_is_given_up_gives_its_room_back() -> None:
     assert producer.permits.in_flight == 0
 
 
-# ---- gathering -----------------------------------------------------------------------------------
+# ---- automatic batches ---------------------------------------------------------------------------
 
 
 def gathering(**settings: Any) -> ProducerCore:
@@ -502,7 +502,7 @@ def test_traces_are_sent_in_the_background_by_a_producer_of_their_own() -> None:
     assert producer.counts.sent == 1  # traces are not counted
 
 
-def test_traces_go_to_the_usual_topic_unless_told() -> None:
+def test_traces_go_to_the_usual_topic_by_default() -> None:
     producer = producer_with(route("a"), options=ProducerOptions(trace=True))
     assert producer.trace is not None
     assert not producer.trace.traces_topic("RMQ_SYS_TRACE_TOPIC")
@@ -524,7 +524,7 @@ def test_a_trace_that_cannot_be_sent_fails_nothing() -> None:
     assert (producer.trace.failed_count, producer.counts.failed) == (1, 0)
 
 
-# ---- creating ------------------------------------------------------------------------------------
+# ---- missing topics ------------------------------------------------------------------------------
 
 
 def test_a_missing_topic_is_made_where_the_default_topic_is() -> None:

@@ -1,4 +1,4 @@
-"""Recall: whom to ask, and what is refused before anyone is asked."""
+"""Recall: which broker is asked, and what is refused before."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from downrange.options import ProducerOptions
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.headers import RecallReply, RecallRequest
 from downrange.wire.recall_handles import RecallHandle
-from tests.unit.client.flows.asking import Asking
 from tests.unit.client.flows.fake_servers import refusal, reply, route
+from tests.unit.client.flows.producer_world import ProducerWorld
 
 RECALL = RequestCode.RECALL_MESSAGE
 
 
-def asking(**settings: Any) -> Asking:
-    """Return a producer that knows "orders" on brokers "a" and "b"; both take messages back."""
-    here = Asking(**settings)
+def asking(**settings: Any) -> ProducerWorld:
+    """Return a producer with "orders" on brokers "a" and "b", which support recall."""
+    here = ProducerWorld(**settings)
     here.servers.answer_route("orders", route(["a", "b"]))
     for address in ("a:1", "b:1"):
         here.servers.answer(address, RECALL, reply(RecallReply("ID1")))

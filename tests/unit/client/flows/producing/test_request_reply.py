@@ -1,4 +1,4 @@
-"""Request-reply: who must know us, whose reply it is, and what a reply carries."""
+"""Request-reply: heartbeats before a request, matching of replies, and what a reply carries."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from downrange.wire.command import Command
 from downrange.wire.compression import Compression, compress
 from downrange.wire.headers import PushReplyRequest
 from downrange.wire.properties import decode_properties, encode_properties
-from tests.unit.client.flows.asking import Asking
 from tests.unit.client.flows.fake_servers import refusal, route
+from tests.unit.client.flows.producer_world import ProducerWorld
 
 HEART_BEAT, SEND = RequestCode.HEART_BEAT, RequestCode.SEND_MESSAGE_V2
 PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-#: As `FakeRandomness` makes it.
+#: The id that `FakeRandomness` returns.
 ID = "00000000-0000-0000-0000-000000000000"
 QUOTE = Message("quotes", b"ACME")
 REPLY_TOPIC = "C1_REPLY_TOPIC"
 
 
-def asking(**settings: Any) -> Asking:
-    """Return a producer that can ask for quotes on broker "a" of cluster "C1"."""
-    here = Asking(**settings)
+def asking(**settings: Any) -> ProducerWorld:
+    """Return a producer for requests to "quotes" on broker "a" of cluster "C1"."""
+    here = ProducerWorld(**settings)
     body = route(["a"])
     body.broker_datas[0].cluster = "C1"
     name = "quotes" if here.client.options.namespace is None else "ns%quotes"
@@ -40,7 +40,7 @@ def asking(**settings: Any) -> Asking:
     return here
 
 
-def ask(here: Asking, **settings: Any) -> ReceivedMessage:
+def ask(here: ProducerWorld, **settings: Any) -> ReceivedMessage:
     rules = here.producer.waiting_rules
     return here.run(request(here.producer, QUOTE, RoundRobin(), rules, **settings))
 
@@ -48,7 +48,7 @@ def ask(here: Asking, **settings: Any) -> ReceivedMessage:
 def push(
     body: bytes = b"12.5", *, correlation_id: str | None = ID, sys_flag: int = 0, topic: str = "R"
 ) -> Command:
-    """Return what a broker pushes when a reply has come."""
+    """Return the push of a broker for a reply."""
     properties = {"UNIQ_KEY": "R1", "TAGS": "t", "MSG_TYPE": "reply"}
     if correlation_id is not None:
         properties["CORRELATION_ID"] = correlation_id
@@ -69,12 +69,12 @@ def push(
     return Command(int(PUSH), header.to_fields(), body)
 
 
-def answered_with(here: Asking, command: Command) -> None:
-    """Let a reply come while the request waits."""
+def answered_with(here: ProducerWorld, command: Command) -> None:
+    """Deliver a reply while the request waits."""
     here.servers.interpreter.on_wait.append(lambda: here.run(here.client.answer("a:1", command)))
 
 
-# ---- asking --------------------------------------------------------------------------------------
+# ---- requests ------------------------------------------------------------------------------------
 
 
 def test_a_request_carries_its_id_the_client_and_the_time() -> None:
@@ -126,7 +126,7 @@ def test_a_reply_may_come_before_the_send_is_answered() -> None:
     assert done.value.value.body == b"12.5"
 
 
-def test_a_broker_is_told_that_its_push_has_arrived() -> None:
+def test_a_push_of_a_broker_is_answered() -> None:
     here = asking()
     answered_with(here, push())
     ask(here)
@@ -153,8 +153,10 @@ def test_a_late_reply_is_counted_and_taken() -> None:
     assert here.producer.counts.late_replies == 1
 
 
-@pytest.mark.parametrize("correlation_id", ["of somebody else", None])
-def test_a_reply_to_a_request_of_nobody_here_is_no_late_one(correlation_id: str | None) -> None:
+@pytest.mark.parametrize("correlation_id", ["of another client", None])
+def test_a_reply_to_a_request_of_another_client_is_not_counted_as_late(
+    correlation_id: str | None,
+) -> None:
     here = asking()
     answered_with(here, push())
     ask(here)
@@ -173,7 +175,7 @@ def test_a_reply_that_cannot_be_read_is_refused() -> None:
     assert "is malformed" in (answer.remark or "")
 
 
-def test_a_request_that_nobody_takes_fails_at_once() -> None:
+def test_a_request_that_no_broker_stores_fails_at_once() -> None:
     here = asking()
     here.servers.answer("a:1", SEND, refusal(ResponseCode.MESSAGE_ILLEGAL))
     started = here.clock.now()
@@ -206,10 +208,10 @@ def test_requests_that_were_given_up_are_forgotten_in_the_end() -> None:
     assert pending.has("1000")
 
 
-# ---- who must know us ----------------------------------------------------------------------------
+# ---- heartbeats first ----------------------------------------------------------------------------
 
 
-def test_brokers_of_topic_and_reply_topic_hear_of_us_before_the_request() -> None:
+def test_brokers_of_topic_and_reply_topic_get_a_heartbeat_before_the_request() -> None:
     here = asking()
     body = route(["a", "b"])
     here.servers.answer_route(REPLY_TOPIC, body)
@@ -243,7 +245,7 @@ def test_a_request_goes_out_although_no_name_server_answers_any_more() -> None:
     assert ask(here).body == b"12.5"
 
 
-def test_brokers_that_name_no_cluster_are_greeted_themselves() -> None:
+def test_brokers_without_a_cluster_name_get_a_heartbeat_themselves() -> None:
     here = asking()
     here.servers.answer_route("quotes", route(["a"]))
     answered_with(here, push())
@@ -252,7 +254,7 @@ def test_brokers_that_name_no_cluster_are_greeted_themselves() -> None:
     assert here.client.routes.topics() == ["quotes"]
 
 
-# ---- replying ------------------------------------------------------------------------------------
+# ---- replies -------------------------------------------------------------------------------------
 
 
 def received(**properties: str) -> ReceivedMessage:
@@ -275,7 +277,7 @@ def received(**properties: str) -> ReceivedMessage:
 REQUEST = received(CLUSTER="C1", CORRELATION_ID="X", REPLY_TO_CLIENT="10.0.0.9@1", TTL="3000")
 
 
-def answer(here: Asking, to: ReceivedMessage = REQUEST, **settings: Any) -> Command:
+def answer(here: ProducerWorld, to: ReceivedMessage = REQUEST, **settings: Any) -> Command:
     rules = here.producer.waiting_rules
     message = reply_to(to, b"12.5", **settings)
     here.run(reply(here.producer, to, message, RoundRobin(), rules))

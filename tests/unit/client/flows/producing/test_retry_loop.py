@@ -1,4 +1,4 @@
-"""One message on its way: every attempt, what follows which outcome, and when it ends."""
+"""The loop of attempts: what follows each outcome, and when it ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from downrange.options import ClientOptions, Credentials, FaultTolerance, Produc
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.headers import SendRequestV2
-from tests.unit.client.flows.stepping import (
+from tests.unit.client.flows.flow_steps import (
     body,
     clock_of,
     core_with,
@@ -85,7 +85,7 @@ def sending(
 
 
 def failing(flow: Flow[Any], answer: Command | RocketMQError) -> SendFailed:
-    """Give the last answer; return what the flow then fails with."""
+    """Give the last answer; return the error that the flow ends with."""
     with pytest.raises(SendFailed) as caught:
         flow.throw(answer) if isinstance(answer, RocketMQError) else flow.send(answer)
     return caught.value
@@ -107,7 +107,7 @@ def test_a_message_that_is_stored_at_once_costs_one_call() -> None:
     assert (producer.counts.sent, producer.counts.failed, producer.counts.retried) == (1, 0, 0)
 
 
-def test_a_request_says_who_sends_what_where() -> None:
+def test_a_request_has_group_topic_queue_and_message() -> None:
     options = ProducerOptions(default_topic="MINE", default_topic_queues=3)
     client = core_with(route("a"), options=ClientOptions(is_unit_mode=True))
     producer = producer_with(client=client, options=options)
@@ -140,7 +140,7 @@ def test_a_batch_has_a_version_2_header_in_any_case() -> None:
     assert producer.counts.sent == 2
 
 
-def test_a_receipt_tells_what_the_broker_said() -> None:
+def test_a_receipt_has_the_fields_of_the_reply() -> None:
     flow = sending(producer_with(route("a")))
     call = expect_call(next(flow))
     receipt = finish(
@@ -276,7 +276,7 @@ def test_disk_or_slave_that_was_late_is_the_end_and_seen_in_the_receipt(
 
 
 @pytest.mark.parametrize("rules", ["waiting_rules", "submit_rules"])
-def test_disk_or_slave_that_was_late_is_followed_by_the_next_where_that_is_wanted(
+def test_disk_or_slave_that_was_late_is_followed_by_the_next_with_retry_when_not_stored(
     rules: str,
 ) -> None:
     producer = producer_with(route("a", "b"), options=ProducerOptions(retry_when_not_stored=True))
@@ -333,7 +333,7 @@ def test_a_connection_that_can_take_no_more_is_followed_by_the_next() -> None:
     assert expect_call(flow.throw(TooManyInFlight(1))).address == "b:10911"
 
 
-# ---- how often -----------------------------------------------------------------------------------
+# ---- number of attempts --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("retries", [0, 1, 5])
@@ -363,7 +363,7 @@ def test_a_retry_sends_the_same_bytes_again() -> None:
     first = expect_call(next(flow)).command
     second = expect_call(flow.throw(LOST)).command
     assert (second.fields["i"], second.body) == (first.fields["i"], first.body)
-    assert second is not first  # it gets a request id of its own
+    assert second is not first  # each attempt has its own request id
 
 
 def test_a_broker_that_just_failed_is_avoided() -> None:
@@ -414,7 +414,7 @@ def test_one_attempt_never_has_more_time_than_the_whole() -> None:
     assert expect_call(next(sending(producer))).deadline == 103.0
 
 
-# ---- how it ends ---------------------------------------------------------------------------------
+# ---- outcomes of the loop ------------------------------------------------------------------------
 
 
 def test_when_no_broker_can_be_reached_the_error_says_so() -> None:
@@ -467,7 +467,7 @@ def test_a_message_names_its_topic_without_the_namespace_when_it_fails() -> None
     assert failing(flow, refused(13)).topic == "orders"
 
 
-# ---- where to: routes ----------------------------------------------------------------------------
+# ---- routes --------------------------------------------------------------------------------------
 
 
 def test_a_missing_route_is_looked_for_before_the_deadline() -> None:
@@ -518,7 +518,7 @@ def test_a_missing_topic_is_an_error_where_topics_are_not_created() -> None:
     assert asked == ["orders"]
 
 
-def test_a_missing_topic_is_created_on_every_master_where_that_is_wanted() -> None:
+def test_a_missing_topic_is_created_on_every_master_with_auto_create_balanced() -> None:
     options = ProducerOptions(auto_create="balanced", default_topic_queues=3)
     producer = producer_with(options=options)
     created: list[tuple[str, dict[str, str]]] = []
@@ -543,7 +543,7 @@ def test_a_missing_topic_is_created_on_every_master_where_that_is_wanted() -> No
     assert len(created) == 2
 
 
-def test_all_who_miss_a_topic_have_it_created_once() -> None:
+def test_senders_that_miss_a_topic_together_create_it_once() -> None:
     options = ProducerOptions(auto_create="balanced")
     producer = producer_with(options=options)
     keys = {expect(Once, next(sending(producer))).key for _ in range(3)}
@@ -563,7 +563,7 @@ def test_a_topic_that_is_there_is_not_created_again() -> None:
     assert RequestCode.UPDATE_AND_CREATE_TOPIC not in codes
 
 
-# ---- where to: chosen queues ---------------------------------------------------------------------
+# ---- chosen queues -------------------------------------------------------------------------------
 
 CHOSEN = QueueId("orders", "b", 2)
 
@@ -701,7 +701,7 @@ def test_a_broker_without_a_known_master_is_an_error(said: Any) -> None:
 # ---- health --------------------------------------------------------------------------------------
 
 
-def test_brokers_that_fail_or_are_slow_are_avoided_where_that_is_wanted() -> None:
+def test_brokers_that_fail_or_are_slow_are_avoided_with_fault_tolerance() -> None:
     producer = producer_with(
         route("a", "b"), options=ProducerOptions(fault_tolerance=FaultTolerance(style="5.x"))
     )
@@ -716,7 +716,7 @@ def test_brokers_that_fail_or_are_slow_are_avoided_where_that_is_wanted() -> Non
     assert states["b"].avoided_for == pytest.approx(2.0)
 
 
-def test_nothing_is_known_of_brokers_where_that_is_not_wanted() -> None:
+def test_no_health_is_recorded_without_fault_tolerance() -> None:
     producer = producer_with(route("a", "b"))
     flow = sending(producer)
     next(flow)
@@ -724,7 +724,7 @@ def test_nothing_is_known_of_brokers_where_that_is_not_wanted() -> None:
     assert producer.health.snapshot(100.0) == ()
 
 
-# ---- with someone looking on ---------------------------------------------------------------------
+# ---- hooks ---------------------------------------------------------------------------------------
 
 
 def noting(seen: list[Any], name: str) -> Any:
@@ -772,7 +772,7 @@ def test_hooks_come_in_order_around_each_attempt() -> None:
     ]
 
 
-def test_hooks_are_told_what_is_sent_where_and_how() -> None:
+def test_hooks_get_message_queue_address_and_mode() -> None:
     contexts: list[SendContext] = []
     producer = producer_with(route("a"), hooks=Hooks(before_send=(contexts.append,)))
     later = Message("orders", b"1", delay_level=3)
@@ -807,7 +807,7 @@ def test_a_hook_that_forbids_ends_the_send_at_once_and_blames_no_broker() -> Non
     assert (producer.counts.failed, producer.counts.sent) == (1, 0)
 
 
-def test_an_error_in_a_hook_that_looks_on_is_told_and_the_message_goes_on() -> None:
+def test_an_error_in_an_observing_hook_is_reported_and_the_send_goes_on() -> None:
     def broken(_: SendContext) -> None:
         raise KeyError("oops")
 
@@ -875,7 +875,7 @@ def test_a_message_that_was_stored_late_leaves_a_trace_of_no_success() -> None:
     assert message.body.decode().rstrip("\2").split("\1")[13] == "false"
 
 
-def test_a_broker_that_wants_no_traces_gets_none() -> None:
+def test_a_broker_that_disables_traces_gets_none() -> None:
     producer = traced()
     play(sending(producer), lambda call: stored(call, trace_on=False))
     assert producer.trace is not None
@@ -970,7 +970,7 @@ def test_send_fields_written_out_are_those_of_the_header_class(
     assert send_command(producer, outgoing, QueueId("orders", "a", 3)).fields == header.to_fields()
 
 
-def test_hooks_hear_of_a_one_way_message_that_could_not_be_handed_over() -> None:
+def test_hooks_get_the_error_of_a_one_way_message() -> None:
     seen: list[SendContext] = []
     hooks = Hooks(after_send=(seen.append,))
     producer = producer_with(route("a"), hooks=hooks)

@@ -246,7 +246,7 @@ def test_traces_are_not_traced(topic: str, is_traced: bool) -> None:
 
 
 def send(message: Message) -> Flow[SendReceipt]:
-    """Stand in for a send; `Gather` is answered by hand."""
+    """Replace a send; the test answers the `Gather`."""
     yield Gather([], 1)
     return receipt()
 

@@ -121,7 +121,7 @@ def test_consumed_record_may_end_early(end: bytes) -> None:
     assert record.time_ms == (6 if b"6" in end else None)
 
 
-def test_consumed_records_of_a_cloud_that_run_into_each_other_are_told_apart() -> None:
+def test_consumed_records_of_a_cloud_without_a_separator_are_split() -> None:
     one = b"SubAfter\x01q\x01M1\x019\x01false\x01k1\x014\x01"
     first, second, last = decode_trace(one + one + PUB_LINE)
     assert first == second == decode_trace(one)[0]
@@ -154,7 +154,7 @@ def test_trace_of_a_batch_is_found_by_each_of_its_ids() -> None:
     [record] = decode_trace(PUB_LINE.replace(b"M1", b"M1,M2").replace(b"k1 k2", b"null"))
     assert index_keys(record) == ["M1", "M2"]
     [record] = decode_trace(PUB_LINE.replace(b"M1", b",an id,").replace(b"k1 k2", b"null"))
-    assert index_keys(record) == ["an", "id"]  # whatever it is, a key has no blanks
+    assert index_keys(record) == ["an", "id"]  # a key has no blanks
 
 
 def test_trace_without_an_id_is_found_by_its_keys() -> None:

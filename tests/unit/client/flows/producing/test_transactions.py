@@ -1,4 +1,4 @@
-"""Transactions: half messages, their ends, and the broker's questions."""
+"""Transactions: half messages, their outcomes, and the checks of the broker."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from downrange.wire.codes import RequestCode, ResponseCode, TransactionFlag
 from downrange.wire.command import Command
 from downrange.wire.headers import CheckTransactionRequest, EndTransactionRequest
 from downrange.wire.properties import decode_properties, encode_properties
-from tests.unit.client.flows.asking import HALF_OFFSET, LOG_OFFSET, Asking
 from tests.unit.client.flows.fake_servers import record, refusal, reply, route
+from tests.unit.client.flows.producer_world import HALF_OFFSET, LOG_OFFSET, ProducerWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,9 +47,9 @@ HEART_BEAT, SEND, END = (
 ORDER = Message("orders", b"42", keys=["o-1"], tags="new")
 
 
-def asking(**settings: Any) -> Asking:
-    """Return a producer that knows where "orders" is."""
-    here = Asking(**settings)
+def asking(**settings: Any) -> ProducerWorld:
+    """Return a producer with the route of "orders"."""
+    here = ProducerWorld(**settings)
     here.servers.answer_route(
         "orders" if here.client.options.namespace is None else "ns%orders", route(["a"])
     )
@@ -57,7 +57,7 @@ def asking(**settings: Any) -> Asking:
 
 
 def transact(
-    here: Asking,
+    here: ProducerWorld,
     execute: Callable[[Message, SendReceipt], Outcome | None],
     message: Message = ORDER,
 ) -> Any:
@@ -65,8 +65,8 @@ def transact(
     return here.run(send_in_transaction(here.producer, message, execute, RoundRobin(), rules))
 
 
-def ended(here: Asking) -> EndTransactionRequest:
-    """Return the one word that the broker got."""
+def ended(here: ProducerWorld) -> EndTransactionRequest:
+    """Return the only end of a transaction that the broker got."""
     (command,) = here.sent(END)
     return EndTransactionRequest.from_fields(command.fields)
 
@@ -88,7 +88,7 @@ def test_a_half_message_says_so_and_names_the_group() -> None:
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_the_broker_is_told_what_the_local_work_returns(outcome: Outcome) -> None:
+def test_the_broker_gets_what_the_local_work_returns(outcome: Outcome) -> None:
     here = asking()
     done = transact(here, lambda message, receipt: outcome)
     assert (done.outcome, done.error) == (outcome, None)
@@ -170,7 +170,7 @@ def test_a_delayed_message_is_refused(message: Message) -> None:
     assert here.servers.calls == []
 
 
-def test_brokers_hear_of_the_group_before_their_first_half_message() -> None:
+def test_brokers_get_a_heartbeat_before_their_first_half_message() -> None:
     here = asking()
     transact(here, commit)
     transact(here, commit)
@@ -178,13 +178,13 @@ def test_brokers_hear_of_the_group_before_their_first_half_message() -> None:
     assert after_route == [HEART_BEAT, SEND, END, SEND, END]
 
 
-def test_a_broker_that_takes_no_heartbeat_may_take_the_message() -> None:
+def test_a_broker_that_refuses_the_heartbeat_may_store_the_message() -> None:
     here = asking()
     here.servers.answer("a:1", HEART_BEAT, ConnectionLost("a:1", "cut"))
     assert transact(here, commit).outcome is Outcome.COMMIT
 
 
-def test_a_greeting_takes_a_part_of_the_time_only() -> None:
+def test_heartbeats_take_only_a_part_of_the_time() -> None:
     here = asking()
     producer = here.producer
     flow = send_in_transaction(producer, ORDER, commit, RoundRobin(), producer.waiting_rules, 3.0)
@@ -194,7 +194,7 @@ def test_a_greeting_takes_a_part_of_the_time_only() -> None:
     assert next(gathered[0]).deadline == pytest.approx(here.clock.now() + 1.0)
 
 
-def test_an_end_that_cannot_be_told_is_reported_and_no_error() -> None:
+def test_an_outcome_that_cannot_be_sent_is_reported_and_not_raised() -> None:
     here = asking()
     lost = ConnectionLost("a:1", "cut")
     here.servers.answer("a:1", END, lost)
@@ -275,11 +275,11 @@ def test_a_block_does_not_begin_when_the_message_was_not_stored_safely() -> None
     assert ended(here).commit_or_rollback == Outcome.ROLLBACK.value
 
 
-# ---- the broker's questions ----------------------------------------------------------------------
+# ---- checks of the broker ------------------------------------------------------------------------
 
 
-def question(here: Asking, *, group: str = "pay", broker: str | None = "a") -> Command:
-    """Return what a broker asks about a half message; its offsets are those of a new record."""
+def question(here: ProducerWorld, *, group: str = "pay", broker: str | None = "a") -> Command:
+    """Return a broker's check of a half message, with the offsets of a new record."""
     header = CheckTransactionRequest(
         tran_state_table_offset=91, commit_log_offset=5000, transaction_id="T1", broker_name=broker
     )
@@ -395,7 +395,7 @@ def test_only_so_many_checks_run_at_a_time() -> None:
     second = answer_check(here.client, "a:1", question(here))
     waiting = next(second)
     assert isinstance(waiting, Wait)
-    # A third finds no place to wait; the broker will ask again.
+    # A third check has no room to wait; the broker repeats it.
     with pytest.raises(StopIteration):
         next(answer_check(here.client, "a:1", question(here)))
     assert here.producer.counts.checks_dropped == 1

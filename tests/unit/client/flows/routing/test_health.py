@@ -146,7 +146,7 @@ def test_our_own_fault_counts_with_the_time_it_took_in_5x_style() -> None:
     assert avoided(brokers, now=0.0) == 6.0
 
 
-# ---- one after the other -------------------------------------------------------------------------
+# ---- sequences of results ------------------------------------------------------------------------
 
 
 def test_a_quick_answer_ends_the_avoiding_at_once_in_4x_style() -> None:
@@ -192,7 +192,7 @@ def test_a_forgotten_broker_is_fine_again() -> None:
     assert brokers.is_reachable("a")
 
 
-# ---- the best of the bad -------------------------------------------------------------------------
+# ---- when all brokers are avoided ----------------------------------------------------------------
 
 
 def test_the_only_known_broker_is_the_best() -> None:
@@ -245,7 +245,7 @@ def test_a_probe_that_is_answered_makes_a_broker_reachable_but_not_yet_available
     assert brokers.to_probe(now=9.0) == []
 
 
-def test_nothing_is_probed_when_told_so_or_in_4x_style() -> None:
+def test_nothing_is_probed_when_disabled_or_in_4x_style() -> None:
     for brokers in (health("5.x", detect=False), health("4.x")):
         brokers.failed("a", REFUSED, 0.1, now=0.0)
         assert brokers.to_probe(now=99.0) == []
@@ -257,10 +257,10 @@ def test_a_probe_of_a_forgotten_broker_has_no_effect() -> None:
     assert brokers.snapshot(now=0.0) == ()
 
 
-# ---- news ----------------------------------------------------------------------------------------
+# ---- on_change -----------------------------------------------------------------------------------
 
 
-def test_a_listener_hears_once_that_a_broker_is_avoided_and_once_that_it_is_back() -> None:
+def test_on_change_is_called_once_when_a_broker_is_avoided_and_once_when_it_is_back() -> None:
     heard: list[HealthSnapshot] = []
     brokers = BrokerHealth(tolerance_of("5.x"), FakeRandomness(), heard.append)
     brokers.answered("a", 0.001, now=0.0)
@@ -276,7 +276,7 @@ def test_a_listener_hears_once_that_a_broker_is_avoided_and_once_that_it_is_back
     assert heard[2:] == [HealthSnapshot("a", True, True, 0.001, 0.0)]
 
 
-def test_a_snapshot_tells_how_each_broker_is_doing() -> None:
+def test_a_snapshot_has_the_health_of_each_broker() -> None:
     brokers = health("4.x")
     brokers.answered("a", 0.6, now=0.0)
     brokers.answered("b", 0.002, now=0.0)

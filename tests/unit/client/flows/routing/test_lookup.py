@@ -26,7 +26,7 @@ from downrange.model import QueueId
 from downrange.wire.codes import RequestCode
 from tests.unit.client.flows import fake_servers
 from tests.unit.client.flows.fake_servers import FakeServers
-from tests.unit.client.flows.stepping import (
+from tests.unit.client.flows.flow_steps import (
     body,
     clock_of,
     core_with,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 QUEUE = QueueId("orders", "a", 1)
 
-# ---- finding -------------------------------------------------------------------------------------
+# ---- writable routes -----------------------------------------------------------------------------
 
 
 def look_for(core: Any, *, default_topic: str | None = "TBW102", queue_count: int = 4) -> Any:
@@ -223,7 +223,7 @@ def test_name_servers_that_are_away_are_no_missing_route() -> None:
         play(look_for(core_with()), lambda call: ConnectFailed(call.address, "refused"))
 
 
-# ---- finding what can be read --------------------------------------------------------------------
+# ---- readable routes -----------------------------------------------------------------------------
 
 
 def test_a_readable_route_that_is_known_costs_no_request() -> None:

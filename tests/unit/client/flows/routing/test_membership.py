@@ -1,4 +1,4 @@
-"""Heartbeats and goodbyes: to whom they go, and what they say."""
+"""Heartbeats and unregistering: which brokers get them, and what they contain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from downrange.errors import ConnectionLost, SystemBusy
 from downrange.wire.bodies import ConsumerMember
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
-from tests.unit.client.flows.stepping import (
+from tests.unit.client.flows.flow_steps import (
     clock_of,
     core_with,
     expect,
@@ -76,7 +76,7 @@ def test_a_heartbeat_names_the_client_and_its_groups() -> None:
     assert core.registered == {"a:10911"}
 
 
-def test_a_broker_that_refuses_a_heartbeat_does_not_know_us() -> None:
+def test_a_broker_that_refuses_a_heartbeat_is_not_registered() -> None:
     core = core_with(route("a"))
     core.registered.add("a:10911")
     flow = send_heartbeat(core, "a:10911")
@@ -100,14 +100,14 @@ def test_heartbeats_that_fail_are_counted_and_stop_no_other() -> None:
     assert core.registered == {"c:10911"}
 
 
-def test_chosen_brokers_can_be_told() -> None:
+def test_heartbeats_can_go_to_chosen_brokers() -> None:
     core = core_with(route("a", "b"))
     core.add_producer("shop", object())
     assert play(send_heartbeats(core, ["b:10911"]), lambda _: Command(0)) == 0
     assert core.registered == {"b:10911"}
 
 
-def test_a_broker_that_knows_us_is_not_greeted_again() -> None:
+def test_a_registered_broker_gets_no_second_heartbeat() -> None:
     core = core_with(route("a", "b"))
     core.registered.add("a:10911")
     flow = ensure_registered(core, ["a:10911", "b:10911"], 101.0)
@@ -128,7 +128,7 @@ def test_a_new_group_makes_all_brokers_strangers() -> None:
     assert core.registered == set()
 
 
-# ---- goodbye -------------------------------------------------------------------------------------
+# ---- unregistering -------------------------------------------------------------------------------
 
 
 def test_goodbye_is_said_to_brokers_that_know_us_and_are_still_there() -> None:
@@ -142,7 +142,7 @@ def test_goodbye_is_said_to_brokers_that_know_us_and_are_still_there() -> None:
     assert calls[0].command.fields == {"clientID": "10.0.0.1@7#1", "producerGroup": "shop"}
 
 
-def test_a_consumer_says_goodbye_as_one() -> None:
+def test_a_consumer_unregisters_its_consumer_group() -> None:
     core = core_with(route("a"))
     core.registered.add("a:10911")
     said: list[dict[str, str]] = []
@@ -155,7 +155,7 @@ def test_a_consumer_says_goodbye_as_one() -> None:
     assert said == [{"clientID": "10.0.0.1@7#1", "consumerGroup": "readers"}]
 
 
-def test_brokers_that_did_not_hear_the_goodbye_are_counted() -> None:
+def test_requests_to_unregister_that_fail_are_counted() -> None:
     core = core_with(route("a", "b"))
     core.registered |= {"a:10911", "b:10911"}
     assert (

@@ -1,4 +1,4 @@
-"""Which name server is asked: a random order, the one that answers, the next when it does not."""
+"""Which name server is asked: a random order, then the one that answered, the next on failure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from downrange.errors import (
     TooManyInFlight,
 )
 from downrange.wire.command import Command
+from tests.unit.client.flows.flow_steps import clock_of, core_with, expect, expect_call, finish
 from tests.unit.client.flows.randomness import FakeRandomness
-from tests.unit.client.flows.stepping import clock_of, core_with, expect, expect_call, finish
 
 REQUEST = Command(105)
 
@@ -60,7 +60,7 @@ def test_another_one_is_taken_when_the_one_in_use_has_left_the_list() -> None:
 
 def test_only_the_one_in_use_is_passed_over() -> None:
     servers = NameServers(["a:1", "b:1"], FakeRandomness(1))
-    servers.pass_over("b:1")  # somebody else's call failed there earlier
+    servers.pass_over("b:1")  # another flow's call failed there earlier
     assert servers.addresses == ["a:1", "b:1"]
     servers.pass_over("a:1")
     assert servers.addresses == ["b:1", "a:1"]
@@ -68,7 +68,7 @@ def test_only_the_one_in_use_is_passed_over() -> None:
     assert servers.addresses == ["a:1", "b:1"]
 
 
-def test_nobody_is_passed_over_where_there_is_nobody() -> None:
+def test_an_empty_list_has_no_server_to_pass_over() -> None:
     servers = NameServers([], FakeRandomness())
     servers.pass_over("a:1")
     assert servers.addresses == []
@@ -82,7 +82,7 @@ def test_the_one_that_answered_is_asked_again() -> None:
     for _ in range(3):
         flow = core.call_name_server(REQUEST, 103.0)
         assert expect_call(next(flow)).address == "a:1"
-        assert finish(flow, Command(17)).code == 17  # whatever its code
+        assert finish(flow, Command(17)).code == 17  # any code
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_the_next_one_is_asked_in_the_same_call_when_one_does_not_answer(
     next(flow)
     assert expect_call(flow.throw(error)).address == "b:1"
     finish(flow, Command(0))
-    assert core.name_servers.addresses == ["b:1", "a:1"]  # and stays
+    assert core.name_servers.addresses == ["b:1", "a:1"]  # and stays so
 
 
-def test_nobody_uses_up_the_time_of_those_who_come_after_it() -> None:
+def test_each_name_server_gets_an_equal_share_of_the_time() -> None:
     core = core_with(name_servers=["a:1", "b:1", "c:1"])
     flow = core.call_name_server(REQUEST, 103.0)
     assert expect_call(next(flow)).deadline == 101.0
@@ -109,7 +109,7 @@ def test_nobody_uses_up_the_time_of_those_who_come_after_it() -> None:
     assert expect_call(flow.throw(ConnectFailed("b:1", "x"))).deadline == 103.0
 
 
-def test_when_nobody_answers_all_are_named() -> None:
+def test_when_no_name_server_answers_the_error_names_all() -> None:
     core = core_with(name_servers=["a:1", "b:1"], randomness=FakeRandomness(1))
     flow = core.call_name_server(REQUEST, 103.0)
     next(flow)
@@ -137,7 +137,7 @@ def test_a_fault_of_our_own_is_not_blamed_on_the_name_server() -> None:
     assert core.name_servers.addresses == ["a:1", "b:1"]
 
 
-def test_without_an_address_nobody_is_asked() -> None:
+def test_without_an_address_no_request_is_made() -> None:
     flow = core_with(name_servers=[]).call_name_server(REQUEST, 103.0)
     with pytest.raises(NoNameServer, match="discovery_url") as caught:
         next(flow)

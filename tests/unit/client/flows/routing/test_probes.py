@@ -1,4 +1,4 @@
-"""The detector: who is probed, with what, and what the answer changes."""
+"""The detector: which brokers are probed, with which request, and what a reply changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from downrange.client.flows.routing.probes import detect, probe_due
 from downrange.errors import ConnectFailed
 from downrange.options import FaultTolerance
 from downrange.wire.codes import RequestCode
-from tests.unit.client.flows.stepping import (
+from tests.unit.client.flows.flow_steps import (
     clock_of,
     core_with,
     expect,
@@ -47,7 +47,7 @@ def test_a_broker_that_was_not_reachable_is_asked_for_an_offset() -> None:
     assert call.command.code == RequestCode.GET_MAX_OFFSET
     assert call.command.fields["topic"] == "orders"
     assert call.command.fields["queueId"] == "0"
-    finish(probe, refused(1))  # any answer shows that it is there
+    finish(probe, refused(1))  # any reply shows that the broker is back
     assert health.is_reachable("a")
     assert finish(flow, [None]) == 0
 

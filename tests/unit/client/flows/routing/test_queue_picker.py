@@ -1,4 +1,4 @@
-"""Which queue is next."""
+"""Which queue the next message goes to."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NOW = 50.0
 
 
 def queues(brokers: str, count: int = 2, topic: str = "orders") -> tuple[QueueId, ...]:
-    """Return so many queues on each broker, named by one letter."""
+    """Return `count` queues on each broker; brokers are named by one letter."""
     return tuple(QueueId(topic, broker, number) for broker in brokers for number in range(count))
 
 
 class World:
-    """A picker with its health and round_robin, and the queues of one topic."""
+    """A picker with its health and round robin, and the queues of one topic."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ def test_a_retry_takes_the_next_queue_when_there_is_no_other_broker() -> None:
     assert world.pick(failed="a") == "a1"
 
 
-def test_a_first_attempt_avoids_nobody_when_tolerance_is_off() -> None:
+def test_a_first_attempt_avoids_no_broker_when_tolerance_is_off() -> None:
     world = World("off", "ab")
     world.fail("a")
     assert world.pick() == "a0"
@@ -115,7 +115,7 @@ def test_4x_takes_the_next_queue_of_an_available_broker() -> None:
     world = World("4.x", "abc")
     world.fail("a")
     assert world.pick() == "b0"
-    # The look around was one turn.
+    # The whole search was one turn.
     assert world.round_robin.indexes["orders"] == 0
     assert world.pick() == "b0"
 
@@ -134,7 +134,7 @@ def test_4x_does_not_avoid_the_last_broker_unless_it_is_unavailable() -> None:
 def test_4x_takes_a_queue_of_a_better_broker_when_all_are_bad() -> None:
     world = World("4.x", "ab", randomness=FakeRandomness(0))
     world.fail("a")
-    world.health.failed("b", LOST, 0.05, NOW)  # quicker to fail, so better
+    world.health.failed("b", LOST, 0.05, NOW)  # its failure was quicker, so it ranks higher
     assert [world.pick() for _ in range(3)] == ["b0", "b1", "b0"]
     assert world.writable == queues("ab")
 
@@ -173,7 +173,7 @@ def test_5x_starts_the_turns_anew_on_a_retry_and_avoids_the_last_broker() -> Non
 def test_5x_takes_a_reachable_broker_when_none_is_available() -> None:
     world = World("5.x", "abc")
     world.fail("a", "c")
-    world.health.answered("b", 20.0, NOW)  # slow, but there
+    world.health.answered("b", 20.0, NOW)  # slow, but reachable
     assert [world.pick(), world.pick()] == ["b0", "b1"]
 
 
@@ -188,7 +188,7 @@ def test_5x_avoids_the_last_broker_even_when_it_is_the_only_reachable_one() -> N
     world = World("5.x", "ab", randomness=FakeRandomness(3))
     world.fail("b")
     world.health.answered("a", 20.0, NOW)
-    # Two whole turns lead back to index 3; the next queue is what is left.
+    # Two full rounds lead back to index 3; then the next queue is taken.
     assert world.pick(failed="a") == "a0"
 
 

@@ -7,7 +7,7 @@ import pytest
 from downrange.client.flows.routing.routes import Route, RouteTable, route_of
 from downrange.model import QueueId
 from downrange.wire.bodies import BrokerQueues, BrokerReplicas, RouteBody
-from tests.unit.client.flows.stepping import (
+from tests.unit.client.flows.flow_steps import (
     body,
     route,
 )
@@ -18,7 +18,7 @@ def queues(*names: str, topic: str = "orders") -> tuple[QueueId, ...]:
     return tuple(QueueId(topic, name[0], int(name[1:])) for name in names)
 
 
-# ---- reading what a name server says -------------------------------------------------------------
+# ---- from a name server's answer -----------------------------------------------------------------
 
 
 def test_queues_are_those_of_each_broker_in_the_order_of_their_names() -> None:
@@ -47,7 +47,7 @@ def test_a_broker_that_has_no_addresses_cannot_be_written_to() -> None:
     ("perm", "writable", "readable"),
     [(6, 1, 1), (4, 0, 1), (2, 1, 0), (0, 0, 0), (1, 0, 0), (7, 1, 1)],
 )
-def test_permission_decides_who_can_be_written_to_and_read_from(
+def test_permission_decides_which_queues_can_be_written_to_and_read_from(
     perm: int, writable: int, readable: int
 ) -> None:
     found = route_of("orders", body("a", queues=1, perm=perm))
@@ -92,15 +92,15 @@ def test_a_borrowed_route_is_limited_by_the_queues_that_can_be_read() -> None:
 # ---- the table -----------------------------------------------------------------------------------
 
 
-def told(table: RouteTable) -> list[tuple[Route | None, Route]]:
+def changes_of(table: RouteTable) -> list[tuple[Route | None, Route]]:
     changes: list[tuple[Route | None, Route]] = []
     table.on_change.append(lambda old, new: changes.append((old, new)))
     return changes
 
 
-def test_everyone_is_told_of_a_route_that_is_new() -> None:
+def test_all_listeners_get_a_new_route() -> None:
     table = RouteTable()
-    changes, others = told(table), told(table)
+    changes, others = changes_of(table), changes_of(table)
     found = route("a")
     assert table.replace(found) is found
     assert table.get("orders") is found
@@ -110,7 +110,7 @@ def test_everyone_is_told_of_a_route_that_is_new() -> None:
 def test_a_route_that_says_the_same_in_another_order_changes_nothing() -> None:
     table = RouteTable()
     first = table.replace(route("a", "b"))
-    changes = told(table)
+    changes = changes_of(table)
     assert table.replace(route("b", "a")) is first
     assert not changes
 
@@ -125,10 +125,10 @@ CHANGED: dict[str, RouteBody] = {
 
 
 @pytest.mark.parametrize("changed", CHANGED.values(), ids=CHANGED.keys())
-def test_everyone_is_told_of_a_route_that_has_changed(changed: RouteBody) -> None:
+def test_all_listeners_get_a_changed_route(changed: RouteBody) -> None:
     table = RouteTable()
     old = table.replace(route("a", "b"))
-    changes = told(table)
+    changes = changes_of(table)
     new = route_of("orders", changed)
     assert table.replace(new) is new
     assert changes == [(old, new)]
@@ -139,7 +139,7 @@ def test_a_mapping_of_queues_is_a_change_too() -> None:
     table.replace(route("a"))
     mapped = body("a")
     mapped.topic_queue_mapping_by_broker = {"a": {}}
-    changes = told(table)
+    changes = changes_of(table)
     table.replace(route_of("orders", mapped))
     assert len(changes) == 1
 
@@ -147,7 +147,7 @@ def test_a_mapping_of_queues_is_a_change_too() -> None:
 def test_a_borrowed_route_gives_way_to_the_topics_own_even_if_it_looks_the_same() -> None:
     table = RouteTable()
     table.replace(route_of("orders", body("a"), queue_count_max=4))
-    changes = told(table)
+    changes = changes_of(table)
     table.replace(route("a"))
     assert [new.is_borrowed for _, new in changes] == [False]
 
@@ -156,12 +156,12 @@ def test_a_topic_that_is_used_no_more_can_be_forgotten() -> None:
     table = RouteTable()
     table.replace(route("a"))
     table.forget("orders")
-    table.forget("orders")  # harmless
+    table.forget("orders")  # no error
     assert table.get("orders") is None
     assert table.topics() == []
 
 
-def test_the_table_knows_the_brokers_of_all_routes() -> None:
+def test_the_table_lists_the_brokers_of_all_routes() -> None:
     table = RouteTable()
     table.replace(route("a", topic="one"))
     table.replace(route("b", topic="two", masterless=["b"]))

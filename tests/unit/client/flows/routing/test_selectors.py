@@ -1,4 +1,4 @@
-"""Choosing a queue oneself."""
+"""Selectors: how callers choose a queue."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_another_selector_picks_within_the_room() -> None:
     assert chosen(by_room("sh", then=lambda queues, message: queues[-1])) == QUEUES[7]
 
 
-def test_the_room_of_a_broker_can_be_told_by_a_function() -> None:
+def test_the_room_of_a_broker_can_come_from_a_function() -> None:
     assert chosen(by_room("b", room_of=lambda broker: broker[-1])) == QUEUES[4]
 
 
@@ -129,7 +129,7 @@ def test_a_room_without_queues_is_an_error_that_names_rooms_and_brokers() -> Non
         chosen(by_room("bj", "gz"))
 
 
-def test_a_broker_whose_name_tells_no_room_is_in_none() -> None:
+def test_a_broker_whose_name_contains_no_room_is_in_none() -> None:
     with pytest.raises(OptionError, match="brokers are hz"):
         select(by_room("hz"), [QueueId("orders", "hz", 0)], MESSAGE, FakeRandomness())
 
@@ -139,7 +139,7 @@ def test_a_choice_by_room_names_a_room() -> None:
         by_room()
 
 
-# ---- by own code ---------------------------------------------------------------------------------
+# ---- user functions ------------------------------------------------------------------------------
 
 
 def test_a_function_picks_from_queues_and_message() -> None:

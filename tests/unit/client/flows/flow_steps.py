@@ -1,6 +1,6 @@
-"""Flows taken by hand, step by step: a core with routes, what a flow yields, how servers answer.
+"""Stepping flows by hand: a core with routes, the effects of a flow, and replies of servers.
 
-flow = send(producer_with(route("a", "b")), …)
+flow = send_with_retries(producer_with(route("a", "b")), …)
 call = expect_call(next(flow))
 receipt = finish(flow, stored(call))
 """
@@ -36,7 +36,7 @@ EffectT = TypeVar("EffectT", bound=Effect)
 TOPIC = "orders"
 
 
-# ---- what there is -------------------------------------------------------------------------------
+# ---- cores and routes ----------------------------------------------------------------------------
 
 
 def body(
@@ -46,7 +46,7 @@ def body(
     order: str | None = None,
     masterless: Iterable[str] = (),
 ) -> RouteBody:
-    """Return what a name server says: each broker's master at "a:10911", its slave at "a:10921"."""
+    """Return a name server's answer; masters are at "a:10911", slaves at "a:10921"."""
     without = set(masterless)
     return RouteBody(
         queue_datas=[
@@ -87,7 +87,7 @@ def core_with(
     clock: FakeClock | None = None,
     randomness: FakeRandomness | None = None,
 ) -> ClientCore:
-    """Return a client that knows these routes."""
+    """Return a client with these routes cached."""
     core = ClientCore(
         options or ClientOptions(),
         client_id="10.0.0.1@7#1",
@@ -111,7 +111,7 @@ def producer_with(
     report: Callable[[str, Exception], None] | None = None,
     group: str = "shop",
 ) -> ProducerCore:
-    """Return a producer whose client knows these routes, unless a client is given."""
+    """Return a producer; its client has these routes cached, unless a client is given."""
 
     def unexpected(where: str, error: Exception) -> None:
         raise AssertionError(f"{where} failed") from error
@@ -126,13 +126,13 @@ def producer_with(
 
 
 def clock_of(producer: ProducerCore | ClientCore) -> FakeClock:
-    """Return the clock that a test set."""
+    """Return the fake clock of a client or producer."""
     core = producer.client if isinstance(producer, ProducerCore) else producer
     assert isinstance(core.clock, FakeClock)
     return core.clock
 
 
-# ---- what a flow yields --------------------------------------------------------------------------
+# ---- effects -------------------------------------------------------------------------------------
 
 
 def expect(kind: type[EffectT], effect: Effect) -> EffectT:
@@ -147,7 +147,7 @@ def expect_call(effect: Effect) -> Call:
 
 
 def answer_user_call(effect: Effect) -> Any:
-    """Do what the flow asks for of the user's or its own functions; return the answer."""
+    """Call the function of a `UserCall`; return its result."""
     asked = expect(UserCall, effect)
     return asked.function(*asked.args)
 
@@ -171,11 +171,11 @@ def play_together(flows: Iterable[Flow[Any]], serve: Serve) -> list[Any]:
     return Interpreter(serve, FakeClock()).run_together(flows)
 
 
-# ---- what servers answer -------------------------------------------------------------------------
+# ---- replies -------------------------------------------------------------------------------------
 
 
 def stored(call: Call, *, code: int = 0, offset: int = 9, **facts: Any) -> Command:
-    """Return a broker's answer that a message is in the queue that was asked for."""
+    """Return a broker's reply that stored the message in the requested queue."""
     fields = call.command.fields
     number = int(fields.get("e") or fields["queueId"])
     header = SendReply(msg_id="OFFSET-ID", queue_id=number, queue_offset=offset, **facts)
@@ -183,17 +183,17 @@ def stored(call: Call, *, code: int = 0, offset: int = 9, **facts: Any) -> Comma
 
 
 def refused(code: ResponseCode | int, remark: str = "no") -> Command:
-    """Return an answer that refuses."""
+    """Return a reply with an error code."""
     return Command(int(code), remark=remark)
 
 
 def routed(found: RouteBody | None) -> Command:
-    """Return a name server's answer; None for a topic that it does not know."""
+    """Return a name server's reply with a route; None for a missing topic."""
     if found is None:
         return refused(ResponseCode.TOPIC_NOT_EXIST)
     return Command(0, body=found.encode())
 
 
 def heartbeat_of(call: Call) -> Any:
-    """Return what a heartbeat says."""
+    """Return the decoded body of a heartbeat."""
     return msgspec.json.decode(call.command.body)

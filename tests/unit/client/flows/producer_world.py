@@ -1,4 +1,4 @@
-"""A producer on servers of a table, whose users' functions may raise."""
+"""A producer on `FakeServers`, for tests of requests, transactions and recalls."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
 
 ResultT = TypeVar("ResultT")
-#: Of a broker at 10.0.0.2:10911, position 1234 of its commit log.
+#: The offset id of a broker at 10.0.0.2:10911, position 1234 of its commit log.
 OFFSET_ID = "0A00000200002A9F00000000000004D2"
 LOG_OFFSET = 0x4D2
 HALF_OFFSET = 77
 
 
 class Reports(list[tuple[str, Exception]]):
-    """What was told to the log."""
+    """The errors that were reported."""
 
     def take(self, where: str, error: Exception) -> None:
         self.append((where, error))
 
 
-class Asking:
-    """A producer of group "pay", a topic "orders" on broker "a", and what happens."""
+class ProducerWorld:
+    """A producer of group "pay", and servers with broker "a"."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Asking:
         self.answer_sends(ResponseCode.SUCCESS)
 
     def answer_sends(self, *codes: ResponseCode) -> None:
-        """Let broker "a" store what is sent, and answer so."""
+        """Make broker "a" store messages and reply with these codes."""
         answers = [reply(SendReply(OFFSET_ID, 1, HALF_OFFSET)) for _ in codes]
         for answer, code in zip(answers, codes, strict=True):
             answer.code = int(code)
@@ -64,9 +64,9 @@ class Asking:
         return self.servers.run(flow)
 
     def codes(self) -> list[int]:
-        """Return what was asked of anyone, in order."""
+        """Return the codes of all requests, in order."""
         return [command.code for _, command in self.servers.calls]
 
     def sent(self, code: RequestCode) -> list[Command]:
-        """Return the requests of a kind."""
+        """Return the requests with a code, in order."""
         return [command for _, command in self.servers.calls if command.code == code]
