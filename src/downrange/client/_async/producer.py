@@ -40,18 +40,18 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
     """Sends messages, from any number of tasks of one event loop.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or an
-            `AsyncClient` to share.
-        group: The producer's group; brokers ask any member of it about transactions.
-        options: How it sends.
+        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to
+            share.
+        group: The producer group; brokers send transaction checks to any member of it.
+        options: Timeouts, retries, limits, compression, tracing.
         hooks: Functions called around every send.
-        client_options: How its own client behaves.
-        credentials: What its own client signs with.
-        tls: How its own client speaks TLS.
-        proxy: What its own client connects through.
+        client_options: Options of its own client.
+        credentials: Keys that its own client signs requests with.
+        tls: TLS settings of its own client.
+        proxy: Proxy of its own client.
 
     Raises:
-        OptionError: An argument makes no sense.
+        OptionError: An argument is invalid.
 
     Example:
         ```python
@@ -87,12 +87,12 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
 
     @property
     def group(self) -> str:
-        """Its group."""
+        """The producer group."""
         return self._group
 
     @property
     def options(self) -> ProducerOptions:
-        """Its settings."""
+        """The producer's options."""
         return self._options
 
     @property
@@ -109,7 +109,7 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
     def set_limits(
         self, *, in_flight_max: int | None = None, in_flight_bytes_max: int | None = None
     ) -> None:
-        """Change back-pressure while it is running.
+        """Change the limits of back-pressure while the producer is running.
 
         Raises:
             OptionError: A limit is too small.
@@ -129,15 +129,15 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} group={self._group!r} {self._state}>"
 
-    # ---- life --------------------------------------------------------------------------------
+    # ---- life cycle --------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Start it, and its own client; nothing happens when it is running.
+        """Start the producer, and its own client; does nothing while it is running.
 
         Raises:
             ConnectFailed: No name server can be reached.
             GroupTaken: The client has a producer of this group.
-            ClientClosed: It was closed.
+            ClientClosed: The producer was closed.
         """
         if self._state == "closed":
             raise ClientClosed(f"the producer of group {self._group!r}")
@@ -154,14 +154,14 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
             for flow in self._background(core):
                 self._client.spawn(flow)
         else:
-            await self._client.start()  # fails in a process that was forked
+            await self._client.start()  # raises in a forked process
         return self
 
     async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """Send what was accepted, say goodbye to the brokers, close; harmless the second time.
+        """Send accepted messages, unregister from the brokers, close; may be called again.
 
         Args:
-            timeout: How long that may take; what is not sent by then fails.
+            timeout: How long that may take; messages that are not sent by then fail.
         """
         core, was_running = self._core, self._state == "running"
         self._state = "closed"
@@ -183,21 +183,21 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
         queue: QueueId | Selector | None = None,
         timeout: float | None = None,
     ) -> SendReceipt:
-        """Send a message and wait until a broker has it.
+        """Send a message and wait until a broker has stored it.
 
         Args:
             message: The message.
-            queue: A queue, or what chooses one; it is not sent to another one then.
-            timeout: For the whole call, all attempts together; the options' unless given.
+            queue: A queue, or a selector that chooses one; no other queue is tried then.
+            timeout: For the whole call, all attempts together; the producer's option unless given.
 
         Returns:
-            Where it is.
+            The queue and offset of the message.
 
         Raises:
             InvalidMessage: The message breaks a rule.
-            SendFailed: No broker took it; lists all attempts.
+            SendFailed: No broker stored it; `attempts` lists why.
             RouteNotFound: The topic does not exist and cannot be created.
-            RocketMQError: No name server answers, or a hook forbids it.
+            RocketMQError: No name server answers, or a hook forbids the message.
         """
         core, client = self._running_core(), self._client
         flow = core.send(
@@ -212,12 +212,12 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
         queue: QueueId | Selector | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Hand a message to a broker without waiting for an answer; it may be lost.
+        """Send a message without an answer from the broker; it may be lost.
 
         Args:
             message: The message.
-            queue: A queue, or what chooses one.
-            timeout: For finding and reaching the broker; the options' unless given.
+            queue: A queue, or a selector that chooses one.
+            timeout: For finding and reaching the broker; the producer's option unless given.
 
         Raises:
             InvalidMessage: The message breaks a rule.
@@ -233,19 +233,19 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
         queue: QueueId | Selector | None = None,
         timeout: float | None = None,
     ) -> BatchReceipt:
-        """Send messages of one topic in as few requests as they fit in.
+        """Send messages of one topic in as few requests as possible.
 
         Args:
-            messages: Any number of them; no delays among them.
-            queue: A queue, or what chooses one, for each request.
-            timeout: For each request; the options' unless given.
+            messages: Any number of messages, none of them delayed.
+            queue: A queue, or a selector that chooses one, for each request.
+            timeout: For each request; the producer's option unless given.
 
         Returns:
             One receipt per request.
 
         Raises:
-            InvalidMessage: A message, or the list, breaks a rule.
-            BatchFailed: Some were sent, then a request failed; says which.
+            InvalidMessage: A message, or their combination, breaks a rule.
+            BatchFailed: A request failed after others were stored; lists both.
             SendFailed: The first request failed.
         """
         core, client = self._running_core(), self._client
@@ -263,21 +263,21 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
         queue: QueueId | Selector | None = None,
         timeout: float | None = None,
     ) -> ReceivedMessage:
-        """Send a request and wait for the reply of whoever consumes it.
+        """Send a request and wait for the reply of its consumer.
 
         Args:
             message: The request.
-            queue: A queue, or what chooses one.
-            timeout: For sending and waiting together; the options' unless given.
+            queue: A queue, or a selector that chooses one.
+            timeout: For sending and waiting together; the producer's option unless given.
 
         Returns:
-            The reply. Where it is stored, if at all, is not known: its offsets are 0.
+            The reply. Its offsets are 0: the broker does not report where it is stored.
 
         Raises:
             InvalidMessage: The message breaks a rule.
-            RequestTimedOut: It was sent, but no reply came in time.
-            SendFailed: No broker took it.
-            RocketMQError: No name server answers, or a hook forbids it.
+            RequestTimedOut: The request was stored, but no reply arrived in time.
+            SendFailed: No broker stored the request.
+            RocketMQError: No name server answers, or a hook forbids the message.
         """
         core, client = self._running_core(), self._client
         flow = request(
@@ -295,22 +295,22 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendReceipt:
-        """Answer a request that was received.
+        """Reply to a request.
 
         Args:
-            request: The request.
-            body: What to answer.
+            request: A received message that was sent with `request`.
+            body: The body of the reply.
             tags: See `Message`.
             keys: See `Message`.
             properties: See `Message`.
-            timeout: For the whole call, all attempts together; the options' unless given.
+            timeout: For the whole call, all attempts together; the producer's option unless given.
 
         Returns:
-            Where the reply is kept; whoever asked has it by then.
+            The receipt of the reply; the requester has the reply by then.
 
         Raises:
-            InvalidMessage: The message is no request (code 10007), or the reply breaks a rule.
-            SendFailed: No broker could hand it over: whoever asked may be gone.
+            InvalidMessage: The message is not a request (code 10007), or the reply breaks a rule.
+            SendFailed: No broker could deliver the reply: the requester may be gone.
         """
         core, client = self._running_core(), self._client
         message = reply_to(request, body, tags=tags, keys=keys, properties=properties)
@@ -320,19 +320,19 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
         return await client.run(flow)
 
     async def recall(self, handle: str | None, *, timeout: float | None = None) -> str:
-        """Take back a message with `deliver_at` or `deliver_in` before it is due.
+        """Recall a message with `deliver_at` or `deliver_in` before it is delivered.
 
         Args:
             handle: The `recall_handle` of its receipt.
-            timeout: For the whole call; the options' unless given.
+            timeout: For the whole call; the producer's option unless given.
 
         Returns:
             The message's id.
 
         Raises:
-            OptionError: There is no handle: the broker is too old, or the message not timed.
+            OptionError: The handle is None: the broker is too old, or the message has no timer.
             NotSupported: The broker is older than 5.3.2.
-            ServerError: The broker refuses: the message is due, or recall is switched off.
+            ServerError: The broker refuses: the message is due, or recall is disabled.
             RocketMQError: The broker cannot be found or reached.
         """
         core, client = self._running_core(), self._client

@@ -33,27 +33,28 @@ if TYPE_CHECKING:
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 
 _log = logging.getLogger("downrange.client")
-#: Who waits for a message without end waits so long at a time.
+#: Seconds of one poll while `messages` waits without an end.
 _LONG_WAIT: Final = 5.0
 
 
 class AsyncPullConsumer(AsyncClientUser):
-    """Reads queues in its own time, from any number of tasks of one event loop.
+    """Reads assigned queues, from any number of tasks of one event loop.
 
-    It says itself which queues it reads, and keeps its progress where it is told to: nothing is
-    shared out among the members of a group, and nothing is committed by itself.
+    The program decides which queues it reads and when it commits: queues are not divided among the
+    members of a group, and nothing is committed automatically.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to share.
-        group: In whose name it reads and commits.
-        options: How it reads.
-        client_options: How its own client behaves.
-        credentials: What its own client signs with.
-        tls: How its own client speaks TLS.
-        proxy: What its own client connects through.
+        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to
+            share.
+        group: The consumer group that it reads and commits for.
+        options: Sizes of pulls and buffers, waiting times.
+        client_options: Options of its own client.
+        credentials: Keys that its own client signs requests with.
+        tls: TLS settings of its own client.
+        proxy: Proxy of its own client.
 
     Raises:
-        OptionError: An argument makes no sense.
+        OptionError: An argument is invalid.
 
     Example:
         ```python
@@ -90,25 +91,25 @@ class AsyncPullConsumer(AsyncClientUser):
 
     @property
     def group(self) -> str:
-        """Its group."""
+        """The consumer group."""
         return self._group
 
     @property
     def options(self) -> PullOptions:
-        """Its settings."""
+        """The consumer's options."""
         return self._options
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} group={self._group!r} {self._state}>"
 
-    # ---- life --------------------------------------------------------------------------------
+    # ---- life cycle --------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Start it, and its own client; nothing happens when it is running.
+        """Start the consumer, and its own client; does nothing while it is running.
 
         Raises:
             ConnectFailed: No name server can be reached.
-            ClientClosed: It was closed.
+            ClientClosed: The consumer was closed.
         """
         if self._state == "closed":
             raise ClientClosed(repr(self))
@@ -119,7 +120,7 @@ class AsyncPullConsumer(AsyncClientUser):
         return self
 
     async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """Read no more, close; harmless the second time. What was not committed is not.
+        """Stop to fetch, close; may be called again. Does not commit.
 
         Args:
             timeout: How long its own client may take.
@@ -131,7 +132,7 @@ class AsyncPullConsumer(AsyncClientUser):
         if self._owns_client:
             await self._client.close(timeout)
 
-    # ---- what to read ------------------------------------------------------------------------
+    # ---- assignment --------------------------------------------------------------------------
 
     async def assign(
         self,
@@ -142,22 +143,23 @@ class AsyncPullConsumer(AsyncClientUser):
         sql: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Read these topics and queues from now on, and nothing else.
+        """Read these topics and queues from now on, and no others.
 
-        Queues that a topic gets later are read, too, from their beginning.
+        Queues that are added to a topic later are read as well, from their beginning.
 
         Args:
             what: A topic, a queue, or several of them.
-            start: "committed" where the group is, or at the first message when it has not begun;
-                "earliest" at the first message; "latest" at the next one to come; a datetime at
-                what was stored from then on (a 4.9 broker may begin with an older one); an offset.
+            start: Where to begin. "committed": at the committed offset, or at the first message
+                without one; "earliest": at the first message; "latest": at the next message to be
+                stored; a datetime: at the first message stored then or later (a 4.9 broker may
+                return an older one); an int: at this offset.
             tags: Only messages with one of these tags, such as "new || paid".
-            sql: Only messages whose properties are like this, such as "amount > 100"; for brokers
-                that are set up for it.
+            sql: Only messages whose properties match this SQL92 expression, such as
+                "amount > 100"; the broker must have `enablePropertyFilter` set.
             timeout: For the whole call; the client's `call_timeout` unless given.
 
         Raises:
-            OptionError: An argument makes no sense.
+            OptionError: An argument is invalid.
             RouteNotFound: A topic does not exist.
             RocketMQError: The broker refuses the expression, or no broker answered.
         """
@@ -170,7 +172,7 @@ class AsyncPullConsumer(AsyncClientUser):
         )
 
     async def seek(self, queue: QueueId, to: Start, *, timeout: float | None = None) -> None:
-        """Go on elsewhere in a queue; what was fetched of it is forgotten.
+        """Continue at another offset of a queue; messages in its buffer are dropped.
 
         Args:
             queue: An assigned queue.
@@ -178,31 +180,30 @@ class AsyncPullConsumer(AsyncClientUser):
             timeout: For the whole call; the client's `call_timeout` unless given.
 
         Raises:
-            OptionError: The queue is not assigned, or the place makes no sense.
+            OptionError: The queue is not assigned, or `to` is invalid.
             RocketMQError: The broker did not answer.
         """
         _, deadline = self._deadline(timeout)
         await self._client.run(self._running_core().seek(queue, to, deadline=deadline))
 
     def queues(self) -> list[QueueId]:
-        """Return what is assigned."""
+        """Return the assigned queues."""
         return list(self._client.step(self._running_core().positions))
 
     # ---- reading -----------------------------------------------------------------------------
 
     async def poll(self, timeout: float = 1.0, *, max_count: int = 500) -> list[ReceivedMessage]:
-        """Return messages as soon as there are any; none when the time is over.
+        """Return messages as soon as there are any; an empty list at the timeout.
 
-        Fetching goes on in the background, whether or not this is called; so a queue whose broker
-        is away holds nobody up.
+        Messages are fetched in the background, so an unreachable broker delays only its own queues.
 
         Args:
-            timeout: How long to wait for the first one.
-            max_count: How many at most.
+            timeout: How long to wait for the first message.
+            max_count: How many messages at most.
 
         Raises:
             OptionError: Nothing is assigned.
-            RocketMQError: No queue at all can be read now; call again to go on trying.
+            RocketMQError: No queue can be read now; the consumer keeps trying, so call again.
         """
         _, deadline = self._deadline(timeout)
         return await self._client.run(self._running_core().poll(max_count, deadline))
@@ -210,16 +211,15 @@ class AsyncPullConsumer(AsyncClientUser):
     async def messages(
         self, *, idle_timeout: float | None = None
     ) -> AsyncIterator[ReceivedMessage]:
-        """Go through messages one by one, forever or until none has come for a while.
+        """Iterate over messages one by one, without an end or until none has arrived for a while.
 
-        A `commit` in the loop covers the message that was handed out last, and no later one.
+        A `commit` in the loop covers the last message that was returned, and no later one.
 
         Args:
             idle_timeout: End after so many seconds without a message.
 
         Raises:
-            RocketMQError: See `poll`. Without an `idle_timeout`, brokers that are away are waited
-                for.
+            RocketMQError: As `poll`. Without an `idle_timeout`, unreachable brokers are waited for.
         """
         wait = _LONG_WAIT if idle_timeout is None else idle_timeout
         while True:
@@ -228,29 +228,29 @@ class AsyncPullConsumer(AsyncClientUser):
             except RocketMQError as error:
                 if idle_timeout is not None or not error.retryable:
                     raise
-                continue  # brokers are away; fetching goes on in the background
+                continue  # no broker can be reached; fetching continues in the background
             if found:
                 yield found[0]
             elif idle_timeout is not None:
                 return
 
     def failures(self) -> dict[QueueId, RocketMQError]:
-        """Return which queues cannot be read now, and why; they are tried again and again."""
+        """Return the queues that cannot be read now, and why; the consumer keeps trying them."""
         return self._client.step(self._running_core().failures)
 
-    # ---- progress ----------------------------------------------------------------------------
+    # ---- offsets -----------------------------------------------------------------------------
 
     async def commit(self, *, timeout: float | None = None) -> dict[QueueId, QueueOffset]:
-        """Record how far the group has come: behind the messages that were handed out.
+        """Commit the offsets after the messages that were returned.
 
         Args:
             timeout: For the whole call; the client's `call_timeout` unless given.
 
         Returns:
-            What was recorded; queues whose position has not changed are left out.
+            The committed offsets, without queues whose position has not changed.
 
         Raises:
-            RocketMQError: A broker did not take it; others may have.
+            RocketMQError: A broker failed; others may have stored their offsets.
         """
         _, deadline = self._deadline(timeout)
         return await self._client.run(self._running_core().commit(deadline=deadline))
@@ -258,21 +258,21 @@ class AsyncPullConsumer(AsyncClientUser):
     async def committed(
         self, queue: QueueId, *, timeout: float | None = None
     ) -> QueueOffset | None:
-        """Return how far the group has come in a queue; None when it has not begun.
+        """Return the committed offset of the group in a queue; None when it has none.
 
         Args:
             queue: Any queue.
             timeout: For the whole call; the client's `call_timeout` unless given.
 
         Raises:
-            RouteNotFound: Nobody knows the queue's broker.
+            RouteNotFound: No route names the queue's broker.
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
         return await self._client.run(group_offset(core, self._group, queue, deadline=deadline))
 
     def position(self, queue: QueueId) -> QueueOffset | None:
-        """Return the offset of the next message of a queue; None when it is not known yet.
+        """Return the offset of the next message to return; None while it is not known.
 
         Raises:
             OptionError: The queue is not assigned.
@@ -281,7 +281,7 @@ class AsyncPullConsumer(AsyncClientUser):
         return self._client.step(lambda: core.cursor_of(queue).position)
 
     async def lag(self, *, timeout: float | None = None) -> dict[QueueId, int]:
-        """Return how many messages of each queue were not handed out yet; filters do not count.
+        """Return how many messages of each queue were not returned yet, filters ignored.
 
         Args:
             timeout: For the whole call; the client's `call_timeout` unless given.

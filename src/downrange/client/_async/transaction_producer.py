@@ -50,21 +50,22 @@ class AsyncTransactionProducer(AsyncProducer):
     """Sends messages that depend on local work, from any number of tasks of one event loop.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or a client to share.
-        group: The producer's group; brokers ask any member of it about transactions.
+        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to
+            share.
+        group: The producer group; brokers send transaction checks to any member of it.
         check: Called with a half message; returns the `Outcome` of its transaction, or None while
             it is not known. Brokers ask about messages of the whole group, including those of
             other processes, so it must look where all of them record their work.
             Coroutine functions run on the event loop, others in a pool.
-        options: How it sends; `check_threads` and `checks_waiting_max` limit the checks.
+        options: As for `AsyncProducer`; `check_threads` and `checks_waiting_max` limit checks.
         hooks: Functions called around every send, and when a transaction ends.
-        client_options: How its own client behaves.
-        credentials: What its own client signs with.
-        tls: How its own client speaks TLS.
-        proxy: What its own client connects through.
+        client_options: Options of its own client.
+        credentials: Keys that its own client signs requests with.
+        tls: TLS settings of its own client.
+        proxy: Proxy of its own client.
 
     Raises:
-        OptionError: An argument makes no sense.
+        OptionError: An argument is invalid.
 
     Example:
         ```python
@@ -105,40 +106,40 @@ class AsyncTransactionProducer(AsyncProducer):
         return core
 
     def transaction(self, message: Message, *, timeout: float | None = None) -> AsyncTransaction:
-        """Return a context that sends a message, and commits it when its block succeeds.
+        """Return a context manager that sends a message, and commits it when its block succeeds.
 
         An `Exception` rolls the message back and is raised again. Any other `BaseException`, such
         as Ctrl-C or a cancelled task, leaves the transaction open: the broker will send a check.
 
         Args:
-            message: The message; it cannot be delayed.
-            timeout: For sending it; the options' unless given.
+            message: The message; it must not be delayed.
+            timeout: For sending the message; the producer's option unless given.
 
         Raises:
-            InvalidMessage: From `with`: the message breaks a rule.
-            SendFailed: From `with`: it was not stored safely, and the block does not run.
+            InvalidMessage: From `async with`: the message breaks a rule.
+            SendFailed: From `async with`: it was not stored safely; the block does not run.
         """
         return AsyncTransaction(self._running_core(), self._client, message, timeout)
 
     async def send_in_transaction(
         self, message: Message, execute: AsyncExecute, *, timeout: float | None = None
     ) -> TransactionReceipt:
-        """Send a message, do local work, and tell the broker how that ended.
+        """Send a message, do local work, and send its outcome to the broker.
 
         Args:
-            message: The message; it cannot be delayed.
-            execute: The local work. It is given the message and its receipt, and returns an
-                `Outcome`, or None when the outcome is not known yet. What it raises means the
-                same, and is in the result. It does not run when the message was stored, but not
-                safely: then it is rolled back.
-            timeout: For sending the message; the options' unless given.
+            message: The message; it must not be delayed.
+            execute: The local work. It is called with the message and its receipt, and returns an
+                `Outcome`, or None while the outcome is not known. An exception means None as well,
+                and is part of the result. When the message was not stored safely, `execute` is not
+                called and the message is rolled back.
+            timeout: For sending the message; the producer's option unless given.
 
         Returns:
-            The receipt, the outcome, and what `execute` raised.
+            The receipt, the outcome, and the exception of `execute`, if any.
 
         Raises:
             InvalidMessage: The message breaks a rule.
-            SendFailed: No broker took it; the work was not begun.
+            SendFailed: No broker stored the message; `execute` was not called.
         """
         core, client = self._running_core(), self._client
         work = any_function("execute", execute)
@@ -157,26 +158,26 @@ class AsyncTransaction(TransactionBase):
         self._client = client
 
     async def commit(self) -> None:
-        """Let consumers have the message, now.
+        """Commit now: deliver the message to consumers.
 
         Raises:
-            ClientStateError: It has ended already, or not begun.
+            ClientStateError: The transaction has ended already, or not begun.
         """
         await self._finish(Outcome.COMMIT)
 
     async def rollback(self) -> None:
-        """Let nobody have the message.
+        """Roll back now: the message is never delivered.
 
         Raises:
-            ClientStateError: It has ended already, or not begun.
+            ClientStateError: The transaction has ended already, or not begun.
         """
         await self._finish(Outcome.ROLLBACK)
 
     async def leave_open(self) -> None:
-        """Leave it to the check function; the broker will ask.
+        """Leave the outcome open: the broker will call the check function.
 
         Raises:
-            ClientStateError: It has ended already, or not begun.
+            ClientStateError: The transaction has ended already, or not begun.
         """
         await self._finish(Outcome.UNKNOWN)
 
@@ -195,7 +196,7 @@ class AsyncTransaction(TransactionBase):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Commit, or roll back, unless it has ended."""
+        """Commit, or roll back after an error, unless the transaction has ended."""
         if self._outcome is None:
             await self._finish(outcome_of(error), error)
 
@@ -203,5 +204,5 @@ class AsyncTransaction(TransactionBase):
         half = self._set_outcome(outcome)
         try:
             await self._client.run(end(self._core, half, outcome, reason_of(error)))
-        except RocketMQError as problem:  # the broker will ask
+        except RocketMQError as problem:  # the broker will send a check
             self._log_failure(problem)

@@ -28,19 +28,20 @@ if TYPE_CHECKING:
 class Admin(TopicCalls):
     """Creates, changes and reads topics, groups, queues and messages of a cluster.
 
-    Every call takes a `timeout` for the whole of it: the client's `call_timeout` unless given. It
-    fails with a `RocketMQError` when a server does not answer or does not agree.
+    Every call has a `timeout` for the whole call; the client's `call_timeout` unless given. It
+    raises a `RocketMQError` when a server does not answer or refuses.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to share.
-        client_options: How its own client behaves.
-        credentials: What its own client signs with.
-        tls: How its own client speaks TLS.
-        proxy: What its own client connects through.
-        hooks: What its own client calls around every request.
+        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to
+            share.
+        client_options: Options of its own client.
+        credentials: Keys that its own client signs requests with.
+        tls: TLS settings of its own client.
+        proxy: Proxy of its own client.
+        hooks: Functions that its own client calls around every request.
 
     Raises:
-        OptionError: An argument makes no sense.
+        OptionError: An argument is invalid.
 
     Example:
         ```python
@@ -54,10 +55,10 @@ class Admin(TopicCalls):
     def cluster_facts(
         self, *, with_versions: bool = False, timeout: float | None = None
     ) -> ClusterFacts:
-        """Return which clusters and brokers there are.
+        """Return the clusters and brokers that the name server knows.
 
         Args:
-            with_versions: Ask each broker for its release, too.
+            with_versions: Ask each broker for its version as well.
             timeout: For the whole call.
 
         Raises:
@@ -79,25 +80,25 @@ class Admin(TopicCalls):
         brokers: Iterable[str] | None = None,
         timeout: float | None = None,
     ) -> dict[str, TopicSettings]:
-        """Change a topic; what is not named stays as it is on each broker.
+        """Change settings of a topic; those that are not given stay as they are on each broker.
 
         Args:
-            topic: Its name.
+            topic: The topic.
             read_queues: Queues per broker that consumers read.
             write_queues: Queues per broker that producers send to.
-            permission: 4 read, 2 write, added up.
-            is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
-            attributes: Settings of 5.x; None takes one away.
+            permission: 4 to read plus 2 to write.
+            is_ordered: Whether it is an order topic; 4.9 brokers do not store this.
+            attributes: Attributes of 5.x; None removes one.
             brokers: Only these brokers.
             timeout: For the whole call.
 
         Returns:
-            Broker -> what it is like there now.
+            Broker -> the new settings.
 
         Raises:
-            OptionError: A number makes no sense, or a broker does not have it.
-            RouteNotFound: There is no such topic.
-            RocketMQError: A broker did not do it; others may have.
+            OptionError: A number is invalid, or a broker does not have the topic.
+            RouteNotFound: The topic does not exist.
+            RocketMQError: A broker failed; others may have done it.
         """
         core, deadline = self._deadline(timeout)
         flow = changes.update_topic(
@@ -116,22 +117,22 @@ class Admin(TopicCalls):
     def delete_topic(
         self, topic: str, *, cluster: str | None = None, timeout: float | None = None
     ) -> None:
-        """Delete a topic and its messages; one that does not exist is fine.
+        """Delete a topic and its messages; does nothing when it does not exist.
 
         Args:
-            topic: Its name.
-            cluster: Which cluster, when there are several.
+            topic: The topic.
+            cluster: The cluster, where there are several.
             timeout: For the whole call.
 
         Raises:
-            RocketMQError: A server did not do it; others may have.
+            RocketMQError: A server failed; others may have done it.
         """
         core, deadline = self._deadline(timeout)
         flow = changes.delete_topic(core, topic, cluster=cluster, deadline=deadline)
         self._client.run(flow)
 
     def list_topics(self, *, timeout: float | None = None) -> list[TopicName]:
-        """Return all topics by name; with a namespace, those in it, and the cluster's own.
+        """Return all topics by name; with a namespace, its topics and the system topics.
 
         Raises:
             RocketMQError: No name server answered.
@@ -140,10 +141,10 @@ class Admin(TopicCalls):
         return self._client.run(topics.list_topics(core, deadline=deadline))
 
     def topic_route(self, topic: str, *, timeout: float | None = None) -> Route:
-        """Return where a topic is, as the name server says now.
+        """Return the current route of a topic, from the name server.
 
         Raises:
-            RouteNotFound: There is no such topic.
+            RouteNotFound: The topic does not exist.
             RocketMQError: No name server answered.
         """
         core, deadline = self._deadline(timeout)
@@ -152,20 +153,20 @@ class Admin(TopicCalls):
     def topic_settings(
         self, topic: str, *, timeout: float | None = None
     ) -> dict[str, TopicSettings]:
-        """Return what a topic is like on each broker.
+        """Return the settings of a topic on each broker.
 
         Raises:
-            RouteNotFound: There is no such topic.
+            RouteNotFound: The topic does not exist.
             RocketMQError: A server did not answer.
         """
         core, deadline = self._deadline(timeout)
         return self._client.run(topics.topic_settings(core, topic, deadline=deadline))
 
     def topic_stats(self, topic: str, *, timeout: float | None = None) -> list[QueueState]:
-        """Return what the queues of a topic hold.
+        """Return the offsets of the queues of a topic.
 
         Raises:
-            RouteNotFound: There is no such topic.
+            RouteNotFound: The topic does not exist.
             RocketMQError: A server did not answer.
         """
         core, deadline = self._deadline(timeout)
@@ -184,20 +185,20 @@ class Admin(TopicCalls):
         cluster: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Create a consumer group on every master of a cluster, or make one be like this.
+        """Create a consumer group on every master of a cluster, or change an existing one.
 
         Args:
-            group: Its name.
-            is_enabled: Whether it may read.
-            can_broadcast: Whether each of its members may read everything.
-            retries: How often it gets a message again that it gave back.
-            retry_queues: Queues for those.
-            cluster: Which cluster, when there are several.
+            group: The group.
+            is_enabled: Whether the group may read.
+            can_broadcast: Whether broadcasting is allowed, that is each member reads all messages.
+            retries: How often a message is delivered again that a consumer sent back.
+            retry_queues: Queues of the retry topic.
+            cluster: The cluster, where there are several.
             timeout: For the whole call.
 
         Raises:
-            OptionError: The name makes no sense.
-            RocketMQError: A broker did not do it; others may have.
+            OptionError: The name is invalid.
+            RocketMQError: A broker failed; others may have done it.
         """
         core, deadline = self._deadline(timeout)
         flow = changes.create_group(
@@ -215,15 +216,15 @@ class Admin(TopicCalls):
     def delete_group(
         self, group: str, *, cluster: str | None = None, timeout: float | None = None
     ) -> None:
-        """Delete a consumer group and how far it has come.
+        """Delete a consumer group and its offsets.
 
         Args:
-            group: Its name.
-            cluster: Which cluster, when there are several.
+            group: The group.
+            cluster: The cluster, where there are several.
             timeout: For the whole call.
 
         Raises:
-            RocketMQError: A broker did not do it; others may have.
+            RocketMQError: A broker failed; others may have done it.
         """
         core, deadline = self._deadline(timeout)
         flow = changes.delete_group(core, group, cluster=cluster, deadline=deadline)
@@ -232,10 +233,10 @@ class Admin(TopicCalls):
     def group_offset(
         self, group: str, queue: QueueId, *, timeout: float | None = None
     ) -> QueueOffset | None:
-        """Return how far a group has come in a queue; None when it has not begun.
+        """Return the committed offset of a group in a queue; None when it has none.
 
         Raises:
-            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RouteNotFound: No route names the queue's broker, or the broker has no master.
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
@@ -244,16 +245,16 @@ class Admin(TopicCalls):
     def set_group_offset(
         self, group: str, queue: QueueId, offset: int, *, timeout: float | None = None
     ) -> None:
-        """Record how far a group has come in a queue; it may also go back.
+        """Set the committed offset of a group in a queue, forward or back.
 
         Args:
             group: The group.
             queue: The queue.
-            offset: The next message that it is to get.
+            offset: The offset of the next message to read.
             timeout: For the whole call.
 
         Raises:
-            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RouteNotFound: No route names the queue's broker, or the broker has no master.
             RocketMQError: The broker did not answer, or refused.
         """
         core, deadline = self._deadline(timeout)
@@ -263,10 +264,10 @@ class Admin(TopicCalls):
     # ---- queues ------------------------------------------------------------------------------
 
     def read_queues(self, topic: str, *, timeout: float | None = None) -> list[QueueId]:
-        """Return the queues that messages of a topic can be read from.
+        """Return the queues of a topic that can be read.
 
         Raises:
-            RouteNotFound: There are none.
+            RouteNotFound: The topic has none.
             RocketMQError: No name server answered.
         """
         core, deadline = self._deadline(timeout)

@@ -1,5 +1,5 @@
 # Generated from client/_async/client_user.py by scripts/generate_sync.py; do not edit.
-"""What producers, consumers and admins have in common: the client that they use."""
+"""Base of producers, consumers and admins: each uses a client, shared or its own."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ if TYPE_CHECKING:
 
 
 class ClientUser:
-    """Uses a client: the one it is given, or one of its own, which it starts and closes.
+    """Uses a given client, or one of its own, which it starts and closes.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or a client to share.
-        client_options: How its own client behaves.
-        credentials: What its own client signs with.
-        tls: How its own client speaks TLS.
-        proxy: What its own client connects through.
-        hooks: What its own client calls around every request.
+        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to
+            share.
+        client_options: Options of its own client.
+        credentials: Keys that its own client signs requests with.
+        tls: TLS settings of its own client.
+        proxy: Proxy of its own client.
+        hooks: Functions that its own client calls around every request.
 
     Raises:
-        OptionError: Settings of a client are given beside a client, or it is of the wrong kind.
+        OptionError: Settings of a client are given together with a client, or the client is of the
+            other kind.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class ClientUser:
 
     @classmethod
     def from_env(cls, **settings: Any) -> Self:
-        """Make one with the name servers of the environment variable NAMESRV_ADDR.
+        """Make one with the name servers in the environment variable NAMESRV_ADDR.
 
         Raises:
             NoNameServer: It is not set.
@@ -121,7 +123,7 @@ class ClientUser:
 
     @property
     def client(self) -> Client:
-        """The client that it uses: the one it was given, or its own."""
+        """The client that it uses, shared or its own."""
         return self._client
 
     @property
@@ -136,12 +138,16 @@ class ClientUser:
         raise cannot_pickle(self)
 
     def _client_core(self) -> ClientCore:
-        """Return the client's core; only while this is running."""
+        """Return the client's core.
+
+        Raises:
+            NotStarted, ClientClosed: This object is not running.
+        """
         if self._state == "running":
             return self._client.core
         raise ClientClosed(repr(self)) if self._state == "closed" else NotStarted(repr(self))
 
     def _deadline(self, timeout: float | None) -> tuple[ClientCore, float]:
-        """Return the client's core, and when a call that starts now is to be given up."""
+        """Return the client's core, and the deadline of a call that starts now."""
         core = self._client_core()
         return core, core.clock.now() + (core.options.call_timeout if timeout is None else timeout)

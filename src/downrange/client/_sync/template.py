@@ -30,12 +30,16 @@ ValueT = TypeVar("ValueT")
 
 
 class MessageTemplate(TemplateFutures):
-    """Sends values instead of messages.
+    """Sends values, which converters turn into messages.
 
     Args:
-        producer: What it sends with; start and close it yourself.
-        converters: Your own ones, asked before those for bytes, text, pydantic models and JSON.
-        default_topic: Where to send when a destination names no topic.
+        producer: The producer to send with; start and close it yourself.
+        converters: Your own converters, tried before those for bytes, text, pydantic models and
+            JSON.
+        default_topic: The topic of destinations without one.
+
+    Raises:
+        OptionError: The producer is of the other kind.
 
     Example:
         ```python
@@ -70,20 +74,20 @@ class MessageTemplate(TemplateFutures):
         timeout: float | None = None,
         **details: Unpack[Details],
     ) -> SendReceipt:
-        """Send a value and wait until a broker has it.
+        """Send a value and wait until a broker has stored it.
 
         Args:
-            destination: "topic:tag" or "topic"; without a topic it is the default one.
-            payload: What the body holds.
-            timeout: For the whole call; the producer's unless given.
+            destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
+            payload: The value to convert into the body.
+            timeout: For the whole call; the producer's option unless given.
             details: Keys, properties, delay.
 
         Returns:
-            Where it is.
+            The queue and offset of the message.
 
         Raises:
-            OptionError: No converter takes the payload, or an argument makes no sense.
-            RocketMQError: See `send` of the producer.
+            OptionError: No converter takes the payload, or an argument is invalid.
+            RocketMQError: As `send` of the producer.
         """
         return self._producer.send(self.message(destination, payload, **details), timeout=timeout)
 
@@ -95,16 +99,16 @@ class MessageTemplate(TemplateFutures):
         timeout: float | None = None,
         **details: Unpack[Details],
     ) -> None:
-        """Hand a value to a broker without waiting for an answer; it may be lost.
+        """Send a value without an answer from the broker; it may be lost.
 
         Args:
-            destination: "topic:tag" or "topic"; without a topic it is the default one.
-            payload: What the body holds.
-            timeout: For finding and reaching the broker; the producer's unless given.
+            destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
+            payload: The value to convert into the body.
+            timeout: For finding and reaching the broker; the producer's option unless given.
             details: Keys, properties, delay.
 
         Raises:
-            OptionError: No converter takes the payload, or an argument makes no sense.
+            OptionError: No converter takes the payload, or an argument is invalid.
             RocketMQError: The broker cannot be found or reached.
         """
         self._producer.send_oneway(self.message(destination, payload, **details), timeout=timeout)
@@ -118,21 +122,21 @@ class MessageTemplate(TemplateFutures):
         timeout: float | None = None,
         **details: Unpack[Details],
     ) -> SendReceipt:
-        """Send a value to the queue of a key: what has the same key keeps its order.
+        """Send a value to the queue of a key: values with the same key keep their order.
 
         Args:
-            destination: "topic:tag" or "topic"; without a topic it is the default one.
-            payload: What the body holds.
-            hash_key: Chooses the queue, the same one as in Java.
-            timeout: For the whole call; the producer's unless given.
+            destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
+            payload: The value to convert into the body.
+            hash_key: Chooses the queue, as the Java client does.
+            timeout: For the whole call; the producer's option unless given.
             details: Keys, properties, delay.
 
         Returns:
-            Where it is.
+            The queue and offset of the message.
 
         Raises:
-            OptionError: No converter takes the payload, or an argument makes no sense.
-            RocketMQError: See `send` of the producer.
+            OptionError: No converter takes the payload, or an argument is invalid.
+            RocketMQError: As `send` of the producer.
         """
         message = self.message(destination, payload, **details)
         return self._producer.send(message, queue=by_hash(hash_key), timeout=timeout)
@@ -145,21 +149,21 @@ class MessageTemplate(TemplateFutures):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> BatchReceipt:
-        """Send values in as few requests as they fit in.
+        """Send values in as few requests as possible.
 
         Args:
-            destination: "topic:tag" or "topic"; without a topic it is the default one.
+            destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
             payloads: Any number of values, converted one by one as they are sent.
-            properties: Your own names and values, for each of them.
-            timeout: For each request; the producer's unless given.
+            properties: Your own names and values, for each message.
+            timeout: For each request; the producer's option unless given.
 
         Returns:
             One receipt per request.
 
         Raises:
-            OptionError: No converter takes the first ones.
-            BatchFailed: Some were sent, then one could not be converted, or a request failed.
-            RocketMQError: See `send_batch` of the producer.
+            OptionError: No converter takes a value of the first request.
+            BatchFailed: A later value could not be converted, or a later request failed.
+            RocketMQError: As `send_batch` of the producer.
         """
         messages = self._messages(destination, payloads, properties)
         return self._producer.send_batch(messages, timeout=timeout)
@@ -173,22 +177,22 @@ class MessageTemplate(TemplateFutures):
         timeout: float | None = None,
         **details: Unpack[Details],
     ) -> TransactionReceipt:
-        """Send a value that consumers see only when local work succeeds, and do that work.
+        """Send a value that consumers see only if local work succeeds, and do that work.
 
         Args:
-            destination: "topic:tag" or "topic"; without a topic it is the default one.
-            payload: What the body holds.
-            execute: The local work: given the message and its receipt, returns an `Outcome`.
-            timeout: For sending it; the producer's unless given.
-            details: Keys and properties; it cannot be delayed.
+            destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
+            payload: The value to convert into the body.
+            execute: The local work: called with the message and its receipt, returns an `Outcome`.
+            timeout: For sending the message; the producer's option unless given.
+            details: Keys and properties; a delay is not allowed.
 
         Returns:
-            The receipt, the outcome, and what `execute` raised.
+            The receipt, the outcome, and the exception of `execute`, if any.
 
         Raises:
-            OptionError: The producer is not one for transactions, no converter takes the payload,
-                or an argument makes no sense.
-            RocketMQError: See `send_in_transaction` of the producer.
+            OptionError: The producer is not a `TransactionProducer`, no converter takes the
+                payload, or an argument is invalid.
+            RocketMQError: As `send_in_transaction` of the producer.
         """
         producer = self._transaction_producer()
         message = self.message(destination, payload, **details)
@@ -202,17 +206,17 @@ class MessageTemplate(TemplateFutures):
         timeout: float | None = None,
         **details: Unpack[Details],
     ) -> Transaction:
-        """Return a context that sends a value, and commits it when its block succeeds.
+        """Return a context manager that sends a value, and commits it when its block succeeds.
 
         Args:
-            destination: "topic:tag" or "topic"; without a topic it is the default one.
-            payload: What the body holds.
-            timeout: For sending it; the producer's unless given.
-            details: Keys and properties; it cannot be delayed.
+            destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
+            payload: The value to convert into the body.
+            timeout: For sending the message; the producer's option unless given.
+            details: Keys and properties; a delay is not allowed.
 
         Raises:
-            OptionError: The producer is not one for transactions, no converter takes the payload,
-                or an argument makes no sense.
+            OptionError: The producer is not a `TransactionProducer`, no converter takes the
+                payload, or an argument is invalid.
         """
         producer = self._transaction_producer()
         return producer.transaction(self.message(destination, payload, **details), timeout=timeout)
@@ -226,23 +230,23 @@ class MessageTemplate(TemplateFutures):
         timeout: float | None = None,
         **details: Unpack[Details],
     ) -> ValueT:
-        """Send a value as a request and wait for the reply of whoever consumes it.
+        """Send a value as a request and wait for the reply of its consumer.
 
         Args:
-            destination: "topic:tag" or "topic"; without a topic it is the default one.
-            payload: What the body holds.
-            reply_type: The type that the reply is read as.
-            timeout: For sending and waiting together; the producer's unless given.
+            destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
+            payload: The value to convert into the body.
+            reply_type: The type to convert the reply to.
+            timeout: For sending and waiting together; the producer's option unless given.
             details: Keys, properties, delay.
 
         Returns:
-            What the reply holds.
+            The value in the reply.
 
         Raises:
-            OptionError: No converter takes the payload, or an argument makes no sense.
-            RequestTimedOut: It was sent, but no reply came in time.
-            MalformedBody: The reply holds no such value.
-            RocketMQError: See `request` of the producer.
+            OptionError: No converter takes the payload, or an argument is invalid.
+            RequestTimedOut: The request was stored, but no reply arrived in time.
+            MalformedBody: The reply does not hold such a value.
+            RocketMQError: As `request` of the producer.
         """
         message = self.message(destination, payload, **details)
         reply = self._producer.request(message, timeout=timeout)
@@ -251,19 +255,19 @@ class MessageTemplate(TemplateFutures):
     def convert_and_reply(
         self, request: ReceivedMessage, payload: object, *, timeout: float | None = None
     ) -> SendReceipt:
-        """Answer a request that was received with a value.
+        """Reply to a request with a value.
 
         Args:
-            request: The request.
-            payload: What the reply's body holds.
-            timeout: For the whole call; the producer's unless given.
+            request: A received message that was sent as a request.
+            payload: The value to convert into the body of the reply.
+            timeout: For the whole call; the producer's option unless given.
 
         Returns:
-            Where the reply is kept.
+            The receipt of the reply.
 
         Raises:
-            OptionError: No converter takes the payload, or the message is no request.
-            RocketMQError: See `reply` of the producer.
+            OptionError: No converter takes the payload, or the message is not a request.
+            RocketMQError: As `reply` of the producer.
         """
         body, properties = self._converted(payload)
         return self._producer.reply(request, body, properties=properties, timeout=timeout)

@@ -1,5 +1,5 @@
 # Generated from client/_async/topic_calls.py by scripts/generate_sync.py; do not edit.
-"""Topics, offsets and messages: what producers and admins both can do, as in the Java client."""
+"""Calls on topics, offsets and messages that producers and admins share, as in the Java client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TopicCalls(ClientUser):
     """Creates topics, looks up offsets and messages.
 
-    Every call takes a `timeout` for the whole of it: the client's `call_timeout` unless given.
+    Every call has a `timeout` for the whole call; the client's `call_timeout` unless given.
     """
 
     def create_topic(
@@ -38,26 +38,26 @@ class TopicCalls(ClientUser):
         brokers: Iterable[str] | None = None,
         timeout: float | None = None,
     ) -> TopicSettings:
-        """Create a topic on every master of a cluster, or make an existing one be like this.
+        """Create a topic on every master of a cluster, or change an existing one to these settings.
 
         Args:
-            topic: Its name.
+            topic: The topic.
             queues: Queues per broker.
-            read_queues: Queues that consumers read, where it is not `queues`.
-            write_queues: Queues that producers send to, where it is not `queues`.
-            permission: 4 read, 2 write, added up.
-            is_ordered: Whether it is for messages whose order counts; 4.9 brokers do not keep it.
+            read_queues: Queues per broker that consumers read; `queues` unless given.
+            write_queues: Queues per broker that producers send to; `queues` unless given.
+            permission: 4 to read plus 2 to write.
+            is_ordered: Whether it is an order topic; 4.9 brokers do not store this.
             attributes: Settings of 5.x, such as {"message.type": "FIFO"}.
-            cluster: Which cluster, when there are several.
+            cluster: The cluster, where there are several.
             brokers: Only these brokers.
             timeout: For the whole call.
 
         Returns:
-            What it is like now; the name server tells it to clients already.
+            The settings; the name server already gives the new route to clients.
 
         Raises:
-            OptionError: A name or number makes no sense.
-            RocketMQError: A broker did not do it; others may have.
+            OptionError: A name or a number is invalid.
+            RocketMQError: A broker failed; others may have done it.
         """
         core, deadline = self._deadline(timeout)
         flow = changes.create_topic(
@@ -76,30 +76,30 @@ class TopicCalls(ClientUser):
         return self._client.run(flow)
 
     def publish_queues(self, topic: str, *, timeout: float | None = None) -> list[QueueId]:
-        """Return the queues that messages of a topic can be sent to.
+        """Return the queues of a topic that can be written to.
 
         Raises:
-            RouteNotFound: There are none.
+            RouteNotFound: The topic has none.
             RocketMQError: No name server answered.
         """
         core, deadline = self._deadline(timeout)
         return self._client.run(lookup.publish_queues(core, topic, deadline=deadline))
 
     def min_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
-        """Return the offset of the first message that a queue still holds.
+        """Return the offset of the first message in a queue.
 
         Raises:
-            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RouteNotFound: No route names the queue's broker, or the broker has no master.
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
         return self._client.run(offsets.min_offset(core, queue, deadline=deadline))
 
     def max_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
-        """Return the offset that the next message of a queue will get.
+        """Return the offset of the next message to be stored in a queue.
 
         Raises:
-            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RouteNotFound: No route names the queue's broker, or the broker has no master.
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
@@ -108,18 +108,18 @@ class TopicCalls(ClientUser):
     def search_offset(
         self, queue: QueueId, at: datetime, *, timeout: float | None = None
     ) -> QueueOffset:
-        """Return where to start reading a queue to get what was stored from a time on.
+        """Return the offset of the first message that was stored at a time or later.
 
-        A 4.9 broker names the message that is nearest in time, which may be older.
+        A 4.9 broker returns the message nearest in time, which may be older.
 
         Args:
             queue: The queue.
-            at: The time, which must know its time zone.
+            at: The time, with a time zone.
             timeout: For the whole call.
 
         Raises:
-            OptionError: The time does not say its time zone.
-            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            OptionError: The time has no time zone.
+            RouteNotFound: No route names the queue's broker, or the broker has no master.
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
@@ -128,10 +128,10 @@ class TopicCalls(ClientUser):
     def earliest_store_time(
         self, queue: QueueId, *, timeout: float | None = None
     ) -> datetime | None:
-        """Return when the first message that a queue still holds was stored; None without one.
+        """Return when the first message in a queue was stored; None for an empty queue.
 
         Raises:
-            RouteNotFound: Nobody knows the queue's broker, or it has no master.
+            RouteNotFound: No route names the queue's broker, or the broker has no master.
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
@@ -145,17 +145,17 @@ class TopicCalls(ClientUser):
         since: datetime | None = None,
         timeout: float | None = None,
     ) -> ReceivedMessage:
-        """Find a message by either of its ids.
+        """Find a message by one of its ids.
 
         Args:
-            topic: Where it was sent to.
-            message_id: What a receipt says: `message_id` or `offset_id`.
-            since: For a unique id, how far back to look; three days unless given.
+            topic: The topic of the message.
+            message_id: The `message_id` or the `offset_id` of its receipt.
+            since: For a `message_id`, how far back to search; three days unless given.
             timeout: For the whole call.
 
         Raises:
-            NotFound: There is no such message.
-            RouteNotFound: There is no such topic.
+            NotFound: The message does not exist.
+            RouteNotFound: The topic does not exist.
             RocketMQError: A broker did not answer.
         """
         core, deadline = self._deadline(timeout)
@@ -175,19 +175,19 @@ class TopicCalls(ClientUser):
         """Find messages by one of their keys, on all brokers of a topic.
 
         Args:
-            topic: Where they were sent to.
+            topic: The topic of the messages.
             key: The key.
-            max_count: How many at most; the newest of them.
+            max_count: How many messages at most; the newest ones.
             begin: Stored at this time or later.
             end: Stored at this time or earlier.
             timeout: For the whole call.
 
         Returns:
-            The messages in the order in which they were stored; maybe none.
+            The messages in the order in which they were stored.
 
         Raises:
-            RouteNotFound: There is no such topic.
-            RocketMQError: No broker had any, and one of them did not answer.
+            RouteNotFound: The topic does not exist.
+            RocketMQError: A broker did not answer, and the others have no such message.
         """
         core, deadline = self._deadline(timeout)
         flow = messages.query_messages(
