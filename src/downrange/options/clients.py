@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from downrange.errors import OptionError
 from downrange.options.checks import check_at_least, check_one_of, check_positive
-from downrange.wire.limits import BODY_BYTES_MAX, MIB, UNPACKED_BODY_BYTES_MAX
+from downrange.wire.limits import BODY_BYTES_MAX, IN_FLIGHT_MAX, MIB, UNPACKED_BODY_BYTES_MAX
 from downrange.wire.system_names import DEFAULT_TOPIC, LEGAL_NAME, TRACE_TOPIC
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class ClientOptions:
     is_stream_request: bool = False
     vip_channel: bool = False
     header_codec: Literal["json", "binary"] = "json"
-    in_flight_max: int = 65_535
+    in_flight_max: int = IN_FLIGHT_MAX
     sync_connections_max: int = 8
     callback_threads: int = 4
     callbacks_waiting_max: int = 10_000

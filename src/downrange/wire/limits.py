@@ -39,10 +39,12 @@ PROPERTIES_BYTES_MAX: Final = 2**15 - 1
 #: beyond this.
 BATCH_MESSAGES_MAX: Final = 2**15 - 1
 
-# ---- frames and queues ---------------------------------------------------------------------------
+# ---- frames, connections and queues --------------------------------------------------------------
 
 #: Bytes of a frame, length word included. A Java peer closes the connection on a larger one.
 FRAME_BYTES_MAX: Final = 16 * MIB
+#: Requests that wait for a reply on one connection, unless an option says otherwise; Java's limit.
+IN_FLIGHT_MAX: Final = 65_535
 #: Queues of a topic on one broker. Our server refuses more: every request about a topic walks over
 #: all its queues.
 QUEUES_MAX: Final = 65_536

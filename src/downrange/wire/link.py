@@ -21,14 +21,12 @@ from downrange.errors import LinkClosed, OptionError, TooManyInFlight, WireError
 from downrange.wire.codes import CommandFlag, HeaderCodec
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.frames import FrameSplitter
-from downrange.wire.limits import FRAME_BYTES_MAX
+from downrange.wire.limits import FRAME_BYTES_MAX, IN_FLIGHT_MAX
 from downrange.wire.send_commands import SendCommand
 from downrange.wire.send_replies import StoredReply
 
 WaiterT = TypeVar("WaiterT")
 
-#: Java's limit of requests that wait for a reply on one connection.
-IN_FLIGHT_MAX: Final = 65535
 _ID_MASK: Final = 0x7FFFFFFF
 _CLOSED: Final = "the connection is closed"
 _REPLY: Final = int(CommandFlag.REPLY)  # arithmetic with enum members costs as much as a frame

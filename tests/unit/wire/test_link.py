@@ -19,8 +19,8 @@ from downrange.errors import (
 )
 from downrange.wire.codes import CommandFlag, HeaderCodec
 from downrange.wire.command import Command, encode
+from downrange.wire.limits import IN_FLIGHT_MAX
 from downrange.wire.link import (
-    IN_FLIGHT_MAX,
     Event,
     Link,
     LinkBroken,
