@@ -365,7 +365,7 @@ def test_the_doctor_names_what_is_wrong_and_the_next_step(shell: Shell) -> None:
 def test_the_doctor_recognizes_a_broker_in_the_place_of_a_name_server(
     cluster: Cluster, shell: Shell
 ) -> None:
-    assert "no name server" in shell("doctor", cluster.brokers[0], code=3).stdout
+    assert "not a name server" in shell("doctor", cluster.brokers[0], code=3).stdout
 
 
 def test_the_doctor_reports_credentials_that_are_refused(cluster: Cluster, shell: Shell) -> None:

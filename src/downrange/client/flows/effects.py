@@ -21,7 +21,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -29,6 +29,8 @@ from downrange.wire.command import Command
 from downrange.wire.send_commands import SendCommand
 
 ResultT = TypeVar("ResultT")
+#: The usual limit of a `Gather` whose flows call servers.
+CALLS_AT_ONCE: Final = 16
 
 
 class Call(msgspec.Struct, gc=False):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from downrange.client.flows.effects import Flow, Gather
+from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.routing.routes import MASTER
 from downrange.errors import OptionError, RocketMQError, RouteNotFound
 from downrange.wire.bodies import ClusterBody, KeyValueBody, decode_body
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from downrange.client.flows.client_core import ClientCore
-
-#: How many servers are asked concurrently.
-AT_ONCE: Final = 16
 
 
 class BrokerFacts(msgspec.Struct, frozen=True):
@@ -69,7 +66,7 @@ def cluster_facts(
     versions: list[object] = [None] * len(replicas)
     if with_versions:
         asked = [_ask_version(core, each.broker_addrs, deadline) for _, each in replicas]
-        versions = yield Gather(asked, AT_ONCE)
+        versions = yield Gather(asked, CALLS_AT_ONCE)
     brokers = tuple(
         BrokerFacts(
             name,
@@ -156,7 +153,7 @@ def ask_each(
 ) -> Flow[dict[str, Command]]:
     """Send the same request to all masters; return each reply, or raise the first failure."""
     asked = [core.ask(address, make(), deadline, topic) for address in masters.values()]
-    outcomes: list[Command | RocketMQError] = yield Gather(asked, AT_ONCE)
+    outcomes: list[Command | RocketMQError] = yield Gather(asked, CALLS_AT_ONCE)
     replies: dict[str, Command] = {}
     for broker, outcome in zip(masters, outcomes, strict=True):
         if isinstance(outcome, RocketMQError):

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from downrange.client.flows.admin.clusters import AT_ONCE
-from downrange.client.flows.effects import Flow, Gather
+from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.lookup import ask_route
 from downrange.client.flows.routing.membership import send_heartbeat
@@ -116,7 +115,9 @@ def check_network(core: ClientCore, *, topic: str | None = None) -> Flow[tuple[F
     addresses = core.name_servers.addresses
     if not addresses:
         return (_no_address(),)
-    replies: list[_Answer] = yield Gather([_ask_cluster(core, each) for each in addresses], AT_ONCE)
+    replies: list[_Answer] = yield Gather(
+        [_ask_cluster(core, each) for each in addresses], CALLS_AT_ONCE
+    )
     findings = [
         finding
         for address, answer in zip(addresses, replies, strict=True)
@@ -221,7 +222,7 @@ def _check_brokers(core: ClientCore, brokers: Mapping[str, BrokerReplicas]) -> F
             Finding(name="master", target=f"broker {name}", is_ok=False, text=text, next_step=step)
         )
     asked = [_ask_broker(core, address) for address in masters.values()]
-    answers: list[_Answer] = (yield Gather(asked, AT_ONCE)) if asked else []
+    answers: list[_Answer] = (yield Gather(asked, CALLS_AT_ONCE)) if asked else []
     for (name, address), answer in zip(masters.items(), answers, strict=True):
         steps = _steps(core, f"broker {name} {address}", address, answer)
         findings += [_with_hint(core, finding, address) for finding in steps]

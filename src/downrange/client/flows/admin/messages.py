@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from downrange.client.flows.admin.clusters import AT_ONCE
 from downrange.client.flows.consuming.offsets import ms_of
 from downrange.client.flows.consuming.pull import read_messages
-from downrange.client.flows.effects import Flow, Gather
+from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.names import with_namespace, without_namespace
 from downrange.client.flows.routing.lookup import find_any_replicas, find_route
 from downrange.errors import MalformedId, NotFound, RocketMQError
@@ -162,7 +161,7 @@ def _query_all(
     """Ask one replica of each broker; return the messages by store time."""
     targets = find_any_replicas(route)
     asked = [_query(core, broker, targets[broker], header, deadline) for broker in targets]
-    outcomes: list[list[ReceivedMessage] | RocketMQError] = yield Gather(asked, AT_ONCE)
+    outcomes: list[list[ReceivedMessage] | RocketMQError] = yield Gather(asked, CALLS_AT_ONCE)
     found: list[ReceivedMessage] = []
     failure: RocketMQError | None = None
     for outcome in outcomes:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from downrange.client.flows.admin.clusters import AT_ONCE, ask_each
-from downrange.client.flows.effects import Flow, Gather
+from downrange.client.flows.admin.clusters import ask_each
+from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.names import (
     with_namespace,
     without_namespace,
@@ -154,7 +154,7 @@ def topic_settings(
     route = yield from topic_route(core, topic, deadline=deadline)
     name = with_namespace(topic, core.options.namespace)
     asked = [_ask_settings(core, address, name, deadline) for address in route.masters.values()]
-    outcomes: list[TopicConfig | RocketMQError] = yield Gather(asked, AT_ONCE)
+    outcomes: list[TopicConfig | RocketMQError] = yield Gather(asked, CALLS_AT_ONCE)
     settings: dict[str, TopicSettings] = {}
     for broker, outcome in zip(route.masters, outcomes, strict=True):
         if isinstance(outcome, RocketMQError):

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from downrange.client.flows.consuming.offsets import find_start, max_offset, set_group_offset
 from downrange.client.flows.consuming.pull import EVERYTHING, PullStatus, check_filter, pull
-from downrange.client.flows.effects import Flow, Gather, Pause, Signal, UserCall, Wait
+from downrange.client.flows.effects import (
+    CALLS_AT_ONCE,
+    Flow,
+    Gather,
+    Pause,
+    Signal,
+    UserCall,
+    Wait,
+)
 from downrange.client.flows.names import shown_queue, with_namespace
 from downrange.client.flows.routing.lookup import read_queues, refresh_route
 from downrange.client.flows.routing.routes import MASTER
@@ -32,7 +40,6 @@ if TYPE_CHECKING:
     from downrange.options import PullOptions
 
 ResultT = TypeVar("ResultT")
-_AT_ONCE: Final = 16
 #: Seconds between two attempts after failed pulls; they double from the first to the second.
 _PAUSE_MIN: Final = 0.1
 _PAUSE_MAX: Final = 3.0
@@ -200,7 +207,7 @@ class ConsumerCore:
         finding = [
             find_start(self.core, queue, self.group, start, deadline=deadline) for queue in named
         ]
-        found: list[QueueOffset | RocketMQError] = yield Gather(finding, _AT_ONCE)
+        found: list[QueueOffset | RocketMQError] = yield Gather(finding, CALLS_AT_ONCE)
         failures = [each for each in found if isinstance(each, RocketMQError)]
         hopeless = [failure for failure in failures if isinstance(failure, OptionError)]
         if hopeless or (failures and len(failures) == len(named)):
@@ -436,7 +443,7 @@ class ConsumerCore:
                 set_group_offset(self.core, self.group, cursor.queue, position, deadline=deadline)
                 for cursor, position in dirty
             ],
-            _AT_ONCE,
+            CALLS_AT_ONCE,
         )
         recorded: dict[QueueId, QueueOffset] = {}
         failure: RocketMQError | None = None
@@ -457,7 +464,7 @@ class ConsumerCore:
         """
         queues = list(self.cursors)
         ends: list[QueueOffset | RocketMQError] = yield Gather(
-            [max_offset(self.core, queue, deadline=deadline) for queue in queues], _AT_ONCE
+            [max_offset(self.core, queue, deadline=deadline) for queue in queues], CALLS_AT_ONCE
         )
         lags: dict[QueueId, int] = {}
         for queue, end in zip(queues, ends, strict=True):

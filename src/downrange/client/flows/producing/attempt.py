@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from downrange.client.flows.producing.trace_buffer import DEFAULT_REGION
 from downrange.errors import server_error
 from downrange.model import Attempt, QueueId, QueueOffset, SendReceipt, SendStatus
 from downrange.wire.codes import RequestCode
@@ -128,7 +129,7 @@ def receipt_of(
         status=status,
         transaction_id=fields.transaction_id,
         recall_handle=fields.recall_handle,
-        region=fields.region or "DefaultRegion",
+        region=fields.region or DEFAULT_REGION,
         is_traced=fields.trace_on is not False,
         failures=tuple(failures) if failures else (),
     )

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 _REPLY_TYPE: Final = "reply"
 #: Java's code for a message that cannot be replied to.
 _CANNOT_REPLY: Final = 10007
-#: The share of a request's time that the heartbeats before it may take.
-_HEARTBEAT_SHARE: Final = 1 / 3
 
 
 # ---- requests ------------------------------------------------------------------------------------
@@ -107,8 +105,7 @@ def _register_for_replies(client: ClientCore, route: Route, deadline: float) -> 
         if cluster is not None:
             replies = yield from _find_replies(client, cluster + REPLY_SUFFIX, deadline)
             masters |= set() if replies is None else set(replies.masters.values())
-    now = client.clock.now()
-    yield from ensure_registered(client, sorted(masters), now + (deadline - now) * _HEARTBEAT_SHARE)
+    yield from ensure_registered(client, sorted(masters), deadline)
 
 
 def _find_replies(client: ClientCore, topic: str, deadline: float) -> Flow[Route | None]:

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 #: The largest body of a trace message (Java's dispatcher has the same).
 BODY_BYTES_MAX: Final = 128_000
-#: Timeout in seconds for sending a trace message.
-SEND_TIMEOUT: Final = 5.0
 #: The region when the broker gives none.
 DEFAULT_REGION: Final = "DefaultRegion"
+#: Timeout in seconds for sending a trace message.
+SEND_TIMEOUT: Final = 5.0
 
 # All properties of a message together have 32,767 bytes; the ids of a large batch are more.
 _KEYS_BYTES_MAX: Final = 30_000

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 
 #: A check that waited this many seconds is not answered: the broker repeats it.
 _CHECK_WAIT_MAX: Final = 60.0
-#: The share of a send's time that the heartbeats before it may take.
-_HEARTBEAT_SHARE: Final = 1 / 3
 
 
 class Half(msgspec.Struct):
@@ -181,10 +179,7 @@ def _send_half(
 ) -> Flow[tuple[SendReceipt, Half]]:
     """Register at the brokers, for their checks, and send the half message."""
     route = yield from producer.find_route(outgoing.topic, deadline)
-    now = producer.client.clock.now()
-    yield from ensure_registered(
-        producer.client, route.masters.values(), now + (deadline - now) * _HEARTBEAT_SHARE
-    )
+    yield from ensure_registered(producer.client, route.masters.values(), deadline)
     # Only the half message takes a permit: the local work may send messages, too.
     receipt = yield from producer.send_prepared(
         outgoing, round_robin, rules, None, deadline, rules.mode == "async"

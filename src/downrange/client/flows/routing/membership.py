@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from downrange.client.flows.effects import Flow, Gather
+from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.routing.routes import MASTER
 from downrange.errors import RocketMQError
 from downrange.wire.bodies import HeartbeatBody, ProducerMember
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.client_core import ClientCore
 
-_AT_ONCE: Final = 16
+#: The share of a flow's time that the heartbeats before its request may take.
+_HEARTBEAT_SHARE: Final = 1 / 3
 
 
 def send_heartbeats(core: ClientCore, addresses: Iterable[str] | None = None) -> Flow[int]:
@@ -40,7 +41,7 @@ def send_heartbeats(core: ClientCore, addresses: Iterable[str] | None = None) ->
     if not targets or not core.has_members:
         return 0
     outcomes: list[object] = yield Gather(
-        [send_heartbeat(core, target) for target in targets], _AT_ONCE
+        [send_heartbeat(core, target) for target in targets], CALLS_AT_ONCE
     )
     return sum(isinstance(outcome, RocketMQError) for outcome in outcomes)
 
@@ -93,13 +94,17 @@ def send_heartbeat(core: ClientCore, address: str, deadline: float | None = None
 def ensure_registered(core: ClientCore, addresses: Iterable[str], deadline: float) -> Flow[None]:
     """Send a heartbeat to those brokers that the client's groups are not registered at.
 
+    For a flow that sends afterwards with the same deadline: heartbeats take a third of its time.
+
     A broker sends its own requests later over the connection of that heartbeat. So it must not be
     a connection that one thread uses for itself: flows in a `Gather` run on the driver's loop,
     which reads requests.
     """
     missing = [address for address in addresses if address not in core.registered]
     if missing:
-        yield Gather([send_heartbeat(core, address, deadline) for address in missing], _AT_ONCE)
+        now = core.clock.now()
+        until = now + (deadline - now) * _HEARTBEAT_SHARE
+        yield Gather([send_heartbeat(core, address, until) for address in missing], CALLS_AT_ONCE)
 
 
 def unregister(
@@ -121,6 +126,6 @@ def unregister(
 
     targets = sorted(set(heartbeat_targets(core)) & core.registered)
     outcomes: list[object] = yield Gather(
-        [send_unregister(address) for address in targets], _AT_ONCE
+        [send_unregister(address) for address in targets], CALLS_AT_ONCE
     )
     return sum(isinstance(outcome, RocketMQError) for outcome in outcomes)

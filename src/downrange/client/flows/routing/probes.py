@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from downrange.client.flows.effects import Flow, Gather
+from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.errors import RocketMQError
 from downrange.wire.fields import request_command
 from downrange.wire.headers import MaxOffsetRequest
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two checks for brokers to probe, as in Java.
 _TICK: Final = 3.0
-_AT_ONCE: Final = 16
 
 
 def detect(core: ClientCore, health: BrokerHealth) -> list[Flow[None]]:
@@ -45,7 +44,7 @@ def probe_due(core: ClientCore, health: BrokerHealth) -> Flow[int]:
     """Probe each broker that is due; return how many probes failed."""
     brokers = health.to_probe(core.clock.now())
     outcomes: list[object] = yield Gather(
-        [_probe(core, health, broker) for broker in brokers], _AT_ONCE
+        [_probe(core, health, broker) for broker in brokers], CALLS_AT_ONCE
     )
     return sum(isinstance(outcome, RocketMQError) for outcome in outcomes)
 
