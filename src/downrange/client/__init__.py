@@ -1,6 +1,9 @@
-"""What users hold: each class beside its asyncio twin, a method of one to three lines a call."""
+"""The client: public classes, the flows behind them, and the drivers that run the flows.
+
+Import the classes from `downrange`. `_async` is written by hand, `_sync` is generated from it.
+"""
 
 import logging
 
-# A library says nothing unless the program wants to hear it.
+# Without a logging setup of the program, the library prints nothing.
 logging.getLogger("downrange").addHandler(logging.NullHandler())

@@ -1,10 +1,10 @@
-"""Converters: from a value to the bytes of a body, and back to a value of a wanted type.
+"""Converters: from a value to the bytes of a body, and back to a value of a given type.
 
     body, content_type = Converters().encode(Order(id=7))
     order = Converters().decode(body, Order)
 
-The first converter that says it can is the one that does; your own come before those that are
-built in. One rule: what a value was encoded to, the same converter decodes to an equal value.
+The first converter that accepts the value or type is used; your own come before the built-in ones.
+One rule: a converter decodes what it has encoded to an equal value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ValueT = TypeVar("ValueT")
 
-#: The property that says what a body holds, by the name that Spring gives it.
+#: The property with the content type of a body; the name is Spring's.
 CONTENT_TYPE: Final = "contentType"
 BYTES: Final = "application/octet-stream"
 TEXT: Final = "text/plain;charset=UTF-8"
@@ -37,10 +37,10 @@ JSON: Final = "application/json"
 
 
 class Converter(Protocol):
-    """What turns some kinds of values into bytes and back; write your own for your formats."""
+    """Turns values of some types into bytes and back; write your own for your formats."""
 
     def can_encode(self, payload: object, /) -> bool:
-        """Say whether it takes this value."""
+        """Return whether it can encode this value."""
         ...
 
     def encode(self, payload: Any, /) -> tuple[bytes, str]:
@@ -48,11 +48,11 @@ class Converter(Protocol):
         ...
 
     def can_decode(self, kind: Any, /) -> bool:
-        """Say whether it makes values of this type."""
+        """Return whether it can decode to this type."""
         ...
 
     def decode(self, body: bytes, kind: Any, /) -> Any:
-        """Return the value of this type that the bytes hold."""
+        """Return the value of this type in the bytes."""
         ...
 
 
@@ -60,7 +60,7 @@ class BytesConverter:
     """Leaves bytes as they are."""
 
     def can_encode(self, payload: object, /) -> bool:
-        """Take bytes, byte arrays and views of them."""
+        """Accept bytes, byte arrays and memory views."""
         return isinstance(payload, bytes | bytearray | memoryview)
 
     def encode(self, payload: bytes | bytearray | memoryview, /) -> tuple[bytes, str]:
@@ -68,7 +68,7 @@ class BytesConverter:
         return bytes(payload), BYTES
 
     def can_decode(self, kind: Any, /) -> bool:
-        """Make bytes and byte arrays."""
+        """Accept bytes and byte arrays."""
         return kind is bytes or kind is bytearray
 
     def decode(self, body: bytes, kind: Any, /) -> Any:
@@ -80,7 +80,7 @@ class TextConverter:
     """Writes text as UTF-8, without quotes."""
 
     def can_encode(self, payload: object, /) -> bool:
-        """Take text; a member of an enum is for JSON, even where it is a text, too."""
+        """Accept text; members of a `StrEnum` are encoded as JSON."""
         return isinstance(payload, str) and not isinstance(payload, Enum)
 
     def encode(self, payload: str, /) -> tuple[bytes, str]:
@@ -88,7 +88,7 @@ class TextConverter:
         return payload.encode(), TEXT
 
     def can_decode(self, kind: Any, /) -> bool:
-        """Make text."""
+        """Accept str."""
         return kind is str
 
     def decode(self, body: bytes, kind: Any, /) -> str:
@@ -97,13 +97,14 @@ class TextConverter:
 
 
 class PydanticConverter:
-    """Writes pydantic's models and dataclasses as JSON, and has pydantic check what it reads.
+    """Writes pydantic models and dataclasses as JSON; pydantic validates what is read.
 
-    It knows them by what pydantic puts into their classes, so it never imports pydantic itself.
+    They are recognized by the attributes that pydantic adds to their classes, so that this module
+    does not import pydantic.
     """
 
     def can_encode(self, payload: object, /) -> bool:
-        """Take models and pydantic's dataclasses."""
+        """Accept models and pydantic dataclasses."""
         return _is_pydantic(type(payload))
 
     def encode(self, payload: Any, /) -> tuple[bytes, str]:
@@ -114,11 +115,11 @@ class PydanticConverter:
         return _adapter_of(kind).dump_json(payload), JSON
 
     def can_decode(self, kind: Any, /) -> bool:
-        """Make models and pydantic's dataclasses."""
+        """Accept models and pydantic dataclasses."""
         return _is_pydantic(kind)
 
     def decode(self, body: bytes, kind: Any, /) -> Any:
-        """Return the model, checked."""
+        """Return the validated model."""
         if hasattr(kind, "model_validate_json"):
             return kind.model_validate_json(body)
         return _adapter_of(kind).validate_json(body)
@@ -129,11 +130,11 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def _adapter_of(kind: type) -> Any:
-    """Return what pydantic converts a class with that has no methods for it."""
+    """Return pydantic's adapter of a class without methods for JSON."""
     return sys.modules["pydantic"].TypeAdapter(kind)
 
 
-#: What stands for itself in JSON, or has one usual text there.
+#: Types that JSON has, or that have one usual text in JSON.
 _JSON_TYPES: Final = (
     *(bool, int, float, Decimal, str, Enum, Mapping, list, tuple, set, frozenset),
     *(datetime, date, time, timedelta, UUID, msgspec.Struct),
@@ -143,11 +144,11 @@ _JSON_TYPES: Final = (
 class JsonConverter:
     """Writes everything else as JSON: dicts, lists, numbers, dataclasses, structs, times.
 
-    Models of pydantic may stand inside.
+    They may contain pydantic models.
     """
 
     def can_encode(self, payload: object, /) -> bool:
-        """Take what has a usual form in JSON; None is more often a mistake than a message."""
+        """Accept values with a usual form in JSON; not None, which is mostly a mistake."""
         return isinstance(payload, _JSON_TYPES) or _has_fields(type(payload))
 
     def encode(self, payload: object, /) -> tuple[bytes, str]:
@@ -155,11 +156,11 @@ class JsonConverter:
         return msgspec.json.encode(payload, enc_hook=_plain), JSON
 
     def can_decode(self, kind: Any, /) -> bool:
-        """Make any type; whether the body is one shows when it is read."""
+        """Accept any type; `decode` raises when the body does not fit."""
         return True
 
     def decode(self, body: bytes, kind: Any, /) -> Any:
-        """Return the value, checked against the type."""
+        """Return the value, validated against the type."""
         return msgspec.json.decode(body, type=kind, dec_hook=_checked)
 
 
@@ -168,7 +169,7 @@ def _has_fields(kind: type) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can hold for a value inside that it does not know."""
+    """Return a JSON form of a nested value of another type."""
     if isinstance(value, Mapping):
         return dict(value)
     if _is_pydantic(type(value)) and hasattr(value, "model_dump"):
@@ -177,7 +178,7 @@ def _plain(value: Any) -> Any:
 
 
 def _checked(kind: Any, value: object) -> Any:
-    """Return a value inside of a type that JSON does not know."""
+    """Return a nested value of a type that JSON does not have."""
     if _is_pydantic(kind) and hasattr(kind, "model_validate"):
         return kind.model_validate(value)
     raise TypeError(f"{kind.__qualname__} has no form in JSON")
@@ -195,7 +196,7 @@ class Converters:
     """Finds the converter for a value, or for a type.
 
     Args:
-        own: Converters of your own, which are asked first.
+        own: Converters of your own, which are tried first.
 
     Example:
         ```python
@@ -211,13 +212,13 @@ class Converters:
         """Return the bytes of a value, and their content type.
 
         Raises:
-            OptionError: No converter takes it, or the one that does cannot write it.
+            OptionError: No converter accepts the value, or its converter fails.
         """
         for converter in self._all:
             if converter.can_encode(payload):
                 try:
                     return converter.encode(payload)
-                except Exception as error:  # a converter may be the user's, and raise anything
+                except Exception as error:  # a converter of the user may raise anything
                     raise OptionError(
                         f"a payload of type {_name_of(type(payload))} cannot be converted by "
                         f"{_name_of(type(converter))}: {_gist_of(error)}"
@@ -229,16 +230,16 @@ class Converters:
         )
 
     def decode(self, body: bytes, kind: type[ValueT]) -> ValueT:
-        """Return the value of a type that a body holds.
+        """Return the value of a type in a body.
 
         Raises:
-            MalformedBody: The body holds no such value.
+            MalformedBody: The body does not hold such a value.
         """
-        # The last one takes every type, so there always is one.
+        # The last converter accepts every type, so one is always found.
         converter = next(one for one in self._all if one.can_decode(kind))
         try:
             value: ValueT = converter.decode(body, kind)
-        except Exception as error:  # a converter may be the user's, and raise anything
+        except Exception as error:  # a converter of the user may raise anything
             raise MalformedBody(
                 "message body",
                 f"{_name_of(type(converter))} cannot read {len(body)} bytes as "
@@ -251,15 +252,15 @@ class Converters:
     @overload
     def receive(self, message: ReceivedMessage, as_type: type[ValueT]) -> ValueT: ...
     def receive(self, message: ReceivedMessage, as_type: Any = None) -> Any:
-        """Return the value that a message holds.
+        """Return the value in the body of a message.
 
         Args:
-            message: A message, whoever sent it.
-            as_type: The type that is wanted. Without one, JSON becomes plain values, text a str
-                and everything else bytes, as the message's `contentType` says.
+            message: A message from any sender.
+            as_type: The type to convert to. Without one, the message's `contentType` decides: JSON
+                becomes plain values, text a str, everything else bytes.
 
         Raises:
-            MalformedBody: The body holds no such value.
+            MalformedBody: The body does not hold such a value.
         """
         if as_type is None:
             as_type = type_for(message.properties.get(CONTENT_TYPE))
@@ -267,7 +268,7 @@ class Converters:
 
 
 def type_for(content_type: str | None) -> Any:
-    """Return the type that a body of this content type is read as when none is wanted."""
+    """Return the type that a body of this content type is decoded to by default."""
     kind = (content_type or "").partition(";")[0].strip().lower()
     if kind == JSON:
         return Any

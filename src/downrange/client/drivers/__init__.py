@@ -1,1 +1,1 @@
-"""The only client code that knows sockets, threads and event loops."""
+"""Drivers run flows on sockets, threads and event loops; no other part of the client uses these."""

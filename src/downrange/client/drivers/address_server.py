@@ -1,7 +1,7 @@
-"""Name server addresses from an address server, over HTTP, for clients that were given none.
+"""Fetches name server addresses over HTTP from an address server, for clients without addresses.
 
-One rule: the answer is a list of addresses that can be used as they are, or an error that names the
-URL. Java's client asks a fixed host of its makers by default; here somebody names the URL.
+One rule: the result is a list of valid addresses, or an error that names the URL. The Java client
+asks a fixed host of its vendor by default; here the URL must be given.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from downrange.errors import NoNameServer, OptionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: The address server answers with one line; whatever is longer than this is not it.
+#: The address server answers with one line; a longer answer is cut off.
 _ANSWER_BYTES_MAX: Final = 65_536
 _HEADERS: Final[Mapping[str, str]] = {"User-Agent": "downrange", "Accept": "text/plain, */*"}
 
 
 def fetch_name_servers(url: str, unit: str | None, timeout: float) -> list[str]:
-    """Ask an address server, and wait for it in this thread.
+    """Fetch the addresses; blocks this thread.
 
     Args:
         url: The address server's page, `http://…` or `https://…`.
-        unit: The client's unit, which may have name servers of its own.
-        timeout: How long the server may keep silent.
+        unit: The client's unit, which may have its own name servers.
+        timeout: How long to wait for data from the server.
 
     Returns:
-        "host:port" of each name server, in the server's order, each once.
+        "host:port" of each name server, in the server's order, without duplicates.
 
     Raises:
-        NoNameServer: There was no answer, or no address in it; the text names the URL.
+        NoNameServer: The server did not answer, or its answer has no valid address.
     """
     asked = f"{url}-{unit}?nofix=1" if unit else url
     lines = _get(asked, timeout).strip().splitlines()
@@ -49,12 +49,12 @@ def fetch_name_servers(url: str, unit: str | None, timeout: float) -> list[str]:
 
 
 def _get(url: str, timeout: float) -> str:
-    # Most clients never come here, and these take as long to import as all the rest of a client.
+    # Imported here: most clients need no address server, and these imports double the start time.
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import ProxyHandler, Request, build_opener
 
-    opener = build_opener(ProxyHandler({}))  # without the proxies of the environment
+    opener = build_opener(ProxyHandler({}))  # ignores the proxies of the environment
     try:
         with opener.open(Request(url, headers=dict(_HEADERS)), timeout=timeout) as answer:
             body: bytes = answer.read(_ANSWER_BYTES_MAX)

@@ -1,10 +1,10 @@
-"""Connections that a caller's thread uses by itself: write a request, read until its reply is in.
+"""Connections of the calling thread: write a request, read until its reply has arrived.
 
-A wake-up of another thread costs more than the whole of this, so a thread that waits for an answer
-asks for it itself. A connection serves one call at a time; when a thread finds none free, there are
-many, and they go through the background thread instead, where their requests share one connection.
+To wake another thread costs more than this whole exchange, so a thread that waits for a reply reads
+it itself. A connection serves one call at a time. When none is free, many threads send at once;
+their calls then go through the engine thread, where requests share one connection.
 
-A connection on which a call failed is closed: what it might still bring is of no use.
+A connection on which a call failed is closed: its late reply is of no use.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
 
 _READ_BYTES: Final = 65_536
-#: After a thread has found no connection free, all go through the background thread for so long.
-#: Where some read for themselves and many are woken, all of them fight for the interpreter.
+#: After a thread has found no free connection, all threads use the engine for so many seconds:
+#: mixing threads that read with threads that are woken causes GIL contention.
 _CROWDED: Final = 0.05
 
 
 class BlockingConnection:
     """One connection, for one call at a time.
 
-    The socket itself never waits: a socket with a timeout asks the system twice about everything.
+    The socket is non-blocking: with a timeout, Python makes two system calls per operation.
     """
 
     __slots__ = ("_busy_wait", "_clock", "_link", "_poll", "_socket", "address", "used_at")
@@ -61,16 +61,16 @@ class BlockingConnection:
         connected.settimeout(0)
 
     def is_usable(self) -> bool:
-        """Whether the peer has neither closed the connection nor said anything unasked."""
+        """Return whether the connection is open and has no unread data."""
         return not self._poll.poll(0)
 
     def call(self, call: Call) -> Command | None:
         """Send a request and return its reply; None for a one-way request.
 
         Raises:
-            ConnectionLost: The connection ended before.
-            CallTimeout: The reply was not there at the deadline.
-            WireError: The command cannot be written.
+            ConnectionLost: The connection ended before the reply.
+            CallTimeout: The reply did not arrive before the deadline.
+            WireError: The command cannot be encoded.
         """
         link, deadline = self._link, call.deadline
         started = self.used_at = self._clock.now()
@@ -97,10 +97,10 @@ class BlockingConnection:
             raise ConnectionLost(self.address, error.strerror or str(error)) from error
 
     def _write(self, data: bytes, deadline: float) -> None:
-        """Send all of it.
+        """Send all bytes.
 
         Raises:
-            TimeoutError: The peer did not take it before the deadline.
+            TimeoutError: The peer did not read them before the deadline.
         """
         left: bytes | memoryview[int] = data
         while True:
@@ -118,10 +118,10 @@ class BlockingConnection:
                 self._poll.modify(self._socket, select.POLLIN)
 
     def _read(self, deadline: float) -> bytes:
-        """Return what comes, nothing at the end.
+        """Return the next bytes; none at the end of the stream.
 
         Raises:
-            TimeoutError: Nothing came before the deadline.
+            TimeoutError: Nothing arrived before the deadline.
         """
         if self._busy_wait is None or not self._busy_wait.poll(
             partial(self._poll.poll, 0), deadline - self._clock.now()
@@ -135,9 +135,9 @@ class BlockingConnection:
             raise TimeoutError
 
     def abort(self) -> None:
-        """Make the call of another thread fail."""
+        """Fail the call that another thread makes on it."""
         with contextlib.suppress(OSError):
-            # Not that of an `SSLSocket`, which takes from the other thread what it reads with.
+            # `SSLSocket.shutdown` would remove the SSL object that the other thread reads with.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -147,19 +147,19 @@ class BlockingConnection:
 
 
 class TlsConnection(BlockingConnection):
-    """One connection with TLS, whose socket waits by itself: what it reads is not what is taken.
+    """One connection with TLS. Its socket has a timeout, as `poll` does not see decrypted bytes.
 
-    It always sleeps while it waits.
+    It does not busy-poll.
     """
 
     __slots__ = ()
 
     def is_usable(self) -> bool:
-        """Whether the peer has neither closed the connection nor said anything unasked."""
+        """Return whether the connection is open and has no unread data."""
         if super().is_usable():
             return True
         self._socket.settimeout(0)
-        try:  # a session ticket may lie there, and nothing behind it
+        try:  # the unread data may be just a TLS session ticket
             self._socket.recv(1)
         except ssl.SSLWantReadError:
             return True
@@ -183,7 +183,7 @@ class TlsConnection(BlockingConnection):
 
 
 class BlockingConnections:
-    """The free connections to each server, and how many there are."""
+    """The connections of all threads: which are free, and how many there are to each server."""
 
     def __init__(self, dialer: Dialer, options: ClientOptions, clock: Clock) -> None:
         self._dialer = dialer
@@ -196,7 +196,7 @@ class BlockingConnections:
         self._free: dict[str, list[BlockingConnection]] = {}
         self._used: set[BlockingConnection] = set()
         self._counts: dict[str, int] = {}
-        #: Until when threads leave a server's connections alone.
+        #: Address -> until when threads use the engine instead.
         self._crowded_until: dict[str, float] = {}
         self._is_closed = False
 
@@ -205,11 +205,11 @@ class BlockingConnections:
 
         Args:
             call: The call.
-            is_limited: Whether it may be refused a connection.
+            is_limited: Whether the limit of connections applies.
 
         Raises:
-            NoneFree: As many as allowed are in use, or were a moment ago.
-            TransportError: It cannot be made, or ended too early, or too late.
+            NoneFree: As many connections as allowed are in use, or were a moment ago.
+            TransportError: The call failed, or was late.
         """
         connection = self._lease(call, is_limited)
         try:
@@ -226,20 +226,21 @@ class BlockingConnections:
         return reply
 
     def counts(self) -> dict[str, int]:
-        """Return how many connections stand to each server."""
+        """Return the number of connections to each server."""
         with self._lock:
             return {address: count for address, count in self._counts.items() if count}
 
     def forget_threads(self) -> None:
-        """After a fork: those who used connections, or held the lock, did not come along.
+        """Reset the lock and the connections in use in a forked child.
 
-        What they used is the parent's: to shut it down here would end it there.
+        The threads that held them exist only in the parent. To shut a connection down here would
+        end it there.
         """
         self._lock = threading.Lock()
         self._used.clear()
 
     def close(self) -> None:
-        """End all connections; calls that are under way fail."""
+        """End all connections; calls in progress fail."""
         with self._lock:
             self._is_closed = True
             free, self._free = self._free, {}
@@ -250,7 +251,7 @@ class BlockingConnections:
                 connection.close()
 
     def tidy(self) -> None:
-        """Close what was not used for long."""
+        """Close idle connections."""
         oldest = self._clock.now() - self._idle_timeout
         with self._lock:
             old = [one for free in self._free.values() for one in free if one.used_at < oldest]
@@ -307,4 +308,4 @@ class BlockingConnections:
 
 
 class NoneFree(Exception):
-    """All connections that threads may use are in use; nothing a user sees."""
+    """All connections that threads may use are in use; internal."""

@@ -1,8 +1,8 @@
-"""Connections: name resolution, TCP, a SOCKS5 proxy, TLS, blocking and on an event loop.
+"""Opens connections: name resolution, TCP, SOCKS5 proxy, TLS; blocking and on an event loop.
 
-One rule: by its deadline an attempt has ended, with a connection that is ready for use or with a
+One rule: an attempt ends by its deadline, with a connection that is ready for use or with a
 `ConnectFailed` that names the address, the reason in words and, where there is one, the next step.
-Every address that a name has is tried. Nothing is read or written but what the proxy and TLS need.
+Every address of a name is tried. Nothing is read or written except for the proxy and TLS.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from downrange.options import TLS, Proxy
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
-#: Family, type, protocol, canonical name, address: what `getaddrinfo` answers.
-_Place: TypeAlias = tuple[int, int, int, str, Any]
+#: An entry of `getaddrinfo`: family, type, protocol, canonical name, address.
+_AddressInfo: TypeAlias = tuple[int, int, int, str, Any]
 
-#: A time-out of zero would mean "do not wait" to a socket; a deadline that is over gets this much.
-_LEAST_WAIT: Final = 0.001
+#: Timeout of a socket after the deadline; zero would make it non-blocking.
+_TIMEOUT_MIN: Final = 0.001
 
 
 def tls_context(tls: TLS) -> ssl.SSLContext:
-    """Return how to speak TLS; the host is checked unless told otherwise.
+    """Return the SSL context of TLS options.
 
     Raises:
-        OptionError: A file cannot be read or is not what it should be; the text names it.
+        OptionError: A file cannot be read or has other content; the text names the file.
     """
     if tls.context is not None:
         return tls.context
@@ -70,18 +70,18 @@ def connect_blocking(
 
     Args:
         address: "host:port"; an IPv6 address is in brackets.
-        timeout: For all of it: name, proxy, TCP, TLS.
-        tls_context: How to speak TLS; plain text without.
-        proxy: Whom to go through; it looks up the host's name then.
+        timeout: For all steps together: name, proxy, TCP, TLS.
+        tls_context: The SSL context; plain text without.
+        proxy: The proxy; it resolves the host name then.
 
     Returns:
-        A connected socket that blocks without a time limit and sends small packets at once.
+        A connected socket that blocks without a timeout, with TCP_NODELAY.
 
     Raises:
         HostNotFound: The name has no address.
-        TlsFailed: TCP stands, TLS does not.
+        TlsFailed: TCP works, TLS does not.
         ConnectFailed: The address cannot be reached.
-        OptionError: The address is none.
+        OptionError: The address is not host:port.
         MissingExtra: A proxy needs the extra 'proxy'.
     """
     target = _Target.of(address, timeout)
@@ -89,7 +89,7 @@ def connect_blocking(
     try:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls_context is not None:
-            opened = _speak_tls(opened, tls_context, target)
+            opened = _start_tls(opened, tls_context, target)
         opened.settimeout(None)
     except BaseException:
         opened.close()
@@ -110,11 +110,11 @@ async def open_transport(
 
     Args:
         loop: The running loop.
-        protocol_factory: Makes the protocol that is told what arrives.
-        address: See there.
-        timeout: See there.
-        tls_context: See there.
-        proxy: See there.
+        protocol_factory: Makes the asyncio protocol of the connection.
+        address: As there.
+        timeout: As there.
+        tls_context: As there.
+        proxy: As there.
     """
     target = _Target.of(address, timeout)
     if proxy is None:
@@ -122,7 +122,7 @@ async def open_transport(
     else:
         opened = await _connect_through_on(loop, proxy, target)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # From here on the transport owns the socket, and closes it when there is no TLS.
+    # From here on the transport owns the socket, and closes it when TLS fails.
     if tls_context is None:
         return await loop.create_connection(protocol_factory, sock=opened)
     try:
@@ -136,7 +136,7 @@ async def open_transport(
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where to connect to, and until when."""
+    """The address to connect to, and the deadline."""
 
     address: str
     host: str
@@ -149,8 +149,8 @@ class _Target:
         return _Target(address, *split_address(address), timeout, time.monotonic() + timeout)
 
     def left(self, shares: int = 1) -> float:
-        """Return the seconds that remain, or one of so many equal shares of them."""
-        return max((self.deadline - time.monotonic()) / shares, _LEAST_WAIT)
+        """Return the remaining seconds, divided by the number of shares."""
+        return max((self.deadline - time.monotonic()) / shares, _TIMEOUT_MIN)
 
 
 # ---- TCP ----
@@ -164,7 +164,7 @@ def _connect(target: _Target) -> socket.socket:
     failures: list[OSError] = []
     for untried, place in zip(range(len(places), 0, -1), places, strict=True):
         try:
-            # A share, so that an address that swallows packets leaves time for the next one.
+            # A share, so that an address that drops packets leaves time for the next one.
             opened = _connect_to(place, target.left(untried))
         except OSError as error:
             failures.append(error)
@@ -174,7 +174,7 @@ def _connect(target: _Target) -> socket.socket:
     raise unreachable(target.address, target.timeout, failures) from failures[-1]
 
 
-def _connect_to(place: _Place, seconds: float) -> socket.socket:
+def _connect_to(place: _AddressInfo, seconds: float) -> socket.socket:
     opened = socket.socket(*place[:3])
     try:
         opened.settimeout(seconds)
@@ -201,7 +201,7 @@ async def _connect_on(loop: asyncio.AbstractEventLoop, target: _Target) -> socke
     raise unreachable(target.address, target.timeout, failures) from failures[-1]
 
 
-async def _connect_to_on(loop: asyncio.AbstractEventLoop, place: _Place) -> socket.socket:
+async def _connect_to_on(loop: asyncio.AbstractEventLoop, place: _AddressInfo) -> socket.socket:
     opened = socket.socket(*place[:3])
     try:
         opened.setblocking(False)
@@ -212,14 +212,14 @@ async def _connect_to_on(loop: asyncio.AbstractEventLoop, place: _Place) -> sock
     return opened
 
 
-def _look_up(target: _Target) -> Future[list[_Place]]:
-    """Find the addresses of a host, in a thread unless it is an address already.
+def _look_up(target: _Target) -> Future[list[_AddressInfo]]:
+    """Resolve a host name in a daemon thread; an address needs none.
 
-    The system's resolver knows no deadline, so somebody else waits for it: a daemon, for whom
-    neither a caller nor the end of the process waits.
+    The system's resolver has no timeout. So the thread waits for it, and neither the caller nor the
+    end of the process waits for the thread.
     """
-    found: Future[list[_Place]] = Future()
-    found.set_running_or_notify_cancel()  # a caller who goes away does not disturb the thread
+    found: Future[list[_AddressInfo]] = Future()
+    found.set_running_or_notify_cancel()  # so that a caller cannot cancel it
 
     def look_up(flags: int) -> None:
         try:
@@ -229,7 +229,7 @@ def _look_up(target: _Target) -> Future[list[_Place]]:
         except (OSError, UnicodeError) as error:
             found.set_exception(error)
         else:
-            found.set_result(cast("list[_Place]", places))
+            found.set_result(cast("list[_AddressInfo]", places))
 
     if _is_literal(target.host):
         look_up(socket.AI_NUMERICHOST)
@@ -242,24 +242,24 @@ def _is_literal(host: str) -> bool:
     return ":" in host or host.replace(".", "").isdecimal()
 
 
-# ---- the proxy ----
+# ---- proxy ----
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """How the proxy library gets its connection to the proxy: ours, with our errors."""
+class _ProxyConnector:
+    """Lets the proxy library use our connections to the proxy, with our errors."""
 
     open: Callable[[], Any]
 
     def connect(self, **_: Any) -> Any:
-        """Return a socket, or what becomes one."""
+        """Return a socket, or an awaitable of one."""
         return self.open()
 
 
 def _connect_through(proxy: Proxy, target: _Target) -> socket.socket:
     refusal = _proxy_package().ProxyError
-    door = _door(proxy, target)
-    client = _proxy_client("python_socks.sync", proxy, door, lambda: _connect(door))
+    via = _proxy_target(proxy, target)
+    client = _proxy_client("python_socks.sync", proxy, via, lambda: _connect(via))
     try:
         return cast("socket.socket", client.connect(target.host, target.port, target.left()))
     except (ConnectFailed, OSError, UnicodeError, refusal) as error:
@@ -270,9 +270,9 @@ async def _connect_through_on(
     loop: asyncio.AbstractEventLoop, proxy: Proxy, target: _Target
 ) -> socket.socket:
     refusal = _proxy_package().ProxyError
-    door = _door(proxy, target)
+    via = _proxy_target(proxy, target)
     client = _proxy_client(
-        "python_socks.async_.asyncio", proxy, door, lambda: _connect_on(loop, door)
+        "python_socks.async_.asyncio", proxy, via, lambda: _connect_on(loop, via)
     )
     try:
         opened = await client.connect(target.host, target.port, target.left())
@@ -285,26 +285,26 @@ def _proxy_package() -> Any:
     return require("a SOCKS5 proxy", "proxy")[0]
 
 
-def _door(proxy: Proxy, target: _Target) -> _Target:
+def _proxy_target(proxy: Proxy, target: _Target) -> _Target:
     return _Target(proxy.address, *split_address(proxy.address), target.timeout, target.deadline)
 
 
-def _proxy_client(module: str, proxy: Proxy, door: _Target, open_door: Callable[[], Any]) -> Any:
+def _proxy_client(module: str, proxy: Proxy, via: _Target, connect: Callable[[], Any]) -> Any:
     return import_module(module).Proxy(
         _proxy_package().ProxyType.SOCKS5,
-        door.host,
-        door.port,
+        via.host,
+        via.port,
         proxy.username,
         proxy.password,
-        rdns=True,  # names of a closed network are known only behind the proxy
-        forward=_Way(open_door),
+        rdns=True,  # names of a closed network can be resolved only behind the proxy
+        forward=_ProxyConnector(connect),
     )
 
 
 # ---- TLS ----
 
 
-def _speak_tls(opened: socket.socket, context: ssl.SSLContext, target: _Target) -> ssl.SSLSocket:
+def _start_tls(opened: socket.socket, context: ssl.SSLContext, target: _Target) -> ssl.SSLSocket:
     opened.settimeout(target.left())
     try:
         return context.wrap_socket(opened, server_hostname=target.host)

@@ -1,7 +1,7 @@
-"""Why a connection does not stand: from errors of the system to ours, in words.
+"""Why a connection could not be opened: system errors turned into our errors, in words.
 
-One rule: each text has the reason first and then, where there is one, the next step. The address
-is a field and the beginning of every text.
+One rule: each text gives the reason first and then, where there is one, the next step. Every text
+begins with the address, which is also a field.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXPIRED: Final = 10
 
 
 def not_found(address: str, timeout: float, error: Exception) -> HostNotFound:
-    """Return the error of a host name that was looked up in vain."""
+    """Return the error for a host name that was not found."""
     if isinstance(error, TimeoutError):
         return HostNotFound(address, f"its name was not found within {timeout:g} s")
     if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
@@ -31,13 +31,13 @@ def not_found(address: str, timeout: float, error: Exception) -> HostNotFound:
 
 
 def unreachable(address: str, timeout: float, failures: Iterable[OSError]) -> ConnectFailed:
-    """Return the error of a host none of whose addresses answered."""
+    """Return the error for a host none of whose addresses could be reached."""
     reasons = dict.fromkeys(_reason(error, timeout) for error in failures)
     return ConnectFailed(address, ", ".join(reasons))
 
 
 def proxy_failed(address: str, timeout: float, proxy: str, error: Exception) -> ConnectFailed:
-    """Return the error of a proxy that did not connect us."""
+    """Return the error for a proxy that did not connect to the address."""
     if isinstance(error, ConnectFailed):
         return ConnectFailed(address, f"proxy {error}")
     reason = _reason(error, timeout) if isinstance(error, OSError) else str(error)
@@ -45,25 +45,25 @@ def proxy_failed(address: str, timeout: float, proxy: str, error: Exception) -> 
 
 
 def tls_failed(address: str, timeout: float, error: Exception) -> TlsFailed:
-    """Return the error of a peer that TCP reaches and TLS does not."""
+    """Return the error for a peer with which TCP works and TLS does not."""
     if isinstance(error, TimeoutError):
-        problem = f"the TLS handshake was not over within {timeout:g} s; does it speak TLS?"
+        problem = f"the TLS handshake did not finish within {timeout:g} s; does it speak TLS?"
         return TlsFailed(address, problem)
     return TlsFailed(address, tls_problem(error))
 
 
 def tls_problem(error: Exception) -> str:
-    """Return what a failure of TLS means and what to do about it.
+    """Return what a TLS error means and what to do about it.
 
-    A server that does not accept our certificate says so only after the handshake (TLS 1.3), so
-    this serves whoever reads from a connection, too.
+    With TLS 1.3 a server rejects a client certificate after the handshake, so this is also used for
+    errors while reading.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _certificate_problem(error)
     reason = str(getattr(error, "reason", None) or "")
     said = f" ({reason.lower().replace('_', ' ')})" if reason else ""
     if "ALERT" in reason:
-        return f"it refused us{said}; does it want a certificate of ours, TLS(certificate=…)?"
+        return f"it refused the connection{said}; it may require a client certificate, TLS(certificate=…)"
     return f"it does not speak TLS{said}; turn TLS on there, or leave tls out here"
 
 

@@ -1,4 +1,4 @@
-"""How a client makes its connections: one setting of TLS, proxy and patience for all of them."""
+"""Opens the connections of a client, all with the same TLS settings, proxy and timeout."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Dialer:
-    """Makes connections, blocking and on an event loop.
+    """Opens connections, blocking and on an event loop.
 
     Args:
-        tls: How to speak TLS; plain text without.
-        proxy: A proxy that all connections go through.
-        timeout: How long a connection may take to stand.
+        tls: TLS settings; plain text without.
+        proxy: A proxy for all connections.
+        timeout: How long it may take to open a connection.
 
     Raises:
         OptionError: A file that `tls` names cannot be used.
@@ -32,7 +32,7 @@ class Dialer:
         self.timeout = timeout
 
     def connect(self, address: str, within: float) -> socket.socket:
-        """Return a blocking socket that is connected.
+        """Return a connected, blocking socket.
 
         Raises:
             ConnectFailed: The address cannot be reached in time.

@@ -1,4 +1,4 @@
-"""Who and when we are: clocks, randomness, this machine's address, client ids and message ids.
+"""Identity of a client: clocks, randomness, this machine's address, client ids and message ids.
 
 One rule: nothing here sends a packet or waits for one.
 """
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from downrange.options import ClientOptions
 
 _LOOPBACK: Final = "127.0.0.1"
-#: Linux: the question for an interface's IPv4 address, and where it is in the answer.
-_ASK_ADDRESS: Final = 0x8915
+#: Linux: ioctl for the IPv4 address of an interface, and where the answer holds it.
+_SIOCGIFADDR: Final = 0x8915
 _ADDRESS_IN_ANSWER: Final = slice(20, 24)
-#: An address that belongs to documentation (RFC 5737): routed like any other, and nobody's.
-_SOMEWHERE: Final = ("192.0.2.1", 9)
+#: An address for documentation (RFC 5737): routed like any other, assigned to no host.
+_OUTSIDE: Final = ("192.0.2.1", 9)
 
 
 class SystemClock:
@@ -36,7 +36,7 @@ class SystemClock:
 
     __slots__ = ()
 
-    #: Seconds that never go back; the function itself, since it is called several times a message.
+    #: Monotonic seconds; the function itself, as it is called several times per message.
     now = staticmethod(time.monotonic)
 
     def wall_ms(self) -> int:
@@ -45,7 +45,7 @@ class SystemClock:
 
 
 class SystemRandomness:
-    """Randomness of its own: a program that seeds Python's changes nothing here."""
+    """A random generator of its own, independent of `random.seed` in the program."""
 
     __slots__ = ("_random",)
 
@@ -57,29 +57,29 @@ class SystemRandomness:
         return int(self._random.random() * limit)  # half the time of `randrange`
 
     def uuid(self) -> str:
-        """Return a text that nobody else has."""
+        """Return a new UUID."""
         return str(uuid.uuid4())
 
 
 def client_ip() -> str:
-    """Return the IPv4 address that others see us by, as far as this machine knows.
+    """Return the IPv4 address of this machine for others, as far as it is known here.
 
-    That of the first interface that is no loopback, else the one a packet to the world would leave
-    by, else 127.0.0.1.
+    That of the first interface other than loopback, else the source address of packets to the
+    Internet, else 127.0.0.1.
     """
     for address in _addresses_of_interfaces():
         if not ipaddress.ip_address(address).is_loopback:
             return address
-    return _address_towards_the_world() or _LOOPBACK
+    return _address_towards_internet() or _LOOPBACK
 
 
 def client_id(options: ClientOptions, counter: int) -> str:
-    """Return what brokers know a client by: `ip@instance[@unit][@STREAM]`.
+    """Return the id of a client at brokers: `ip@instance[@unit][@STREAM]`.
 
     Args:
         options: May give any part of it.
-        counter: A number that no other client of this process has; with the process id it makes
-            the instance when none was given.
+        counter: A number of its own for each client of this process; it forms the instance together
+            with the process id, unless options give one.
     """
     parts = [
         options.client_ip or client_ip(),
@@ -93,18 +93,18 @@ def client_id(options: ClientOptions, counter: int) -> str:
 
 
 def unique_ids(ip: str) -> UniqueIdMaker:
-    """Return a maker of message ids, unlike any other of this process or another.
+    """Return a maker of message ids that are unique across processes and machines.
 
     Args:
-        ip: This machine's address. When it is a name, which a client id may hold and a message id
-            cannot, the machine's own address is used.
+        ip: This machine's address. Instead of a name, which fits into a client id but not into a
+            message id, the machine's own address is used.
     """
     try:
         address = ipaddress.ip_address(ip.strip("[]"))
     except ValueError:
         address = ipaddress.ip_address(client_ip())
-    # Java has one salt and one counter per process. Each maker counts for itself here, so each has
-    # its own salt; it also tells apart processes whose ids have the same low 16 bits.
+    # Java has one salt and one counter per process. Here each maker has its own counter, so it has
+    # its own salt, which also separates processes whose ids have the same low 16 bits.
     return UniqueIdMaker(address.packed, os.getpid(), _salt(), month_around)
 
 
@@ -116,7 +116,7 @@ def month_around(now_ms: int) -> tuple[int, int]:
 
 
 def _month_start_ms(year: int, month: int) -> int:
-    # Month 13 is next year's first; -1 lets the system find out about daylight saving.
+    # Month 13 is the first of next year; -1: the system determines daylight saving time.
     return int(time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))) * 1000
 
 
@@ -132,19 +132,19 @@ def _addresses_of_interfaces() -> Iterator[str]:
 
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asking:
         for _, name in socket.if_nameindex():
-            question = struct.pack("256s", name.encode()[:15])
+            request = struct.pack("256s", name.encode()[:15])
             try:
-                answer = fcntl.ioctl(asking.fileno(), _ASK_ADDRESS, question)
-            except OSError:  # this interface has none
+                answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
+            except OSError:  # this interface has no address
                 continue
             yield socket.inet_ntoa(answer[_ADDRESS_IN_ANSWER])
 
 
-def _address_towards_the_world() -> str | None:
-    """Return where a packet would leave from: "connecting" a datagram socket sends nothing."""
+def _address_towards_internet() -> str | None:
+    """Return the source address of packets; "connecting" a datagram socket sends nothing."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asking:
         try:
-            asking.connect(_SOMEWHERE)
-        except OSError:  # no way out
+            asking.connect(_OUTSIDE)
+        except OSError:  # no route
             return None
         return str(asking.getsockname()[0])

@@ -70,7 +70,7 @@ def test_without_an_interface_the_ip_is_where_packets_leave_from(
     monkeypatch: pytest.MonkeyPatch, outwards: str | None, ip: str
 ) -> None:
     monkeypatch.setattr(identity, "_addresses_of_interfaces", lambda: iter(["127.0.0.1"]))
-    monkeypatch.setattr(identity, "_address_towards_the_world", lambda: outwards)
+    monkeypatch.setattr(identity, "_address_towards_internet", lambda: outwards)
     assert client_ip() == ip
 
 
@@ -114,7 +114,7 @@ def test_the_way_out_of_the_machine_has_an_address(
 ) -> None:
     fake = FakeSocket(error)
     monkeypatch.setattr(socket, "socket", lambda *_: fake)
-    assert identity._address_towards_the_world() == ip
+    assert identity._address_towards_internet() == ip
     assert fake.is_closed
 
 
