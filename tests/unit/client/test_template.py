@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from datetime import UTC, datetime
 from typing import Any
 
@@ -117,17 +116,3 @@ def test_transaction_needs_a_producer_for_it() -> None:
     twin = AsyncMessageTemplate(AsyncProducer("127.0.0.1:9876", group="shop"))
     with pytest.raises(OptionError, match="transactions need an AsyncTransactionProducer"):
         twin.transaction("orders", b"1")
-
-
-def test_twins_have_the_same_methods_but_for_the_future() -> None:
-    def public(kind: type) -> dict[str, tuple[list[str], str | None]]:
-        return {
-            name: (list(inspect.signature(method).parameters), inspect.getdoc(method))
-            for name, method in inspect.getmembers(kind, inspect.isfunction)
-            if not name.startswith("_")
-        }
-
-    sync, twin = public(MessageTemplate), public(AsyncMessageTemplate)
-    del sync["convert_and_submit"]
-    assert sync == twin
-    assert len(sync) >= 9

@@ -63,7 +63,8 @@ def tls_problem(error: Exception) -> str:
     reason = str(getattr(error, "reason", None) or "")
     said = f" ({reason.lower().replace('_', ' ')})" if reason else ""
     if "ALERT" in reason:
-        return f"it refused the connection{said}; it may require a client certificate, TLS(certificate=…)"
+        step = "it may require a client certificate, TLS(certificate=…)"
+        return f"it refused the connection{said}; {step}"
     return f"it does not speak TLS{said}; turn TLS on there, or leave tls out here"
 
 

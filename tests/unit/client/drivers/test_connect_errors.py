@@ -89,7 +89,7 @@ def test_a_proxy_that_fails_is_named_after_the_address(error: Exception, problem
         (broken("TLSV13_ALERT_CERTIFICATE_REQUIRED"), "certificate required", "TLS(certificate=…)"),
         (broken("WRONG_VERSION_NUMBER"), "speak TLS (wrong version number)", "leave tls out"),
         (ConnectionResetError(), "does not speak TLS;", "leave tls out"),
-        (TimeoutError(), "not over within 1.5 s", "does it speak TLS?"),
+        (TimeoutError(), "did not finish within 1.5 s", "does it speak TLS?"),
     ],
 )
 def test_a_failure_of_tls_has_a_next_step(error: Exception, reason: str, step: str) -> None:
