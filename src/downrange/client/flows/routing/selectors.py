@@ -75,7 +75,7 @@ Selector: TypeAlias = SelectorFunction | ByHash | ByRandom | ByRoom
 
 
 def by_hash(argument: str | int) -> ByHash:
-    """Choose by a hash: equal arguments give the same queue, also as with Java producers.
+    """Choose by a hash: equal arguments give the same queue, the one that Java producers choose.
 
     Args:
         argument: A text, or a number. Numbers of 32 bits hash as Java's `Integer`, larger ones as
