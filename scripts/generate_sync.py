@@ -56,7 +56,7 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     (r"\bAwaitable\[[^\]]*\] \| ", ""),
     (r"\b([Aa])n (`?)Async(?=[A-Z])", r"\1 \2"),
     (r"\bAsync(?=[A-Z])", ""),
-    # Who runs the flows.
+    # The driver.
     (r"\bdrivers\.aio\b", "drivers.threads"),
     (r"\bAioDriver\b", "ThreadDriver"),
     (r"tasks of one event loop", "threads"),

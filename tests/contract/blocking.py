@@ -1,4 +1,4 @@
-"""Asyncio objects that can be used like their sync twins, so that a test is written once.
+"""Makes asyncio objects usable like their sync twins, so that a test is written once.
 
 Every call runs on an event loop in a thread of its own, and the caller waits for what it returns.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 ResultT = TypeVar("ResultT")
-#: For what normally takes milliseconds, on a machine that does other things as well.
+#: Seconds to wait for work of milliseconds on a busy machine.
 PATIENCE = 30.0
 
 
@@ -86,7 +86,7 @@ class Blocking:
         return bool(self._loop.run(self._call(self._inner.__aexit__, how, {})))
 
     def __iter__(self) -> Iterator[Any]:
-        """Go through it, one step of the loop each."""
+        """Iterate, each step on the loop."""
         steps = aiter(self._inner)
 
         async def step() -> Any:
@@ -110,7 +110,7 @@ class Blocking:
         return self._shown(await result if inspect.isawaitable(result) else result)
 
     def _shown(self, value: Any) -> Any:
-        """Return a value as a test sees it: what has coroutines of its own is wrapped as well."""
+        """Return a value for a test; an object with coroutines of its own is wrapped as well."""
         if value is self._inner:
             return self
         is_async = hasattr(value, "__aenter__") or hasattr(value, "__aiter__")

@@ -38,14 +38,14 @@ Kind = Literal["sync", "async"]
 ThingT = TypeVar("ThingT")
 
 _APACHE = [pytest.param(name, marks=pytest.mark.apache, id=f"apache-{name}") for name in VERSIONS]
-#: The parameters of `server`, and of what else is there in all three kinds.
+#: The parameters of `server`, and of other fixtures that run on all servers.
 SERVERS = ["embedded", *_APACHE]
-#: For a test of what only Apache's servers have.
+#: For a test of a feature that only Apache's servers have.
 only_apache = pytest.mark.parametrize("server", _APACHE, indirect=True, scope="session")
-#: For a test of what only one front end has.
+#: For a test of a feature that only one front end has.
 only_sync = pytest.mark.parametrize("kind", ["sync"], indirect=True)
 only_async = pytest.mark.parametrize("kind", ["async"], indirect=True)
-#: Short times, so that nobody waits long.
+#: Short times, so that tests are quick.
 OPTIONS = BrokerOptions(
     delay_levels="1s 2s 3s 4s 5s",
     transaction_timeout=0.5,
@@ -55,10 +55,10 @@ OPTIONS = BrokerOptions(
 
 
 class Embedded(Server):
-    """Our cluster; `cluster` makes faults, which end with the test."""
+    """Our cluster; faults made with `cluster` end with the test."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Face a cluster that is started."""
+        """Wrap a started cluster."""
         super().__init__(cluster.name_server, cluster.brokers, None, _unique_name)
         self.cluster = cluster
 
@@ -67,13 +67,13 @@ class Make:
     """Makes clients of one front end, and closes them at the end of the test."""
 
     def __init__(self, kind: Kind, loop: LoopThread) -> None:
-        """Take the front end, and where its asyncio objects live."""
+        """Take the front end, and the loop of its asyncio objects."""
         self.kind: Kind = kind
         self._loop = loop
         self._ends = contextlib.ExitStack()
 
     def __call__(self, thing: Callable[..., ThingT], *args: Any, **settings: Any) -> ThingT:
-        """Make a `Producer`, `Client` or whatever has a twin `Async…` beside it; not started."""
+        """Make an object of a class with a twin `Async…`, or of its twin; not started."""
         made: Any
         if self.kind == "sync":
             made = thing(*args, **settings)
@@ -165,7 +165,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def given_apache_cluster(make: Callable[[], ApacheCluster]) -> Generator[ApacheCluster]:
-    """Start an Apache cluster for one module; skip its tests where it cannot be had."""
+    """Start an Apache cluster for one module; skip its tests where there is none."""
     try:
         cluster = make()
     except ApacheUnavailable as error:
@@ -176,7 +176,7 @@ def given_apache_cluster(make: Callable[[], ApacheCluster]) -> Generator[ApacheC
 
 @contextlib.contextmanager
 def given_apache(make: Callable[[], ApacheCluster]) -> Generator[Server]:
-    """The same, with the face that all clusters have here."""
+    """The same, as a `Server`."""
     with given_apache_cluster(make) as cluster:
         own = _face_of(cluster)
         try:
@@ -192,7 +192,7 @@ def _face_of(cluster: ApacheCluster) -> Server:
 
 @pytest.fixture(scope="session")
 def loop_thread() -> Iterator[LoopThread]:
-    """Give the event loop that asyncio objects live on."""
+    """Give the event loop of asyncio objects."""
     thread = LoopThread()
     yield thread
     thread.close()
@@ -200,7 +200,7 @@ def loop_thread() -> Iterator[LoopThread]:
 
 @pytest.fixture
 def make(kind: Kind, loop_thread: LoopThread) -> Iterator[Make]:
-    """Give what makes clients of the front end."""
+    """Give a function that makes clients of the front end."""
     making = Make(kind, loop_thread)
     yield making
     making.close()
@@ -208,7 +208,7 @@ def make(kind: Kind, loop_thread: LoopThread) -> Iterator[Make]:
 
 @pytest.fixture
 def producer(make: Make) -> MakeProducer:
-    """Give what starts producers of the front end."""
+    """Give a function that starts producers of the front end."""
 
     def start(
         servers: Server | Client | str | None, *, group: str | None = None, **settings: Any

@@ -1,4 +1,4 @@
-"""The clusters that the suite runs on, all with the same face, and what is stored there."""
+"""The clusters that the suite runs on, behind one interface, and access to stored messages."""
 
 from __future__ import annotations
 
@@ -60,27 +60,27 @@ class Server:
 
     @property
     def is_old(self) -> bool:
-        """Whether it is of 4.9, which knows less."""
+        """Whether it is of 4.9, which has fewer features."""
         return self.version is not None and self.version.startswith("4.")
 
     def close(self) -> None:
-        """End the reader; the servers are somebody else's."""
+        """End the reader; the servers are not closed here."""
         self.reader.close()
 
     # ---- topics ------------------------------------------------------------------------------
 
     def topic(self, queues: int = 4, *, perm: int = 6, name: str | None = None) -> str:
-        """Create a topic on every broker, and wait until the name server tells it."""
+        """Create a topic on every broker, and wait until the name server has its route."""
         topic = name or self._unique_name("topic")
         fields = self.topic_fields(topic, queues, perm)
         for broker in self.brokers:
             answer = probe.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
             assert answer.code == 0, answer
-        wait_until(lambda: self._is_told(topic, queues, perm))
+        wait_until(lambda: self._is_known(topic, queues, perm))
         return topic
 
     def topic_fields(self, topic: str, queues: int, perm: int) -> dict[str, str]:
-        """Return the header of a request that makes a topic be like this."""
+        """Return the header of a request that creates or changes a topic."""
         return {
             "topic": topic,
             "defaultTopic": "TBW102",
@@ -92,27 +92,27 @@ class Server:
             "order": "false",
         }
 
-    def _is_told(self, topic: str, queues: int, perm: int) -> bool:
+    def _is_known(self, topic: str, queues: int, perm: int) -> bool:
         route = self.route(topic)
         return route is not None and [
             (part.write_queue_nums, part.perm) for part in route.body.queue_datas
         ] == [(queues, perm)] * len(self.brokers)
 
     def route(self, topic: str) -> Route | None:
-        """Return what the name server says of a topic now."""
+        """Return the route of a topic from the name server."""
         core = self.reader.core
         body = self.reader.run(ask_route(core, topic, core.clock.now() + PATIENCE))
         return None if body is None else route_of(topic, body)
 
     def route_brokers(self, topic: str) -> list[str]:
-        """Return the brokers that have a topic, as the name server says now."""
+        """Return the brokers in the route of a topic."""
         route = self.route(topic)
         return [] if route is None else sorted(route.write_counts)
 
     # ---- messages ----------------------------------------------------------------------------
 
     def read_all(self, topic: str, count: int) -> list[ReceivedMessage]:
-        """Return what a topic holds, by queue and offset, as soon as it is so many messages.
+        """Return the messages of a topic by queue and offset, as soon as there are so many.
 
         What is acknowledged may be readable a moment later only.
         """

@@ -1,4 +1,4 @@
-"""Topics, groups, queues and messages, as an admin makes, changes and finds them."""
+"""Topics, groups, queues and messages: create, change, find."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def admin(make: Make) -> Callable[..., Admin]:
-    """Give what starts admins of the front end."""
+    """Give a function that starts admins of the front end."""
 
     def start(servers: Any, **settings: Any) -> Admin:
         settings.setdefault("client_options", ClientOptions(call_timeout=PATIENCE))
@@ -106,7 +106,9 @@ def test_a_deleted_topic_is_gone(
     administering.delete_topic(topic)
 
 
-def test_system_topics_are_told_from_others(server: Server, admin: Callable[..., Admin]) -> None:
+def test_system_topics_are_distinguished_from_others(
+    server: Server, admin: Callable[..., Admin]
+) -> None:
     topic = server.topic()
     kinds = {each.name: each.kind for each in admin(server).list_topics()}
     assert kinds[topic] == "normal"

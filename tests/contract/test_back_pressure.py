@@ -1,4 +1,4 @@
-"""Back-pressure: how much may be on its way, and what happens to the rest."""
+"""Back-pressure: how much may be in flight, and what happens to the rest."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MIB = 1 << 20
 
 
 def stats_of(producer: Producer) -> ProducerStats:
-    """Return what the producer has under way."""
+    """Return the counters of the producer."""
     return producer.client.stats().producers[producer.group]
 
 
 def started(
     embedded: Embedded, producer: MakeProducer, options: ProducerOptions
 ) -> tuple[Producer, str]:
-    """Return a producer that knows its topic already, and the topic."""
+    """Return a producer that has the route of its topic, and the topic."""
     topic = embedded.topic()
     sender = producer(embedded, options=options)
     sender.send(Message(topic, b"first"))

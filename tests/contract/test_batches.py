@@ -1,4 +1,4 @@
-"""Lists of messages in few requests, and small messages that are gathered on their own."""
+"""Lists of messages in few requests, and small messages that are batched automatically."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 
 def messages_for(topic: str, count: int, size: int = 1) -> list[Message]:
-    """Return messages that are told apart by their keys."""
+    """Return messages with different keys."""
     return [Message(topic, b"x" * size, keys=[f"k{number}"]) for number in range(count)]
 
 
 class Counted:
-    """A rule that leaves requests alone but counts them."""
+    """A rule that counts requests and does not change them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -125,7 +125,7 @@ def test_a_list_goes_where_it_is_sent(server: Server, producer: MakeProducer) ->
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "problem"),
     [
         (Message("another", b"1"), "'another'"),
         (Message("orders", b"1", delay_level=1), "delivered later"),
@@ -135,12 +135,12 @@ def test_a_list_goes_where_it_is_sent(server: Server, producer: MakeProducer) ->
     ],
 )
 def test_a_message_that_cannot_be_in_the_list_stops_all_of_it(
-    embedded: Embedded, producer: MakeProducer, bad: Message, told: str
+    embedded: Embedded, producer: MakeProducer, bad: Message, problem: str
 ) -> None:
     sender = producer(embedded)
     counted = Counted()
     embedded.cluster.intercept(BATCH, counted)
-    with pytest.raises(InvalidMessage, match=told):
+    with pytest.raises(InvalidMessage, match=problem):
         sender.send_batch([Message("orders", b"1"), bad])
     assert counted.count == 0
 
@@ -286,9 +286,7 @@ def test_gathered_messages_are_sent_on_close(server: Server, producer: MakeProdu
     assert len(server.read_all(topic, 20)) == 20
 
 
-def test_every_caller_of_a_batch_hears_of_its_failure(
-    embedded: Embedded, producer: MakeProducer
-) -> None:
+def test_every_caller_of_a_batch_gets_its_error(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic(queues=1)
     sender = producer(embedded, options=ProducerOptions(auto_batch=AutoBatch(hold_ms=30)))
     embedded.cluster.intercept(BATCH, refuse(13, "no"))

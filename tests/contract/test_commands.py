@@ -102,7 +102,7 @@ def test_the_doctor_recognizes_a_broker_in_the_place_of_a_name_server(server: Se
 def guarded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Give the name server of a cluster that asks who somebody is."""
+    """Give the name server of a cluster that requires signed requests."""
     if request.param == "embedded":
         file = tmp_path_factory.mktemp("guarded") / "plain_acl.yml"
         file.write_text(ACCOUNTS.plain_acl_yaml(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Bodies that are compressed on the way, and marked so that every consumer can read them."""
+"""Compressed bodies, and the flags by which every consumer can read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.contract.servers import Server
 
 LARGE = b"the quick brown fox " * 500
-#: How a message says that, and how, its body is compressed.
+#: System flags for a compressed body and for its codec.
 FLAGS = {"zlib": 0x301, "lz4": 0x101, "zstd": 0x201}
 
 

@@ -1,4 +1,4 @@
-"""Delayed messages: when they are delivered, and how they are taken back."""
+"""Delayed messages: delivery and recall."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_message_that_is_due_is_not_taken_back(server: Server, producer: MakeP
     assert said in str(caught.value)
 
 
-def test_what_is_no_handle_is_refused(embedded: Embedded, producer: MakeProducer) -> None:
+def test_an_invalid_handle_is_refused(embedded: Embedded, producer: MakeProducer) -> None:
     sender = producer(embedded)
     with pytest.raises(OptionError):
         sender.recall("no handle")

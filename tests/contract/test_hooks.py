@@ -1,4 +1,4 @@
-"""Functions of the user's around every send and every request."""
+"""Hooks: functions of the user around every send and every request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 
 class Steps:
-    """Hooks that write down that they were called."""
+    """Hooks that record their calls."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []

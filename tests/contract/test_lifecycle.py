@@ -1,4 +1,4 @@
-"""Beginning and end of clients and producers, what they share, and what is visible of it."""
+"""Start and end of clients and producers, shared clients, statistics."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def test_no_server_is_a_named_error_within_a_second(make: Make) -> None:
     assert producer.state == "new"
 
 
-def test_a_producer_may_start_without_a_server_when_told(make: Make) -> None:
+def test_a_producer_starts_without_a_server_when_options_allow_it(make: Make) -> None:
     producer = make(
         Producer, dead_address(), group="g", client_options=ClientOptions(connect_on_start=False)
     ).start()

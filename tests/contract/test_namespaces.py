@@ -1,4 +1,4 @@
-"""Namespaces: on the names that servers see, and never on those that users see."""
+"""Namespaces: part of the names at servers, never of the names that users see."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_system_topics_have_no_namespace(embedded: Embedded, producer: MakeProdu
 
 
 class Requests:
-    """A rule that leaves requests alone but keeps their fields."""
+    """A rule that records the fields of requests and does not change them."""
 
     def __init__(self) -> None:
         self.fields: list[dict[str, str]] = []

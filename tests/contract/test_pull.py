@@ -1,4 +1,4 @@
-"""Reading with a pull consumer: where it begins, what it brings, what it commits."""
+"""Pull consumers: start, messages, commits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def consumer(make: Make) -> Callable[..., PullConsumer]:
-    """Give what starts pull consumers of the front end."""
+    """Give a function that starts pull consumers of the front end."""
 
     def start(servers: Any, group: str = "audit", **settings: Any) -> PullConsumer:
         where = getattr(servers, "name_server", servers)
@@ -379,7 +379,7 @@ def _sent(sending: Producer, queue: QueueId) -> bool:
         return False
 
 
-def test_a_reader_is_told_why_nothing_can_be_read(
+def test_poll_raises_the_reason_when_nothing_can_be_read(
     embedded: Embedded, consumer: Callable[..., PullConsumer]
 ) -> None:
     topic = embedded.topic(1)
@@ -422,7 +422,7 @@ def test_a_consumer_is_used_between_start_and_close_only(embedded: Embedded, mak
             use()
 
 
-def test_a_reader_that_waits_is_told_when_its_consumer_is_closed(
+def test_poll_ends_when_its_consumer_is_closed(
     embedded: Embedded, consumer: Callable[..., PullConsumer]
 ) -> None:
     reading = consumer(embedded)

@@ -1,4 +1,4 @@
-"""Which queue a message goes to, by turns or by choice, and which brokers are avoided."""
+"""Queues of messages: round robin, selectors, avoided brokers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.contract.servers import Server
 
 SEND = RequestCode.SEND_MESSAGE_V2
-#: Argument -> where Java's hash selector puts it among five queues: the hash code's remainder,
+#: Argument -> its queue of five by Java's hash selector: the remainder of the hash code,
 #: without its sign ("polygenelubricants" hashes to the smallest 32-bit number).
 JAVA_CHOICES: dict[str | int, int] = {
     "a": 2,
@@ -66,7 +66,7 @@ def test_producers_begin_anywhere(embedded: Embedded, producer: MakeProducer) ->
 def test_every_thread_has_its_own_turn(
     embedded: Embedded, producer: MakeProducer, kind: Kind
 ) -> None:
-    """Tasks of one event loop share a thread, and so a turn."""
+    """Tasks of one event loop share a thread, and so a round robin."""
     topic = embedded.topic(queues=8)
     sender = producer(embedded)
     seen: list[list[int]] = []
@@ -238,7 +238,7 @@ def test_a_broker_that_failed_is_avoided_for_a_while_when_asked_for(
     finally:
         pair.cluster.intercept(SEND, None)
     assert sum(len(receipt.failures) for receipt in receipts) <= 1
-    # It is avoided though it is well again: nobody has looked.
+    # It is still avoided though it works again: without a probe the client cannot know.
     brokers = {sender.send(Message(topic, b"1")).queue.broker for _ in range(8)}
     assert brokers == {"broker-b"}
     states = {state.broker: state for state in sender.client.stats().brokers}

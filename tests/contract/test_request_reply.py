@@ -1,4 +1,4 @@
-"""Request-reply: answers that come, come late, or never."""
+"""Request-reply: replies in time, late replies, no replies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def asked(server: Server, topic: str, body: bytes) -> ReceivedMessage:
-    """Return the request with this body, when it is there."""
+    """Return the request with this body; None while there is none."""
 
     def look() -> ReceivedMessage | None:
         return next((one for one in server.read_all(topic, 0) if one.body == body), None)
@@ -43,7 +43,7 @@ def answering(
     reply: Callable[[ReceivedMessage], SendReceipt],
     pool: ThreadPoolExecutor,
 ) -> Callable[[], SendReceipt]:
-    """Answer a request in a thread; return what waits for the receipt."""
+    """Reply to a request in a thread; return a function that waits for the receipt."""
     return pool.submit(lambda: reply(asked(server, topic, body))).result
 
 
@@ -67,7 +67,7 @@ def test_a_request_is_answered(server: Server, producer: MakeProducer) -> None:
     assert request.properties["TTL"] == "20000"
 
 
-def test_a_request_that_nobody_answers_times_out_and_a_late_answer_is_counted(
+def test_a_request_without_a_reply_times_out_and_a_late_reply_is_counted(
     server: Server, producer: MakeProducer
 ) -> None:
     topic = server.topic()
@@ -124,12 +124,12 @@ def test_an_answer_finds_its_way_after_a_connection_was_cut(
     topic = embedded.topic()
     asker, answerer = producer(embedded), producer(embedded)
     with pytest.raises(RequestTimedOut):
-        asker.request(Message(topic, b"nobody answers"), timeout=0.1)
+        asker.request(Message(topic, b"no reply"), timeout=0.1)
     cuts = [cut()]
     embedded.cluster.intercept(
         RequestCode.SEND_MESSAGE_V2, lambda command, peer: cuts.pop() if cuts else None
     )
-    # What is submitted shares the connection that answers come on.
+    # Submitted requests use the connection on which replies arrive.
     assert asker.submit(Message(topic, b"cut")).result(10.0).attempts == 2
     with ThreadPoolExecutor(1) as pool:
         receipt = answering(
@@ -152,7 +152,7 @@ def test_a_request_that_no_broker_takes_fails_at_once(
     assert time.monotonic() - started < 10.0
 
 
-def test_a_message_that_is_no_request_cannot_be_replied_to(
+def test_a_message_that_is_not_a_request_cannot_be_replied_to(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
     topic = embedded.topic()

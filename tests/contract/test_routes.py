@@ -1,4 +1,4 @@
-"""Routes: where they come from, what a missing topic gets, what changes while a producer runs."""
+"""Routes: lookup, missing topics, changes while a producer runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.contract.conftest import Embedded, MakeProducer
     from tests.contract.servers import Server
 
-#: Routes are looked at again soon.
+#: Routes are refreshed often.
 EAGER = ClientOptions(route_refresh_interval=0.05)
 
 
@@ -88,7 +88,7 @@ def test_waiters_for_a_route_share_one_question(server: Server, producer: MakePr
             asked.append(request.fields["topic"])
 
     sender = producer(server, hooks=Hooks(before_call=(note,)))
-    # The timer asks as well, soon after the start.
+    # The timer refreshes routes as well, soon after the start.
     wait_until(lambda: any(timer.runs for timer in sender.client.stats().timers.values()))
     for future in [sender.submit(Message(topic, b"1")) for _ in range(40)]:
         future.result(PATIENCE)
@@ -175,7 +175,7 @@ def test_a_default_topic_that_does_not_exist_gives_no_route(
         sender.send(Message(unique_name("missing"), b"1"))
 
 
-def test_a_topic_that_cannot_be_written_to_is_no_target(
+def test_a_topic_without_write_permission_is_refused(
     server: Server, producer: MakeProducer
 ) -> None:
     topic = server.topic(perm=4)
@@ -235,7 +235,7 @@ def two_brokers(request: pytest.FixtureRequest) -> Iterator[Server]:
 def test_a_created_topic_ends_up_on_one_broker(
     two_brokers: Server, producer: MakeProducer, unique_name: UniqueName
 ) -> None:
-    """The known flaw of creating topics automatically, which Java's producer has, too."""
+    """A known flaw of automatic topic creation, which the Java producer has as well."""
     topic = unique_name("flawed")
     sender = producer(two_brokers, client_options=EAGER)
     first = sender.send(Message(topic, b"1")).queue.broker
@@ -307,7 +307,7 @@ def test_a_broker_that_leaves_is_not_sent_to_until_it_is_back(producer: MakeProd
 
 
 def known_route(producer: Producer, topic: str) -> Route:
-    """Return the route that the producer sends by."""
+    """Return the route in the cache of the producer."""
     route = producer.client.core.routes.get(topic)
     assert route is not None
     return route

@@ -1,4 +1,4 @@
-"""Signed requests and TLS: who may send, and whom we talk to."""
+"""Signed requests and TLS."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOPIC = "OpenTopic"
 def guarded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Give the name server of a cluster that asks who somebody is."""
+    """Give the name server of a cluster that requires signed requests."""
     if request.param == "embedded":
         file = tmp_path_factory.mktemp("guarded") / "plain_acl.yml"
         file.write_text(ACCOUNTS.plain_acl_yaml(), encoding="utf-8")
@@ -73,11 +73,11 @@ def test_an_account_may_do_no_more_than_that(guarded: str, producer: MakeProduce
     [
         None,
         Credentials(USER.access_key, "another-secret"),
-        Credentials("nobody-known", USER.secret_key),
+        Credentials("unknown", USER.secret_key),
     ],
     ids=["missing", "wrong-secret", "unknown-key"],
 )
-def test_who_is_not_known_may_do_nothing(
+def test_unknown_credentials_are_refused(
     guarded: str, producer: MakeProducer, wrong: Credentials | None
 ) -> None:
     sender = producer(guarded, credentials=wrong)
@@ -111,7 +111,7 @@ def test_secrets_show_nowhere(guarded: str, make: Make, caplog: pytest.LogCaptur
 def encrypted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, TlsFiles]]:
-    """Give the name server of a cluster that insists on TLS, and its files."""
+    """Give the name server of a cluster that requires TLS, and its files."""
     if request.param == "embedded":
         files = make_tls_files(tmp_path_factory.mktemp("tls"))
         with Cluster(

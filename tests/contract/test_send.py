@@ -1,4 +1,4 @@
-"""Sending one message: what arrives, what the receipt says, what is tried again."""
+"""Sends of one message: stored messages, receipts, retries."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_oneway_message_arrives(server: Server, producer: MakeProducer) -> Non
     sender = producer(server)
     for number in range(3):
         assert sender.send_oneway(Message(topic, f"{number}")) is None  # type: ignore[func-returns-value]
-    # Nobody waits for one before the next is sent, and brokers work in several threads.
+    # One-way sends do not wait for each other, and brokers work in several threads.
     assert {message.body for message in server.read_all(topic, 3)} == {b"0", b"1", b"2"}
     assert sender.client.stats().producers[sender.group].oneway == 3
 
@@ -152,7 +152,7 @@ def test_a_message_larger_than_the_broker_takes_is_refused_at_once(
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "problem"),
     [
         (Message("orders", b""), "body is empty"),
         (Message("orders", b"x" * (4 * 1024 * 1024 + 1)), "body_bytes_max=4194304"),
@@ -167,13 +167,13 @@ def test_a_message_larger_than_the_broker_takes_is_refused_at_once(
     ],
 )
 def test_a_message_that_breaks_a_rule_is_refused_before_it_is_sent(
-    embedded: Embedded, producer: MakeProducer, message: Message, told: str
+    embedded: Embedded, producer: MakeProducer, message: Message, problem: str
 ) -> None:
     sender = producer(embedded)
     for send in (sender.send, sender.send_oneway):
-        with pytest.raises(InvalidMessage, match=told):
+        with pytest.raises(InvalidMessage, match=problem):
             send(message)
-    with pytest.raises(InvalidMessage, match=told):
+    with pytest.raises(InvalidMessage, match=problem):
         sender.submit(message).result(PATIENCE)
 
 

@@ -1,4 +1,4 @@
-"""What a broker says about a message that it stored, but not as safely as it should be."""
+"""Statuses of messages that were stored, but not as safely as required."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_status_other_than_stored_is_visible_in_the_receipt(
 def lonely_master() -> Iterator[Server]:
     """Give a master of 4.9 that should copy each message to a slave, and has none.
 
-    One of 5.x waits for as many replicas as it is told to, and is content with itself.
+    A broker of 5.x waits for the configured number of replicas, which may be one, itself.
     """
     options = {"brokerRole": "SYNC_MASTER"}
     with given_apache(lambda: ApacheCluster("4.9.4", broker_options=options)) as apache:

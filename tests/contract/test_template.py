@@ -1,4 +1,4 @@
-"""Templates: what is sent as a value arrives as that value."""
+"""Templates: values that are sent arrive as equal values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.contract.conftest import Kind, Make, MakeProducer
     from tests.contract.servers import Server
 
-#: What is looked at here is values, not time.
+#: Long enough for every call here: these tests are not about time.
 PATIENT = ProducerOptions(timeout=PATIENCE)
 
 
@@ -44,7 +44,7 @@ class MakeTemplate(Protocol):
 
 @pytest.fixture
 def template(kind: Kind, loop_thread: LoopThread) -> MakeTemplate:
-    """Give what makes templates of the front end."""
+    """Give a function that makes templates of the front end."""
 
     def make(producer: Producer, **settings: Any) -> MessageTemplate:
         if kind == "sync":
@@ -98,7 +98,7 @@ def test_value_goes_to_the_default_topic_without_waiting(
 
 
 def test_submitted_value_arrives(server: Server, kind: Kind) -> None:
-    """Only threads need a future of it; with asyncio it is a task."""
+    """Only threads need a future; with asyncio a task is one."""
     topic = server.topic()
     with Producer(server.name_server, group=f"template_{kind}", options=PATIENT) as producer:
         future = MessageTemplate(producer).convert_and_submit(topic, [1, 2], keys="k")

@@ -1,4 +1,4 @@
-"""Traces: what happened to each message, told in a topic of its own."""
+"""Traces: records about each message in the trace topic."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def traces_of(server: Server, topic: str, count: int) -> list[PubTrace]:
 
 
 def stats_of(producer: Producer) -> ProducerStats:
-    """Return what the producer has under way."""
+    """Return the counters of the producer."""
     return producer.client.stats().producers[producer.group]
 
 
-def test_a_send_is_told_in_the_trace_topic(
+def test_a_send_has_a_record_in_the_trace_topic(
     server: Server, producer: MakeProducer, unique_name: UniqueName
 ) -> None:
     topic, traces = server.topic(), server.topic(queues=1, name=unique_name("trace"))

@@ -1,4 +1,4 @@
-"""Transactions: what consumers get to see, and what the broker asks."""
+"""Transactions: what consumers receive, and the checks of the broker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ END = RequestCode.END_TRANSACTION
 
 
 class Asked:
-    """A check function that says what it was told to, and what it was asked."""
+    """A check function that returns given outcomes, and records the messages of its calls."""
 
     def __init__(self, answers: dict[bytes, list[Outcome]] | None = None) -> None:
         self._answers = answers or {}
@@ -60,7 +60,7 @@ class Asked:
 
 @pytest.fixture
 def transacting(make: Make, unique_name: UniqueName) -> Callable[..., TransactionProducer]:
-    """Give what starts transaction producers of the front end."""
+    """Give a function that starts transaction producers of the front end."""
 
     def start(server: Server | Client, **settings: Any) -> TransactionProducer:
         where = server if isinstance(server, Client) else server.name_server
@@ -157,7 +157,7 @@ def test_the_broker_asks_another_producer_of_the_group(
     gone.close()
     check = Asked({b"left behind": [Outcome.COMMIT]})
     heir = transacting(server, group=group, check=check)
-    # A broker hears of a producer that has something to do with it.
+    # A producer registers with the brokers in the routes of its topics.
     heir.send_in_transaction(Message(topic, b"mine"), saying(Outcome.COMMIT))
     assert bodies(server, topic, 2) == [b"left behind", b"mine"]
     assert check.bodies == [b"left behind"]
@@ -218,7 +218,7 @@ def test_nothing_runs_when_the_half_message_is_not_stored_safely(
     assert [end.outcome for end in ends] == [TransactionFlag.ROLLBACK] * 2
 
 
-def test_what_is_no_exception_leaves_a_transaction_open(
+def test_a_base_exception_leaves_a_transaction_open(
     embedded: Embedded, transacting: Callable[..., TransactionProducer]
 ) -> None:
     producer = transacting(embedded, check=Asked({b"1": [Outcome.ROLLBACK]}))
@@ -269,7 +269,7 @@ def test_only_so_many_checks_run_at_a_time(
     for number in range(5):
         producer.send_in_transaction(Message(topic, b"%d" % number), saying(None))
     wait_until(lambda: len(seen) == 2)
-    # While checks are held up, sends are not.
+    # Sends go on while checks are blocked.
     producer.send(Message(topic, b"plain"))
     is_open.set()
     embedded.read_all(topic, 6)
@@ -298,7 +298,7 @@ def test_a_check_that_fails_is_logged_and_asked_again(
     assert "the check of a transaction failed: LookupError('no row')" in caplog.text
 
 
-# ---- who looks on --------------------------------------------------------------------------------
+# ---- hooks and traces ---------------------------------------------------------------------------
 
 
 def test_hooks_see_how_transactions_end(

@@ -1,1 +1,1 @@
-"""Unit tests of what users hold."""
+"""Unit tests of the client."""

@@ -1,4 +1,4 @@
-"""What producers, consumers and admins do with the client that they use."""
+"""Producers, consumers and admins with a shared client or their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of values on their way into a body and back."""
+"""Converters: values to bodies and back."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_mapping_of_another_class_becomes_json_as_a_dict_does() -> None:
 
 
 def test_class_with_attrs_fields_becomes_json() -> None:
-    """What attrs puts into a class is enough for msgspec; the package itself is not needed."""
+    """The attributes that attrs adds to a class are enough for msgspec; attrs is not needed."""
 
     class Field:
         name = "x"
@@ -173,7 +173,7 @@ def test_payload_with_something_strange_inside_is_refused_by_what_that_is(inside
         (b"1", complex, "as complex: ValidationError: complex has no form in JSON"),
     ],
 )
-def test_body_that_is_not_of_the_wanted_type_is_told_by_both(
+def test_body_that_does_not_fit_the_type_is_named_by_both(
     body: bytes, kind: Any, problem: str
 ) -> None:
     with pytest.raises(MalformedBody, match=problem) as caught:
@@ -191,7 +191,7 @@ def test_pydantic_says_what_it_writes() -> None:
 
 
 class Shout:
-    """A converter of one's own: upper case outside, lower case inside."""
+    """A converter of the user: upper case in bodies, lower case in values."""
 
     def can_encode(self, payload: object) -> bool:
         return isinstance(payload, str)

@@ -1,4 +1,4 @@
-"""No option that nothing reads: each is a promise."""
+"""Every option is read somewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from downrange.options import (
 )
 
 SOURCE = Path(__file__).parents[3] / "src" / "downrange"
-#: What holds each kind of settings, by the names it has in the code that reads it.
+#: Names under which the code reads each kind of options.
 HOLDERS: dict[Any, set[str]] = {
     ClientOptions: {"options", "_options"},
     ProducerOptions: {"options", "_options"},
@@ -38,7 +38,7 @@ OPTIONS = [(kind, option.name) for kind in HOLDERS for option in fields(kind)]
 
 
 def reads() -> set[tuple[str, str]]:
-    """Return each `holder.name` in the package, outside of the settings themselves."""
+    """Return each `holder.name` in the package, outside of the options themselves."""
     found: set[tuple[str, str]] = set()
     for path in SOURCE.rglob("*.py"):
         if path.parent.name == "options":

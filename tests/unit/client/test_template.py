@@ -1,4 +1,4 @@
-"""What a template makes of destinations, payloads and details, and of what was received."""
+"""Templates: destinations, payloads, details and received values."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Unit tests of what the drivers know about this machine."""
+"""Unit tests of the drivers."""

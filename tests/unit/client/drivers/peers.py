@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.options import ClientOptions
 
-#: Answers a request; None says nothing.
+#: Returns the reply to a request; None for no reply.
 Serve: TypeAlias = Callable[["Peer", Command], Command | None]
 #: Longer than anything here takes.
 PATIENCE = 5.0

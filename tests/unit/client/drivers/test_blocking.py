@@ -1,4 +1,4 @@
-"""Connections of a caller's own thread: one call at a time, kept when it went well."""
+"""Connections of the calling thread: one call at a time, kept after success."""
 
 from __future__ import annotations
 

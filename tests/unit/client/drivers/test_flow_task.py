@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def one(effect: Effect, log: list[Any] | None = None) -> Flow[Any]:
-    """Return a flow of one effect, which notes that it ended."""
+    """Return a flow of one effect, which records its end."""
     try:
         return (yield effect)
     finally:
@@ -217,7 +217,7 @@ def test_flows_that_share_an_error_get_one_each() -> None:
     assert first is not second
 
 
-def test_a_shared_flow_that_ends_at_once_resumes_those_who_wait() -> None:
+def test_a_shared_flow_that_ends_at_once_resumes_its_waiters() -> None:
     def shared() -> Flow[int]:
         return 7
         yield  # a generator all the same

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Give what sets `TZ`; afterwards the machine's own holds again."""
+    """Give a function that sets `TZ`; reset afterwards."""
     yield monkeypatch
     monkeypatch.undo()
     time.tzset()
@@ -86,23 +86,23 @@ def test_an_interface_without_an_address_is_passed_over(monkeypatch: pytest.Monk
 
 
 class FakeSocket:
-    """Leads out of the machine, or not."""
+    """A socket with or without a route to the Internet."""
 
     def __init__(self, error: OSError | None) -> None:
         self._error = error
         self.is_closed = False
 
     def connect(self, _: Any) -> None:
-        """Find the way."""
+        """Connect, or fail."""
         if self._error:
             raise self._error
 
     def getsockname(self) -> tuple[str, int]:
-        """Tell where it begins."""
+        """Return the source address."""
         return "10.7.7.7", 1
 
     def close(self) -> None:
-        """Be done."""
+        """Close."""
         self.is_closed = True
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def one(effect: Effect, log: list[Any] | None = None) -> Flow[Any]:
-    """Return a flow of one effect, which notes that it ended."""
+    """Return a flow of one effect, which records its end."""
     try:
         return (yield effect)
     finally:

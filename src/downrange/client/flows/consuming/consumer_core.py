@@ -49,12 +49,6 @@ _HELD_MIN: Final = 0.05
 _WAIT_MAX: Final = 60.0
 
 
-def at_once(function: Callable[[], ResultT]) -> Flow[ResultT]:
-    """Call a function as one atomic step of a flow."""
-    yield from ()
-    return function()
-
-
 class PullCursor:
     """One pass through one queue.
 
