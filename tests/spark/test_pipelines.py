@@ -192,7 +192,7 @@ def test_lake_refuses_what_would_lose_messages(
         )
     with lock_folder(tmp_path / "lake", "the lake"), pytest.raises(FolderBusy, match="stop it"):
         run_compact(CompactOptions(output=str(tmp_path / "lake")), spark)
-    with pytest.raises(OptionError, match="give either a session or them"):
+    with pytest.raises(OptionError, match="give either a session or settings"):
         run_lake(
             LakeOptions(topics=(topic,), spark=SparkOptions(master="local"), **options),  # type: ignore[arg-type]
             spark,
@@ -281,9 +281,9 @@ def test_rows_of_csv_become_messages_and_bad_ones_lie_aside(
     told = {int(line["row"]): line["problem"] for line in lines}
     assert told == {
         1: "column 'text' is null, and a message needs a body",
-        2: "it cannot be read",
-        4: "column 'wait' is no delay: soon",
-        5: "a key of id holds a blank, which separates keys",
+        2: "it cannot be parsed",
+        4: "column 'wait' is not a delay: soon",
+        5: "a key of id contains a blank, which separates keys",
     }
     assert all(line["file"].endswith("/in/c.csv") for line in lines)
     # What was sent is not sent again; what is new, is.
@@ -310,7 +310,7 @@ def test_bad_row_is_named(spark: SparkSession, server: Server, tmp_path: Path) -
         body="a",
         run=RunOptions(checkpoint=str(tmp_path / "check")),
     )
-    with pytest.raises(PipelineFailed, match=r"in\.jsonl, row 3: it cannot be read"):
+    with pytest.raises(PipelineFailed, match=r"in\.jsonl, row 3: it cannot be parsed"):
         run_load(options, spark)
     wrong = LoadOptions(
         path=str(tmp_path / "in.jsonl"),

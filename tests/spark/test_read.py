@@ -135,7 +135,7 @@ def test_what_makes_no_sense_fails_with_a_hint(load: Load, filled: str) -> None:
         load(schema="amount long", subscribe=filled).count()
     with pytest.raises(PySparkException, match="'offset' is bigint, not string"):
         load(schema="offset string", subscribe=filled).count()
-    with pytest.raises(PySparkException, match="'offset' and its values may be null"):
+    with pytest.raises(PySparkException, match="'offset' and its values must be nullable"):
         load(schema="offset long not null", subscribe=filled).count()
     with pytest.raises(PySparkException, match="has no route at") as caught:
         load(

@@ -274,7 +274,7 @@ def test_nothing_gives_a_report_that_says_so(spark: SparkSession) -> None:
     figures = collect_figures(nothing, trace_measures(nothing))
     assert figures.span is None
     page = render(figures)
-    assert "There is no trace yet." in page
+    assert "There are no traces yet." in page
     assert "No producer left a trace" in page
 
 

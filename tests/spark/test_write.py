@@ -343,9 +343,9 @@ def test_rows_without_an_id_are_all_kept_and_topics_are_apart(session: SparkSess
     once = drop_duplicates(rows, by="keys")
     assert sorted(row.body for row in once.collect()) == ["3", "4", "5", "6"]
     assert once.columns == rows.columns
-    with pytest.raises(OptionError, match="msg_id is not found: drop duplicates before selecting"):
+    with pytest.raises(OptionError, match="msg_id is missing: drop duplicates before selecting"):
         drop_duplicates(rows)
-    with pytest.raises(OptionError, match="queue_id, offset are not there"):
+    with pytest.raises(OptionError, match="queue_id, offset are missing"):
         drop_duplicates(rows.drop("queue_id", "offset"), by="keys")
 
 

@@ -1,4 +1,4 @@
-"""Ready pipelines on Spark: topics to files and back, topic to topic, traces to a report.
+"""Ready-made Spark pipelines: topics to files and back, topic to topic, traces to a report.
 
     from downrange.pipelines import LakeOptions, RunOptions, run_lake
 
@@ -7,7 +7,7 @@
     )
     print(summary.rows)
 
-Importing this needs nothing of Spark; what is used does.
+The import itself does not need Spark; the use of any name does.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = [
     "run_trace",
 ]
 
-#: Module -> what of it is found here.
+#: Module -> the names that it exports here.
 _MODULES: Final = {
     "compact": ("CompactOptions", "run_compact"),
     "topic_copy": ("TargetOptions",),

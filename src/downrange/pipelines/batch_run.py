@@ -1,4 +1,4 @@
-"""A batch of Spark that is watched while it runs, and can be stopped."""
+"""Spark batch jobs with progress, which can be stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     ResultT = TypeVar("ResultT")
 
 _LOOK_SECONDS: Final = 0.2
-#: How long a batch that is told to stop may take to do so.
+#: Seconds to wait for cancelled jobs to end.
 _CANCEL_SECONDS: Final = 60.0
 
 
@@ -32,16 +32,16 @@ def run_batch(
     show: Show | None = None,
     stop: StopRequest | None = None,
 ) -> tuple[ResultT | None, Ended]:
-    """Run jobs of Spark in a thread, tell how many tasks are done, and end them if asked to.
+    """Run Spark jobs in a thread, report how many tasks are done, and cancel them on request.
 
     Args:
-        spark: Runs them.
-        work: Starts them, and returns a result.
-        show: Told how far it is.
-        stop: Asks to stop; signals do so too.
+        spark: The session.
+        work: Runs the jobs and returns a result.
+        show: Called with the progress.
+        stop: A request to stop; signals set it, too.
 
     Returns:
-        The result, and how it ended; None where it was stopped.
+        The result, None if it was stopped, and how it ended.
     """
     from pyspark import InheritableThread
 

@@ -1,17 +1,19 @@
-"""Small files of a lake into large ones, while its readers see the same rows at every moment.
+"""Merge the small files of a lake into large ones, while its readers always see the same rows.
 
 For each folder of a finished day:
 
-1. The rows of its small files are written into a large one, aside, where no reader looks.
-2. The large file is counted against the small ones, and moved into the folder. No list names it
-   yet, so it does not exist for readers.
-3. The small files are noted as retired, with the time.
-4. One rename puts a new list of files in place of the old: the small ones out, the large one in.
-5. Retired files are deleted later, when readers that began with the old list have had their time.
+1. The rows of its small files are written into a large file in a staging folder, which readers
+   skip.
+2. The rows of the large file are counted against the small ones, and it is moved into the folder.
+   No list names it yet, so it does not exist for readers.
+3. The small files are recorded as retired, with the time.
+4. One rename replaces the list of files: the small ones are out, the large one is in.
+5. Retired files are deleted later, after a grace period for readers that use the old list.
 
-Killed before 4, the old list counts and the large file is a leftover; killed after it, the new one
-counts and the small files are. Either way the next run deletes what no list names. The lake must
-not run meanwhile, as Spark keeps lists in memory; a lock sees to that.
+If the process is killed before step 4, the old list is valid and the large file is left over. After
+step 4, the new list is valid and the small files are left over. In both cases the next run deletes
+the files that no list names. The lake must not run at the same time, as Spark keeps lists in
+memory; a lock ensures that.
 """
 
 from __future__ import annotations
@@ -65,39 +67,39 @@ _THREADS_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactOptions:
-    """What is made larger.
+    """Which files are merged.
 
     Attributes:
         output: The lake's folder, on this machine.
-        target_mib: Files grow up to about this; those of half its size or more stay as they are.
-        before: Only days before this one, in UTC; today if not given.
-        grace: Seconds that replaced files stay for readers that have just begun with them.
-        compression: Of the large files.
+        target_mib: The approximate size of merged files; files of half of it or more stay.
+        before: Only days before this one, in UTC; today if None.
+        grace: Seconds before replaced files are deleted, for readers that still use them.
+        compression: The compression of the merged files.
         spark: Where Spark runs.
     """
 
     output: str = field(metadata=flag("Folder of the lake.", metavar="DIR"))
-    target_mib: int = field(default=256, metadata=flag("Size that files grow to.", metavar="MIB"))
+    target_mib: int = field(default=256, metadata=flag("Size of merged files.", metavar="MIB"))
     before: date | None = field(
         default=None, metadata=flag("Only days before; today if not given.", metavar="DATE")
     )
     grace: float = field(
         default=3600.0,
-        metadata=flag("How long replaced files stay for who reads them.", metavar="SECONDS"),
+        metadata=flag("How long replaced files stay for their readers.", metavar="SECONDS"),
     )
-    compression: str = field(default="zstd", metadata=flag("Of the large files."))
+    compression: str = field(default="zstd", metadata=flag("Compression of merged files."))
     spark: SparkOptions = field(default_factory=SparkOptions)
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Reject invalid options.
 
         Raises:
             OptionError: Names the option.
         """
         if self.target_mib < 1:
-            raise OptionError(f"target_mib = {self.target_mib} is no size")
+            raise OptionError(f"target_mib = {self.target_mib} is less than 1")
         if self.grace < 0:
-            raise OptionError(f"grace = {self.grace:g} is no time")
+            raise OptionError(f"grace = {self.grace:g} is negative")
 
 
 def run_compact(
@@ -107,31 +109,32 @@ def run_compact(
     show: Show | None = None,
     stop: StopRequest | None = None,
 ) -> Summary:
-    """Write the small files of finished days into large ones.
+    """Merge the small files of finished days into large ones.
 
     Args:
-        options: What and how.
-        spark: A session to use; one is made and stopped otherwise.
-        show: Told how far it is.
-        stop: Asks to stop after the folder that is being worked on; signals do so too.
+        options: Which files, and how.
+        spark: The session to use; if None, Spark is started, and stopped at the end.
+        show: Called with the progress.
+        stop: A request to stop after the current folder; signals set it, too.
 
     Returns:
-        What was done: rows rewritten; facts `folders`, `files_before`, `files_after`, `deleted`.
+        The summary; `rows` is the number of rewritten rows, and the facts are `folders`,
+        `files_before`, `files_after` and `deleted`.
 
     Raises:
         OptionError: The lake is not on this machine.
-        FolderBusy: The lake is being written.
-        ManifestError: Its list of files is not understood; nothing was changed.
-        PipelineFailed: What was written is not what was read; nothing was changed.
+        FolderBusy: The lake runs.
+        ManifestError: Its list of files cannot be read; nothing was changed.
+        PipelineFailed: The rows written differ from the rows read; nothing was changed.
     """
     folder = local_path(options.output)
     if folder is None:
         raise OptionError(
             f"output {options.output} is not on this machine; compaction needs a file system where "
-            "a rename replaces a file at once"
+            "a rename replaces a file atomically"
         )
     folder = folder.absolute()
-    read_manifest(folder)  # says what is wrong before Spark is started, and before a lock is made
+    read_manifest(folder)  # an error here comes before the start of Spark and before the lock
     stop = stop or StopRequest()
     started = time.monotonic()
     with (
@@ -159,12 +162,12 @@ def run_compact(
 
 
 class Compaction:
-    """One run over a lake that nobody else writes.
+    """One run over a lake that no other process writes.
 
     Args:
         folder: The lake.
-        options: What and how.
-        spark: Does the work.
+        options: Which files, and how.
+        spark: The session.
     """
 
     def __init__(self, folder: Path, options: CompactOptions, spark: SparkSession) -> None:
@@ -175,9 +178,9 @@ class Compaction:
         self.files_before = len(self._manifest.files)
 
     def run(self, stop: StopRequest, show: Show | None) -> tuple[int, int]:
-        """Work through the folders; return the rows that were rewritten, and the folders."""
+        """Process the folders; return the number of rewritten rows, and of folders."""
         staging = self._folder / _STAGING
-        shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(staging, ignore_errors=True)  # left by a killed run
         plan = plan_bins(
             self._manifest,
             self._options.before or datetime.now(UTC).date(),
@@ -200,10 +203,10 @@ class Compaction:
         return rows, done
 
     def _rewrite(self, files: Sequence[ListedFile], staging: Path) -> tuple[ListedFile, int]:
-        """Write the rows of some files into one that no list names yet; return it and their count.
+        """Merge files into one that no list names yet; return it and its number of rows.
 
         Raises:
-            PipelineFailed: It has not as many rows as they.
+            PipelineFailed: Its number of rows differs from theirs.
         """
         token = secrets.token_hex(8)
         aside = staging / token
@@ -217,7 +220,7 @@ class Compaction:
         found = sum(map(_row_count, written))
         if len(written) != 1 or found != expected:
             raise PipelineFailed(
-                f"{files[0].partition}: {expected} rows were read, but {found} written in "
+                f"{files[0].partition}: {expected} rows were read, but {found} were written in "
                 f"{len(written)} files; nothing was changed"
             )
         target = files[0].partition / f"compacted-{token}.{self._options.compression}.parquet"
@@ -238,10 +241,10 @@ class Compaction:
 def plan_bins(
     manifest: Manifest, before: date, target_bytes: int
 ) -> dict[Path, list[list[ListedFile]]]:
-    """Return which files become one, by folder; a pure function of the list of files.
+    """Return which files are merged, by folder. Pure.
 
-    Only files of the condensed list are taken, as only those can be replaced in one step; what the
-    last few batches wrote comes next time.
+    Only files of the condensed list can be replaced in one step; those of the last few batches are
+    merged in a later run.
     """
     small: defaultdict[Path, list[ListedFile]] = defaultdict(list)
     for one in manifest.stable:
@@ -276,11 +279,11 @@ def _row_count(path: Path) -> int:
     return count
 
 
-# ---- what no list names --------------------------------------------------------------------------
+# ---- files that no list names --------------------------------------------------------------------
 
 
 def read_retired(folder: Path) -> dict[str, float]:
-    """Return the files that were replaced, and when."""
+    """Return the replaced files, with the time of the replacement."""
     try:
         found: Any = json.loads((folder / _RETIRED).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -291,9 +294,9 @@ def read_retired(folder: Path) -> dict[str, float]:
 
 
 def delete_unlisted(folder: Path, grace: float) -> int:
-    """Delete files that no list names, and have not named for some time; return how many.
+    """Delete files that no list has named for `grace` seconds; return how many.
 
-    These are files that were replaced, and leftovers of batches and runs that were cut.
+    These are replaced files, and files of interrupted batches and runs.
     """
     listed = {one.path for one in read_manifest(folder).files}
     retired = read_retired(folder)

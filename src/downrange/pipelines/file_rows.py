@@ -1,12 +1,12 @@
-"""Files as a stream of rows, each with its file and its place there.
+"""Files as a stream of rows, each with its file and its position in it.
 
-Three columns are added to those of the files:
+Three columns are added:
 
-    _file   where the row is from
-    _row    its number there: 1 is the first; of a large text file, counted from `_block` on
-    _block  the byte at which the piece of the file begins that the row was read in
+    _file   the path of the file
+    _row    the number of the row, from 1; in a large text file counted from `_block` on
+    _block  the byte at which the piece of the file begins that holds the row
 
-These are the same in every run, whoever reads: how a file is cut depends on its size alone.
+They are the same in every run: how a file is split depends on its size only.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-#: Where Spark puts the text of a row that it cannot read.
+#: The column for the text of a row that Spark cannot parse.
 CORRUPT: Final = "_corrupt_record"
 PLACE_COLUMNS: Final = ("_file", "_row", "_block")
 _PIECE_BYTES: Final = 128 * 1024 * 1024
 _ROW_BITS: Final = (1 << 33) - 1
-#: A file is cut into pieces of this size, whatever the machine and the other files are, and each
-#: piece is a task of its own, as even an empty one would fill it. So rows can be counted.
+#: A file is split into pieces of this size on every machine, and each piece is a task of its own,
+#: because the cost of opening a file fills a task. So rows can be numbered within a task.
 SETTINGS: Final = {
     "spark.sql.files.maxPartitionBytes": str(_PIECE_BYTES),
     "spark.sql.files.openCostInBytes": str(_PIECE_BYTES),
-    # Rows are looked at whole, so that a bad one is bad whichever columns are used.
+    # Rows are parsed whole, so that a bad row is found whichever columns are used.
     "spark.sql.csv.parser.columnPruning.enabled": "false",
 }
 
@@ -41,11 +41,11 @@ class FileRows:
 
     Attributes:
         path: A file, a folder or a pattern.
-        format: Of the files.
-        columns: Their columns as DDL; found in the files if None.
-        header: Whether CSV begins with the names of columns.
-        delimiter: Between values of CSV.
-        batch_files_max: The most files of one batch.
+        format: The format of the files.
+        columns: The columns as DDL; inferred from the files if None.
+        header: Whether CSV files begin with column names.
+        delimiter: The separator of CSV values.
+        batch_files_max: Files of one batch, at most.
     """
 
     path: str
@@ -56,14 +56,14 @@ class FileRows:
     batch_files_max: int
 
     def data_columns(self, spark: SparkSession) -> list[str]:
-        """Return the names of the files' own columns."""
+        """Return the names of the columns in the files."""
         return [name for name in self._schema(spark).names if name != CORRUPT]
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """Return the rows as a stream.
 
         Raises:
-            OptionError: There are no files yet to tell the columns.
+            OptionError: The columns are not given, and there are no files yet.
         """
         rows = (
             spark.readStream.format(self.format)
@@ -86,11 +86,11 @@ class FileRows:
                 schema = files.load(self.path).schema
             except AnalysisException as error:
                 raise OptionError(
-                    f"the columns of {self.path} cannot be told: {_first_line(error)}; give columns"
+                    f"cannot infer the columns of {self.path}: {_first_line(error)}; give columns"
                 ) from error
         taken = set(PLACE_COLUMNS) & set(schema.names)
         if taken:
-            raise OptionError(f"a column is called {taken.pop()!r}, a name that is used here")
+            raise OptionError(f"column name {taken.pop()!r} is reserved; rename the column")
         if self.format != "parquet" and CORRUPT not in schema.names:
             schema = StructType([*schema.fields]).add(CORRUPT, StringType())
         return schema
@@ -100,7 +100,7 @@ class FileRows:
             return {
                 "header": str(self.header).lower(),
                 "sep": self.delimiter,
-                # Names are compared, so that another order of columns is not taken for ours.
+                # Column names are checked, so that another order of columns is an error.
                 "enforceSchema": str(not self.header).lower(),
                 "columnNameOfCorruptRecord": CORRUPT,
             }
@@ -110,7 +110,7 @@ class FileRows:
 
 
 def with_places(rows: DataFrame, kind: str) -> DataFrame:
-    """Add the columns that say where a row is from; `numbered` makes `_row` whole."""
+    """Add the position columns; `numbered` fills `_row` where the format has no numbers."""
     from pyspark.sql import functions as F
 
     is_parquet = kind == "parquet"
@@ -125,10 +125,10 @@ def with_places(rows: DataFrame, kind: str) -> DataFrame:
 
 
 def numbered(batch: DataFrame) -> DataFrame:
-    """Number the rows of a batch where the files do not: count them.
+    """Number the rows of a batch if the file format does not.
 
-    A partition is one piece of one file then, see `SETTINGS`. The upper bits of Spark's id are the
-    number of the partition, the lower ones that of the row in it.
+    A partition is one piece of one file, see `SETTINGS`. The upper bits of Spark's id are the
+    number of the partition, the lower bits the number of the row in it.
     """
     from pyspark.sql import functions as F
 

@@ -1,8 +1,8 @@
-"""Folders of pipelines: small files in them, whose they are, and who works in them now.
+"""Folders of pipelines: small files in them, the job that owns them, and locks.
 
-A checkpoint or an output of another job, used by mistake, loses messages without a word: Spark
-skips what it believes done. So each has a file `job.json` that says whose it is, and a job that is
-another one is refused. Folders may be on this machine or on any file system that Spark reaches.
+A checkpoint or an output of another job, used by mistake, loses messages silently: Spark skips
+batches that it takes for done. So each folder has a file `job.json` that names its job, and any
+other job is rejected. Folders may be on this machine or on any file system that Spark reaches.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ _PATTERN_MARKS: Final = re.compile(r"([\[\]{}*?\\])")
 
 
 class FolderBusy(RocketMQError):
-    """Another process works in the folder."""
+    """Another process uses the folder."""
 
 
 class Folder(Protocol):
-    """A folder."""
+    """A folder on some file system."""
 
     def exists(self, name: str) -> bool:
-        """Whether it holds a file or folder of this name."""
+        """Whether the folder has an entry of this name."""
         ...
 
     def read(self, name: str) -> str | None:
-        """Return the text of a file; None where there is none."""
+        """Return the text of a file; None if it does not exist."""
         ...
 
     def write(self, name: str, text: str) -> None:
-        """Write a file whole, or not at all; folders on the way are made."""
+        """Write a file whole or not at all; missing folders are created."""
         ...
 
     def is_file(self) -> bool:
-        """Whether it is no folder, but a file."""
+        """Whether the path is a file instead of a folder."""
         ...
 
 
 def local_path(path: str) -> Path | None:
-    """Return the path on this machine; None if it is on another file system."""
+    """Return the path on this machine; None for another file system."""
     parts = urlsplit(path)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
-    # A drive letter or a colon in a name is no scheme; those of file systems are followed by "/".
+    # A drive letter or a colon in a name is not a scheme: "/" follows a scheme.
     return None if parts.scheme and path.startswith(f"{parts.scheme}:/") else Path(path)
 
 
 def spark_path(path: Path) -> str:
-    """Return a path of this machine as Spark reads it: no address, but a pattern of names."""
+    """Return a local path for Spark, which takes paths as patterns: wildcards are escaped."""
     return "file://" + _PATTERN_MARKS.sub(r"\\\1", str(path))
 
 
@@ -72,7 +72,7 @@ def absolute(path: str) -> str:
 
 
 def folder_of(path: str, spark: SparkSession) -> Folder:
-    """Return a folder by its path."""
+    """Return the folder at a path."""
     local = local_path(path)
     return LocalFolder(local) if local is not None else HadoopFolder(path, spark)
 
@@ -110,18 +110,18 @@ class LocalFolder:
 
 
 class HadoopFolder:
-    """A folder on a file system of Hadoop: HDFS, an object store.
+    """A folder on a Hadoop file system: HDFS, an object store.
 
     Args:
-        path: With its scheme.
-        spark: Knows the file systems.
+        path: The path with its scheme.
+        spark: Gives access to the file systems.
     """
 
     def __init__(self, path: str, spark: SparkSession) -> None:
-        # The only way to these file systems from Python; a session of Connect has none.
+        # The only way to these file systems from Python; Spark Connect has none.
         self._jvm: Any = getattr(spark, "_jvm", None)
         if self._jvm is None:
-            raise OptionError(f"{path}: only a path on this machine can be used through Connect")
+            raise OptionError(f"{path}: with Spark Connect only a path on this machine can be used")
         self._path: Any = self._jvm.org.apache.hadoop.fs.Path(path)
         context: Any = getattr(spark, "_jsc")  # noqa: B009
         self._files: Any = self._path.getFileSystem(context.hadoopConfiguration())
@@ -147,7 +147,7 @@ class HadoopFolder:
         stream = self._files.create(draft, True)
         stream.write(bytearray(text.encode()))
         stream.close()
-        self._files.delete(target, False)  # a rename onto a file is refused
+        self._files.delete(target, False)  # Hadoop does not rename onto an existing file
         if not self._files.rename(draft, target):
             raise OptionError(f"{target.toString()} cannot be written")
 
@@ -162,7 +162,7 @@ class HadoopFolder:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Put a file in place of another, so that even after a power cut it is the old or the new."""
+    """Replace a file atomically; even after a power failure it is the old or the new one."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with draft.open("w", encoding="utf-8") as out:
@@ -177,7 +177,7 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Flush the entries of a folder to disk."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -185,29 +185,29 @@ def sync_folder(folder: Path) -> None:
         os.close(number)
 
 
-# ---- whose it is ---------------------------------------------------------------------------------
+# ---- owners and locks ----------------------------------------------------------------------------
 
 
 def claim_checkpoint(path: str, folder: Folder, job: Mapping[str, Any]) -> str:
-    """Take a checkpoint for a job, or go on with that of the same job.
+    """Claim a checkpoint for a job, or check that it belongs to the same job.
 
     Args:
-        path: For the error.
+        path: The path, for errors.
         folder: The checkpoint's folder.
-        job: What makes the job what it is: topics, output. No secrets.
+        job: What identifies the job: topics, output. No secrets.
 
     Returns:
         The job's id, the same in every run.
 
     Raises:
-        OptionError: It belongs to another job.
+        OptionError: The checkpoint belongs to another job.
     """
-    way_out = "give another checkpoint, or delete that folder to begin anew"
+    way_out = "give another checkpoint, or delete the folder to start again"
     text = folder.read(JOB_FILE)
     if text is None:
         if folder.exists("offsets"):
             raise OptionError(
-                f"checkpoint {path} was not made by a pipeline: it lacks {JOB_FILE}; {way_out}"
+                f"checkpoint {path} is not of a pipeline: it has no {JOB_FILE}; {way_out}"
             )
         found: dict[str, Any] = {"id": secrets.token_hex(8), **job}
         folder.write(JOB_FILE, json.dumps(found, indent=2) + "\n")
@@ -217,48 +217,47 @@ def claim_checkpoint(path: str, folder: Folder, job: Mapping[str, Any]) -> str:
         number = str(known.pop("id"))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise OptionError(f"checkpoint {path}: {JOB_FILE} is damaged; {way_out}") from None
-    wanted: dict[str, Any] = json.loads(json.dumps(job))  # as it looks when read back
-    for name in sorted({*known, *wanted}):
-        if known.get(name) != wanted.get(name):
+    expected: dict[str, Any] = json.loads(json.dumps(job))  # in the form that was stored
+    for name in sorted({*known, *expected}):
+        if known.get(name) != expected.get(name):
             raise OptionError(
                 f"checkpoint {path} belongs to another job: its {name} is {known.get(name)!r}, not "
-                f"{wanted.get(name)!r}; {way_out}"
+                f"{expected.get(name)!r}; {way_out}"
             )
     return number
 
 
 def claim_output(path: str, folder: Folder, job_id: str) -> None:
-    """Take an output folder for a job, or go on with its own.
+    """Claim an output folder for a job, or check that it belongs to the same job.
 
     Raises:
-        OptionError: It belongs to another job.
+        OptionError: The folder belongs to another job.
     """
     owner = folder.read("_downrange/" + JOB_FILE)
     if owner is None:
         if folder.exists("_spark_metadata"):
             raise OptionError(
-                f"output {path} is another stream's: it holds _spark_metadata, but was not made by "
+                f"output {path} belongs to another stream: it has _spark_metadata, but is not of "
                 "this pipeline; give another output"
             )
         folder.write("_downrange/" + JOB_FILE, json.dumps({"id": job_id}) + "\n")
     elif json.loads(owner).get("id") != job_id:
         raise OptionError(
-            f"output {path} was written with another checkpoint; with this one, Spark would take "
-            "new batches for old ones and skip them. Give the checkpoint that was used, or another "
-            "output"
+            f"output {path} was written with another checkpoint; with this one, Spark would skip "
+            "new batches as already written. Give the checkpoint that was used, or another output"
         )
 
 
 @contextmanager
 def lock_folder(folder: Path | None, holder: str) -> Generator[None]:
-    """Be the only process that works in an output folder of this machine.
+    """Lock an output folder of this machine against other processes.
 
     Args:
-        folder: The output; None if it is elsewhere, where nothing is locked.
-        holder: What the other one is told: "lake".
+        folder: The output; None for another file system, where nothing is locked.
+        holder: The name of this process in the error of others, such as "the lake".
 
     Raises:
-        FolderBusy: Another process does.
+        FolderBusy: Another process holds the lock.
     """
     if folder is None:
         yield
@@ -273,7 +272,7 @@ def lock_folder(folder: Path | None, holder: str) -> Generator[None]:
         except BlockingIOError:
             lock.seek(0)
             raise FolderBusy(
-                f"{lock.read().strip() or 'another process'} works in {folder}; stop it first"
+                f"{lock.read().strip() or 'another process'} uses {folder}; stop it first"
             ) from None
         lock.truncate(0)
         lock.write(f"{holder} (process {os.getpid()})\n")

@@ -1,8 +1,8 @@
-"""The Java process of a session, started so that its standard error can be looked through.
+"""The Java process of a session, started so that its standard error can be filtered.
 
-Java and Spark say two things there, whatever the level of logging is, that only worry people: that
-a module is an incubator's, and that a Python worker wrote to somebody who had gone home. These are
-left out; all the rest is passed on as it is.
+Java and Spark print two harmless messages there at every log level: the warning about an incubator
+module, and the traceback of a Python worker whose pipe was closed. These are dropped; everything
+else is forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _INCUBATOR: Final = "WARNING: Using incubator modules"
 _TRACEBACK: Final = "Traceback (most recent call last):"
-#: What a worker of Spark's says when it is done and nobody listens any more.
+#: In the traceback of a Spark worker that ends after its pipe was closed.
 _BROKEN_PIPE: Final = ("pyspark/daemon.py", "BrokenPipeError")
 
 
 def start_context(settings: Mapping[str, str]) -> None:
-    """Start Java and a context of Spark in it, which becomes that of this process.
+    """Start Java with a Spark context, which becomes the context of this process.
 
-    Does nothing where Java runs already: it is shared by all contexts of a process.
+    Does nothing if Java already runs: all contexts of a process share it.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
 
@@ -34,24 +34,24 @@ def start_context(settings: Mapping[str, str]) -> None:
     conf = SparkConf().setAll(list(settings.items()))
     gateway = launch(conf, {"stderr": subprocess.PIPE})
     process: Any = gateway.proc
-    # A daemon: it ends with Java, or is left behind when this process ends first.
+    # A daemon thread ends with Java, or with this process if that ends first.
     threading.Thread(target=forward_errors, args=(process.stderr,), daemon=True).start()
     SparkContext(conf=conf, gateway=gateway)
 
 
 def forward_errors(stream: IO[bytes]) -> None:
-    """Write what comes to standard error, but for what only worries people."""
+    """Forward lines to standard error, except the harmless messages."""
     lines = (line.decode(errors="replace") for line in stream)
     for text in without_noise(lines):
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
-        except ValueError:  # closed, at the very end
+        except ValueError:  # standard error is closed at exit
             return
 
 
 def without_noise(lines: Iterable[str]) -> Iterator[str]:
-    """Leave out what only worries people."""
+    """Yield the lines without the harmless messages."""
     held: list[str] = []
     for line in lines:
         if held:

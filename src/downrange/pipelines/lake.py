@@ -2,10 +2,10 @@
 
     lake/topic=orders/date=2026-11-16/part-….parquet
 
-The date is that of the store time, in UTC. All columns that say where a message was are kept, so
-any row can be found again in its topic. Exactly once comes of three things: the source plans a
-batch from stored offsets alone, Spark's file sink lists the files of each batch, and a checkpoint
-that does not belong to the output is refused.
+The date is the UTC date of the store time. All columns with the position of a message are kept, so
+any row can be found again in its topic. Exactly once rests on three things: the source plans a
+batch from stored offsets only, Spark's file sink lists the files of each batch, and a checkpoint
+that does not belong to the output is rejected.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from downrange.pipelines.stream_run import Show, StopRequest
     from downrange.pipelines.summary import Summary
 
-#: How many batches there are from one condensed list of files to the next; `compact` works on what
-#: such a list holds. Spark's default of 10 would leave more for the next time.
+#: Batches from one condensed list of files to the next. `compact` merges only files of such a list,
+#: so Spark's default of 10 would leave more files for a later run.
 _LIST_INTERVAL: Final = "4"
 _SETTINGS: Final = {
     "spark.sql.streaming.fileSink.log.compactInterval": _LIST_INTERVAL,
-    # Timestamps as every reader of Parquet understands them; Spark's default is a relic.
+    # Every Parquet reader supports this type; Spark's default INT96 is deprecated.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
@@ -48,9 +48,9 @@ class LakeOptions(ReadingOptions):
     """What goes into a lake, and how.
 
     Attributes:
-        output: The folder; local, or on any file system of Spark's.
-        body: Bodies as bytes, or as text, where bytes that are no UTF-8 become U+FFFD.
-        compression: Of the files.
+        output: The folder, local or on any file system of Spark.
+        body: Bodies as bytes, or as text, with U+FFFD for invalid UTF-8.
+        compression: The compression of the files.
         include_metadata: Whether to keep hosts, flags and the count of deliveries, too.
     """
 
@@ -59,23 +59,23 @@ class LakeOptions(ReadingOptions):
         default="binary", metadata=flag("Bodies as bytes, or as text in UTF-8.")
     )
     compression: Literal["zstd", "snappy", "gzip", "uncompressed"] = field(
-        default="zstd", metadata=flag("Of the files.")
+        default="zstd", metadata=flag("Compression of the files.")
     )
     include_metadata: bool = field(
         default=False, metadata=flag("Keep hosts, flags and counts of deliveries, too.")
     )
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Reject invalid options.
 
         Raises:
             OptionError: Names the option.
         """
         ReadingOptions.__post_init__(self)
-        # A reader would have to escape them, and Spark passes over the list of files then.
+        # A reader would have to escape them, and Spark then ignores the list of files.
         if marks := set("[]{}*?") & set(self.output):
             raise OptionError(
-                f"output {self.output!r} holds {marks.pop()!r}, which is a pattern to Spark; give "
+                f"output {self.output!r} contains {marks.pop()!r}, a wildcard for Spark; give "
                 "another folder"
             )
 
@@ -87,21 +87,21 @@ def run_lake(
     show: Show | None = None,
     stop: StopRequest | None = None,
 ) -> Summary:
-    """Write topics to Parquet, until all is written or somebody asks to stop.
+    """Write topics to Parquet, until everything is written or a stop is requested.
 
     Args:
-        options: What and where.
-        spark: A session to use; one is made and stopped otherwise.
-        show: Told how far it is.
-        stop: Asks to stop; SIGINT and SIGTERM do so too.
+        options: What to write, and where.
+        spark: The session to use; if None, Spark is started, and stopped at the end.
+        show: Called with the progress.
+        stop: A request to stop; SIGINT and SIGTERM set it, too.
 
     Returns:
-        What was done; its facts name `output`, `checkpoint` and, on this machine, `files`.
+        The summary, with the facts `output`, `checkpoint` and, on this machine, `files`.
 
     Raises:
-        OptionError: An option makes no sense, or output or checkpoint belong to another job.
-        FolderBusy: Another process works in the output.
-        PipelineFailed: Spark ended it with an error.
+        OptionError: An option is invalid, or output or checkpoint belong to another job.
+        FolderBusy: Another process uses the output.
+        PipelineFailed: Spark ended with an error.
     """
     output = absolute(options.output)
     folder = local_path(output)
@@ -145,11 +145,11 @@ def messages_of(spark: SparkSession, options: LakeOptions) -> DataFrame:
 
 
 def lake_rows(messages: DataFrame, body: Literal["binary", "text"] = "binary") -> DataFrame:
-    """Return the rows of a lake for messages: their columns, and the date of the store time."""
+    """Return the rows of a lake: the columns of messages, and the date of the store time."""
     from pyspark.sql import functions as F
 
     if body == "text":
-        # A cast alone would leave bytes in a text that other readers of Parquet stumble over.
+        # A cast alone would leave invalid UTF-8, on which other Parquet readers fail.
         text = F.make_valid_utf8(F.col("body").cast("string"))
         messages = messages.withColumn("body", text)
     return messages.withColumn("date", F.to_date("store_timestamp"))

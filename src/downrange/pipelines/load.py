@@ -1,9 +1,8 @@
 """Rows of Parquet, CSV or JSON lines files to a topic.
 
-Files are followed as a stream, whether it ends with the last one or watches for more: a checkpoint
-remembers which were sent, so a load can be killed and started again, and sends new files only. A
-row that is sent twice for that has the same id: made of its file and its place there, or taken from
-a column.
+Files are read as a stream, with or without `watch`: a checkpoint stores which files were sent, so a
+load can be killed and started again, and sends new files only. A row that is sent twice has the
+same id, which is derived from its file and its position there, or taken from a column.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from downrange.pipelines.summary import Summary
 
 Format: TypeAlias = Literal["parquet", "csv", "json"]
-#: The end of a name -> its format.
+#: Suffix of a file name -> its format.
 _FORMATS: Final[dict[str, Format]] = {
     ".parquet": "parquet",
     ".csv": "csv",
@@ -48,71 +47,67 @@ class LoadOptions:
 
     Attributes:
         path: A file, a folder, or a pattern.
-        topic: Where to.
-        cluster: Where that is.
-        format: Of the files; told by their names if not given.
-        columns: The columns of the files, as in "id BIGINT, name STRING"; found in the files if not
-            given, where all columns of CSV are texts.
-        header: Whether CSV files begin with the names of columns.
-        delimiter: Between the values of CSV.
-        body: The column that is the body.
+        topic: The topic to send to.
+        cluster: The cluster of the topic.
+        format: The format of the files; derived from their names if None.
+        columns: The columns of the files, as in "id BIGINT, name STRING"; inferred from the files
+            if None, with text for all columns of CSV.
+        header: Whether CSV files begin with column names.
+        delimiter: The separator of CSV values.
+        body: The column with the body.
         body_json: Whether the whole row is the body, as JSON.
-        keys: Columns that are keys.
-        tags: The column that is the tag.
+        keys: Columns with keys.
+        tags: The column with the tag.
         properties: Property -> column.
-        properties_column: A column that is a map of properties.
-        sharding_key: The column whose equal values meet in one queue.
-        delay: The column that says how many milliseconds later a message is delivered.
-        id: The column that is the message id, unique for each row.
-        bad_rows: Folder for rows that cannot be sent, as JSON lines; without it they are an error.
-        watch: Whether to go on and send new files as they come.
-        batch_files_max: The most files of one batch.
-        write: More options of the `rocketmq` sink, by their names.
+        properties_column: A column with a map of properties.
+        sharding_key: A column; rows with equal values go to one queue.
+        delay: The column with the delay in milliseconds.
+        id: The column with the message id, unique for each row.
+        bad_rows: Folder for rows that cannot be sent, as JSON lines; if None they are an error.
+        watch: Whether to run on and send new files.
+        batch_files_max: Files of one batch, at most.
+        write: More options of the `rocketmq` sink, by name.
         run: How to run.
-        spark: Where.
+        spark: Where Spark runs.
     """
 
     path: str = field(metadata=flag("File, folder or pattern.", metavar="PATH"))
     topic: str = field(metadata=flag("Topic to send to.", metavar="NAME"))
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     format: Format | None = field(
-        default=None, metadata=flag("Of the files; told by their names if not given.")
+        default=None, metadata=flag("Format of the files; by default from their names.")
     )
     columns: str | None = field(
         default=None, metadata=flag("Columns: 'id BIGINT, name STRING'.", metavar="DDL")
     )
-    header: bool = field(default=True, metadata=flag("CSV begins with the names of columns."))
-    delimiter: str = field(default=",", metadata=flag("Between values of CSV.", metavar="MARK"))
-    body: str | None = field(
-        default=None, metadata=flag("Column that is the body.", metavar="COLUMN")
-    )
+    header: bool = field(default=True, metadata=flag("CSV begins with column names."))
+    delimiter: str = field(default=",", metadata=flag("Separator of CSV values.", metavar="MARK"))
+    body: str | None = field(default=None, metadata=flag("Column with the body.", metavar="COLUMN"))
     body_json: bool = field(default=False, metadata=flag("The whole row is the body, as JSON."))
     keys: tuple[str, ...] = field(
-        default=(), metadata=flag("Columns that are keys: A,B.", metavar="COLUMNS")
+        default=(), metadata=flag("Columns with keys: A,B.", metavar="COLUMNS")
     )
-    tags: str | None = field(
-        default=None, metadata=flag("Column that is the tag.", metavar="COLUMN")
-    )
+    tags: str | None = field(default=None, metadata=flag("Column with the tag.", metavar="COLUMN"))
     properties: dict[str, str] = field(
         default_factory=dict[str, str],
         metadata=flag("A property; repeatable.", metavar="NAME=COLUMN", name="property"),
     )
     properties_column: str | None = field(
-        default=None, metadata=flag("Column that is a map of properties.", metavar="COLUMN")
+        default=None, metadata=flag("Column with a map of properties.", metavar="COLUMN")
     )
     sharding_key: str | None = field(
-        default=None, metadata=flag("Equal values meet in one queue.", metavar="COLUMN")
+        default=None, metadata=flag("Rows with equal values go to one queue.", metavar="COLUMN")
     )
     delay: str | None = field(
-        default=None, metadata=flag("Milliseconds to deliver later.", metavar="COLUMN")
+        default=None, metadata=flag("Column with the delay in milliseconds.", metavar="COLUMN")
     )
     id: str | None = field(
-        default=None, metadata=flag("Column that is the message id.", metavar="COLUMN")
+        default=None, metadata=flag("Column with the message id.", metavar="COLUMN")
     )
     bad_rows: str | None = field(
         default=None, metadata=flag("Folder for rows that cannot be sent.", metavar="DIR")
     )
-    watch: bool = field(default=False, metadata=flag("Go on, and send new files as they come."))
+    watch: bool = field(default=False, metadata=flag("Run on and send new files."))
     batch_files_max: int = field(
         default=100, metadata=flag("The most files of one batch.", metavar="COUNT")
     )
@@ -126,23 +121,23 @@ class LoadOptions:
     spark: SparkOptions = field(default_factory=SparkOptions)
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Reject invalid options.
 
         Raises:
             OptionError: Names the option.
         """
         check_topic(self.topic)
         if (self.body is None) != self.body_json:
-            raise OptionError("give either body, a column, or body_json for the whole row")
+            raise OptionError("give either body (a column) or body_json (the whole row)")
         if self.run.checkpoint is None:
             raise OptionError(
-                "checkpoint is missing: name a folder that remembers which files were sent, such "
+                "checkpoint is missing: name a folder for the list of files that were sent, such "
                 "as load-checkpoint"
             )
         if self.watch and self.run.once:
-            raise OptionError("watch and once exclude each other; give either")
+            raise OptionError("watch and once exclude each other; give one of them")
         if self.run.every is not None and not self.watch:
-            raise OptionError("every says how often to look for files, which only watch does")
+            raise OptionError("every is the interval of watch; give watch, too, or leave every out")
         if self.batch_files_max < 1:
             raise OptionError(f"batch_files_max = {self.batch_files_max} leaves no files")
 
@@ -167,17 +162,17 @@ def run_load(
     show: Show | None = None,
     stop: StopRequest | None = None,
 ) -> Summary:
-    """Send the rows of files, until all are sent or, with `watch`, until somebody asks to stop.
+    """Send the rows of files, until all are sent or, with `watch`, until a stop is requested.
 
     Args:
-        options: What and where.
-        spark: A session to use; one is made and stopped otherwise.
-        show: Told how far it is.
-        stop: Asks to stop; SIGINT and SIGTERM do so too.
+        options: What to send, and where.
+        spark: The session to use; if None, Spark is started, and stopped at the end.
+        show: Called with the progress.
+        stop: A request to stop; SIGINT and SIGTERM set it, too.
 
     Raises:
-        OptionError: An option makes no sense, or the checkpoint belongs to another job.
-        PipelineFailed: A row cannot be sent, and is named; or Spark ended it with an error.
+        OptionError: An option is invalid, or the checkpoint belongs to another job.
+        PipelineFailed: A row cannot be sent (the error names it), or Spark ended with an error.
     """
     kind = options.format or format_of(options.path)
     path = absolute(options.path)
@@ -187,7 +182,7 @@ def run_load(
     with own_session("load", spark, options.spark, SETTINGS) as session:
         checkpoint, _ = take_checkpoint(session, run, "", job)
         files = FileRows(
-            # A stream of files reads folders and patterns: a file is the pattern of itself.
+            # A file stream takes folders and patterns only, so a file becomes a pattern.
             path=f"{path[:-1]}[{path[-1]}]" if folder_of(path, session).is_file() else path,
             format=kind,
             columns=options.columns,
@@ -210,10 +205,10 @@ def run_load(
 
 
 def format_of(path: str) -> Format:
-    """Tell the format of files by their names.
+    """Return the format of files by their names.
 
     Raises:
-        OptionError: The names do not tell.
+        OptionError: The names show no format, or several.
     """
     local = local_path(path)
     names = [path]
@@ -225,7 +220,7 @@ def format_of(path: str) -> Format:
     if len(found) != 1:
         seen = ", ".join(sorted(found)) or "none"
         raise OptionError(
-            f"format is missing, and the names of {path} tell {seen}; give parquet, csv or json"
+            f"format is missing, and the names of {path} show {seen}; give parquet, csv or json"
         )
     return found.pop()
 
@@ -234,9 +229,9 @@ class BatchSender:
     """Sends the rows of batches; runs on the driver.
 
     Args:
-        options: Where to, and what becomes of bad rows.
+        options: The topic, and the folder for bad rows.
         mapping: How rows become messages.
-        columns: The files' own columns.
+        columns: The columns of the files.
     """
 
     def __init__(self, options: LoadOptions, mapping: RowMapping, columns: list[str]) -> None:
@@ -250,7 +245,7 @@ class BatchSender:
         }
 
     def send(self, batch: DataFrame, number: int) -> None:
-        """Send a batch; set its bad rows aside, or fail with the first."""
+        """Send a batch; write its bad rows to their folder, or fail with the first."""
         rows = checked_rows(numbered(batch), self._mapping, self._columns)
         if self._bad_rows is None:
             self._write(sent_columns(rows, fail=True))
@@ -258,7 +253,7 @@ class BatchSender:
         rows.persist()
         try:
             bad = rows.where("problem IS NOT NULL").select("file", "row", "problem", "given")
-            # Written anew when the batch is: its folder is named by its number.
+            # A repeated batch overwrites its folder, which is named by the batch number.
             if not bad.isEmpty():
                 bad.write.mode("overwrite").json(f"{self._bad_rows}/batch={number}")
             self._write(sent_columns(rows.where("problem IS NULL"), fail=False))
@@ -266,13 +261,13 @@ class BatchSender:
             rows.unpersist()
 
     def _write(self, rows: DataFrame) -> None:
-        # A task of the sink costs more than one that reads a small file.
+        # A task of the sink costs more than a task that reads a small file.
         few = rows.coalesce(2 * rows.sparkSession.sparkContext.defaultParallelism)
         few.write.format("downrange").options(**self._target).mode("append").save()
 
 
 def _count_bad(spark: SparkSession, path: str) -> int:
-    """Return how many rows lie aside, of all runs."""
+    """Return the number of bad rows of all runs."""
     local = local_path(path)
     if local is None:
         return spark.read.text(path).count()

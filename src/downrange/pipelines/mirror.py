@@ -1,9 +1,9 @@
-"""Topic to topic, within a cluster or from one to another.
+"""Topic to topic, within a cluster or from one cluster to another.
 
-Keys, tags and properties are kept, but for those that belong to brokers. Messages of a queue stay
-in order: a queue is read by one task, and all of its messages go to one queue of the target.
-Delivery is at least once; a copy that is sent twice has the same id, as that is made of the place
-it was read from, so readers can drop it (`downrange.spark.drop_duplicates`).
+Keys, tags and properties are kept, except those that brokers set. Messages of a queue stay in
+order: one task reads a queue, and all of its messages go to one queue of the target. Delivery is at
+least once. A copy that is sent twice has the same id, which is derived from the position it was
+read from, so readers can drop it (`downrange.spark.drop_duplicates`).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class MirrorOptions(ReadingOptions):
     """What is copied, and where to.
 
     Attributes:
-        target: The other cluster; the same one if it has no name server.
-        target_topic: Where messages go; `{topic}` in it is the topic they come from.
+        target: The other cluster; the same cluster if it has no name server.
+        target_topic: The topic to send to; `{topic}` stands for the topic that is read.
         create: Whether to create missing topics of the target, with as many queues per broker.
-        label: Part of the ids. Give each source its own where several clusters feed one topic.
-        write: More options of the `rocketmq` sink, by their names.
+        label: Part of the ids. If several clusters feed one topic, give each its own label.
+        write: More options of the `rocketmq` sink, by name.
     """
 
     target: TargetOptions = field(default_factory=TargetOptions)
@@ -63,7 +63,7 @@ class MirrorOptions(ReadingOptions):
     )
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Reject invalid options.
 
         Raises:
             OptionError: Names the option.
@@ -71,7 +71,7 @@ class MirrorOptions(ReadingOptions):
         ReadingOptions.__post_init__(self)
         if self.run.checkpoint is None:
             raise OptionError(
-                "checkpoint is missing: name a folder that keeps the place reached, such as "
+                "checkpoint is missing: name a folder for the offsets reached, such as "
                 "mirror-checkpoint"
             )
         target = self.target.or_else(self.cluster)
@@ -83,13 +83,13 @@ class MirrorOptions(ReadingOptions):
             check_topic(name)
             if is_same and name in self.topics:
                 raise OptionError(
-                    f"{source!r} would be copied to {name!r} of the same cluster, which is read as "
-                    "well, for ever; give another target_topic, or a target"
+                    f"{source!r} would be copied to {name!r} of the same cluster, which is read, "
+                    "too: an endless loop; give another target_topic, or a target"
                 )
 
     @property
     def names(self) -> dict[str, str]:
-        """Topic that is read -> topic that is sent to."""
+        """Source topic -> target topic."""
         return {name: self.target_topic.replace(TOPIC_MARK, name) for name in self.topics}
 
 
@@ -100,18 +100,18 @@ def run_mirror(
     show: Show | None = None,
     stop: StopRequest | None = None,
 ) -> Summary:
-    """Copy topics, until all is copied or somebody asks to stop.
+    """Copy topics, until everything is copied or a stop is requested.
 
     Args:
-        options: What and where.
-        spark: A session to use; one is made and stopped otherwise.
-        show: Told how far it is.
-        stop: Asks to stop; SIGINT and SIGTERM do so too.
+        options: What to copy, and where.
+        spark: The session to use; if None, Spark is started, and stopped at the end.
+        show: Called with the progress.
+        stop: A request to stop; SIGINT and SIGTERM set it, too.
 
     Raises:
-        OptionError: An option makes no sense, or the checkpoint belongs to another job.
+        OptionError: An option is invalid, or the checkpoint belongs to another job.
         RouteNotFound: A topic of the target does not exist.
-        PipelineFailed: Spark ended it with an error.
+        PipelineFailed: Spark ended with an error.
     """
     target = options.target.or_else(options.cluster)
     queue_counts = find_queues(options.cluster, target, options.names, create=options.create)
@@ -126,7 +126,7 @@ def run_mirror(
     with own_session("mirror", spark, options.spark) as session:
         checkpoint, _ = take_checkpoint(session, options.run, "", job)
         with translate_errors():
-            # A queue is read by one task, from its first message to its last.
+            # One task reads a queue, in order.
             source = {**options.source_options(), "orderBy": "queue"}
             rows = copied_rows(
                 session.readStream.format("downrange").options(**source).load(),

@@ -1,4 +1,4 @@
-"""Options of pipelines: what all of them share, and how a TOML file and flags become one object.
+"""Options of pipelines: the shared ones, and how a TOML file and flags become one object.
 
     [cluster]                      # ClusterOptions: where messages are read
     name_server = "127.0.0.1:9876"
@@ -7,13 +7,13 @@
     [run]                          # RunOptions: once or for ever, checkpoint
     [spark]                        # SparkOptions: where Spark runs
 
-    [lake]                         # a table per pipeline
+    [lake]                         # one table per pipeline
     topics = ["orders"]
     output = "lake"
 
-A table's keys are the fields of its dataclass, so an option is written once: here, with its default
-and the text of its flag. A flag is stronger than the file. A name that is not known is refused,
-with the one that was probably meant. One file may hold the tables of several pipelines.
+The keys of a table are the fields of its dataclass, so an option is declared once, with its default
+and the text of its flag. A flag overrides the file. An unknown name is an error with a hint. One
+file may hold the tables of several pipelines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     OptionsT = TypeVar("OptionsT", bound=DataclassInstance)
 
-#: Tables that a file may hold besides those that options have within.
+#: The pipelines, each with a table of its own in a config file.
 PIPELINES: Final = ("lake", "compact", "load", "mirror", "replay", "trace")
 _SHARED: Final = ("cluster", "target", "run", "spark")
 
@@ -59,7 +59,7 @@ class ClusterOptions(ConnectionOptions):
             OptionError: Names the option.
         """
         if self.secret_key is not None and self.secret_key_file is not None:
-            raise OptionError("secret_key and secret_key_file exclude each other; give either")
+            raise OptionError("secret_key and secret_key_file exclude each other; give one of them")
         # Not super(): slots make a new class, and super() would refer to the old one.
         ConnectionOptions.__post_init__(self)
 
@@ -90,11 +90,11 @@ class ClusterOptions(ConnectionOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
-    """Where Spark runs, and how; for those who have no session yet.
+    """Where Spark runs, and its settings; for callers without a session.
 
     Attributes:
-        master: SPARK_MASTER, what spark-submit chose, or `local[*]` if not given.
-        conf: Settings of Spark, by their names.
+        master: If None: SPARK_MASTER, the choice of spark-submit, or `local[*]`.
+        conf: Settings of Spark by name.
     """
 
     master: str | None = field(
@@ -111,38 +111,36 @@ class RunOptions:
     """How a pipeline runs.
 
     Attributes:
-        once: Whether to end when all is done that was there at the start, instead of going on.
-        every: Seconds between two batches; at once after each other if not given.
-        checkpoint: Where the place in the topics is kept; each pipeline has a default.
-        stop_within: How long a running batch may still take when a signal asks to stop; seconds.
+        once: Whether to end after the messages that exist at the start, instead of running on.
+        every: Seconds between two batches; no pause if None.
+        checkpoint: Folder of the offsets reached; some pipelines have a default.
+        stop_within: Seconds that a running batch may take after a signal to stop.
     """
 
-    once: bool = field(
-        default=False, metadata=flag("End when all is done that was there at the start.")
-    )
+    once: bool = field(default=False, metadata=flag("End after what exists at the start."))
     every: float | None = field(
         default=None, metadata=flag("Seconds from one batch to the next.", metavar="SECONDS")
     )
     checkpoint: str | None = field(
-        default=None, metadata=flag("Folder that keeps the place reached.", metavar="DIR")
+        default=None, metadata=flag("Folder of the offsets reached.", metavar="DIR")
     )
     stop_within: float = field(
         default=60.0,
-        metadata=flag("How long a batch may go on after a signal.", metavar="SECONDS"),
+        metadata=flag("How long a batch may run after a signal.", metavar="SECONDS"),
     )
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Reject invalid options.
 
         Raises:
             OptionError: Names the option.
         """
         if self.once and self.every is not None:
-            raise OptionError("once and every exclude each other; give either")
+            raise OptionError("once and every exclude each other; give one of them")
         if self.every is not None and self.every <= 0:
-            raise OptionError(f"every = {self.every:g} is no time; leave it out")
+            raise OptionError(f"every = {self.every:g} must be above 0")
         if self.stop_within <= 0:
-            raise OptionError(f"stop_within = {self.stop_within:g} is no time")
+            raise OptionError(f"stop_within = {self.stop_within:g} must be above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +161,7 @@ class SourceOptions:
         default=1_000_000, metadata=flag("The most messages of one batch.", metavar="COUNT")
     )
     fail_on_data_loss: bool = field(
-        default=True, metadata=flag("Whether to end when unread messages went away.")
+        default=True, metadata=flag("Whether to fail if unread messages were deleted.")
     )
     read: dict[str, str] = field(
         default_factory=dict[str, str],
@@ -209,7 +207,8 @@ class ReadingOptions(SourceOptions):
         metadata=flag("Where a new job begins: earliest, latest, or a time.", metavar="WHERE"),
     )
     tags: str | None = field(
-        default=None, metadata=flag("Only messages with such tags: 'a || b'.", metavar="EXPRESSION")
+        default=None,
+        metadata=flag("Only messages with these tags: 'a || b'.", metavar="EXPRESSION"),
     )
 
     def __post_init__(self) -> None:
@@ -238,10 +237,10 @@ class ReadingOptions(SourceOptions):
 
 
 def time_ms(name: str, text: str) -> int:
-    """Read milliseconds since 1970, or a time in ISO 8601 with its zone.
+    """Parse milliseconds since 1970, or a time in ISO 8601 with its zone.
 
     Raises:
-        OptionError: It is neither.
+        OptionError: The text is neither.
     """
     if text.isdecimal():
         return int(text)
@@ -249,10 +248,10 @@ def time_ms(name: str, text: str) -> int:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise OptionError(
-            f"{name} = {text!r} is no time; write 2026-01-31T12:00:00Z, or milliseconds since 1970"
+            f"{name} = {text!r} is not a time; write 2026-01-31T12:00:00Z or ms since 1970"
         ) from None
     if at.utcoffset() is None:
-        raise OptionError(f"{name} = {text!r} does not say its zone; write {text}Z for UTC")
+        raise OptionError(f"{name} = {text!r} has no time zone; write {text}Z for UTC")
     return round(at.timestamp() * 1000)
 
 
@@ -260,7 +259,7 @@ def time_ms(name: str, text: str) -> int:
 
 
 def tables_of(kind: type[DataclassInstance]) -> dict[str, type[DataclassInstance]]:
-    """Return the fields of options that are tables of their own in a file, with their classes."""
+    """Return the fields that are tables of their own in a config file, with their classes."""
     hints = get_type_hints(kind)
     return {one.name: hints[one.name] for one in fields(kind) if is_dataclass(hints[one.name])}
 
@@ -273,18 +272,18 @@ def make_options(
     flags: Mapping[str, Mapping[str, Any]] | None = None,
     fallback: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> OptionsT:
-    """Build the options of a pipeline from a TOML file and from flags, which are stronger.
+    """Build the options of a pipeline from a TOML file and from flags, which override it.
 
     Args:
-        kind: The class of its options.
-        pipeline: Its name, which is its table's.
+        kind: The class of the options.
+        pipeline: The name of the pipeline and of its table.
         file: The TOML file.
-        flags: Values by table and field; those that are None were not given.
-        fallback: The same, weaker than the file; a secret here gives way to a `secret_key_file`.
+        flags: Values by table and field; None means not given.
+        fallback: Values that the file overrides; a secret here yields to a `secret_key_file`.
 
     Raises:
-        OptionError: The file cannot be read, holds something that is not known or of another type,
-            something is missing, or makes no sense.
+        OptionError: The file cannot be read, has an unknown key or a value of the wrong type, or
+            an option is missing or invalid.
     """
     if file is None:
         tables = TomlTables({}, "the command line", ())
@@ -334,15 +333,15 @@ class Layers:
 
 
 def read_pairs(name: str, texts: Iterable[str]) -> dict[str, str]:
-    """Read flags of the form NAME=VALUE.
+    """Parse flags of the form NAME=VALUE.
 
     Raises:
-        OptionError: One has another form.
+        OptionError: A flag has another form.
     """
     pairs: dict[str, str] = {}
     for text in texts:
         key, mark, value = text.partition("=")
         if not mark or not key or not value:
-            raise OptionError(f"{name} {text!r} has not the form NAME=VALUE")
+            raise OptionError(f"{name} {text!r} does not have the form NAME=VALUE")
         pairs[key] = value
     return pairs

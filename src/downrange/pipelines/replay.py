@@ -1,11 +1,11 @@
-"""Messages of a topic, sent again to another: those of a time range, or with some keys.
+"""Send messages of a topic again to another topic: those of a time range, or with some keys.
 
-Where a message was is kept in its properties:
+The original position of a message is kept in its properties:
 
     origin.topic  origin.broker  origin.queue  origin.offset  origin.stored_at (ms since 1970)
 
-A replay is one batch. Killed, it is started again from the beginning; what was sent before has the
-same id, as that is made of the place of the message and the replay's label.
+A replay is one batch. After a kill, start it again from the beginning: messages that were sent
+before get the same id, which is derived from their position and the replay's label.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from downrange.pipelines.stream_run import Show, StopRequest
 
-#: Key sets up to this are written into the query; larger ones are a table to join with.
+#: Up to this many keys are literals of the query; more become a table to join with.
 _INLINE_KEYS_MAX: Final = 1000
 
 
@@ -38,20 +38,20 @@ class ReplayOptions:
     """What is sent again, and where to.
 
     Attributes:
-        topic: Which is read.
-        target_topic: Which is sent to.
-        cluster: Where it is read.
-        target: Where it is sent to; the same cluster if it has no name server.
+        topic: The topic to read.
+        target_topic: The topic to send to.
+        cluster: The cluster to read from.
+        target: The cluster to send to; the same cluster if it has no name server.
         from_time: Only messages stored at this time or later; ISO 8601 with its zone, or ms.
         to_time: Only messages stored before this time.
         keys: Only messages with one of these keys.
-        keys_file: More keys, one in a line.
+        keys_file: A file with more keys, one per line.
         tags: Only messages with one of these, as in "paid || sent".
-        label: Part of the ids: another one makes the same replay a new one.
+        label: Part of the ids; another label gives the messages new ids.
         dry_run: Whether to count only.
-        create: Whether to create the target topic where it is missing.
-        read: More options of the `rocketmq` source, by their names.
-        write: More options of the `rocketmq` sink, by their names.
+        create: Whether to create the target topic if it is missing.
+        read: More options of the `rocketmq` source, by name.
+        write: More options of the `rocketmq` sink, by name.
         spark: Where Spark runs.
     """
 
@@ -69,14 +69,14 @@ class ReplayOptions:
         default=(), metadata=flag("With this key; repeatable.", metavar="KEY", name="key")
     )
     keys_file: str | None = field(
-        default=None, metadata=flag("File with more keys, one in a line.", metavar="FILE")
+        default=None, metadata=flag("File with more keys, one per line.", metavar="FILE")
     )
     tags: str | None = field(
-        default=None, metadata=flag("With such tags: 'a || b'.", metavar="EXPRESSION")
+        default=None, metadata=flag("With these tags: 'a || b'.", metavar="EXPRESSION")
     )
     label: str = field(
         default="replay",
-        metadata=flag("Part of the message ids; another one sends anew.", metavar="TEXT"),
+        metadata=flag("Part of the message ids; another one gives new ids.", metavar="TEXT"),
     )
     dry_run: bool = field(default=False, metadata=flag("Count only, send nothing."))
     create: bool = field(default=False, metadata=flag("Create the target topic if missing."))
@@ -97,7 +97,7 @@ class ReplayOptions:
     spark: SparkOptions = field(default_factory=SparkOptions)
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Reject invalid options.
 
         Raises:
             OptionError: Names the option.
@@ -112,24 +112,24 @@ class ReplayOptions:
             )
         if not (self.from_time or self.to_time or self.keys or self.keys_file or self.tags):
             raise OptionError(
-                "nothing says which messages: give from_time, to_time, keys, keys_file or tags"
+                "no messages are selected: give from_time, to_time, keys, keys_file or tags"
             )
 
     @property
     def from_ms(self) -> int | None:
-        """The first moment, in ms since 1970."""
+        """`from_time` in ms since 1970."""
         return None if self.from_time is None else time_ms("from_time", self.from_time)
 
     @property
     def to_ms(self) -> int | None:
-        """The moment after the last, in ms since 1970."""
+        """`to_time` in ms since 1970; exclusive."""
         return None if self.to_time is None else time_ms("to_time", self.to_time)
 
     def all_keys(self) -> tuple[str, ...]:
         """Return the keys, with those of the file.
 
         Raises:
-            OptionError: The file cannot be read, or holds none.
+            OptionError: The file cannot be read, or has no key.
         """
         if self.keys_file is None:
             return self.keys
@@ -139,7 +139,7 @@ class ReplayOptions:
             raise OptionError(f"keys_file {self.keys_file} cannot be read: {error}") from error
         found = [line.strip() for line in lines if line.strip()]
         if not found:
-            raise OptionError(f"keys_file {self.keys_file} holds no key")
+            raise OptionError(f"keys_file {self.keys_file} has no key")
         return (*self.keys, *found)
 
 
@@ -153,18 +153,18 @@ def run_replay(
     """Send messages of a topic again.
 
     Args:
-        options: Which, and where to.
-        spark: A session to use; one is made and stopped otherwise.
-        show: Told how far it is.
-        stop: Asks to stop, which a replay does at once; SIGINT and SIGTERM do so too.
+        options: Which messages, and where to.
+        spark: The session to use; if None, Spark is started, and stopped at the end.
+        show: Called with the progress.
+        stop: A request to stop, which cancels the replay; SIGINT and SIGTERM set it, too.
 
     Returns:
-        What was done: `rows` were found; its fact `sent` says how many were sent.
+        The summary; `rows` is the number of messages found, and the fact `sent` of those sent.
 
     Raises:
-        OptionError: An option makes no sense.
+        OptionError: An option is invalid.
         RouteNotFound: The target topic does not exist.
-        PipelineFailed: Spark ended it with an error.
+        PipelineFailed: Spark ended with an error.
     """
     keys = options.all_keys()
     target = options.target.or_else(options.cluster)
@@ -215,11 +215,11 @@ def _send(rows: DataFrame, options: dict[str, str]) -> int:
 def wanted_messages(
     spark: SparkSession, options: ReplayOptions, keys: tuple[str, ...] = ()
 ) -> DataFrame:
-    """Return the messages that a replay is about."""
+    """Return the messages that a replay selects."""
     from pyspark.sql import functions as F
 
     source = options.cluster.source_options() | {"subscribe": options.topic, "orderBy": "queue"}
-    # These find the place in each queue; the exact times are looked at below.
+    # These find the offset in each queue; the exact times are compared below.
     if options.from_ms is not None:
         source["startingTimestamp"] = str(options.from_ms)
     if options.to_ms is not None:
@@ -237,20 +237,20 @@ def wanted_messages(
 
 
 def _with_keys(spark: SparkSession, messages: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Keep messages that have one of the keys; a message has several, with blanks between."""
+    """Keep messages with one of the keys; blanks separate the keys of a message."""
     from pyspark.sql import functions as F
 
     words = F.split(F.coalesce("keys", F.lit("")), " ")
     if len(keys) <= _INLINE_KEYS_MAX:
         return messages.where(F.arrays_overlap(words, F.array(*map(F.lit, keys))))
     table = spark.createDataFrame([(key,) for key in keys], "wanted string")
-    # A semi join keeps a message once, however many of its keys are wanted.
+    # A semi join keeps a message once, even if several of its keys match.
     is_wanted = F.array_contains(F.split(F.coalesce("keys", F.lit("")), " "), F.col("wanted"))
     return messages.join(F.broadcast(table), is_wanted, "left_semi")
 
 
 def origin_properties() -> dict[str, Column]:
-    """Return the properties that say where a message was."""
+    """Return the properties with the original position of a message."""
     from pyspark.sql import functions as F
 
     return {

@@ -1,6 +1,6 @@
-"""Rows of files as messages: which column is what, and which rows cannot be sent.
+"""Rows of files as messages: the mapping of columns, and the check for rows that cannot be sent.
 
-Every rule of the sink is looked at here first, so that a bad row is named by its file and its
+Every rule of the sink is checked here first, so that the error names the file of a bad row and its
 number there, which the sink does not know.
 """
 
@@ -20,13 +20,13 @@ from downrange.wire.limits import BODY_BYTES_MAX
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: The marks of the protocol, which no text may hold.
+#: The separators of properties, which no text may contain.
 _MARKS: Final = "[\\x01\\x02]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMapping:
-    """Which column is what.
+    """The columns that become the parts of a message.
 
     Attributes:
         body: The body; the whole row as JSON if None.
@@ -34,9 +34,9 @@ class RowMapping:
         tags: The tag.
         properties: Property -> column.
         properties_column: A map of properties.
-        sharding_key: Equal values meet in one queue.
-        delay: Milliseconds.
-        id: The message id; made of the row's place if None.
+        sharding_key: Rows with equal values go to one queue.
+        delay: The delay in milliseconds.
+        id: The message id; derived from the row's position if None.
     """
 
     body: str | None = None
@@ -49,10 +49,10 @@ class RowMapping:
     id: str | None = None
 
     def check(self, columns: list[str]) -> None:
-        """Refuse columns that the files do not have.
+        """Reject columns that the files do not have.
 
         Raises:
-            OptionError: Names the option, and what may have been meant.
+            OptionError: Names the option, and suggests a similar column.
         """
         named = {
             "body": self.body,
@@ -64,26 +64,28 @@ class RowMapping:
             **{f"property {name}": column for name, column in self.properties.items()},
             **dict.fromkeys((f"keys {column}" for column in self.keys), None),
         }
-        wanted = [*named.items(), *(("keys", column) for column in self.keys)]
-        for option, column in wanted:
+        mapped = [*named.items(), *(("keys", column) for column in self.keys)]
+        for option, column in mapped:
             if column is not None and column not in columns:
                 raise OptionError(
                     f"{option}: the files have no column {column!r}{hint(column, columns)}"
                 )
         for name in self.properties:
             if name in RESERVED_PROPERTIES:
-                raise OptionError(f"property {name!r} belongs to the protocol; choose another name")
+                raise OptionError(
+                    f"property {name!r} is reserved by the protocol; use another name"
+                )
 
 
 def checked_rows(rows: DataFrame, mapping: RowMapping, columns: list[str]) -> DataFrame:
-    """Return the columns of messages, and those that tell a bad row.
+    """Return the columns of messages, and those that describe a bad row.
 
-    These are `file`, `row`, `given` (the row as JSON) and `problem`, null where a row is good.
+    These are `file`, `row`, `given` (the row as JSON) and `problem`, which is null in a good row.
 
     Args:
-        rows: With the columns of `reading`.
-        mapping: Which column is what.
-        columns: The files' own columns.
+        rows: Rows with the position columns of `file_rows`.
+        mapping: The mapping of columns.
+        columns: The columns of the files.
     """
     from pyspark.sql import functions as F
 
@@ -125,11 +127,11 @@ def checked_rows(rows: DataFrame, mapping: RowMapping, columns: list[str]) -> Da
 
 
 def sent_columns(rows: DataFrame, *, fail: bool) -> DataFrame:
-    """Return what the sink takes.
+    """Return the columns that the sink takes.
 
     Args:
-        rows: Checked ones.
-        fail: Whether a bad row ends everything, with its file and number.
+        rows: Checked rows.
+        fail: Whether a bad row is an error, with its file and number.
     """
     from pyspark.sql import functions as F
 
@@ -143,7 +145,7 @@ def sent_columns(rows: DataFrame, *, fail: bool) -> DataFrame:
 
 
 def _problem(mapping: RowMapping) -> Column:
-    """Return what is wrong with a row, null if nothing is."""
+    """Return the problem of a row; null without one."""
     from pyspark.sql import functions as F
 
     size = F.octet_length("body")
@@ -157,9 +159,9 @@ def _problem(mapping: RowMapping) -> Column:
         F.map_values("properties"),
     )
     name = "the row" if mapping.body is None else f"column {mapping.body!r}"
-    key_words = f"a key of {', '.join(mapping.keys)} holds a blank, which separates keys"
+    key_words = f"a key of {', '.join(mapping.keys)} contains a blank, which separates keys"
     rules = [
-        (F.col("corrupt").isNotNull(), F.lit("it cannot be read")),
+        (F.col("corrupt").isNotNull(), F.lit("it cannot be parsed")),
         (F.col("body").isNull(), F.lit(f"{name} is null, and a message needs a body")),
         (size == 0, F.lit(f"{name} is empty, and a message needs a body")),
         (
@@ -167,14 +169,14 @@ def _problem(mapping: RowMapping) -> Column:
             F.concat(F.lit(f"{name} has "), size.cast("string"), F.lit(" bytes, more than 4 MiB")),
         ),
         (F.exists("keys", lambda key: key.rlike(r"\s")), F.lit(key_words)),
-        (texts.rlike(_MARKS), F.lit("a text holds one of the bytes 1 and 2, which separate")),
+        (texts.rlike(_MARKS), F.lit("a text contains byte 1 or 2, which separate properties")),
         (
             F.col("delay_text").isNotNull() & (delay.isNull() | (delay < 0)),
-            F.concat(F.lit(f"column {mapping.delay!r} is no delay: "), F.col("delay_text")),
+            F.concat(F.lit(f"column {mapping.delay!r} is not a delay: "), F.col("delay_text")),
         ),
         (
             F.col("msg_id").isNull() | ~F.col("msg_id").rlike(ID_PATTERN),
-            F.lit(f"column {mapping.id!r} is no id: 1 to 128 visible ASCII characters"),
+            F.lit(f"column {mapping.id!r} is not an id: 1 to 128 visible ASCII characters"),
         ),
     ]
     problem = F.lit(None).cast("string")
@@ -208,13 +210,13 @@ def _row_text() -> Column:
 
 
 def _bytes(rows: DataFrame, name: str) -> Column:
-    """Return a column as bytes: binary as it is, anything else as text in UTF-8."""
+    """Return a column as bytes: binary unchanged, anything else as text in UTF-8."""
     is_binary = rows.schema[name].dataType.simpleString() == "binary"
     return _col(name) if is_binary else _col(name).cast("string").cast("binary")
 
 
 def _text(name: str | None) -> Column:
-    """Return a column as text; blank is null."""
+    """Return a column as text; null for blank."""
     from pyspark.sql import functions as F
 
     text = (F.lit(None) if name is None else _col(name)).cast("string")
@@ -224,4 +226,6 @@ def _text(name: str | None) -> Column:
 def _col(name: str) -> Column:
     from pyspark.sql import functions as F
 
-    return F.col("`" + name.replace("`", "``") + "`")  # a dot in a name is no member
+    return F.col(
+        "`" + name.replace("`", "``") + "`"
+    )  # so that a dot in a name does not select a struct field

@@ -1,7 +1,7 @@
-"""Spark sessions for pipelines: which Java runs them, and quiet, predictable settings.
+"""Spark sessions for pipelines: the Java that runs them, and quiet, predictable settings.
 
-Nothing here talks to RocketMQ. The one rule: a missing or old Java is said in words, with what to
-install on this platform, before Spark fails with a stack trace.
+Nothing here connects to RocketMQ. A missing or old Java raises an error that names the command to
+install one on this platform, before Spark fails with a stack trace.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 #: Spark 4 is compiled for it.
 JAVA_VERSION_MIN: Final = 17
-_ASK_SECONDS: Final = 20.0
+_VERSION_TIMEOUT: Final = 20.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
-#: Where package managers put Java when `java` itself is not on the path.
+#: Where package managers install Java without adding `java` to the path.
 _JAVA_HOMES: Final = (
     "/usr/lib/jvm/*",
     "/opt/homebrew/opt/openjdk*",
     "/usr/local/opt/openjdk*",
     "/Library/Java/JavaVirtualMachines/*/Contents/Home",
 )
-#: Package manager -> what to type; the first one that is there counts.
+#: Package manager -> command; the first installed one is used.
 _INSTALL: Final = {
     "apt-get": "apt-get install openjdk-{version}-jre-headless",
     "dnf": "dnf install java-{version}-openjdk-headless",
@@ -49,7 +49,7 @@ _INSTALL: Final = {
 
 
 class JavaMissing(RocketMQError):
-    """Spark needs Java, and none that is new enough was found; the text says what to install."""
+    """Spark needs Java, and none that is new enough was found; the text names the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class JavaFound:
     """A Java on this machine.
 
     Attributes:
-        program: Its `java`.
+        program: The `java` executable.
         version: The feature release, such as 17.
     """
 
@@ -66,18 +66,18 @@ class JavaFound:
 
     @property
     def home(self) -> Path:
-        """What JAVA_HOME must be for Spark to use it."""
+        """The value of JAVA_HOME for Spark to use it."""
         return self.program.resolve().parent.parent
 
 
 def find_java() -> JavaFound | None:
-    """Return a Java that Spark can use, the one Spark itself would take first; None without one."""
+    """Return a Java that Spark can use, preferably the one Spark takes itself; None without one."""
     usable = (java for java in _javas() if java.version >= JAVA_VERSION_MIN)
     return next(usable, None)
 
 
 def java_hint() -> str:
-    """Return what to do on this machine to get a Java for Spark."""
+    """Return a text: what is wrong with Java on this machine, and how to install one."""
     old = next(_javas(), None)
     seen = f"Java {old.version} ({old.program}) is too old for Spark" if old else "no Java found"
     return f"{seen}; install Java {JAVA_VERSION_MIN} or newer: {install_command()}"
@@ -108,15 +108,15 @@ def make_session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start a Spark session, or return the one that this process has already.
+    """Start a Spark session, or return the active one of this process.
 
-    It logs errors only, has no web page and no progress bars of its own, keeps to ANSI SQL and UTC,
-    and talks to Python over Unix sockets where there are some.
+    The session logs errors only, has no web UI and no progress bars, uses ANSI SQL and UTC, and on
+    Linux Unix sockets between Java and Python.
 
     Args:
-        name: What Spark shows as the application's name.
-        master: Where to run; SPARK_MASTER, a master that spark-submit chose, or `local[*]`.
-        settings: More `spark.…` settings, which are stronger than those here.
+        name: The application's name.
+        master: Where to run; if None: SPARK_MASTER, the choice of spark-submit, or `local[*]`.
+        settings: More `spark.…` settings, which override those here.
 
     Raises:
         MissingExtra: pyspark is not installed.
@@ -138,7 +138,7 @@ def make_session(
     if chosen or not _is_submitted():
         wanted["spark.master"] = chosen or "local[*]"
     if (chosen or "local").startswith("local"):
-        # Workers run on this Python, which has the packages, not on any `python3` of the path.
+        # Workers use this Python, which has the packages, not some `python3` on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not _is_submitted():
         start_context(wanted)
@@ -157,9 +157,9 @@ def _settings() -> dict[str, str]:
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        # Two attempts of one task would both send; the loser's messages are duplicates for nothing.
+        # With speculation two attempts of a task would send, and one of them only duplicates.
         "spark.speculation": "false",
-        # What a plan shows of a source's options must not show the account.
+        # A query plan shows the options of a source, but must not show the account.
         "spark.sql.redaction.options.regex": "(?i)url|secret|token|access[.]?key|password",
     }
     if sys.platform == "linux":
@@ -168,12 +168,12 @@ def _settings() -> dict[str, str]:
 
 
 def _is_submitted() -> bool:
-    """Whether spark-submit started this process, and so chose the master."""
+    """Whether spark-submit started this process and chose the master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _is_first_choice(java: JavaFound) -> bool:
-    """Whether Spark's scripts find this Java by themselves."""
+    """Whether Spark's scripts find this Java without JAVA_HOME set by us."""
     home = os.environ.get("JAVA_HOME")
     if home:
         return java.program == Path(home, "bin", "java")
@@ -186,7 +186,7 @@ def _on_path() -> Path | None:
 
 
 def _javas() -> Iterator[JavaFound]:
-    """Find Javas: the one Spark's scripts take first, then others."""
+    """Find Javas: first the one that Spark's scripts take, then others."""
     if home := os.environ.get("JAVA_HOME"):
         yield from _java(Path(home, "bin", "java"))
     if found := _on_path():
@@ -198,12 +198,16 @@ def _javas() -> Iterator[JavaFound]:
 
 
 def _java(program: Path) -> Iterator[JavaFound]:
-    """Ask a program for its version; macOS has a `java` that only says that there is none."""
+    """Run a program for its version; macOS has a `java` stub that only prints an error."""
     if not os.access(program, os.X_OK):
         return
     try:
         answer = subprocess.run(
-            [program, "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=True
+            [program, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return

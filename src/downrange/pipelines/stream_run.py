@@ -1,7 +1,7 @@
-"""How a pipeline runs: its stream is watched, its progress told, its end asked for by signals.
+"""Runs the stream of a pipeline: progress, stop on signals, and readable errors.
 
-The one rule: a signal never cuts a batch. The first one lets the running batch finish; the second
-ends the process at once, which is safe too, as every pipeline can be killed and started again.
+A signal never interrupts a batch: after the first one the running batch finishes. The second one
+ends the process at once, which is safe, because every pipeline can be killed and started again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOOK_SECONDS: Final = 0.2
 _START_ATTEMPTS: Final = 5
 _START_PAUSE: Final = 2.0
 _SLOW_START: Final = "Python worker failed to connect back"
-#: Errors of Python in the text of one of Spark: the last lines of tracebacks, ours first.
+#: Python errors inside the text of a Spark error: the last lines of tracebacks.
 _OUR_ERROR: Final = re.compile(r"^downrange\.[\w.]*\.(\w+): (.+(?:\n  \d+\. .+)*)", re.MULTILINE)
 _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w+Error): (.+)$", re.MULTILINE)
 _RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
@@ -46,35 +46,35 @@ _OPTION_ERRORS: Final = ("OptionError", "InvalidMessage")
 
 
 class PipelineFailed(RocketMQError):
-    """A pipeline ended with an error of Spark, or of what it reads or writes."""
+    """A pipeline ended with an error of Spark, of its source or of its sink."""
 
 
 class StopRequest:
-    """The wish that a pipeline stops; signals make it, and so may a program."""
+    """A request to stop a pipeline, set by a signal or by the program."""
 
     def __init__(self) -> None:
         self._wanted = threading.Event()
 
     def ask(self) -> None:
-        """Ask to stop after the running batch."""
+        """Request a stop after the running batch."""
         self._wanted.set()
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody asked."""
+        """Whether a stop was requested."""
         return self._wanted.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until somebody asks, but not longer; whether somebody did."""
-        # In short turns: a signal's handler runs between two of them only.
+        """Wait for a request up to some seconds; return whether there was one."""
+        # Callers wait in short turns, because a signal handler runs between two of them only.
         return self._wanted.wait(seconds)
 
 
 @contextmanager
 def stop_on_signals(stop: StopRequest) -> Generator[None]:
-    """Let SIGINT and SIGTERM ask to stop; a second one ends the process at once.
+    """Make SIGINT and SIGTERM request a stop; a second signal ends the process at once.
 
-    Only the main thread can have signals; elsewhere nothing is changed.
+    Does nothing outside the main thread, which alone can handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -82,7 +82,7 @@ def stop_on_signals(stop: StopRequest) -> Generator[None]:
 
     def arrive(number: int, _frame: object) -> None:
         if stop.is_wanted:
-            os._exit(128 + number)  # the shell's code; Spark's JVM ends when our pipe closes
+            os._exit(128 + number)  # the shell's exit code; Java ends when its pipe closes
         stop.ask()
 
     before = {number: signal.signal(number, arrive) for number in _SIGNALS}
@@ -100,13 +100,14 @@ def own_session(
     options: SparkOptions,
     settings: Mapping[str, str] | None = None,
 ) -> Generator[SparkSession]:
-    """Give a session with the data source and these SQL settings, apart from anyone else's.
+    """Yield a separate session with the data source registered and these SQL settings.
 
     Args:
-        name: Of the pipeline.
-        spark: The caller's, which is left as it is; without one, one is made and stopped.
-        options: Where Spark runs, and how.
-        settings: Of this pipeline's SQL.
+        name: The name of the pipeline.
+        spark: The caller's session, whose settings stay unchanged; if None, Spark is started, and
+            stopped at the end.
+        options: Where Spark runs, and its settings.
+        settings: SQL settings of this pipeline.
 
     Raises:
         JavaMissing: There is no Java for Spark.
@@ -114,7 +115,9 @@ def own_session(
     from downrange.spark import register
 
     if spark is not None and options != type(options)():
-        raise OptionError("settings of Spark belong to the session; give either a session or them")
+        raise OptionError(
+            "the session has its own Spark settings; give either a session or settings"
+        )
     base = spark or make_session(f"downrange {name}", master=options.master, settings=options.conf)
     try:
         session = base.newSession()
@@ -130,9 +133,9 @@ def own_session(
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make a session the one of this thread: Spark looks there for the names of sources."""
+    """Make a session the active one of this thread, where Spark looks up source names."""
     jvm: Any = getattr(spark, "_jvm", None)
-    if jvm is not None:  # None with Connect, where a session is never looked for
+    if jvm is not None:  # None with Spark Connect, which does not use the active session
         jvm.SparkSession.setActiveSession(getattr(spark, "_jsparkSession"))  # noqa: B009
 
 
@@ -145,19 +148,19 @@ def run_stream(
     show: Show | None = None,
     stop: StopRequest | None = None,
 ) -> Summary:
-    """Run a stream to its end, or until somebody asks to stop.
+    """Run a stream to its end, or until a stop is requested.
 
     Args:
-        name: Of the pipeline.
-        writer: The stream, but for checkpoint and trigger.
+        name: The name of the pipeline.
+        writer: The stream, without checkpoint and trigger.
         run: How to run.
-        checkpoint: Where it keeps its place; claimed already.
-        show: Told how far it is, a few times per second.
-        stop: Asks to stop; signals do so too.
+        checkpoint: The folder of its offsets, already claimed.
+        show: Called with the progress, a few times per second.
+        stop: A request to stop; signals set it, too.
 
     Raises:
-        PipelineFailed: Spark ended it with an error.
-        OptionError: The source or the sink refused an option.
+        PipelineFailed: Spark ended the stream with an error.
+        OptionError: The source or the sink rejected an option.
     """
     stop = stop or StopRequest()
     writer = writer.option("checkpointLocation", checkpoint)
@@ -190,8 +193,8 @@ def _run_to_end(
         try:
             return _follow(query, progress, run, stop, show), progress.update()
         except StreamingQueryException as error:
-            # Spark gives the Python of a source ten seconds to start, and a busy machine may need
-            # more. Nothing was done by then, so it may be tried again.
+            # Spark allows ten seconds for the start of a source's Python process, which a busy
+            # machine may exceed. Nothing was read by then, so the start is repeated.
             is_slow_start = _SLOW_START in str(error) and query.lastProgress is None
             if not is_slow_start or not attempts_left or stop.wait(_START_PAUSE):
                 raise
@@ -222,7 +225,7 @@ def _follow(
 
 
 def finish_batch(query: StreamingQuery, within: float, show: Callable[[], object]) -> None:
-    """Wait until the batch that runs now is done, but not longer than some seconds."""
+    """Wait for the end of the running batch, up to some seconds."""
     deadline = time.monotonic() + within
     before = _last_batch(query)
     while (
@@ -236,16 +239,16 @@ def finish_batch(query: StreamingQuery, within: float, show: Callable[[], object
 
 
 def _last_batch(query: StreamingQuery) -> int:
-    """Return the number of the last batch that is done; -1 before the first."""
+    """Return the number of the last finished batch; -1 before the first."""
     last = query.lastProgress
     if last is None:
         return -1
-    # A report of an idle trigger names the batch to come.
+    # The report of an idle trigger has the number of the next batch.
     return int(last["batchId"]) - (0 if last["numInputRows"] else 1)
 
 
 class StreamProgress:
-    """Adds up what a stream reports of its batches.
+    """Sums up the progress reports of a stream.
 
     Args:
         query: The stream.
@@ -253,7 +256,7 @@ class StreamProgress:
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
-        #: The reports that Spark still has and that were taken in.
+        #: The reports that Spark still holds and that are counted already.
         self._seen: set[tuple[int, str]] = set()
         self._rows = 0
         self._batches = 0
@@ -261,9 +264,9 @@ class StreamProgress:
         self._lag: int | None = None
 
     def update(self, doing: str = "") -> Progress:
-        """Take in the reports that came since the last look."""
+        """Count the reports since the last call; return the progress."""
         last = self._query.lastProgress
-        # Fetching all of them is slow, and there is a new one per batch only.
+        # Fetching all reports is slow, and there is only one new report per batch.
         if last is not None and _key(last) not in self._seen:
             reports = self._query.recentProgress
             for report in reports:
@@ -292,7 +295,7 @@ def _key(report: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def lag_of(report: Mapping[str, Any]) -> int | None:
-    """Return how many messages wait, of a report of Spark; None where the source does not say."""
+    """Return how many messages wait, from a progress report; None if no source reports it."""
     behind: int | None = None
     for source in report.get("sources", ()):
         latest, end = (_queues(source.get(name)) for name in ("latestOffset", "endOffset"))
@@ -304,7 +307,7 @@ def lag_of(report: Mapping[str, Any]) -> int | None:
 
 
 def _queues(offset: Any) -> dict[tuple[str, str, str], int] | None:
-    """Return the offsets of queues in what the `rocketmq` source reports."""
+    """Return the offsets by queue in a report of the `rocketmq` source; None for others."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)
@@ -325,11 +328,11 @@ def _queues(offset: Any) -> dict[tuple[str, str, str], int] | None:
 
 @contextmanager
 def translate_errors() -> Generator[None]:
-    """Turn an error of Spark into one that says what happened, without a page of Java.
+    """Turn a Spark error into one with the reason only, without the Java stack trace.
 
     Raises:
-        OptionError: The source or the sink refused an option.
-        PipelineFailed: Anything else; the error of Spark is its cause.
+        OptionError: The source or the sink rejected an option.
+        PipelineFailed: Any other error; the Spark error is its cause.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -344,9 +347,9 @@ def translate_errors() -> Generator[None]:
 
 
 def reason_of(text: str) -> tuple[str, str]:
-    """Return the kind and the text of the error of Python that is inside one of Spark.
+    """Return class name and text of the Python error inside the text of a Spark error.
 
-    The kind is empty if there is none inside; the text is then the first line of Spark's.
+    Without one, the class name is empty and the text is the first line of Spark's error.
     """
     for pattern in (_OUR_ERROR, _PYTHON_ERROR):
         if found := list(pattern.finditer(text)):
@@ -364,16 +367,16 @@ def take_checkpoint(
     """Claim the checkpoint of a job.
 
     Args:
-        spark: Knows the file systems.
+        spark: Gives access to file systems.
         run: May name the checkpoint.
-        default: The place otherwise.
-        job: What makes the job what it is.
+        default: The checkpoint otherwise.
+        job: What identifies the job, see `claim_checkpoint`.
 
     Returns:
-        The place, absolute, and the job's id.
+        The absolute path of the checkpoint, and the job's id.
 
     Raises:
-        OptionError: It belongs to another job.
+        OptionError: The checkpoint belongs to another job.
     """
     checkpoint = absolute(run.checkpoint or default)
     return checkpoint, claim_checkpoint(checkpoint, folder_of(checkpoint, spark), job)

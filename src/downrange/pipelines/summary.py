@@ -1,24 +1,24 @@
-"""What a pipeline tells: moments while it runs, and a summary at the end."""
+"""What a pipeline reports: its progress while it runs, and a summary at the end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-#: How a pipeline came to its end: all was done, or somebody asked it to stop.
+#: How a pipeline ended: everything is done, or a stop was requested.
 Ended: TypeAlias = Literal["finished", "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a running pipeline is.
+    """The progress of a running pipeline.
 
     Attributes:
-        rows: Handled since it was started.
-        batches: Of those that had rows.
-        rows_per_second: Lately.
-        lag: Messages that wait in the topics; None where nobody knows.
-        doing: What it is busy with, in words.
+        rows: Rows processed since the start.
+        batches: Batches with rows.
+        rows_per_second: The current speed.
+        lag: Waiting messages of the topics; None if unknown.
+        doing: The current step, in words.
     """
 
     rows: int = 0
@@ -43,13 +43,13 @@ class Summary:
     """What a pipeline did.
 
     Attributes:
-        pipeline: Which.
-        ended: Whether all was done, or somebody asked it to stop.
-        rows: Handled in this run. A restart handles the batch again that was cut, and counts it.
-        seconds: From the first batch's planning to the end; Spark's own start is not in it.
-        batches: Of those that had rows; None for what is done in one go.
-        lag: Messages that waited in the topics at the end; None where nobody knows.
-        facts: More, by name: places, counts.
+        pipeline: Its name.
+        ended: How it ended.
+        rows: Rows processed in this run. After a restart an interrupted batch counts again.
+        seconds: From the planning of the first batch to the end, without the start of Spark.
+        batches: Batches with rows; None if the pipeline runs as one batch.
+        lag: Waiting messages of the topics at the end; None if unknown.
+        facts: More results by name: paths, counts.
     """
 
     pipeline: str
@@ -62,11 +62,11 @@ class Summary:
 
     @property
     def rows_per_second(self) -> float:
-        """Over the whole run."""
+        """The speed over the whole run."""
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for a program to read."""
+        """Return the summary for programs."""
         found: dict[str, Any] = {
             "pipeline": self.pipeline,
             "ended": self.ended,

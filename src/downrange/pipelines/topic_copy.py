@@ -1,8 +1,8 @@
-"""Messages on their way from a topic to another: ids, queues, properties, as columns of Spark.
+"""Messages copied from one topic to another: ids, queues and properties, as Spark columns.
 
-An id is made of the place that a message was read from, so whoever sends it again, after a failed
-task or a killed job, sends it with the same id. A queue of the target is chosen by the queue of the
-source, so messages that were in order stay so.
+An id is derived from the position that a message was read from, so a message that is sent again,
+after a failed task or a killed job, has the same id. The source's queue determines the target's
+queue, so messages that were in order stay in order.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from downrange import Client
 
-#: What stands for the topic that a message was read from.
+#: The placeholder for the source topic.
 TOPIC_MARK: Final = "{topic}"
 _DEFAULT_QUEUES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions(ClusterOptions):
-    """The cluster that is sent to; that which is read if no name server is given."""
+    """The cluster to send to; the one that is read if no name server is given."""
 
     name_server: str = field(
         default="",
@@ -36,31 +36,33 @@ class TargetOptions(ClusterOptions):
     )
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Reject invalid options.
 
         Raises:
             OptionError: Names the option.
         """
-        # Not super(): a dataclass with slots is made anew, and super() would look at the old one.
+        # Not super(): slots make a new class, and super() would refer to the old one.
         ClusterOptions.__post_init__(self)
         plain = {one.name: one.default for one in fields(self)}
         if not self.name_server and any(getattr(self, name) != plain[name] for name in plain):
-            raise OptionError("the target has no name_server; give one, or none of its options")
+            raise OptionError(
+                "the target has options, but no name_server; give one, or leave them out"
+            )
 
     def or_else(self, cluster: ClusterOptions) -> ClusterOptions:
-        """Return the target, which is the given cluster where none is named."""
+        """Return the target; `cluster` if no target is given."""
         return self if self.name_server else cluster
 
 
 def place_id(*parts: Column | str, label: str) -> Column:
-    """Return ids made of texts: equal for equal texts, and unlike any other.
+    """Return ids derived from a position: equal for equal parts, and different otherwise.
 
-    They look like those of the writer (`spark/row_ids.py`): 32 digits, with zeros where others have
-    the time, so that tools of Java find the message.
+    They have the form of the writer's ids (`spark/write/row_ids.py`): 32 digits, with zeros in
+    place of the time, so that Java's tools find the message.
 
     Args:
         parts: Columns, or their names.
-        label: Tells apart what would be equal otherwise.
+        label: Distinguishes ids of equal positions.
     """
     from pyspark.sql import functions as F
 
@@ -70,18 +72,18 @@ def place_id(*parts: Column | str, label: str) -> Column:
 
 
 def source_id(label: str) -> Column:
-    """Return ids made of the places that messages were read from."""
+    """Return ids derived from the positions that messages were read from."""
     return place_id("topic", "broker_name", "queue_id", "offset", label=label)
 
 
 def target_queue(queue_counts: dict[str, int]) -> tuple[Column, Column]:
     """Return the broker and the queue of the target for each message.
 
-    The broker is that of the same name, or where there is none, one that the name chooses. The
-    queue is the source's number modulo the queues there. So all messages of a queue meet in one.
+    The broker is the one of the same name, or else one chosen by the hash of the name. The queue is
+    the source's number modulo the broker's queues. So all messages of a queue go to one queue.
 
     Args:
-        queue_counts: Broker of the target -> how many queues it has to write to.
+        queue_counts: Broker of the target -> its number of writable queues.
     """
     from pyspark.sql import functions as F
 
@@ -104,15 +106,15 @@ def copied_rows(
     label: str,
     more_properties: dict[str, Column] | None = None,
 ) -> DataFrame:
-    """Return what is sent for messages that were read.
+    """Return the rows to send for messages that were read.
 
     Args:
-        messages: With the columns of the source.
-        topics: Which occur in them.
-        target_topic: Where they go; `{topic}` in it is the topic they come from.
+        messages: Messages with the columns of the source.
+        topics: The topics that occur in them.
+        target_topic: The topic to send to; `{topic}` stands for the topic that is read.
         queue_counts: Topic of the target -> broker -> queues.
         label: Part of the ids.
-        more_properties: Added to those of the message.
+        more_properties: Properties to add to those of the message.
     """
     from pyspark.sql import functions as F
 
@@ -124,7 +126,7 @@ def copied_rows(
         broker = F.when(is_it, its_broker).otherwise(broker)
         queue = F.when(is_it, its_queue).otherwise(queue)
         topic = F.when(is_it, F.lit(target)).otherwise(topic)
-    # Blank values are none to the writer; Java's producers can leave some.
+    # The writer rejects blank names and values, which Java's producers can send.
     properties = F.map_filter(
         "properties", lambda name, value: (F.trim(name) != "") & (F.trim(value) != "")
     )
@@ -159,17 +161,17 @@ def find_queues(
     *,
     create: bool,
 ) -> dict[str, dict[str, int]]:
-    """Return the queues of each topic of the target, by broker; create what is missing if asked to.
+    """Return the queues of each topic of the target by broker; create missing topics on request.
 
     Args:
-        cluster: Where the topics are read.
-        target: Where they are sent to.
-        names: Topic that is read -> topic that is sent to.
+        cluster: The cluster to read from.
+        target: The cluster to send to.
+        names: Source topic -> target topic.
         create: Whether to create missing topics, with as many queues as the source has.
 
     Raises:
         RouteNotFound: A topic does not exist.
-        RocketMQError: No server can be reached, or one refuses.
+        RocketMQError: No server can be reached, or one rejects the request.
     """
     found: dict[str, dict[str, int]] = {}
     with client_of(target) as client:
@@ -185,7 +187,7 @@ def find_queues(
 
 
 def client_of(cluster: ClusterOptions) -> Client:
-    """Return a client of a cluster, not started."""
+    """Return a client for a cluster, not started."""
     from downrange import Client
 
     return Client(
@@ -205,7 +207,7 @@ def _writable(client: Client, topic: str) -> dict[str, int]:
     for queue in route.writable:
         counts[queue.broker] = max(counts.get(queue.broker, 0), queue.number + 1)
     if not counts:
-        raise OptionError(f"topic {topic!r} has no queue that can be written to")
+        raise OptionError(f"topic {topic!r} has no writable queue")
     return counts
 
 
@@ -217,6 +219,6 @@ def _create(client: Client, topic: str, queues: int) -> None:
 
 
 def _count_queues(cluster: ClusterOptions, topic: str) -> int:
-    """Return how many queues a broker of the source has for a topic, at most."""
+    """Return the largest number of queues of a topic on one broker of the source."""
     with client_of(cluster) as client:
         return max(_writable(client, topic).values(), default=_DEFAULT_QUEUES)

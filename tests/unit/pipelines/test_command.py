@@ -126,7 +126,7 @@ def test_summary_is_a_table_for_people(calls: Calls) -> None:
         ("lake orders", "output is missing: give it, or write it into [lake]"),
         ("lake -o out", "topics is missing"),
         ("lake a -o out --once --every 5", "once and every exclude each other"),
-        ("lake a -o out --conf x", "has not the form NAME=VALUE"),
+        ("lake a -o out --conf x", "does not have the form NAME=VALUE"),
         ("compact out --before soon", "--before 'soon'"),
         ("mirror a --checkpoint c", "would be copied to"),
     ],

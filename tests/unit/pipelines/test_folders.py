@@ -64,7 +64,7 @@ def test_checkpoint_of_another_job_is_refused(
 
 def test_checkpoint_that_no_pipeline_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
-    with pytest.raises(OptionError, match=r"was not made by a pipeline: it lacks job\.json"):
+    with pytest.raises(OptionError, match=r"is not of a pipeline: it has no job\.json"):
         claim_checkpoint("check", LocalFolder(tmp_path), JOB)
 
 
@@ -85,14 +85,14 @@ def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
 
 def test_output_of_another_stream_is_refused(tmp_path: Path) -> None:
     (tmp_path / "_spark_metadata").mkdir()
-    with pytest.raises(OptionError, match="is another stream's"):
+    with pytest.raises(OptionError, match="belongs to another stream"):
         claim_output("out", LocalFolder(tmp_path), "one")
 
 
 def test_only_one_works_in_a_folder(tmp_path: Path) -> None:
     with (
         lock_folder(tmp_path, "the lake"),
-        pytest.raises(FolderBusy, match=r"the lake \(process \d+\) works in .*; stop it first"),
+        pytest.raises(FolderBusy, match=r"the lake \(process \d+\) uses .*; stop it first"),
         lock_folder(tmp_path, "another"),
     ):
         pass

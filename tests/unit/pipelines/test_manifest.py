@@ -68,7 +68,7 @@ def test_missing_list_is_refused(tmp_path: Path) -> None:
 
 
 def test_folder_without_lists_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="it is no output of a lake"):
+    with pytest.raises(ManifestError, match="it is not the output of a lake"):
         read_manifest(tmp_path)
 
 

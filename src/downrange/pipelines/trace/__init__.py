@@ -5,7 +5,7 @@
     tables = write_tables(trace_tables(traces), "traces")
     build_report(tables, "traces/report.html")
 
-Importing this needs nothing of Spark; what is used does.
+The import itself does not need Spark; the use of any name does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Charts as SVG that stretches to any width, with labels beside it as HTML text.
+"""Charts as SVG that scales to any width, with labels beside it as HTML text.
 
-The drawing of a chart has no text and is stretched to the room it gets; strokes keep their width.
-Labels are HTML, placed by per cent, so that they are as large on a telephone as on a desk. What a
-pointer shows comes from one JSON text per chart; a reader without sight gets a label and a table.
+The drawing of a chart has no text and is stretched to its width; strokes keep their width. Labels
+are HTML, placed by per cent, so that they have the same size on every screen. The values under the
+pointer come from one JSON text per chart. For screen readers there are a label and a table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _WIDTH: Final = 1000.0
 _HEIGHT: Final = 240.0
 _TICKS_MAX: Final = 6
-#: Milliseconds that a logarithmic axis names: 1 ms to 100 days.
+#: Ticks of a logarithmic axis in milliseconds: 1 ms to 100 days.
 _DURATION_MARKS: Final = (1, 10, 100, 1e3, 1e4, 6e4, 6e5, 3.6e6, 3.6e7, 8.64e7, 8.64e8, 8.64e9)
 _MARKS_MAX: Final = 4
 _STEP_SECONDS: Final = (
@@ -30,7 +30,7 @@ _STEP_SECONDS: Final = (
 )
 
 
-#: From here on, as a part of the axis, a text behind its mark might not fit on a phone.
+#: From this part of the axis on, a label right of its tick might not fit on a phone.
 _LATE: Final = 0.78
 
 
@@ -48,11 +48,11 @@ def line_chart(
 
     Args:
         span: The time.
-        series: The lines; the names are foreign text.
-        title: What it shows.
-        note: How to read it.
-        value: How a value is written.
-        is_logarithmic: Whether the upward axis is; from 0, as log(1 + value).
+        series: The lines; their names are untrusted text.
+        title: The title.
+        note: A hint for the reader.
+        value: Formats a value.
+        is_logarithmic: Whether the vertical axis is logarithmic, as log(1 + value).
         style: The colours: `hue` for names, `rank` for percentiles.
     """
     top = max((v for one in series for v in one.values if v is not None), default=0.0)
@@ -67,7 +67,7 @@ def line_chart(
         f'<path class="line {style}-{index}" d="{_path(one.values, height)}"/>'
         for index, one in enumerate(series)
     ]
-    lines.reverse()  # the first is drawn last, so that it is on top
+    lines.reverse()  # the first line is drawn last, on top
     rules = "".join(
         f'<path class="rule" d="M0 {height(tick):.1f}H{_WIDTH:.0f}"/>' for tick in ticks
     )
@@ -103,7 +103,7 @@ def heat_map(
     note: str,
     value: Callable[[float | None], str],
 ) -> str:
-    """Draw a row of cells for each name: the more, the darker; nothing at all is hatched."""
+    """Draw a row of cells for each name: darker for more, hatched for none."""
     top = max((v for one in series for v in one.values if v), default=1.0)
     width = _WIDTH / span.count
     rows: list[str] = []
@@ -135,7 +135,7 @@ def heat_map(
 
 
 def empty_chart(title: str, why: str) -> str:
-    """Say that there is nothing to draw, and why."""
+    """Return a chart without data, with the reason."""
     return f'<figure class="chart">{_caption(title, "")}<p class="empty-state">{why}</p></figure>'
 
 
@@ -145,7 +145,7 @@ def _caption(title: str, note: str) -> str:
 
 
 def _path(values: Sequence[float | None], height: Callable[[float], float]) -> str:
-    """Return the line through the middles of the buckets; where a value is missing, it breaks."""
+    """Return the line through the middles of the buckets, interrupted at missing values."""
     width = _WIDTH / max(len(values), 1)
     parts: list[str] = []
     is_open = False
@@ -157,21 +157,21 @@ def _path(values: Sequence[float | None], height: Callable[[float], float]) -> s
         parts.append(f"{'L' if is_open else 'M'}{x:.1f} {y:.1f}")
         is_alone = not is_open and (index + 1 == len(values) or values[index + 1] is None)
         if is_alone:
-            parts.append("h.1")  # a dot, by the round ends of the stroke
+            parts.append("h.1")  # a dot, drawn by the round line caps
         is_open = True
     return "".join(parts)
 
 
 def _ticks(top: float) -> list[float]:
     if top <= 0:
-        return [0.0, 1.0]  # nothing but zeros has an axis, too
+        return [0.0, 1.0]  # an axis for values that are all zero
     step = formats.round_up(top / 4)
     return [step * index for index in range(math.ceil(top / step - 1e-9) + 1)]
 
 
 def _log_ticks(top: float) -> list[float]:
-    """Return marks for durations; of a long axis, every second one."""
-    first = 1 if top <= _DURATION_MARKS[2] else _DURATION_MARKS[1]  # or it is too near to zero
+    """Return the ticks of durations; on a long axis not all of them."""
+    first = 1 if top <= _DURATION_MARKS[2] else _DURATION_MARKS[1]  # 1 would be too near to zero
     marks = [mark for mark in _DURATION_MARKS if first <= mark < top]
     kept = [*marks, next((mark for mark in _DURATION_MARKS if mark >= top), top)]
     stride = -(-len(kept) // _MARKS_MAX)
@@ -190,7 +190,7 @@ def _time_axis(span: Span) -> str:
         left = (at - span.begin_ms) / length
         if left > 0.96:
             break
-        # Near the end a text stands before its mark, or a narrow page would scroll sideways.
+        # Near the end a label is left of its tick, or a narrow page would scroll sideways.
         marks = ("odd" if index % 2 else "") + (" late" if left > _LATE else "")
         time = formats.clock(at, step)
         labels.append(f'<span class="{marks.strip()}" style="left:{left:.2%}">{time}</span>')
@@ -200,7 +200,7 @@ def _time_axis(span: Span) -> str:
 def _chart_json(
     span: Span, names: Sequence[str], shown: Sequence[Sequence[str | None]], style: str
 ) -> str:
-    """Return what the page's script shows under the pointer, safe within single quotes."""
+    """Return the data for the values under the pointer, escaped for single quotes."""
     facts = {
         "begin": span.begin_ms,
         "bucket": span.bucket_ms,
@@ -213,7 +213,7 @@ def _chart_json(
 
 
 def _table(span: Span, names: Sequence[str], shown: Sequence[Sequence[str | None]]) -> str:
-    """Return the chart's values as a table, folded."""
+    """Return the chart's values as a collapsed table."""
     head = "".join(f"<th>{formats.name(name)}</th>" for name in names)
     rows: list[str] = []
     for index in range(span.count):

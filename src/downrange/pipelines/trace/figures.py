@@ -1,7 +1,7 @@
-"""What the report shows, as plain Python: series of at most 96 points and tables of a few rows.
+"""The data of the report as plain Python: series of at most 96 points, and tables of a few rows.
 
 Only aggregates and the top of sorted tables are collected, so memory does not grow with the topic.
-Times are milliseconds since 1970 from here on; a page needs no time zone of Spark's.
+From here on times are milliseconds since 1970, independent of Spark's time zone.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Line: TypeAlias = dict[str, Any]
 BUCKETS_MAX: Final = 96
 SERIES_MAX: Final = 6
 BROKERS_MAX: Final = 24
-#: With fewer messages for each broker or queue, chance alone makes a topic look uneven.
+#: With fewer messages per broker or queue, a topic looks uneven by chance.
 MESSAGES_PER_PLACE_MIN: Final = 10
 _LINES_MAX: Final = 12
 _QUEUES_MAX: Final = 512
 _JOBS_AT_ONCE: Final = 4
-#: The lengths a point of a series may stand for; beyond, whole days.
+#: The possible lengths of a bucket in seconds; longer ones are whole days.
 _BUCKET_SECONDS: Final = (
     *(0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
     *(3600, 7200, 10800, 14400, 21600, 43200, 86400),
@@ -46,7 +46,7 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a chart: a value for each bucket of time, None where there is none."""
+    """A line of a chart: a value for each time bucket, None if there is none."""
 
     name: str
     values: list[float | None]
@@ -54,7 +54,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Span:
-    """The time that a report is about, cut into buckets of equal length."""
+    """The time range of a report, divided into buckets of equal length."""
 
     begin_ms: int
     bucket_ms: int
@@ -67,10 +67,10 @@ class Span:
 
     @classmethod
     def over(cls, begin_ms: int, end_ms: int) -> Span:
-        """Return the span that holds these times, in buckets of a round length."""
+        """Return the span from `begin_ms` to `end_ms`, with buckets of a round length."""
         length = max(1, end_ms - begin_ms)
         bucket_ms = next(
-            # One more for the odd ends.
+            # One bucket is reserved, because the range may begin within a bucket.
             (round(s * 1000) for s in _BUCKET_SECONDS if length / (s * 1000) <= BUCKETS_MAX - 1),
             -(-length // (_DAY_MS * (BUCKETS_MAX - 1))) * _DAY_MS,
         )
@@ -80,20 +80,20 @@ class Span:
 
 @dataclass
 class Figures:
-    """All that a report shows.
+    """The data of a report.
 
     Attributes:
-        span: The time it is about; None if nothing happened at all.
-        first_ms: When the first thing happened, or the range begins.
-        last_ms: When the last thing happened, or the range ends.
-        totals: Single numbers, by name.
+        span: The time range; None without any event.
+        first_ms: The time of the first event, or the start of the range.
+        last_ms: The time of the last event, or the end of the range.
+        totals: Single numbers by name.
         sent: Messages sent per second: the largest topics, and the others.
         consumed: Deliveries per second: the largest groups, and the others.
-        send_latency: Percentiles of the time that a send took.
+        send_latency: Percentiles of the send latency.
         end_to_end: Percentiles of the time from a send to the end of the consumption.
         heat: Messages of each broker and bucket.
-        tables: Small tables by name, as measured, the largest first.
-        balance: How each topic is spread over brokers and queues, the worst first.
+        tables: Small tables by name, the largest values first.
+        balance: The distribution of each topic over brokers and queues, the worst first.
         queues: Messages of the queues of each topic in `balance`.
         has_queues: Whether business topics were given, so that queues are known.
     """
@@ -114,11 +114,11 @@ class Figures:
 
 
 def collect_figures(tables: TraceTables, measures: TraceMeasures) -> Figures:
-    """Collect what a report shows.
+    """Collect the data of a report.
 
     Args:
-        tables: What traces tell; best read from files, for each is looked at several times.
-        measures: What they come to.
+        tables: The tables; preferably read from files, as each is used several times.
+        measures: Their measures.
     """
     sends = tables.sends
     sent, delivered, counts, unconsumed = (
@@ -169,7 +169,7 @@ def _collect_lines(
         F.count_if(F.col("message_kind") == "delay").alias("delayed_count"),
         F.min("sent_at").alias("oldest_at"),
     )
-    wanted: dict[str, tuple[DataFrame, str, int]] = {
+    top_tables: dict[str, tuple[DataFrame, str, int]] = {
         "topics": (measures.sends_by_topic, "message_count", _LINES_MAX),
         "producer_groups": (measures.sends_by_group, "message_count", _LINES_MAX),
         "brokers": (measures.sends_by_broker, "message_count", BROKERS_MAX),
@@ -191,8 +191,10 @@ def _collect_lines(
             _LINES_MAX,
         ),
     }
-    found = _run_concurrently(sends.sparkSession, [partial(_top, *one) for one in wanted.values()])
-    figures.tables = dict(zip(wanted, found, strict=True))
+    found = _run_concurrently(
+        sends.sparkSession, [partial(_top, *one) for one in top_tables.values()]
+    )
+    figures.tables = dict(zip(top_tables, found, strict=True))
     oldest = tables.unconsumed.orderBy("sent_at", "message_id").limit(_LINES_MAX)
     figures.tables["unconsumed"] = _lines(oldest)
     figures.balance = figures.tables.pop("balance")
@@ -243,7 +245,7 @@ def _collect_series(figures: Figures, span: Span, tables: TraceTables, sends: Da
     figures.end_to_end = _percentile_series(span, delivered, "end_to_end_")
 
 
-#: What a missing name, and the names that are not shown one by one, are called.
+#: Stand for a missing name, and for all names that are not shown separately.
 _NAMELESS: Final = "(not named)"
 _OTHERS: Final = "(others)"
 
@@ -254,13 +256,13 @@ def _series(
     names: Sequence[str | None],
     factors: Sequence[float | None],
 ) -> list[Series]:
-    """Return counts as a line for each name; what did not happen is a zero.
+    """Return counts as a line for each name, with 0 for buckets without a count.
 
     Args:
-        span: The time.
+        span: The time range.
         lines: Counts by name and bucket.
-        names: In the order of the lines.
-        factors: What a count of each bucket is multiplied by; None for a bucket to leave out.
+        names: The names, in the order of the lines.
+        factors: The factor of each bucket's count; None to leave the bucket out.
     """
     order = [_NAMELESS if name is None else name for name in names]
     if any(line["name"] == _OTHERS for line in lines) and _OTHERS not in order:
@@ -275,9 +277,9 @@ def _series(
 
 
 def _per_second(span: Span, first_ms: int, last_ms: int) -> list[float | None]:
-    """Return what makes a rate of each bucket's count: the first and the last may be cut short.
+    """Return the factor from a bucket's count to a rate; the first and last bucket may be partial.
 
-    Of what is shorter than half a bucket, a rate would be mere chance.
+    None for less than half a bucket, where a rate would be random.
     """
     found: list[float | None] = []
     for index in range(span.count):
@@ -300,7 +302,7 @@ def _percentile_series(span: Span, lines: list[Line], prefix: str) -> list[Serie
 
 
 def _counts(tables: TraceTables) -> DataFrame:
-    """Return one row with the counts of everything that is neither sent nor consumed."""
+    """Return one row with the counts that sends and deliveries do not give."""
     halves = F.count_if(F.col("message_kind") == "half").alias("half_count")
     sends = tables.sends.agg(
         F.count_distinct("topic").alias("topic_count"),
@@ -310,7 +312,7 @@ def _counts(tables: TraceTables) -> DataFrame:
     deliveries = tables.deliveries.agg(
         F.count_distinct("consumer_group").alias("group_count"),
         F.count_if(F.col("end_to_end_ms") < 0).alias("backward_count"),
-        F.count_if(F.col("topic").isNull()).alias("homeless_count"),
+        F.count_if(F.col("topic").isNull()).alias("unknown_topic_count"),
     )
     recalls = tables.recalls.agg(
         F.count(F.lit(1)).alias("recall_count"),
@@ -338,13 +340,13 @@ def _unconsumed_totals(unconsumed: DataFrame) -> DataFrame:
 
 
 def _balance_rank() -> Column:
-    """Put the least even topics first, and those last that are too small to say."""
+    """Rank the least even topics first, and topics with too few messages last."""
     is_enough = F.col("message_count") >= F.col("place_count") * MESSAGES_PER_PLACE_MIN
     return F.when(is_enough, F.col("gini")).otherwise(F.col("gini") - 1)
 
 
 def _top(rows: DataFrame, column: str, count: int) -> list[Line]:
-    """Return the rows with the largest values, in an order that does not change between runs."""
+    """Return the rows with the largest values, in a stable order."""
     texts = [name for name, kind in rows.dtypes if kind == "string"]
     order: list[Column] = [F.col(column).desc_nulls_last(), *(F.col(name) for name in texts)]
     return _lines(rows.orderBy(*order).limit(count))
@@ -353,9 +355,9 @@ def _top(rows: DataFrame, column: str, count: int) -> list[Line]:
 def _run_concurrently(
     spark: SparkSession, jobs: Sequence[Callable[[], list[Line]]]
 ) -> list[list[Line]]:
-    """Run some jobs at a time; Spark's planning of one goes on beside the tasks of another."""
+    """Run jobs concurrently, so that Spark plans one while the tasks of another run."""
     with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
-        # The threads take over the job group, so that who cancels it cancels these.
+        # The threads inherit the job group, so that cancelling it cancels these jobs.
         inherit: Any = inheritable_thread_target(spark)
         return [one.result() for one in [pool.submit(inherit(job)) for job in jobs]]
 

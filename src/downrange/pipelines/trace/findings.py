@@ -1,4 +1,4 @@
-"""What stands out in the figures, in sentences, the worst first; the thresholds are here."""
+"""Notable facts in the figures as sentences, the worst first; holds the thresholds."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _FAILED_SHARE_WARN: Final = 0.01
 _FAILED_SHARE_BAD: Final = 0.05
 _RETRIED_SHARE_WARN: Final = 0.02
 _MAX_OVER_MEAN_WARN: Final = 1.5
-#: A broker is called silent after so many buckets in a row without a message, if so many messages
-#: would have been usual.
+#: A broker is silent if it has this many buckets in a row without a message, in which it would
+#: usually have got this many messages.
 _SILENT_BUCKETS_MIN: Final = 2
 _MISSED_MIN: Final = 20
 _FINDINGS_MAX: Final = 12
@@ -36,7 +36,7 @@ class Finding:
 
 
 def findings_of(figures: Figures) -> list[Finding]:
-    """Return what stands out, the worst first; one good word if nothing does."""
+    """Return the findings, the worst first; a positive one if there is nothing to report."""
     found = [
         *_about_balance(figures),
         *_about_silence(figures),
@@ -45,13 +45,15 @@ def findings_of(figures: Figures) -> list[Finding]:
         *_about_traces(figures),
     ]
     if not any(one.weight in ("bad", "warn") for one in found) and figures.span is not None:
-        found.append(Finding("good", "Nothing stands out: no failures, no silence, even queues."))
+        found.append(
+            Finding("good", "No problem found: no failures, no silent broker, even queues.")
+        )
     found.sort(key=lambda one: _ORDER.index(one.weight))
     return found[:_FINDINGS_MAX]
 
 
 def balance_verdict(line: Line) -> tuple[Weight, str]:
-    """Say how even a topic is over brokers, or over queues.
+    """Return how evenly a topic is distributed over brokers, or over queues.
 
     Args:
         line: A row of the measure `balance`.
@@ -59,7 +61,7 @@ def balance_verdict(line: Line) -> tuple[Weight, str]:
     if line["place_count"] < 2:
         return "note", f"one {line['level']} only"
     if line["message_count"] < line["place_count"] * MESSAGES_PER_PLACE_MIN:
-        return "note", "too few to say"
+        return "note", "too few messages"
     if line["used_count"] == 1:
         return "bad", f"all on one {line['level']}"
     if line["used_count"] < line["place_count"] or line["max_over_mean"] > _MAX_OVER_MEAN_WARN:
@@ -68,10 +70,10 @@ def balance_verdict(line: Line) -> tuple[Weight, str]:
 
 
 def silences(span: Span, heat: list[Series]) -> Iterator[tuple[str, int, int]]:
-    """Find when a broker got nothing while others did: its name, and from when to when.
+    """Yield when a broker got no message while others did: its name, begin and end.
 
-    Before its first message a broker is not called silent, for it may not have been there yet. A
-    gap must be long enough that chance does not explain it.
+    Before its first message a broker is not silent, as it may not have existed yet. A gap must be
+    long enough that it is not random.
     """
     counts = [[value or 0.0 for value in one.values] for one in heat]
     totals = [sum(values) for values in zip(*counts, strict=True)]
@@ -103,7 +105,7 @@ def _about_balance(figures: Figures) -> Iterator[Finding]:
                 "bad",
                 f"All {formats.count(line['message_count'])} messages of {topic} are on "
                 f"<b>{formats.name(line['top_place'])}</b>; {rest}. A topic that its first send "
-                "created lives on one broker: create it on all of them.",
+                "created is on one broker only: create it on all of them.",
             )
         elif weight == "warn":
             yield Finding(
@@ -156,12 +158,14 @@ def _about_consumers(figures: Figures) -> Iterator[Finding]:
         failed = totals["unconsumed_count"] - never
         parts = [f"{formats.count(never)} never delivered"] if never else []
         parts += [f"{formats.count(failed)} delivered without success"] if failed else []
-        yield Finding("warn", f"Messages that a group still lacks: {' and '.join(parts)}.")
+        yield Finding(
+            "warn", f"Messages not consumed by a group of their topic: {' and '.join(parts)}."
+        )
     if totals.get("groupless_count"):
         yield Finding(
             "note",
             f"{formats.count(totals['groupless_count'])} messages are in topics whose consumers "
-            "left no trace; whether they were consumed is not known.",
+            "sent no trace; it is not known whether they were consumed.",
         )
     if totals.get("backward_count"):
         yield Finding(
@@ -188,12 +192,12 @@ def _about_sends(figures: Figures) -> Iterator[Finding]:
             )
     opened = sum(line["open_count"] for line in figures.tables.get("transactions", []))
     if opened:
-        yield Finding("warn", f"Transactions without a known end: {formats.count(opened)}.")
+        yield Finding("warn", f"Transactions without a known outcome: {formats.count(opened)}.")
 
 
 def _about_traces(figures: Figures) -> Iterator[Finding]:
     unknown = figures.totals.get("unknown_count")
     if unknown:
         yield Finding(
-            "note", f"Lines of the trace topic that are not understood: {formats.count(unknown)}."
+            "note", f"Lines of the trace topic that cannot be decoded: {formats.count(unknown)}."
         )

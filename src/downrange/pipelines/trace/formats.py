@@ -1,4 +1,4 @@
-"""Numbers, times and foreign text as a page shows them; what is returned is safe HTML."""
+"""Numbers, times and untrusted text, formatted for the page; all results are safe HTML."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _SHOWN_CHARS_MAX: Final = 64
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 86_400_000
-#: A thin space that does not break: between a number and its unit.
+#: Between a number and its unit: a narrow no-break space.
 _GAP: Final = "\u202f"
 _TAG: Final = re.compile(r"<[^<>]*>")
 NONE: Final = '<span class="none">\u2013</span>'
 
 
 def safe(text: object) -> str:
-    """Return text that anybody may have written, for a page; control characters become visible."""
-    # The control pictures begin at U+2400 in the order of the codes.
+    """Return untrusted text for a page; control characters become visible."""
+    # The symbols for control characters begin at U+2400, in the order of their codes.
     shown = "".join(chr(0x2400 + ord(c)) if ord(c) < 32 else c for c in str(text))
     return escape(shown, quote=True)
 
 
 def name(text: str | None, otherwise: str = "not named") -> str:
-    """Return the name of a topic, group, broker or client, cut if it is very long."""
+    """Return the name of a topic, group, broker or client, shortened if it is very long."""
     if text is None or text == "":
         return f'<span class="none">{safe(otherwise)}</span>'
     if len(text) <= _SHOWN_CHARS_MAX:
@@ -47,7 +47,7 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return messages per second, with as many digits as tell something."""
+    """Return messages per second, with a useful number of digits."""
     if value is None:
         return NONE
     digits = 0 if value >= 100 else 1 if value >= 1 else 2 if value >= 0.01 or not value else 4
@@ -55,7 +55,7 @@ def rate(value: float | None) -> str:
 
 
 def share(part: float | None) -> str:
-    """Return a share as per cent; one that is not zero does not look like it."""
+    """Return a share as per cent; a small one never shows as 0."""
     if part is None:
         return NONE
     percent = part * 100
@@ -93,7 +93,7 @@ def size(value: float | None) -> str:
 
 
 def timestamp(ms: int | None) -> str:
-    """Return a time of day with its date, UTC."""
+    """Return date and time in UTC."""
     if ms is None:
         return NONE
     at = datetime.fromtimestamp(ms / 1000, UTC)
@@ -101,7 +101,7 @@ def timestamp(ms: int | None) -> str:
 
 
 def clock(ms: int, step_ms: int) -> str:
-    """Return a time as an axis shows it, as fine as its steps."""
+    """Return a time for an axis, as precise as its steps."""
     at = datetime.fromtimestamp(ms / 1000, UTC)
     if step_ms >= _DAY_MS:
         return f"{at:%d %b}" if step_ms < 300 * _DAY_MS else f"{at:%b %Y}"
@@ -109,7 +109,7 @@ def clock(ms: int, step_ms: int) -> str:
 
 
 def bare(html: str) -> str:
-    """Return one of the texts above as plain text, without tags; not safe for a page any more."""
+    """Return one of the texts above as plain text without tags, which is not safe HTML."""
     return unescape(_TAG.sub("", html))
 
 

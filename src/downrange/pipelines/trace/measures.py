@@ -1,8 +1,8 @@
-"""Measures of the tables: percentiles, failures, balance. All are small, however long the day.
+"""Measures of the tables: percentiles, failures, balance. All are small, also for large topics.
 
-Percentiles are Spark's `percentile_approx` with an accuracy of 10,000: bounded memory, a rank that
-is off by at most 0.01 %, and always a value that did occur (so exact for small groups). A send's
-latency counts once for each request; a batch is one request with many messages.
+Percentiles are Spark's `percentile_approx` with an accuracy of 10,000: bounded memory, a rank error
+of at most 0.01 %, and always a value that occurs (so exact for small groups). The latency of a send
+counts once per request; a batch is one request with many messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 @dataclass(frozen=True)
 class TraceMeasures:
-    """What the tables come to.
+    """Aggregates of the trace tables.
 
     Attributes:
         sends_by_topic: Sends of each topic.
@@ -34,10 +34,10 @@ class TraceMeasures:
         sends_by_client: Sends of each client host.
         consumptions_by_group: Deliveries of each topic to each group.
         consumptions_by_client: Deliveries to each client host.
-        transactions_by_topic: Halves of each topic and producer group, and how they ended.
-        queue_counts: Messages of each queue; of each broker where queues are not known.
-        balance: How evenly each topic is spread over brokers, and over queues.
-        errors: What went wrong, and how often.
+        transactions_by_topic: Half messages of each topic and producer group, and their outcomes.
+        queue_counts: Messages of each queue, or of each broker if queues are not known.
+        balance: How evenly each topic is distributed over brokers, and over queues.
+        errors: Failures and their counts.
         send_windows: Sends of each topic and broker, minute by minute.
         consumption_windows: Deliveries to each group, minute by minute.
     """
@@ -57,11 +57,11 @@ class TraceMeasures:
 
 
 def trace_measures(tables: TraceTables, *, window: str = "1 minute") -> TraceMeasures:
-    """Return what the tables come to.
+    """Return the measures of the tables.
 
     Args:
-        tables: What `trace_tables` returns.
-        window: How long a window of `send_windows` and `consumption_windows` is.
+        tables: The result of `trace_tables`.
+        window: The length of a window in `send_windows` and `consumption_windows`.
     """
     sends = tables.sends
     counts = queue_counts(tables)
@@ -100,12 +100,12 @@ def percentiles(column: Column, prefix: str = "") -> list[Column]:
 def measure_sends(
     sends: DataFrame, by: Sequence[str | Column], *, with_retries: bool = True
 ) -> DataFrame:
-    """Count and time sends of each group of rows.
+    """Return counts and latencies of sends, grouped.
 
     Args:
-        sends: Rows of sends; those of a batch have `attempt`.
-        by: What makes a group of rows.
-        with_retries: Whether to count repeated sends, which streams cannot see.
+        sends: Rows of sends; in a batch read they have `attempt`.
+        by: The columns to group by.
+        with_retries: Whether to count repeated sends, which a stream cannot detect.
     """
     is_request = F.col("batch_index") == 0
     failed = F.count_if(~F.col("is_success"))
@@ -130,7 +130,7 @@ def measure_sends(
 
 
 def measure_deliveries(deliveries: DataFrame, by: Sequence[str | Column]) -> DataFrame:
-    """Count and time deliveries of each group of rows; one that has not ended has not failed."""
+    """Return counts and durations of deliveries, grouped; an unfinished one is not a failure."""
     count = F.count(F.lit(1))
     failed = F.count_if(~F.col("is_success"))
     retried = F.count_if(F.col("retry_count") > 0)
@@ -167,9 +167,9 @@ def _unconsumed_counts(unconsumed: DataFrame) -> DataFrame:
 
 
 def measure_transactions(tables: TraceTables) -> DataFrame:
-    """Count halves and how they ended, of each topic and producer group.
+    """Count half messages and their outcomes by topic and producer group.
 
-    The last end that a producer reported counts; `open` is a half of which none is known.
+    The last outcome that a producer reported counts; `open` means that none is known.
     """
     last = tables.transactions.groupBy("message_id").agg(
         F.max_by("topic", "client_time").alias("end_topic"),
@@ -208,9 +208,9 @@ def measure_transactions(tables: TraceTables) -> DataFrame:
 
 
 def queue_counts(tables: TraceTables) -> DataFrame:
-    """Count the messages of each queue, with zero for queues between those that have some.
+    """Count the messages of each queue, with 0 for empty queues below the highest used one.
 
-    Business topics tell the queue. Traces do not: what only they know has the queue None.
+    Only business topics have the queue of a message. Topics known from traces only have queue None.
     """
     traced = (
         tables.messages.where(F.col("topic").isNotNull() & F.col("broker").isNotNull())
@@ -224,7 +224,7 @@ def queue_counts(tables: TraceTables) -> DataFrame:
     counted = tables.stored.groupBy("topic", F.col("broker_name").alias("broker"), "queue_id").agg(
         F.count(F.lit(1)).alias("message_count")
     )
-    # Every broker of a topic has the same number of queues, unless somebody took pains.
+    # Every broker of a topic normally has the same number of queues.
     last = counted.groupBy("topic").agg(F.max("queue_id").alias("last"))
     every = (
         counted.select("topic", "broker")
@@ -239,19 +239,19 @@ def queue_counts(tables: TraceTables) -> DataFrame:
 
 
 def measure_balance(counts: DataFrame, brokers: DataFrame) -> DataFrame:
-    """Measure how evenly topics are spread, over brokers and over queues.
+    """Measure how evenly topics are distributed over brokers and over queues.
 
-    Brokers without a message of the topic count as zero: a topic that was created by its first
-    send sits on one broker alone, and only the brokers that it lacks show it.
+    Brokers without a message of the topic count as 0: a topic that was created by its first send
+    is on one broker only, and only the empty brokers show that.
 
     Args:
-        counts: What `queue_counts` returns.
+        counts: The result of `queue_counts`.
         brokers: All brokers of the cluster, in the column `broker`.
 
     Returns:
-        For each topic and `level` (`broker`, `queue`): how many places there are and how many are
-        used, messages, the largest share and where it is, maximum over mean, the coefficient of
-        variation (0 is even) and the Gini coefficient (0 is even, nearly 1 is all in one place).
+        For each topic and `level` (`broker` or `queue`): the number of places and of used places,
+        messages, the largest share and its place, maximum over mean, the coefficient of variation
+        (0 is even) and the Gini coefficient (0 is even, near 1 is all in one place).
     """
     by_broker = counts.groupBy("topic", "broker").agg(F.sum("message_count").alias("message_count"))
     topics = by_broker.select("topic").distinct()
@@ -295,7 +295,7 @@ def measure_balance(counts: DataFrame, brokers: DataFrame) -> DataFrame:
 
 
 def _all_brokers(sends: DataFrame, tables: TraceTables) -> DataFrame:
-    """Return every broker that was seen: sent to, named by traces, or holding messages."""
+    """Return every known broker: sent to, named in traces, or with stored messages."""
     seen = sends.select("broker").unionByName(
         tables.brokers.select(F.col("broker_name").alias("broker"))
     )
@@ -308,7 +308,7 @@ def _all_brokers(sends: DataFrame, tables: TraceTables) -> DataFrame:
 
 
 def measure_errors(sends: DataFrame, tables: TraceTables) -> DataFrame:
-    """Count what went wrong: by what it was, the topic, and whom it befell."""
+    """Count failures by kind, by topic, and by broker, group or client."""
     parts = [
         _error_rows(
             sends.where(~F.col("is_success")),

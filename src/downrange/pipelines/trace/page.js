@@ -13,13 +13,13 @@
     button.setAttribute("aria-label", "Colours: " + (theme === "auto" ? "as the system" : theme));
   };
   let theme = "auto";
-  try { theme = localStorage.getItem("downrange-theme") || "auto"; } catch { /* a file may have no storage */ }
+  try { theme = localStorage.getItem("downrange-theme") || "auto"; } catch { /* no storage for local files */ }
   if (!themes.includes(theme)) theme = "auto";
   show(theme);
   button.addEventListener("click", () => {
     theme = themes[(themes.indexOf(theme) + 1) % themes.length];
     show(theme);
-    try { localStorage.setItem("downrange-theme", theme); } catch { /* then it is forgotten */ }
+    try { localStorage.setItem("downrange-theme", theme); } catch { /* the choice is not kept */ }
   });
 
   const line = (name, value) => {

@@ -1,12 +1,12 @@
 """The command `pipeline trace`: a trace topic to tables, measures and a report.
 
     out/sends …          tables, see `TraceTables`
-    out/measures/…       what they come to, see `TraceMeasures`
+    out/measures/…       measures, see `TraceMeasures`
     out/report.html      the report
-    out/stream/…         with `stream`: what was appended, see `TraceStream`
+    out/stream/…         with `stream`: appended records and tables, see `TraceStream`
 
-A batch looks at a time range and writes all of it anew. A stream goes on where it was, and makes
-tables and report of all that it has appended whenever it ends.
+A batch reads a time range and writes all files again. A stream continues at its checkpoint, and
+when it ends makes tables and report of everything that it has appended.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from downrange.pipelines.trace.trace_stream import TraceStream
 
 _SETTINGS: Final = {
-    # Timestamps as every reader of Parquet understands them; Spark's default is a relic.
+    # Every Parquet reader supports this type; Spark's default INT96 is deprecated.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Tables of a few rows become one file and one task, instead of one for each core.
+    # A table of a few rows is one file and one task, instead of one for each core.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    # A stream with state that was stopped within its first batch leaves a half-written file, and
-    # Spark would never start it again. Whose checkpoint it is, is checked by ourselves.
+    # A stateful stream that is stopped within its first batch leaves a partial file, and Spark
+    # would not start it again. The owner of the checkpoint is checked by `claim_checkpoint`.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
 }
 _FOLLOW_SECONDS: Final = 10.0
@@ -54,22 +54,22 @@ _FOLLOW_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions(SourceOptions):
-    """Which traces are looked at, and where the tables and the report go.
+    """Which traces are read, and where the tables and the report go.
 
     Attributes:
-        output: The folder; local, or on any file system of Spark's.
-        trace_topic: Where the traces are.
-        topics: Business topics, for the queues that traces do not tell, and for what was sent
-            without a trace.
-        from_time: Only what happened at this time or later; ISO 8601 with its zone, or ms.
-        to_time: Only what happened before this time; for batches.
+        output: The folder, local or on any file system of Spark.
+        trace_topic: The topic of the traces.
+        topics: Business topics. They add the queues, which traces do not contain, and messages that
+            were sent without a trace.
+        from_time: Only events at this time or later; ISO 8601 with its zone, or ms.
+        to_time: Only events before this time; for batches.
         settle: Seconds after `to_time` in which consumptions still count.
         stream: Whether to follow the topic and append, instead of one batch.
         window: Seconds of a window.
-        late: Seconds that a trace may be late in a stream and still be in its window.
+        late: Seconds that a trace may be late in a stream and still count in its window.
         handling: Seconds that a stream waits for the end of a consumption.
-        report: The HTML file; `report.html` in the output if not given.
-        title: What stands at its top.
+        report: The HTML file; `report.html` in the output if None.
+        title: The title of the report.
     """
 
     output: str = field(metadata=flag("Folder of the tables.", metavar="DIR"))
@@ -78,14 +78,14 @@ class TraceOptions(SourceOptions):
     )
     topics: tuple[str, ...] = field(
         default=(),
-        metadata=flag("Business topic to look at, too; repeatable.", metavar="TOPIC", name="topic"),
+        metadata=flag("Business topic to read, too; repeatable.", metavar="TOPIC", name="topic"),
     )
     from_time: str | None = field(
         default=None,
-        metadata=flag("What happened at this time or later.", metavar="TIME", name="from"),
+        metadata=flag("Events at this time or later.", metavar="TIME", name="from"),
     )
     to_time: str | None = field(
-        default=None, metadata=flag("What happened before this time.", metavar="TIME", name="to")
+        default=None, metadata=flag("Events before this time.", metavar="TIME", name="to")
     )
     settle: float = field(
         default=3600.0,
@@ -107,11 +107,11 @@ class TraceOptions(SourceOptions):
         default=None, metadata=flag("The report; report.html in the output.", metavar="FILE")
     )
     title: str = field(
-        default="Message traces", metadata=flag("What stands at its top.", metavar="TEXT")
+        default="Message traces", metadata=flag("Title of the report.", metavar="TEXT")
     )
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Reject invalid options.
 
         Raises:
             OptionError: Names the option.
@@ -119,7 +119,7 @@ class TraceOptions(SourceOptions):
         if self.begin is not None and self.end is not None and self.begin >= self.end:
             raise OptionError(f"from_time {self.from_time} is not before to_time {self.to_time}")
         if self.stream and self.to_time is not None:
-            raise OptionError("a stream has no end; leave to_time out, or stream")
+            raise OptionError("to_time is for batches; leave to_time or stream out")
         if not self.stream and (self.run.every is not None or self.run.checkpoint is not None):
             raise OptionError("every and checkpoint are for a stream; turn stream on")
         if self.trace_topic in self.topics:
@@ -132,30 +132,30 @@ class TraceOptions(SourceOptions):
         SourceOptions.__post_init__(self)
         if self.report is None and local_path(absolute(self.output)) is None:
             raise OptionError(
-                f"output {self.output} is not on this machine; say with report where the HTML goes"
+                f"output {self.output} is not on this machine; give report, a path for the HTML"
             )
 
     @property
     def begin(self) -> datetime | None:
-        """The first progress."""
+        """The start of the time range; inclusive."""
         return None if self.from_time is None else _time_of("from_time", self.from_time)
 
     @property
     def end(self) -> datetime | None:
-        """The moment after the last."""
+        """The end of the time range; exclusive."""
         return None if self.to_time is None else _time_of("to_time", self.to_time)
 
     def page(self) -> Path:
-        """Return where the report goes."""
+        """Return the path of the report."""
         path = local_path(self.report or f"{absolute(self.output)}/report.html")
         if path is None:
             raise OptionError(f"report {self.report} is not on this machine")
         return path
 
     def source_options(self, *topics: str) -> dict[str, str]:
-        """Return these as options of the `rocketmq` data source, for some topics."""
+        """Return these as options of the `rocketmq` source, for some topics."""
         options = self.read_options(topics) | {"includeMetadata": "true"}
-        # A trace is stored after what it tells of.
+        # A trace is stored after the event that it describes.
         if self.begin is not None:
             options["startingTimestamp"] = str(_ms(self.begin))
         else:
@@ -175,19 +175,19 @@ def run_trace(
     """Make tables and a report of traces.
 
     Args:
-        options: Which, and where to.
-        spark: A session to use; one is made and stopped otherwise.
-        show: Told how far it is.
-        stop: Asks to stop; SIGINT and SIGTERM do so too.
+        options: Which traces, and where to.
+        spark: The session to use; if None, Spark is started, and stopped at the end.
+        show: Called with the progress.
+        stop: A request to stop; SIGINT and SIGTERM set it, too.
 
     Returns:
-        What was done. `rows` are the messages that traces spoke of, in a stream those of this run;
-        its facts name the report and count what is in it.
+        The summary. `rows` is the number of traced messages, in a stream those of this run; the
+        facts are the path of the report and counts of its content.
 
     Raises:
-        OptionError: An option makes no sense, or output or checkpoint belong to another job.
-        FolderBusy: Another process works in the output.
-        PipelineFailed: Spark ended it with an error.
+        OptionError: An option is invalid, or output or checkpoint belong to another job.
+        FolderBusy: Another process uses the output.
+        PipelineFailed: Spark ended with an error.
     """
     output = absolute(options.output)
     started = time.monotonic()
@@ -210,16 +210,16 @@ def run_trace(
 def make_report(
     spark: SparkSession, options: TraceOptions, output: str, records: DataFrame
 ) -> dict[str, Any]:
-    """Write tables, measures and report of records, in place of what was there.
+    """Write tables, measures and report of records; replace existing ones.
 
     Args:
         spark: Reads business topics.
-        options: Which topics, which time.
+        options: Topics and time range.
         output: The folder.
-        records: What `decode_records` returns.
+        records: The result of `decode_records`.
 
     Returns:
-        The report's place, and how many of what are in it.
+        The path of the report, and counts of its content.
     """
     from downrange.pipelines.trace.figures import collect_figures
     from downrange.pipelines.trace.measures import trace_measures
@@ -278,7 +278,7 @@ def _run_stream(
     default = f"{output}/_downrange/checkpoint"
     checkpoint, job_id = take_checkpoint(spark, options.run, default, job)
     claim_output(output, folder_of(output, spark), job_id)
-    # Each task of a table with state keeps files for it; the default of 200 is for large clusters.
+    # Each task of a stateful table has files of its own; the default of 200 suits large clusters.
     spark.conf.set("spark.sql.shuffle.partitions", str(2 * spark.sparkContext.defaultParallelism))
     source = options.source_options(options.trace_topic)
     source["maxOffsetsPerTrigger"] = str(options.batch_messages_max)
@@ -302,7 +302,7 @@ def _run_stream(
         )
     finally:
         followers.stop()
-    # What the others have not seen yet; they go on where they were.
+    # The tables catch up with the records, from their own checkpoints.
     for table in FOLLOWERS:
         run_stream(
             "trace",
@@ -326,9 +326,9 @@ def _run_stream(
 
 
 class _Followers:
-    """The streams that follow the records while these go on.
+    """The streams that read the records while these are written.
 
-    They are started when the records' first batch is done, as they look for its list of files.
+    They start after the first batch of the records, because they need its list of files.
     """
 
     def __init__(self, stream: TraceStream, show: Show | None) -> None:
@@ -337,7 +337,7 @@ class _Followers:
         self._running: list[StreamingQuery] = []
 
     def update(self, progress: Progress) -> None:
-        """Start the next one when its source has had a batch; end all if one has failed."""
+        """Start the next stream if its source has finished a batch; raise if one has failed."""
         from downrange.pipelines.trace.trace_stream import FOLLOWERS
 
         if self._show is not None:
@@ -356,7 +356,7 @@ class _Followers:
             )
 
     def stop(self) -> None:
-        """End them; what they have not finished they do in the next run."""
+        """Stop the streams; the next run continues at their checkpoints."""
         for query in self._running:
             query.stop()
 

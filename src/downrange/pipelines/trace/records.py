@@ -1,10 +1,10 @@
-"""Bodies of trace messages as rows: one for each message that a trace record speaks of.
+"""Bodies of trace messages as rows: one for each message that a trace record names.
 
-A record of a batch names all of its messages and becomes a row for each. What nobody understands
-becomes a row as well, of kind `unknown`, so that it can be counted. One rule: a row has two times.
-`client_time` is what the client's clock said, good for differences; `time` is the same unless that
-is after the broker stored the trace or long before, then it is the broker's. So a clock that is
-years ahead does not move windows and watermarks.
+The record of a batch names all of its messages and becomes a row for each. A line that cannot be
+decoded becomes a row of kind `unknown`, so that it can be counted. A row has two times.
+`client_time` is the time of the client's clock, for differences. `time` is the same, unless it is
+later than the broker's store time or long before; then it is the broker's. So a clock that is years
+ahead does not move windows and watermarks.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.producing.trace_records import KnownTrace, TraceRecord
 
-    Array = Any  # pyarrow has no types
+    Array = Any  # PyArrow ships no type information
 else:
-    Array = pa.Array  # Spark looks at the annotations of a function that it is to call
+    Array = pa.Array  # Spark reads the annotations of the function that it calls
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 #: Column -> its type in Arrow and in Spark.
@@ -73,10 +73,10 @@ _COLUMNS: Final[dict[str, tuple[pa.DataType, str]]] = {
 }
 _FIELDS: Final = [pa.field(name, types[0]) for name, types in _COLUMNS.items()]
 _ROWS_TYPE: Final = f"array<struct<{','.join(f'{n}:{types[1]}' for n, types in _COLUMNS.items())}>>"
-#: The columns of the records, for reading them back from files.
+#: The columns of the records, to read them from files.
 RECORD_SCHEMA: Final = ", ".join(f"{name} {types[1]}" for name, types in _COLUMNS.items())
 
-#: What is read of a trace message: column -> its type; those with a mark must be there.
+#: Columns that are read of a trace message -> type, and whether the column is required.
 _READ: Final = {
     "body": ("binary", True),
     "msg_id": ("string", True),
@@ -86,9 +86,9 @@ _READ: Final = {
     "store_host": ("string", False),
 }
 _KIND_NAMES: Final = {int(kind): kind.name.lower() for kind in MessageType}
-#: The end of the year 9998: Python's calendar still holds what ends some days later.
+#: The end of the year 9998, so that times some days later still fit Python's calendar.
 _TIME_MS_MAX: Final = 253_370_764_799_999
-#: Traces wait some seconds before they are sent; a client's time that is older is not believed.
+#: Traces are sent after some seconds; an older client time counts as wrong.
 _AGE_MS_MAX: Final = 3_600_000
 _LINE_CHARS_MAX: Final = 500
 
@@ -96,16 +96,16 @@ _LINE_CHARS_MAX: Final = 500
 def decode_records(traces: DataFrame) -> DataFrame:
     """Return a row for each message of each record in the bodies of trace messages.
 
-    Of a batch, a trace message that is there twice, because its producer sent it again when the
-    answer got lost, is looked at once; a stream cannot remember them all.
+    In a batch, a trace message that is stored twice, because its producer sent it again, counts
+    once; a stream cannot remember all ids.
 
     Args:
         traces: Rows of the trace topic with the columns of the `rocketmq` source: `body` and
-            `msg_id`; `store_timestamp` for windows, `born_host` for clients, and `broker_name`
-            with `store_host` for the names of brokers, where they are there.
+            `msg_id`; optionally `store_timestamp` for windows, `born_host` for clients, and
+            `broker_name` with `store_host` for the names of brokers.
 
     Raises:
-        OptionError: A needed column is not there.
+        OptionError: A required column is missing.
     """
     columns: list[Any] = []
     for name, (kind, is_needed) in _READ.items():
@@ -118,8 +118,8 @@ def decode_records(traces: DataFrame) -> DataFrame:
             )
         else:
             columns.append(F.lit(None).cast(kind).alias(name))
-    # mapInArrow would be the natural way, but it wants pandas to be there, which it does not use.
-    make: Any = arrow_udf  # by its annotations it wants to be values what it finds out by itself
+    # Not mapInArrow, which requires pandas without using it.
+    make: Any = arrow_udf  # its annotations require arguments that it can infer
     decode = make(_decode_arrays, _ROWS_TYPE)
     chosen = traces.select(*columns)
     if not traces.isStreaming:
@@ -135,7 +135,7 @@ def _decode_arrays(
     broker_name: Array,
     store_host: Array,
 ) -> Array:
-    """Return for each trace message the list of its rows, as Arrow on both sides."""
+    """Return the list of rows of each trace message; Arrow in, Arrow out."""
     columns: list[list[Any]] = [[] for _ in _COLUMNS]
     ends = [0]
     stored = store_timestamp.cast(_TIME).cast(pa.int64())
@@ -192,7 +192,7 @@ def _rows_of(
 
 
 def _columns_of(record: KnownTrace, record_id: str) -> dict[str, Any] | None:
-    """Return the columns that a record tells itself, or None if its numbers are out of reason."""
+    """Return the columns that a record contains; None if its numbers are impossible."""
     values: dict[str, Any] = {}
     numbers: dict[str, int] = {}
     match record:
@@ -229,14 +229,14 @@ def _columns_of(record: KnownTrace, record_id: str) -> dict[str, Any] | None:
     for name, number in numbers.items():
         if not -INT32_MAX <= number <= INT32_MAX:  # all of them are an int in Java
             return None
-        # A clock that was set back in the meantime; nobody knows how long it took.
+        # The clock was set back in the meantime, so the duration is unknown.
         values[name] = None if name == "cost_ms" and number < 0 else number
     if isinstance(record, SubBeforeTrace | SubAfterTrace):
         is_whole = record.request_id and record.message_id
         values["delivery_id"] = (
             f"{record.request_id}/{record.message_id}" if is_whole else record_id
         )
-    # Not every kind has all of these.
+    # Not every kind has all of these fields.
     for name in ("topic", "region", "tags", "keys"):
         values[name] = getattr(record, name, None)
     return values | {
@@ -253,7 +253,7 @@ def _plausible_time(client_us: int | None, stored_us: int | None) -> int | None:
 
 
 def _split(ids: str | None) -> list[str | None]:
-    """Return the ids of a batch, or of one message; None alone if there is none."""
+    """Return the ids of a batch or of one message; a single None if there is none."""
     return [text for text in (ids or "").split(",") if text] or [None]
 
 
@@ -262,7 +262,7 @@ def _kind_name(number: int) -> str:
 
 
 def _host_of(address: str | None) -> str | None:
-    """Return an address without its port, which is another one after each reconnect."""
+    """Return an address without its port, which changes with each connection."""
     if not address:
         return None
     host, colon, port = address.rpartition(":")
@@ -270,7 +270,7 @@ def _host_of(address: str | None) -> str | None:
 
 
 def _address_of(offset_id: str | None) -> str | None:
-    """Return the broker that an offset id names, for records that do not name it otherwise."""
+    """Return the broker's address from an offset id, for records without the address."""
     first = _split(offset_id)[0]
     if first is None:
         return None

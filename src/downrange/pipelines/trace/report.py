@@ -1,7 +1,7 @@
-"""The report: one HTML file that needs nothing but a browser.
+"""The report: one HTML file that needs only a browser.
 
-Style, script and drawings are inside. A policy in its head forbids the page to load or run anything
-else, so that even a topic with a hostile name stays text.
+Style, script and drawings are inside. A content security policy forbids the page to load or run
+anything else, so that even a topic with a hostile name stays text.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def build_report(
     measures: TraceMeasures | None = None,
     spark: SparkSession | None = None,
 ) -> Path:
-    """Write a report as one HTML file, in place of what was there.
+    """Write a report as one HTML file; replace an existing one.
 
     Args:
         source: The tables, or the folder that `write_tables` wrote them to.
         path: The file.
-        title: What stands at its top.
-        measures: What the tables come to, if that was measured already.
-        spark: Reads a folder; the running session if not given.
+        title: The title of the report.
+        measures: The measures of the tables, if they exist already.
+        spark: The session that reads a folder; the running one if None.
 
     Returns:
-        The file.
+        The path of the file.
     """
     if not isinstance(source, TraceTables):
         from pyspark.sql import SparkSession as Session
@@ -59,7 +59,7 @@ def build_report(
 
 
 def write_page(page: str, path: str | Path) -> Path:
-    """Write the file; who opens it meanwhile sees the old one whole, or the new one."""
+    """Write the file atomically: a reader sees the old one or the new one."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f".{target.name}.{os.getpid()}")
@@ -72,9 +72,9 @@ def render(figures: Figures, *, title: str = TITLE, made_at: datetime | None = N
     """Return the page.
 
     Args:
-        figures: What it shows.
-        title: What stands at its top; any text.
-        made_at: When it was made; now if not given.
+        figures: The data of the page.
+        title: The title; any text.
+        made_at: The time of creation; now if None.
     """
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

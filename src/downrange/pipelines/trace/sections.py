@@ -1,4 +1,4 @@
-"""The parts of the page below its head: cards, findings, tables, charts, queues."""
+"""The sections of the page below its head: cards, findings, tables, charts, queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from downrange.pipelines.trace.figures import Figures, Line
 
-#: A column of a table: its head, and how a line's cell is written.
+#: A column of a table: its heading, and the function that formats a cell.
 Column: TypeAlias = "tuple[str, Callable[[Line], str]]"
 _EMPTY: Final = '<p class="empty-state">{}</p>'
 
@@ -69,20 +69,20 @@ def cards(figures: Figures) -> str:
 
 
 def findings(figures: Figures) -> str:
-    """Return what stands out, as a list."""
+    """Return the findings as a list."""
     items = "".join(
         f'<li class="{one.weight}"><span>{one.html}</span></li>' for one in findings_of(figures)
     )
     return (
-        f'<ul class="findings">{items}</ul>' if items else _EMPTY.format("There is no trace yet.")
+        f'<ul class="findings">{items}</ul>' if items else _EMPTY.format("There are no traces yet.")
     )
 
 
 def sends(figures: Figures) -> str:
-    """Return what is known about sends."""
+    """Return charts and tables of sends."""
     span = figures.span
     if span is None or not figures.tables["topics"]:
-        return _EMPTY.format("No producer left a trace in this time.")
+        return _EMPTY.format("No producer sent a trace in this time.")
     every = formats.duration(span.bucket_ms)
     rate = charts.line_chart(
         span,
@@ -102,7 +102,7 @@ def sends(figures: Figures) -> str:
             style="rank",
         )
         if figures.send_latency
-        else charts.empty_chart("Send latency", "No send says how long it took.")
+        else charts.empty_chart("Send latency", "No trace has the duration of a send.")
     )
     groups = {
         "By topic": ("Topic", "topic", "topics"),
@@ -126,19 +126,19 @@ def brokers(figures: Figures) -> str:
         figures.span,
         figures.heat,
         title="Messages by broker and time",
-        note="a hatched gap is time without a message: a broker that was away, or avoided",
+        note="a hatched gap is time without a message: a broker that was down, or avoided",
         value=formats.count,
     )
 
 
 def balance(figures: Figures) -> str:
-    """Return how the queues of each topic are used."""
+    """Return the distribution of each topic over its queues."""
     if not figures.balance:
-        return _EMPTY.format("No message names its broker.")
+        return _EMPTY.format("No trace has the broker of a message.")
     note = (
         "<p>Each bar is a queue; brokers without a message of the topic are shown empty.</p>"
         if figures.has_queues
-        else "<p>Traces name the broker of a message, not its queue: each bar is a broker. Give "
+        else "<p>Traces have the broker of a message, not its queue: each bar is a broker. Give "
         "the business topics to the pipeline to see queues.</p>"
     )
     names = [one.name for one in figures.heat]
@@ -147,12 +147,12 @@ def balance(figures: Figures) -> str:
 
 
 def consumptions(figures: Figures) -> str:
-    """Return what is known about consumptions."""
+    """Return charts and tables of consumptions."""
     span = figures.span
     lines = figures.tables.get("consumers", [])
     if span is None or not lines:
         return _EMPTY.format(
-            "No consumer left a trace in this time. Consumers trace only where it is turned on."
+            "No consumer sent a trace in this time. Consumers send traces only if it is enabled."
         )
     rate = charts.line_chart(
         span,
@@ -173,7 +173,7 @@ def consumptions(figures: Figures) -> str:
         )
         if figures.end_to_end
         else charts.empty_chart(
-            "End-to-end time", "No consumption could be joined to the send of its message."
+            "End-to-end time", "No consumption could be matched with the send of its message."
         )
     )
     clients = _delivery_table(
@@ -193,7 +193,7 @@ def consumptions(figures: Figures) -> str:
 
 
 def unconsumed(figures: Figures) -> str:
-    """Return the messages that a group lacks."""
+    """Return the messages that a group has not consumed."""
     lines = figures.tables.get("unconsumed_groups", [])
     if not lines:
         return _EMPTY.format(
@@ -229,7 +229,7 @@ def unconsumed(figures: Figures) -> str:
 
 
 def transactions(figures: Figures) -> str:
-    """Return how transactions ended, and what was taken back."""
+    """Return the outcomes of transactions, and recalls."""
     lines = figures.tables.get("transactions", [])
     recalls = figures.totals.get("recall_count") or 0
     taken = (
@@ -259,10 +259,10 @@ def transactions(figures: Figures) -> str:
 
 
 def errors(figures: Figures) -> str:
-    """Return what went wrong most often."""
+    """Return the most frequent failures."""
     lines = figures.tables.get("errors", [])
     if not lines:
-        return _EMPTY.format("Nothing that was traced went wrong.")
+        return _EMPTY.format("The traces show no failure.")
     most = max(line["error_count"] for line in lines)
     return _table(
         [
@@ -271,7 +271,7 @@ def errors(figures: Figures) -> str:
                 lambda line: formats.safe(line["what"]) + _bar(line["error_count"] / most),
             ),
             ("Topic", lambda line: formats.name(line["topic"], "none")),
-            ("Who", lambda line: formats.name(line["who"], "not known")),
+            ("Broker or group", lambda line: formats.name(line["who"], "not known")),
             ("Example", lambda line: _id(line["example"])),
             ("Count", lambda line: formats.count(line["error_count"])),
             ("First (UTC)", lambda line: formats.timestamp(line["first_at"])),
@@ -283,7 +283,7 @@ def errors(figures: Figures) -> str:
 
 
 def slowest(figures: Figures) -> str:
-    """Return the slowest sends and the longest ways of messages."""
+    """Return the slowest sends, and the slowest messages from send to consumption."""
     slow_sends = _table(
         [
             ("Message", lambda line: _id(line["message_id"])),
@@ -299,7 +299,7 @@ def slowest(figures: Figures) -> str:
         figures.tables.get("slowest_sends", []),
         text_columns=5,
     )
-    ways = _table(
+    deliveries = _table(
         [
             ("Message", lambda line: _id(line["message_id"])),
             ("Topic", lambda line: formats.name(line["topic"])),
@@ -313,7 +313,9 @@ def slowest(figures: Figures) -> str:
         figures.tables.get("slowest_deliveries", []),
         text_columns=4,
     )
-    return _folded("Sends", slow_sends, True) + _folded("From send to consumption", ways, True)
+    return _folded("Sends", slow_sends, True) + _folded(
+        "From send to consumption", deliveries, True
+    )
 
 
 # ---- pieces --------------------------------------------------------------------------------------
@@ -371,7 +373,7 @@ def _delivery_table(heads: list[Column], lines: Sequence[Line]) -> str:
         ("p99", lambda line: formats.duration(line["end_to_end_p99_ms"])),
     ]
     if len(heads) > 1:
-        columns.append(("Lacking", lambda line: formats.count(line["unconsumed_count"] or 0)))
+        columns.append(("Not consumed", lambda line: formats.count(line["unconsumed_count"] or 0)))
     return _table([*heads, *columns], lines, text_columns=len(heads))
 
 
@@ -437,7 +439,7 @@ def _folded(title: str, inner: str, is_open: bool = False) -> str:
 
 def _table(columns: Sequence[Column], lines: Sequence[Line], text_columns: int = 1) -> str:
     if not lines:
-        return _EMPTY.format("There is nothing to show here.")
+        return _EMPTY.format("No data.")
 
     def kind(index: int) -> str:
         return ' class="text"' if index < text_columns else ""

@@ -1,4 +1,4 @@
-"""Tables and measures in a folder, one Parquet folder each, and back."""
+"""Write tables and measures to a folder, one Parquet folder each, and read them back."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _MEASURES: Final = "measures"
 def write_tables(
     tables: TraceTables, folder: str | Path, *, keep_records: bool = True
 ) -> TraceTables:
-    """Write each table to a folder of its name, in place of what was there.
+    """Write each table to a folder of its name; replace an existing one.
 
-    Bodies are decoded once: `records` goes first, and the others come from its files.
+    Bodies are decoded once: `records` is written first, and the others are derived from its files.
 
     Args:
-        tables: What `trace_tables` returns.
-        folder: Where to; a path or an address that Spark can write to.
-        keep_records: Whether to write `records` as well; not needed where they come from files.
+        tables: The result of `trace_tables`.
+        folder: The folder, a path or URL that Spark can write to.
+        keep_records: Whether to write `records`; not needed if they come from files.
 
     Returns:
         The same tables, read from the files.
 
     Raises:
-        OptionError: These were read from files without `records`.
+        OptionError: The tables were read from files without `records`.
     """
     if tables.records is None:
         raise OptionError("these tables have no records to derive the others from")
@@ -56,16 +56,16 @@ def read_tables(
     begin: datetime | None = None,
     end: datetime | None = None,
 ) -> TraceTables:
-    """Read back what `write_tables` wrote.
+    """Read the tables that `write_tables` wrote.
 
     Args:
-        spark: Reads them.
-        folder: Where they are.
-        begin: The time range that the tables were made for, if one was given.
-        end: See `begin`.
+        spark: The session.
+        folder: The folder.
+        begin: The start of the time range that the tables were made for, if one was given.
+        end: Its end.
 
     Raises:
-        OptionError: They are not there.
+        OptionError: A table is missing.
     """
     found = {
         field.name: _read(spark, f"{folder}/{field.name}")
@@ -83,7 +83,7 @@ def read_tables(
 
 
 def write_measures(measures: TraceMeasures, folder: str | Path) -> TraceMeasures:
-    """Write each measure to a folder of its name below `measures`, in place of what was there.
+    """Write each measure to a folder of its name below `measures`; replace an existing one.
 
     Returns:
         The same measures, read from the files.
@@ -103,7 +103,7 @@ def _rewritten(table: DataFrame, path: str) -> DataFrame:
 def _read(spark: SparkSession, path: str) -> DataFrame | None:
     try:
         table = spark.read.parquet(path)
-        table.schema  # noqa: B018  # a remote session looks for the files only now
+        table.schema  # noqa: B018  # Spark Connect looks for the files only now
     except AnalysisException as error:
         if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             raise

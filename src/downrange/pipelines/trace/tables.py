@@ -1,7 +1,7 @@
 """Rows of records as tables: sends, consumptions, transactions, recalls, messages.
 
-The row tables (`sends_of` and its like) work on batches and on streams alike. Those that look at a
-message as a whole, such as what was sent and never consumed, need all of its rows and so a batch.
+The row tables (`sends_of` and similar functions) work on batches and on streams. Tables of whole
+messages, such as those sent and never consumed, need all rows of a message and so a batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-#: What a consumption's `outcome` is: Java's numbers of how the listener ended.
+#: Java's numbers for the result of a listener -> `outcome` of a consumption.
 _OUTCOMES: Final = {
     0: "success",
     1: "timed out",
@@ -34,7 +34,7 @@ _STATES: Final = {
     "ROLLBACK_MESSAGE": "rolled back",
     "UNKNOW": "unknown",
 }
-#: Columns of a business topic that are looked at, and whether a topic without them is refused.
+#: Columns that are read of a business topic -> type, and whether the column is required.
 _STORED: Final = {
     "topic": ("string", True),
     "broker_name": ("string", True),
@@ -51,25 +51,26 @@ _STORED: Final = {
 
 @dataclass(frozen=True)
 class TraceTables:
-    """What traces tell, as tables.
+    """The content of traces, as tables.
 
     Attributes:
-        records: A row for each message of each record, as decoded, from which the others
-            come; None where only those were kept.
-        sends: A row for each message of each send that a broker answered; with the broker's name,
-            and in `attempt` whether it repeats an earlier send of the message.
+        records: A row for each message of each record, as decoded; the source of the other tables.
+            None if it was not kept.
+        sends: A row for each message of each send that a broker answered, with the broker's name;
+            `attempt` above 1 marks a repeated send.
         consumptions: A row for each delivery to a consumer.
         transactions: A row for each end of a transaction that a producer reported.
-        recalls: A row for each attempt to take a timed message back.
-        unknown: Lines of trace messages that nobody understands.
-        messages: A row for each message: when, where, how often sent; with business topics, also
-            what was sent without a trace.
-        deliveries: Consumptions together with the message that was consumed.
-        unconsumed: Messages that a group of their topic never got, or never finished with success.
-        stored: What business topics hold, without bodies; None where none were given.
-        brokers: The address of each broker and its name, as far as they are known.
-        begin: Rows from this time on are in the tables; None for all.
-        end: Rows before this time are in the tables; None for all.
+        recalls: A row for each attempt to recall a timed message.
+        unknown: Lines of trace messages that cannot be decoded.
+        messages: A row for each message: time, broker, number of sends; with business topics, also
+            messages that were sent without a trace.
+        deliveries: Consumptions with the message that was consumed.
+        unconsumed: Messages that a group of their topic did not get, or did not consume with
+            success.
+        stored: The messages of business topics, without bodies; None if no topics were given.
+        brokers: Address and name of each broker, as far as known.
+        begin: The tables hold rows from this time on; None for all.
+        end: The tables hold rows before this time; None for all.
     """
 
     records: DataFrame | None
@@ -103,18 +104,18 @@ def trace_tables(
     begin: datetime | None = None,
     end: datetime | None = None,
 ) -> TraceTables:
-    """Return what the trace topic tells, as tables.
+    """Return the content of the trace topic as tables.
 
     Args:
-        traces: Rows of the trace topic with the data source's columns, of a batch read; best with
-            `includeMetadata`, which tells clients and the names of brokers.
-        business: Rows of the topics that the traces are about; their bodies are not looked at.
-        begin: Leave out what happened before.
-        end: Leave out what happened then or later; consumptions that come later still count for
-            messages that were sent before.
+        traces: Rows of the trace topic from a batch read, with the data source's columns;
+            preferably with `includeMetadata`, for clients and the names of brokers.
+        business: Rows of the topics that the traces are about; their bodies are not read.
+        begin: Leave out earlier events.
+        end: Leave out events at this time or later; later consumptions still count for messages
+            that were sent before.
 
     Raises:
-        OptionError: A needed column is not there, or the times are the wrong way round.
+        OptionError: A required column is missing, or `end` is not after `begin`.
     """
     return tables_of_records(decode_records(traces), business, begin=begin, end=end)
 
@@ -126,7 +127,7 @@ def tables_of_records(
     begin: datetime | None = None,
     end: datetime | None = None,
 ) -> TraceTables:
-    """Return the tables of records that were decoded before; see `trace_tables`."""
+    """Return the tables of decoded records; see `trace_tables`."""
     for name, time in (("begin", begin), ("end", end)):
         if time is not None and time.tzinfo is None:
             raise OptionError(f"{name} {time} has no time zone; give one, for example UTC")
@@ -143,15 +144,15 @@ def assemble(
     end: datetime | None,
     keep: Callable[[str, DataFrame], DataFrame] = lambda _name, table: table,
 ) -> TraceTables:
-    """Derive all tables from records and from what business topics hold.
+    """Derive all tables from records and from the messages of business topics.
 
     Args:
-        records: What `decode_records` returns.
-        stored: What business topics hold, or None.
+        records: The result of `decode_records`.
+        stored: The messages of business topics, or None.
         begin: See `TraceTables`.
         end: See `TraceTables`.
-        keep: Is given each table and its name, and returns what those that depend on it are
-            derived from; for writing each to files once.
+        keep: Takes the name of a table and the table, and returns the table that others are derived
+            from; writes each table to files once.
     """
     in_range = _in_range("time", begin, end)
     records = keep("records", records)
@@ -171,7 +172,7 @@ def assemble(
     recalls = keep("recalls", all_recalls.where(in_range))
     if end is None:
         met, ends, taken_back = deliveries, transactions, recalls
-    else:  # what came after the end still counts for a message that was sent before it
+    else:  # later events still count for a message that was sent before the end
         met = _deliveries_of(all_consumptions, messages)
         ends, taken_back = all_ends, all_recalls
     return TraceTables(
@@ -225,14 +226,14 @@ def recalls_of(records: DataFrame) -> DataFrame:
 
 
 def unknown_of(records: DataFrame) -> DataFrame:
-    """Return a row for each line that is not understood."""
+    """Return a row for each line that cannot be decoded."""
     return records.where(F.col("kind") == "unknown").select(
         "record_id", "time", "store_time", "client", "line"
     )
 
 
 def befores_of(records: DataFrame) -> DataFrame:
-    """Return the begins of consumptions, with names that `pair_consumptions` knows."""
+    """Return the begins of consumptions, with the column names of `pair_consumptions`."""
     return records.where(F.col("kind") == "before").select(
         "delivery_id",
         F.col("time").alias("begin_time"),
@@ -246,7 +247,7 @@ def befores_of(records: DataFrame) -> DataFrame:
 
 
 def afters_of(records: DataFrame) -> DataFrame:
-    """Return the ends of consumptions, with names that `pair_consumptions` knows."""
+    """Return the ends of consumptions, with the column names of `pair_consumptions`."""
     return records.where(F.col("kind") == "after").select(
         F.col("delivery_id").alias("end_delivery_id"),
         "delivery_id",
@@ -263,14 +264,14 @@ def afters_of(records: DataFrame) -> DataFrame:
 def pair_consumptions(
     befores: DataFrame, afters: DataFrame, within: Column | None = None
 ) -> DataFrame:
-    """Join the begin and the end of each consumption; what has only one of them stays.
+    """Join the begin and the end of each consumption; a row with only one of them stays.
 
-    Old releases say neither when a consumption ended nor which group it was: its begin tells.
+    In old releases the end has neither time nor group; they come from the begin.
 
     Args:
-        befores: What `befores_of` returns.
-        afters: What `afters_of` returns.
-        within: How far apart the two may be, for streams, which forget.
+        befores: The result of `befores_of`.
+        afters: The result of `afters_of`.
+        within: How far apart the two may be; streams need it to drop state.
     """
     end_id = F.col("end_delivery_id")
     is_same = befores["delivery_id"] == end_id
@@ -321,7 +322,7 @@ def _stored_of(business: DataFrame) -> DataFrame:
 
 
 def _brokers_of(records: DataFrame, stored: DataFrame | None) -> DataFrame:
-    """Return address and name of each broker: of those that stored traces, or business messages."""
+    """Return address and name of each broker that stored traces or business messages."""
     known = records.select(
         F.col("trace_host").alias("address"), F.col("trace_broker").alias("broker_name")
     )
@@ -350,7 +351,7 @@ def _numbered(sends: DataFrame) -> DataFrame:
 
 
 def _messages_of(sends: DataFrame, stored: DataFrame | None) -> DataFrame:
-    # The earliest send tells what it was, the earliest that was stored tells where it is.
+    # The earliest send gives the message's data, the earliest stored one its position.
     at = F.col("client_time")
     where = F.when(F.col("is_success"), F.col("broker"))
     traced = (
@@ -424,7 +425,7 @@ def _as_messages(joined: DataFrame) -> DataFrame:
 
 
 def _deliveries_of(consumptions: DataFrame, messages: DataFrame) -> DataFrame:
-    """Add the topic, which consumers do not trace, and the time from send to the end."""
+    """Add the topic, which consumer traces lack, and the time from send to end."""
     sent = messages.select(
         "message_id",
         "topic",
@@ -441,8 +442,8 @@ def _unconsumed_of(
 ) -> DataFrame:
     """Return the messages that a group of their topic did not get, or did not finish.
 
-    A topic's groups are those that were seen to consume some of it. Where none was, the message
-    has one row without a group.
+    The groups of a topic are those with a trace of a consumption from it. Without any, a message
+    has one row with a null group.
     """
     committed = transactions.where(F.col("state") == "committed").select("message_id").distinct()
     recalled = recalls.where(F.col("is_success")).select("message_id").distinct()

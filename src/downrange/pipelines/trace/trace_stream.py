@@ -1,12 +1,12 @@
-"""Traces as a stream: records are appended to Parquet, and tables that need some memory follow.
+"""Traces as a stream: records are appended to Parquet, and stateful tables are derived from them.
 
     topic ──> records (by kind) ──> send_windows
                               └───> consumptions ──> consumption_windows
 
 The topic is read and decoded once, without state: no record is lost or written twice, however late
-it is. The tables to the right read the files of those to the left, again exactly once, and keep
-state for as long as the watermark says; what comes later than that is not in them. Watermarks go by
-`time`, which no client's clock can push ahead of the broker's.
+it is. The tables on the right read the files of those on the left, also exactly once, and keep
+state as long as the watermark; later records are not in them. Watermarks use `time`, which a wrong
+client clock cannot move ahead of the broker's.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
-#: The tables that follow the records, each after what it reads.
+#: The tables derived from the records, each after its source.
 FOLLOWERS: Final = ("send_windows", "consumptions", "consumption_windows")
-#: A file that Spark does not look at, so that there is a folder.
+#: A file that Spark ignores, so that the folder exists.
 _MARK: Final = "_table"
 
 
@@ -47,11 +47,11 @@ class TraceStream:
 
     Args:
         traces: The trace topic as a stream, with the data source's columns.
-        folder: Where the tables go, one folder each.
-        checkpoint: Where the streams keep their places, one folder each.
-        window: How long a window is.
-        late: How late a record may be and still be counted in a window.
-        handling: How long after its begin the end of a consumption is waited for.
+        folder: Parent of the tables, one folder each.
+        checkpoint: Parent of the checkpoints, one folder each.
+        window: The length of a window.
+        late: How late a record may be and still count in a window.
+        handling: How long after its begin the end of a consumption may come.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TraceStream:
         self._handling = handling
 
     def records(self) -> DataStreamWriter:
-        """Return the stream of records, but for checkpoint and trigger."""
+        """Return the stream of records, without checkpoint and trigger."""
         return (
             decode_records(self._traces)
             .writeStream.format("parquet")
@@ -83,14 +83,14 @@ class TraceStream:
         )
 
     def checkpoint_of(self, table: str) -> str:
-        """Return where the stream of a table keeps its place."""
+        """Return the checkpoint of a table."""
         return f"{self._checkpoint}/{table}"
 
     def follower(self, table: str) -> DataStreamWriter:
-        """Return the stream of a table that follows, but for checkpoint and trigger.
+        """Return the stream of a derived table, without checkpoint and trigger.
 
-        Start it only when its source has been started once: Spark looks for the list of files that
-        a stream has finished, and takes all that it sees where there is none yet.
+        Start it only after the first batch of its source: Spark reads the source's list of files,
+        and without one takes every file in the folder.
         """
         match table:
             case "send_windows":
@@ -142,7 +142,7 @@ class TraceStream:
 
     def _files(self, table: str, schema: str | StructType) -> DataFrame:
         folder = f"{self._folder}/{table}"
-        # Without a row so far there may be no folder, which Spark would not wait for.
+        # Before the first row there may be no folder, and Spark would fail instead of waiting.
         folder_of(folder, self._spark).write(_MARK, "")
         return self._spark.readStream.schema(schema).parquet(folder)
 
@@ -158,23 +158,23 @@ def stream_tables(
     once: bool = False,
     within: int = 600,
 ) -> list[StreamingQuery]:
-    """Append the records of a stream, and the tables that follow them, to Parquet.
+    """Append the records of a stream, and the tables derived from them, to Parquet.
 
     Args:
         traces: The trace topic as a stream, with the data source's columns.
-        folder: Where the tables go, one folder each.
-        checkpoint: Where the streams keep their places; the same in every run.
-        window: How long a window is.
-        late: How late a record may be and still be counted in a window.
-        handling: How long after its begin the end of a consumption is waited for.
-        once: Whether to end when all is done that was there at the start.
+        folder: Parent of the tables, one folder each.
+        checkpoint: Parent of the checkpoints; the same in every run.
+        window: The length of a window.
+        late: How late a record may be and still count in a window.
+        handling: How long after its begin the end of a consumption may come.
+        once: Whether to end after the messages that exist at the start.
         within: Seconds that a table may take with `once`, or its first batch without.
 
     Returns:
-        The queries that run on; none with `once`.
+        The running queries; none with `once`.
 
     Raises:
-        TimeoutError: It took longer than `within`.
+        TimeoutError: A table took longer than `within`.
     """
     stream = TraceStream(
         traces, folder, checkpoint=checkpoint, window=window, late=late, handling=handling
@@ -196,7 +196,7 @@ def stream_tables(
 
 
 def _writers(stream: TraceStream) -> Iterator[tuple[str, DataStreamWriter]]:
-    """Return the tables in the order in which they can be started."""
+    """Yield the tables in the order in which they can start."""
     yield "records", stream.records()
     for table in FOLLOWERS:
         yield table, stream.follower(table)
@@ -211,11 +211,11 @@ def _finish(query: StreamingQuery, table: str, within: int) -> None:
 
 
 def _await_first_batch(query: StreamingQuery, table: str, within: int) -> None:
-    """Wait until the first batch is done, which always runs: then there is a list of files."""
+    """Wait for the end of the first batch, which always runs and writes the list of files."""
     deadline = time.monotonic() + within
     while query.lastProgress is None:
         if not query.isActive:
-            raise query.exception() or RocketMQError(f"the stream of {table} ended by itself")
+            raise query.exception() or RocketMQError(f"the stream of {table} ended unexpectedly")
         if time.monotonic() > deadline:
             raise TimeoutError(f"the stream of {table} had no batch after {within} s")
         time.sleep(0.1)

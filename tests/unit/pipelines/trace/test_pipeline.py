@@ -21,8 +21,8 @@ def make_options(more: dict[str, Any]) -> TraceOptions:
     ("more", "words"),
     [
         ({"from_time": "2026-01-02T00:00:00Z", "to_time": "2026-01-01T00:00:00Z"}, "not before"),
-        ({"from_time": "yesterday"}, "no time"),
-        ({"stream": True, "to_time": "5"}, "has no end"),
+        ({"from_time": "yesterday"}, "not a time"),
+        ({"stream": True, "to_time": "5"}, "to_time is for batches"),
         ({"run": RunOptions(every=5.0)}, "turn stream on"),
         ({"run": RunOptions(checkpoint="c")}, "turn stream on"),
         ({"topics": ("RMQ_SYS_TRACE_TOPIC",)}, "business topic"),

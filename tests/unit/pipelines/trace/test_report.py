@@ -340,7 +340,7 @@ def test_a_span_has_round_buckets(length_ms: int, bucket_ms: int) -> None:
         ({"used_count": 1}, ("bad", "all on one broker")),
         ({"max_over_mean": 1.6}, ("warn", "uneven")),
         ({"place_count": 3}, ("warn", "uneven")),
-        ({"message_count": 19}, ("note", "too few to say")),
+        ({"message_count": 19}, ("note", "too few messages")),
         ({"place_count": 1}, ("note", "one broker only")),
     ],
 )
