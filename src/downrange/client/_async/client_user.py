@@ -26,8 +26,7 @@ class AsyncClientUser:
     """Uses a given client, or one of its own, which it starts and closes.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to
-            share.
+        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to share.
         client_options: Options of its own client.
         credentials: Keys that its own client signs requests with.
         tls: TLS settings of its own client.

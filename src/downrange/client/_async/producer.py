@@ -40,8 +40,7 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
     """Sends messages, from any number of tasks of one event loop.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to
-            share.
+        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to share.
         group: The producer group; brokers send transaction checks to any member of it.
         options: Timeouts, retries, limits, compression, tracing.
         hooks: Functions called around every send.

@@ -44,8 +44,7 @@ class AsyncPullConsumer(AsyncClientUser):
     members of a group, and nothing is committed automatically.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to
-            share.
+        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to share.
         group: The consumer group that it reads and commits for.
         options: Sizes of pulls and buffers, waiting times.
         client_options: Options of its own client.

@@ -50,8 +50,7 @@ class AsyncTransactionProducer(AsyncProducer):
     """Sends messages that depend on local work, from any number of tasks of one event loop.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to
-            share.
+        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to share.
         group: The producer group; brokers send transaction checks to any member of it.
         check: Called with a half message; returns the `Outcome` of its transaction, or None while
             it is not known. Brokers ask about messages of the whole group, including those of

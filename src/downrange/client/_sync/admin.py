@@ -32,8 +32,7 @@ class Admin(TopicCalls):
     raises a `RocketMQError` when a server does not answer or refuses.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to
-            share.
+        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to share.
         client_options: Options of its own client.
         credentials: Keys that its own client signs requests with.
         tls: TLS settings of its own client.

@@ -27,8 +27,7 @@ class ClientUser:
     """Uses a given client, or one of its own, which it starts and closes.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to
-            share.
+        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to share.
         client_options: Options of its own client.
         credentials: Keys that its own client signs requests with.
         tls: TLS settings of its own client.

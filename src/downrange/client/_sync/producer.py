@@ -39,8 +39,7 @@ class Producer(ProducerFutures):
     """Sends messages, from any number of threads.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to
-            share.
+        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to share.
         group: The producer group; brokers send transaction checks to any member of it.
         options: Timeouts, retries, limits, compression, tracing.
         hooks: Functions called around every send.

@@ -45,8 +45,7 @@ class PullConsumer(ClientUser):
     members of a group, and nothing is committed automatically.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to
-            share.
+        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to share.
         group: The consumer group that it reads and commits for.
         options: Sizes of pulls and buffers, waiting times.
         client_options: Options of its own client.

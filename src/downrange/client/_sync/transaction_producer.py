@@ -49,8 +49,7 @@ class TransactionProducer(Producer):
     """Sends messages that depend on local work, from any number of threads.
 
     Args:
-        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to
-            share.
+        servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to share.
         group: The producer group; brokers send transaction checks to any member of it.
         check: Called with a half message; returns the `Outcome` of its transaction, or None while
             it is not known. Brokers ask about messages of the whole group, including those of
