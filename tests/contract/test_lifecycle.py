@@ -169,7 +169,7 @@ def test_settings_of_the_client_belong_to_the_client(embedded: Embedded, make: M
 
 
 def test_a_client_of_the_other_front_end_is_refused(embedded: Embedded) -> None:
-    with pytest.raises(OptionError, match="AsyncProducer needs a AsyncClient"):
+    with pytest.raises(OptionError, match="AsyncProducer needs an AsyncClient"):
         AsyncProducer(Client(embedded.name_server), group="one")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="Producer needs a Client"):
         Producer(AsyncClient(embedded.name_server), group="one")  # type: ignore[arg-type]
