@@ -18,7 +18,7 @@ from downrange.wire.headers import (
 )
 from downrange.wire.properties import encode_properties
 from downrange.wire.records import decode_records
-from downrange.wire.signing import sign
+from downrange.wire.signatures import sign
 from tests.apache.fixtures import ACCOUNTS
 from tests.conversations.peers import Peer, SocketChannel
 from tests.conversations.scene import read_header, succeed

@@ -20,7 +20,7 @@ from downrange.wire.command import Command, decode, encode
 from downrange.wire.compression import Compression, compress
 from downrange.wire.fields import REPLY_HEADERS, REQUEST_HEADERS, Header
 from downrange.wire.frames import FrameSplitter
-from downrange.wire.hashing import java_hash
+from downrange.wire.hashes import java_hash
 from downrange.wire.ids import UniqueIdMaker, parse_offset_id, parse_unique_id
 from downrange.wire.properties import decode_properties, encode_properties
 from downrange.wire.records import (
@@ -33,7 +33,7 @@ from downrange.wire.records import (
     encode_record,
 )
 from downrange.wire.registration import decode_registration, encode_registration
-from downrange.wire.signing import signature
+from downrange.wire.signatures import signature
 from tests.apache.java_names import BESIDE_THE_CLASS, BODIES, HEADERS, ONLY_5X, WITHOUT_CLASS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from downrange.store.files import OsFiles
 from downrange.store.message_store import MessageStore
-from downrange.wire.hashing import tag_hash
+from downrange.wire.hashes import tag_hash
 from downrange.wire.records import Record, decode_record
 from tests.apache.artifacts import VERSIONS, ApacheUnavailable
 from tests.apache.cluster import ApacheCluster

@@ -6,7 +6,7 @@ import time
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from downrange.wire.hashing import key_hash, tag_hash
+from downrange.wire.hashes import key_hash, tag_hash
 from downrange.wire.ids import parse_offset_id
 from downrange.wire.records import blank_record, scan_segment
 from tests.conversations.recorder import Facts

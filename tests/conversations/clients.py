@@ -20,7 +20,7 @@ from downrange.wire.bodies import (
 from downrange.wire.codes import RequestCode, ResponseCode, TransactionFlag
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
-from downrange.wire.hashing import java_hash
+from downrange.wire.hashes import java_hash
 from downrange.wire.headers import (
     CheckTransactionRequest,
     CommitOffsetRequest,

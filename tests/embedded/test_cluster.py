@@ -23,7 +23,7 @@ from downrange.embedded import (
 from downrange.errors import OptionError, RocketMQError, StoreLocked
 from downrange.options import BrokerOptions, ListenerOptions
 from downrange.wire.codes import RequestCode, ResponseCode
-from downrange.wire.signing import sign
+from downrange.wire.signatures import sign
 from tests.embedded.brokers import bodies, connection, route, send, send_request
 from tests.support.waiting import wait_until
 

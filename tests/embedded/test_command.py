@@ -16,7 +16,7 @@ from downrange.wire.codes import HeaderCodec, RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import PutKeyValueRequest, RouteRequest
-from downrange.wire.signing import sign
+from downrange.wire.signatures import sign
 from tests.conversations.peers import Peer, SocketChannel
 from tests.embedded.brokers import bodies, connection, route, send, send_request
 from tests.unit.server.certificates import make_authority

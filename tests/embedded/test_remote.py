@@ -25,7 +25,7 @@ from downrange.server.net.remote import RemotePeer
 from downrange.server.outputs import Call, LateReply, OnReply, Output, Peer, Push, Reply
 from downrange.wire.codes import ResponseCode
 from downrange.wire.command import Command
-from downrange.wire.signing import SIGNATURE, signature
+from downrange.wire.signatures import SIGNATURE, signature
 from tests.apache.security import make_tls_files
 from tests.support.waiting import wait_until_async
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import DiskFull
 from downrange.store.files import Write
-from downrange.wire.hashing import key_hash, key_hash_behind
+from downrange.wire.hashes import key_hash, key_hash_behind
 from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:

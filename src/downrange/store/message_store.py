@@ -30,7 +30,7 @@ from downrange.store.queue_index import QueueIndex, Unit
 from downrange.store.recovery import ABORT, recover
 from downrange.wire.batches import RecordBatch
 from downrange.wire.codes import TransactionFlag
-from downrange.wire.hashing import tag_hash
+from downrange.wire.hashes import tag_hash
 from downrange.wire.limits import FRAME_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import decode_record

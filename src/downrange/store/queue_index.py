@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from downrange.errors import CorruptStore, DiskFull, StoreError
 from downrange.store.files import Write
 from downrange.store.segments import SegmentChain
-from downrange.wire.hashing import key_front
+from downrange.wire.hashes import key_front
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -14,7 +14,7 @@ import pytest
 from downrange.store.files import MemoryFiles, PowerLost
 from downrange.store.message_store import MessageStore
 from downrange.wire.records import Record, decode_records
-from tests.unit.store.making import SMALL, record
+from tests.unit.store.store_stage import SMALL, record
 
 STEPS = 40
 SEEDS = range(40)

@@ -8,8 +8,8 @@ import pytest
 
 from downrange.store.files import MemoryFiles, PowerLost
 from downrange.store.key_index import FOUND_MAX, KeyIndex
-from downrange.wire.hashing import key_front
-from tests.unit.store.making import record
+from downrange.wire.hashes import key_front
+from tests.unit.store.store_stage import record
 
 if TYPE_CHECKING:
     from downrange.store.files import Files

@@ -8,7 +8,7 @@ from downrange.errors import CorruptStore, DiskFull, StoreError, Unencodable
 from downrange.store.files import MemoryFile, MemoryFiles
 from downrange.store.log import CommitLog
 from downrange.wire.records import blank_record, encode_record
-from tests.unit.store.making import record
+from tests.unit.store.store_stage import record
 
 if TYPE_CHECKING:
     from downrange.store.files import Files

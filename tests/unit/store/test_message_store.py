@@ -13,10 +13,10 @@ from downrange.store.files import MemoryFiles
 from downrange.store.message_store import MessageStore
 from downrange.store.retention import RetentionOptions, drop_old_segments, is_disk_full
 from downrange.wire.codes import TransactionFlag
-from downrange.wire.hashing import tag_hash
+from downrange.wire.hashes import tag_hash
 from downrange.wire.limits import FRAME_BYTES_MAX
 from downrange.wire.records import decode_records
-from tests.unit.store.making import (
+from tests.unit.store.store_stage import (
     SMALL,
     batch_of,
     bodies,

@@ -12,7 +12,7 @@ from downrange.store.files import MemoryFiles, PowerLost
 from downrange.store.log import CommitLog
 from downrange.store.recovery import ABORT, is_torn
 from downrange.wire.codes import TransactionFlag
-from tests.unit.store.making import bodies, expected, fill, find, open_store, record, spoil
+from tests.unit.store.store_stage import bodies, expected, fill, find, open_store, record, spoil
 
 if TYPE_CHECKING:
     from downrange.store.files import Files

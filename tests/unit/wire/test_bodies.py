@@ -11,7 +11,7 @@ from downrange.errors import MalformedBody, Unencodable
 from downrange.model import QueueId
 from downrange.wire import bodies
 from downrange.wire.bodies import Body, decode_body
-from downrange.wire.hashing import java_hash
+from downrange.wire.hashes import java_hash
 from tests.fuzz.corpus import body_kinds, sample
 from tests.unit.wire import vectors
 from tests.unit.wire.strategies import few_examples, structs

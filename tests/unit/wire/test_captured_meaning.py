@@ -28,7 +28,7 @@ from downrange.wire.messages import received
 from downrange.wire.properties import decode_properties
 from downrange.wire.records import decode_record, decode_records, encode_record
 from downrange.wire.registration import registration_crc
-from tests.unit.wire.reading import captured
+from tests.unit.wire.command_reader import captured
 from tests.unit.wire.vectors import FRAMES
 
 

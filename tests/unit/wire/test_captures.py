@@ -9,7 +9,7 @@ import pytest
 from downrange.wire.codes import HeaderCodec
 from downrange.wire.command import decode, encode
 from downrange.wire.frames import FrameSplitter
-from tests.unit.wire.reading import captured, commands_in
+from tests.unit.wire.command_reader import captured, commands_in
 from tests.unit.wire.vectors import FRAMES
 
 each_frame = pytest.mark.parametrize("name", FRAMES)

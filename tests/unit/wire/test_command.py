@@ -14,7 +14,7 @@ from downrange.wire.codes import OUR_VERSION, CommandFlag, HeaderCodec, Language
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.frames import Frame
 from tests.unit.wire import vectors
-from tests.unit.wire.reading import read
+from tests.unit.wire.command_reader import read
 from tests.unit.wire.strategies import commands
 
 

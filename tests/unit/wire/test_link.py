@@ -27,7 +27,7 @@ from downrange.wire.link import (
     ReplyArrived,
     RequestArrived,
 )
-from tests.unit.wire.reading import read
+from tests.unit.wire.command_reader import read
 from tests.unit.wire.strategies import chunked, commands
 
 BAD_FRAME = b"\xff\xff\xff\xff"

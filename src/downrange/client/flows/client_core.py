@@ -26,7 +26,7 @@ from downrange.errors import (
 )
 from downrange.wire.codes import ResponseCode
 from downrange.wire.command import Command
-from downrange.wire.signing import sign
+from downrange.wire.signatures import sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -20,7 +20,7 @@ from downrange.server.access.needs import ADMIN, DENY, NEEDS, PUB, SUB, Need, Re
 from downrange.server.outputs import refusal
 from downrange.wire import system_names
 from downrange.wire.codes import ResponseCode
-from downrange.wire.signing import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, signature
+from downrange.wire.signatures import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -15,7 +15,7 @@ from downrange.errors import CallTimeout, ConnectFailed, ConnectionLost, LinkClo
 from downrange.server.outputs import refusal
 from downrange.wire.codes import ResponseCode
 from downrange.wire.link import Link, LinkBroken, ReplyArrived
-from downrange.wire.signing import sign
+from downrange.wire.signatures import sign
 
 if TYPE_CHECKING:
     import ssl

@@ -17,7 +17,7 @@ from downrange.options import ClientOptions, Credentials, FaultTolerance
 from downrange.wire.bodies import ConsumerMember
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
-from downrange.wire.signing import signature
+from downrange.wire.signatures import signature
 from tests.unit.client.flows.flow_steps import (
     clock_of,
     core_with,

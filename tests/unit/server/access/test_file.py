@@ -14,7 +14,7 @@ from downrange.errors import MissingExtra, OptionError
 from downrange.server.access.file import AccessFile, load_access
 from downrange.server.outputs import Peer
 from downrange.wire.command import Command
-from downrange.wire.signing import sign
+from downrange.wire.signatures import sign
 from tests.support.clock import FakeClock
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from downrange.wire import headers
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import REQUEST_HEADERS, Header
-from downrange.wire.signing import sign, signature
+from downrange.wire.signatures import sign, signature
 
 PEER = Peer(1, "10.0.0.7:41732")
 SECRET = "hush-hush"

@@ -10,7 +10,7 @@ from downrange.server.outputs import Peer
 from downrange.wire.command import Command, decode
 from downrange.wire.frames import FrameSplitter
 from tests.conversations.recorder import Recording
-from tests.unit.server.nameserver.building import answer, new_state
+from tests.unit.server.nameserver.registry_stage import answer, new_state
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "5.5.0"
 

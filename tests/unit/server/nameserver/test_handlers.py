@@ -44,7 +44,7 @@ from downrange.wire.headers import (
     WipeWritePermissionRequest,
 )
 from downrange.wire.registration import encode_registration, registration_crc
-from tests.unit.server.nameserver.building import (
+from tests.unit.server.nameserver.registry_stage import (
     PEER,
     answer,
     new_state,

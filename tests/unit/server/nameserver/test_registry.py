@@ -12,7 +12,7 @@ from downrange.server.nameserver.registry import (
     RouteRegistry,
 )
 from downrange.wire.bodies import BrokerQueues, DataVersion, TopicConfig
-from tests.unit.server.nameserver.building import register, topic_table
+from tests.unit.server.nameserver.registry_stage import register, topic_table
 
 A0 = BrokerKey("c", "a0:10911")
 A1 = BrokerKey("c", "a1:10911")

@@ -13,7 +13,7 @@ import msgspec
 
 from downrange.errors import OptionError
 from downrange.model import Message, QueueId
-from downrange.wire.hashing import java_hash
+from downrange.wire.hashes import java_hash
 from downrange.wire.limits import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from downrange.server.broker.tables.topic_table import READ
 from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
-from downrange.wire.hashing import tag_hash
+from downrange.wire.hashes import tag_hash
 from downrange.wire.headers import PullRequest
 from downrange.wire.system_names import FAQ
 

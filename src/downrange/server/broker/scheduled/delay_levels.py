@@ -21,7 +21,7 @@ import msgspec
 from downrange.options import delays_of
 from downrange.server.broker.scheduled.redirect import RETRY_MS, TICK_BYTES_MAX, TICK_RECORDS_MAX
 from downrange.wire.bodies import DataVersion, DelayOffsetsBody, decode_body
-from downrange.wire.hashing import tag_hash
+from downrange.wire.hashes import tag_hash
 from downrange.wire.system_names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from downrange.server.broker.scheduled.delayed_delivery import deliver_due
 from downrange.server.broker.scheduled.redirect import TICK_RECORDS_MAX
 from downrange.server.outputs import Note
 from downrange.wire.codes import SysFlag
-from downrange.wire.hashing import tag_hash
+from downrange.wire.hashes import tag_hash
 from downrange.wire.records import MAGIC_V1, MAGIC_V2, Record
 from downrange.wire.system_names import SCHEDULE_TOPIC
 from tests.unit.server.broker.delivery_stage import OPTIONS, START_MS, DeliveryStage

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downrange.wire.hashing import java_hash, key_hash, tag_hash
+from downrange.wire.hashes import java_hash, key_hash, tag_hash
 from tests.unit.wire import vectors
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from downrange.errors import Unencodable
 from downrange.wire.codes import OUR_VERSION, ReleaseVersion
 from downrange.wire.command import Command
-from downrange.wire.signing import sign, signature
+from downrange.wire.signatures import sign, signature
 from tests.unit.wire import vectors
 from tests.unit.wire.strategies import texts
 
