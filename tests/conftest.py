@@ -1,4 +1,4 @@
-"""What every test run shares: the Apache fixtures and hypothesis profiles."""
+"""Setup of every test run: the Apache fixtures and the hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = ["tests.apache.fixtures"]
 pytest.register_assert_rewrite("tests.conversations")
 
-# The fast tier is the same story every time; `make fuzz` and `make campaign` look for new ones.
+# The fast profile repeats the same examples in every run; `make fuzz` and `make campaign` search
+# for new ones.
 settings.register_profile("fast", derandomize=True, deadline=None, max_examples=100, database=None)
 settings.register_profile(
     "campaign",

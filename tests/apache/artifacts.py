@@ -2,8 +2,8 @@
 
 This module owns the cache folder. A version's jars are copied by Maven into a scratch folder next
 to the final one and renamed when the copy is whole: a folder under its final name is complete, and
-is used without Maven and without a network. Whatever is missing is an `ApacheUnavailable` with a
-reason that a reader can act on.
+is used without Maven and without a network. Anything missing raises `ApacheUnavailable` with a
+reason that says what to install or fix.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 VERSIONS = ("5.5.0", "4.9.4")
-"""The releases the test bed knows how to configure, newest first."""
+"""The releases that the test bed can configure, newest first."""
 
 JAVA_MINIMUM = 11
-"""`--add-opens` needs Java 9, the driver's `var` needs Java 10; 11 is the first long-lived one."""
+"""`--add-opens` needs Java 9, the driver's `var` needs Java 10; 11 is the first LTS release."""
 
 # Pinned, so that the same command line means the same thing on every machine.
 _COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -36,10 +36,10 @@ _OUTPUT_TAIL_CHARACTERS = 2000
 
 
 class ApacheUnavailable(Exception):
-    """The Apache servers cannot be run here; `reason` says what is missing."""
+    """The Apache servers cannot run here; `reason` says what is missing."""
 
     def __init__(self, reason: str) -> None:
-        """Keep the reason, which is also the text of the exception."""
+        """Set the reason, which is also the text of the exception."""
         super().__init__(reason)
         self.reason = reason
 
@@ -88,10 +88,10 @@ def resolve(version: str, *, timeout: float = 900.0) -> Artifacts:
 
     Args:
         version: One of `VERSIONS`.
-        timeout: Seconds for waiting on another process and for Maven, together.
+        timeout: Seconds in total for waiting on another process and for Maven.
 
     Raises:
-        ApacheUnavailable: Java or Maven is missing, or the jars are not to be had.
+        ApacheUnavailable: Java or Maven is missing, or the jars could not be fetched.
     """
     if version not in VERSIONS:
         raise ApacheUnavailable(f"unknown RocketMQ version {version!r}, known: {VERSIONS}")
@@ -104,7 +104,7 @@ def resolve(version: str, *, timeout: float = 900.0) -> Artifacts:
         except OSError as error:
             raise ApacheUnavailable(f"cannot make the cache folder {home}: {error}") from error
         with exclusive(home / "fetch.lock", deadline):
-            # Another process may have finished the job while we waited for the lock.
+            # Another process may have fetched the jars while this one waited for the lock.
             if not (home / "jars").is_dir():
                 _fetch(version, home, deadline)
     return Artifacts(version=version, java=java, home=home, classpath=str(home / "jars" / "*"))
@@ -114,7 +114,7 @@ def find_java() -> Path:
     """Return a `java` that is new enough, from JAVA_HOME or PATH.
 
     Raises:
-        ApacheUnavailable: There is none, or it is too old.
+        ApacheUnavailable: None was found, or it is too old.
     """
     java_home = os.environ.get("JAVA_HOME")
     search = str(Path(java_home) / "bin") if java_home else None
@@ -122,12 +122,12 @@ def find_java() -> Path:
     if found is None:
         raise ApacheUnavailable(f"no java in {'JAVA_HOME ' + java_home if java_home else 'PATH'}")
     try:
-        told = subprocess.run(
+        printed = subprocess.run(
             [found, "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ApacheUnavailable(f"{found} -version does not work: {error}") from error
-    text = told.stderr + told.stdout
+    text = printed.stderr + printed.stdout
     match = re.search(r'version "(?:1\.)?(\d+)', text)
     if match is None:
         raise ApacheUnavailable(f"cannot read the Java version from: {_tail(text)}")
@@ -138,7 +138,7 @@ def find_java() -> Path:
 
 @contextlib.contextmanager
 def exclusive(path: Path, deadline: float) -> Generator[None, None, None]:
-    """Hold an advisory lock on a file, so that concurrent test runs do a job once.
+    """Hold an advisory lock on a file, so that concurrent test runs fetch or compile only once.
 
     Raises:
         ApacheUnavailable: Another process kept the lock past the deadline.

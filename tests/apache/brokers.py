@@ -1,4 +1,4 @@
-"""One broker of a test cluster: where it lives and whether it runs."""
+"""One broker of a test cluster: its ports, files and process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class BrokerProcess:
         name: Broker name, "broker-a" for the first.
         ports: Its ports.
         folder: Its own folder.
-        store: Root of its store files; whole and closed after `stop_broker`.
-        log: Everything the broker printed and logged.
+        store: Root of its store files; complete and closed after `stop_broker`.
+        log: The file with everything that the broker printed and logged.
         child: The process, None while stopped.
     """
 
@@ -53,5 +53,5 @@ class BrokerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Tell whether the process lives."""
+        """Return whether the process is running."""
         return self.child is not None and self.child.is_running

@@ -1,8 +1,8 @@
 """A real Apache RocketMQ cluster in child processes.
 
-`ApacheCluster` owns the processes and the folder they write to, and nothing survives its end. A
-cluster is ready when each broker says it booted and the name server hands out its address, so a
-test may send at once.
+`ApacheCluster` owns the processes and the folder they write to; closing it removes both. A cluster
+is ready when each broker has logged that it booted and the name server returns its address, so a
+test can send at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ADMIN_CLASS = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
 _START_ATTEMPTS_MAX = 4
 _POLL_INTERVAL = 0.05
-# A broker waits several times for its own threads; 12 s were seen on an idle machine.
+# A broker waits for several of its threads in turn; 12 s were measured on an idle machine.
 _STOP_TIMEOUT = 60.0
 _PORT_TAKEN = ("Address already in use", "BindException")
 
@@ -42,7 +42,7 @@ class ClusterStartFailed(Exception):
 
 
 class _PortTaken(Exception):
-    """Somebody else was faster; draw other ports and start again."""
+    """Another process took a port first; the cluster starts again with other ports."""
 
 
 class ApacheCluster:
@@ -85,18 +85,18 @@ class ApacheCluster:
             version: "5.5.0" or "4.9.4".
             brokers: Number of masters, named broker-a, broker-b and so on.
             acl: Switch access control on, with these accounts.
-            tls: Insist on TLS; "test" makes certificates for this cluster.
-            broker_options: Lines for every broker's properties file, stronger than the test bed's.
+            tls: Require TLS; "test" makes certificates for this cluster.
+            broker_options: Lines for every broker's properties file; they override the test bed's.
             name_server_options: The same for the name server.
-            more_name_servers: "host:port" of others that the brokers register at as well.
-            commit_log_bytes: Size of a commit log file; no message can be larger.
+            more_name_servers: "host:port" of other name servers to register the brokers at.
+            commit_log_bytes: Size of a commit log file; also the limit for one message.
             start_timeout: Seconds until the cluster must be ready.
-            artifacts: The jars, when they are known already.
+            artifacts: The jars, if they are resolved already.
             purpose: "benchmark" runs the servers as they are shipped: full JVM, default options,
                 default file sizes.
 
         Raises:
-            ApacheUnavailable: The release cannot be run on this machine.
+            ApacheUnavailable: The release cannot run on this machine.
         """
         self.version = version
         self._purpose: settings.Purpose = purpose
@@ -138,7 +138,7 @@ class ApacheCluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the cluster."""
+        """Close the cluster."""
         self.close()
 
     def start(self) -> None:
@@ -168,14 +168,14 @@ class ApacheCluster:
     def close(self) -> None:
         """Kill all servers and remove their files.
 
-        A graceful end takes ten seconds and more, and is for tests that look at the store
-        afterwards: those call `stop_broker` and read the files before the cluster is closed.
+        A clean shutdown takes more than ten seconds. A test that reads the store files calls
+        `stop_broker` and reads them before it closes the cluster.
         """
         self._kill_all()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def stop_broker(self, index: int) -> bool:
-        """End a broker in order, so that it closes its store and leaves the name server.
+        """Shut a broker down cleanly: it closes its store and unregisters at the name server.
 
         Returns:
             False when it did not end in time and was killed.
@@ -188,7 +188,7 @@ class ApacheCluster:
         return ended
 
     def kill_broker(self, index: int) -> None:
-        """End a broker as a power cut would."""
+        """Kill a broker without a shutdown, as a power cut would."""
         broker = self.brokers[index]
         if broker.child is not None:
             broker.child.kill()
@@ -209,7 +209,7 @@ class ApacheCluster:
                 self._wait_ready([broker], deadline)
                 return
             except _PortTaken as error:
-                # The ports are the broker's identity; wait for whoever took one to leave.
+                # A restarted broker keeps its ports, so wait until the other process frees them.
                 self.kill_broker(index)
                 if time.monotonic() > deadline:
                     raise ClusterStartFailed(f"{error}\n{self.logs()}") from error
@@ -219,14 +219,15 @@ class ApacheCluster:
         """Run Apache's command-line administration tool against this cluster.
 
         Args:
-            *arguments: For example "topicRoute", "-t", "orders"; the name server is known.
+            *arguments: For example "topicRoute", "-t", "orders". The name server is
+                added.
             timeout: Seconds.
 
         Returns:
-            What it printed. The tool's exit code is 0 even when it failed, so look at the text.
+            The output. The tool's exit code is 0 even when it failed, so check the text.
 
         Raises:
-            RuntimeError: It ended with an exit code.
+            RuntimeError: The exit code is not 0.
         """
         folder = self.folder / "mqadmin"
         properties = {"rocketmq.namesrv.addr": self.name_server, **self._client_properties()}
@@ -247,7 +248,7 @@ class ApacheCluster:
         return run.stdout
 
     def logs(self, tail: int = 4000) -> str:
-        """Return the ends of all servers' logs, for failure reports.
+        """Return the last part of each server's log, for failure reports.
 
         Args:
             tail: Characters per server.
@@ -260,7 +261,7 @@ class ApacheCluster:
         )
 
     def processes(self) -> list[ChildProcess]:
-        """Return the server processes that were started and not ended."""
+        """Return the server processes that are still running."""
         children = [self._name_server, *(broker.child for broker in self.brokers)]
         return [child for child in children if child is not None]
 
@@ -274,8 +275,8 @@ class ApacheCluster:
             )
             for index in range(self._broker_count)
         ]
-        # All at once: a broker needs longer than the name server until it registers, and tries
-        # again ten seconds later should it ever be the other way round.
+        # All at once: the name server is ready before a broker registers. If it is not, the broker
+        # registers again ten seconds later.
         self._launch_name_server()
         for broker in self.brokers:
             self._write_broker_files(broker)
@@ -284,7 +285,7 @@ class ApacheCluster:
 
     def _write_home(self) -> None:
         settings.write_home(self._home)
-        # The tools print their results where they would log.
+        # The tools print their results to the same stream as their log.
         settings.write_home(self._tools_home, level="OFF")
         if self.acl is not None:
             accounts = self._home / "conf" / "plain_acl.yml"
@@ -297,7 +298,7 @@ class ApacheCluster:
         broker.folder.mkdir(parents=True, exist_ok=True)
         options = settings.common_options()
         if self._purpose == "test":
-            options |= settings.brisk_options(self.version, self._commit_log_bytes)
+            options |= settings.fast_options(self.version, self._commit_log_bytes)
         if self.acl is not None and self.version.startswith("4."):
             options["aclEnable"] = "true"
         elif self.acl is not None:
@@ -342,7 +343,7 @@ class ApacheCluster:
     def _wait_ready(self, brokers: list[BrokerProcess], deadline: float) -> None:
         waiting = list(brokers)
         while waiting:
-            self._look_for_dead()
+            self._check_processes()
             if time.monotonic() > deadline:
                 names = ", ".join(broker.name for broker in waiting)
                 raise ClusterStartFailed(f"not ready in time: {names}\n{self.logs()}")
@@ -350,7 +351,7 @@ class ApacheCluster:
             waiting = [broker for broker in waiting if not self._is_ready(broker)]
 
     def _is_ready(self, broker: BrokerProcess) -> bool:
-        # Its own word first: after a kill the name server may still hand out the old entry.
+        # Check the broker's log first: after a kill the name server may still return the old entry.
         if b"boot success" not in _since(broker.log, broker.log_start):
             return False
         tls = self.tls.client_context() if self.tls else None
@@ -360,7 +361,7 @@ class ApacheCluster:
             return False
         return broker.address in found.get(broker.name, [])
 
-    def _look_for_dead(self) -> None:
+    def _check_processes(self) -> None:
         for child in self.processes():
             if child.is_running:
                 continue
@@ -406,8 +407,8 @@ class ApacheCluster:
     def _server_properties(self) -> dict[str, str]:
         if self.tls is not None:
             return self.tls.server_properties()
-        # The default mode, "permissive", first makes a throw-away certificate, which takes up to
-        # six seconds per server.
+        # The default mode, "permissive", makes a temporary certificate first, which takes up to six
+        # seconds per server.
         return {"tls.server.mode": "disabled"} if self._purpose == "test" else {}
 
     def _client_properties(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Compiles the Java driver, once per release and version of its source."""
+"""Compiles the Java driver once per release and version of its source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def compile_driver(artifacts: Artifacts) -> Path:
     """Return the folder of the compiled driver, compiling it when its source has changed.
 
     Raises:
-        ApacheUnavailable: There is no compiler, or it refused the source.
+        ApacheUnavailable: There is no compiler, or the compilation failed.
     """
     sources = sorted(_SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:16]

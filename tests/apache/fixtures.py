@@ -1,13 +1,14 @@
-"""Pytest fixtures over the test bed; a plugin module.
+"""Pytest fixtures of the test bed; a plugin module.
 
 Load it with `pytest_plugins = ["tests.apache.fixtures"]`. A plain cluster and a Java client are
-started at most once per release and test run, when the first test asks, and shared by all tests
-after it: such tests use names from `unique_name` and leave the servers running. Tests that stop
-servers or need other options start an `ApacheCluster` of their own.
+started at most once per release and test run, when the first test needs them, and then shared. A
+test on shared servers takes its names from `unique_name` and does not stop the servers. A test that
+stops servers or needs other options uses `apache_alone` or starts an `ApacheCluster` itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Generator, Iterator
@@ -23,6 +24,7 @@ from tests.apache.security import Account, Accounts
 FIXTURES = frozenset(
     {
         "apache",
+        "apache_alone",
         "apache_versions",
         "apache_acl",
         "apache_tls",
@@ -51,37 +53,36 @@ _IDS = [f"apache-{version}" for version in VERSIONS]
 
 
 class ApacheVersions:
-    """The shared clusters and Java clients of a test run, started when first asked for."""
+    """The shared clusters and Java clients of a test run, started on first use."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
         self._clusters: dict[str, ApacheCluster] = {}
         self._java_clients: dict[str, JavaClient] = {}
-        # A failed download is not tried again for every test.
+        # A failed download is not repeated for every test.
         self._unavailable: dict[str, ApacheUnavailable] = {}
 
     def cluster(self, version: str) -> ApacheCluster:
-        """Return the shared cluster of a release; skip the test when it cannot be had."""
+        """Return the shared cluster of a release; skip the test if it cannot run here."""
         if version not in self._clusters:
             if known := self._unavailable.get(version):
-                give_up(known)
+                skip_or_fail(known)
             try:
                 cluster = ApacheCluster(version)
             except ApacheUnavailable as error:
                 self._unavailable[version] = error
-                give_up(error)
+                skip_or_fail(error)
             cluster.start()
             self._clusters[version] = cluster
         return self._clusters[version]
 
     def java_client(self, version: str) -> JavaClient:
-        """Return the shared Java client of a release; skip the test when it cannot be had."""
+        """Return the shared Java client of a release; skip the test if it cannot run here."""
         if version not in self._java_clients:
             try:
                 client = JavaClient(version)
                 client.start()
             except ApacheUnavailable as error:
-                give_up(error)
+                skip_or_fail(error)
             self._java_clients[version] = client
         return self._java_clients[version]
 
@@ -90,14 +91,25 @@ class ApacheVersions:
         return list(self._clusters.values())
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all Java clients and clusters."""
         for client in self._java_clients.values():
             client.close()
         for cluster in self._clusters.values():
             cluster.close()
 
 
-def give_up(error: ApacheUnavailable) -> NoReturn:
+@contextlib.contextmanager
+def cluster_or_skip(make: Callable[[], ApacheCluster]) -> Generator[ApacheCluster]:
+    """Start the cluster that `make` returns; skip the test when it cannot run here."""
+    try:
+        cluster = make()
+    except ApacheUnavailable as error:
+        skip_or_fail(error)
+    with cluster:
+        yield cluster
+
+
+def skip_or_fail(error: ApacheUnavailable) -> NoReturn:
     """Skip the test, or fail it where the Apache servers are required."""
     if os.environ.get("DOWNRANGE_REQUIRE_APACHE") == "1":
         pytest.fail(f"Apache RocketMQ is required here: {error.reason}", pytrace=False)
@@ -129,34 +141,35 @@ def java_client(apache: ApacheCluster, apache_versions: ApacheVersions) -> JavaC
 @pytest.fixture(scope="module", params=VERSIONS, ids=_IDS)
 def apache_acl(request: pytest.FixtureRequest) -> Iterator[ApacheCluster]:
     """Give a cluster with access control and the accounts of `ACCOUNTS`."""
-    yield from _own(lambda: ApacheCluster(request.param, acl=ACCOUNTS))
+    with cluster_or_skip(lambda: ApacheCluster(request.param, acl=ACCOUNTS)) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module", params=VERSIONS, ids=_IDS)
 def apache_tls(request: pytest.FixtureRequest) -> Iterator[ApacheCluster]:
-    """Give a cluster that insists on TLS; its `tls` names the certificate files."""
-    yield from _own(lambda: ApacheCluster(request.param, tls="test"))
+    """Give a cluster that requires TLS; its `tls` names the certificate files."""
+    with cluster_or_skip(lambda: ApacheCluster(request.param, tls="test")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module", params=VERSIONS, ids=_IDS)
 def apache_two_brokers(request: pytest.FixtureRequest) -> Iterator[ApacheCluster]:
     """Give a cluster of broker-a and broker-b."""
-    yield from _own(lambda: ApacheCluster(request.param, brokers=2))
+    with cluster_or_skip(lambda: ApacheCluster(request.param, brokers=2)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=VERSIONS, ids=_IDS)
+def apache_alone(request: pytest.FixtureRequest) -> Iterator[ApacheCluster]:
+    """Give a cluster for one test, which may stop its broker."""
+    with cluster_or_skip(lambda: ApacheCluster(request.param)) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def unique_name() -> UniqueName:
-    """Give a function from a prefix to a name that no other test uses."""
+    """Give a function that adds a random suffix to a prefix."""
     return lambda prefix: f"{prefix}_{secrets.token_hex(5)}"
-
-
-def _own(make: Callable[[], ApacheCluster]) -> Iterator[ApacheCluster]:
-    try:
-        cluster = make()
-    except ApacheUnavailable as error:
-        give_up(error)
-    with cluster:
-        yield cluster
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -166,7 +179,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need the servers, before `-m` is looked at."""
+    """Mark the tests that need the servers, before pytest applies `-m`."""
     for item in items:
         if isinstance(item, pytest.Function) and not FIXTURES.isdisjoint(item.fixturenames):
             item.add_marker("apache")
@@ -176,7 +189,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the ends of the server logs to the report of a failed test."""
+    """Add the last part of the server logs to the report of a failed test."""
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         clusters: list[ApacheCluster] = []

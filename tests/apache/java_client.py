@@ -1,8 +1,8 @@
 """The real Java client, driven from Python.
 
-`JavaClient` owns one JVM that runs `java/Driver.java` and talks to it in JSON lines. Any number of
-producers, consumers and administration clients live in that JVM under names chosen here. Every call
-has a deadline, and calls from several threads run side by side.
+`JavaClient` owns one JVM that runs `java/Driver.java`; requests and replies are lines of JSON. The
+JVM holds any number of producers, consumers and administration clients under names chosen here.
+Every call has a deadline, and calls from several threads run concurrently.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from tests.apache.security import Account, TlsFiles
 
 Json: TypeAlias = Any
-"""A parsed JSON value. Tests index into it, so a precise union would only be cast away."""
+"""A parsed JSON value. Tests index into it, so a precise union would only add casts."""
 
 _MAIN_CLASS = "downrange.driver.Driver"
 _EXIT_TIMEOUT = 5.0
-# A consumer notices a new topic or member after one look at the route and one rebalance; the
-# defaults of 30 and 20 seconds would make most tests wait for them.
-_IMPATIENT = {
+# A consumer notices a new topic or member after one route refresh and one rebalance. With the
+# default intervals of 30 and 20 seconds most tests would wait that long.
+_SHORT_INTERVALS = {
     "rocketmq.client.rebalance.waitInterval": "1000",
     "rocketmq.client.rebalance.minInterval": "50",
     "rocketmq.client.rebalance.lockInterval": "1000",
     "rocketmq.client.unlockDelayTimeMills": "100",
 }
 _ROUTE_POLL_MS = 1000
-# The default of three seconds is too short for a first send while tests keep the machine busy.
+# The default of three seconds is too short for a first send on a busy machine.
 _SEND_TIMEOUT_MS = 10_000
-# How long an answer may come after the driver's own deadline.
+# Seconds that an answer may arrive after the deadline inside the driver.
 _GRACE = 15.0
 
 
@@ -58,12 +58,12 @@ class JavaError(Exception):
         java_class: Full class name, for example
             "org.apache.rocketmq.client.exception.MQBrokerException".
         message: Its message.
-        code: Response code, of RocketMQ's own exceptions.
-        cause: Text of the exception behind it.
+        code: Response code, for RocketMQ's own exceptions.
+        cause: Text of its cause.
     """
 
     def __init__(self, report: Mapping[str, Json]) -> None:
-        """Take the driver's report apart."""
+        """Copy the fields of the driver's report."""
         self.java_class: str = report["class"]
         self.message: str = report["message"] or ""
         self.code: int | None = report["code"]
@@ -100,21 +100,21 @@ class JavaClient:
 
         Args:
             version: "5.5.0" or "4.9.4".
-            artifacts: The jars, when they are known already.
-            tls: Speak TLS on every connection, trusting this authority only.
+            artifacts: The jars, if they are resolved already.
+            tls: Use TLS on every connection and trust only this authority.
             properties: System properties, for example {"rocketmq.serialize.type": "ROCKETMQ"}.
-            call_timeout: Seconds for a call that names no other deadline.
+            call_timeout: Seconds for a call without a timeout of its own.
             purpose: "benchmark" runs a JVM that starts slowly and becomes fast.
 
         Raises:
-            ApacheUnavailable: The release cannot be run on this machine.
+            ApacheUnavailable: The release cannot run on this machine.
         """
         self.version = version
         self.artifacts = artifacts if artifacts is not None else resolve(version)
         self.call_timeout = call_timeout
         self._purpose: settings.Purpose = purpose
         secured = tls.client_properties() if tls else {}
-        self._properties = {**_IMPATIENT, **secured, **(properties or {})}
+        self._properties = {**_SHORT_INTERVALS, **secured, **(properties or {})}
         self._folder: Path | None = None
         self._child: ChildProcess | None = None
         self._ids = itertools.count(1)
@@ -143,7 +143,7 @@ class JavaClient:
         return self._child.pid
 
     def start(self) -> None:
-        """Compile the driver if need be, start the JVM and wait until it answers.
+        """Compile the driver if needed, start the JVM and wait until it answers.
 
         Raises:
             ApacheUnavailable: There is no Java compiler.
@@ -186,8 +186,8 @@ class JavaClient:
         child, self._child = self._child, None
         if child is not None:
             if child.is_running:
-                # The driver ends with its input. Clients are not shut down one by one: a test
-                # that wants to see that asks for it with `stop`.
+                # The driver ends when its input ends. Clients are not shut down one by one; a test
+                # of the shutdown calls `stop`.
                 with contextlib.suppress(OSError):
                     child.stdin.close()
                 child.wait(_EXIT_TIMEOUT)
@@ -238,7 +238,7 @@ class JavaClient:
         return reply["result"]
 
     def log(self, tail: int = 4000) -> str:
-        """Return the end of what the JVM printed, stack traces included."""
+        """Return the end of the JVM's output, including stack traces."""
         return self._child.tail(tail) if self._child is not None else ""
 
     def start_producer(
@@ -257,9 +257,9 @@ class JavaClient:
         Args:
             name_servers: "host:port;host:port".
             group: Producer group.
-            name: Name for later calls; one is made up when absent.
+            name: Name for later calls; generated when absent.
             transaction: Start a transaction producer.
-            commits: Let each of its transactions succeed, whatever a message's `local` says.
+            commits: Commit each of its transactions, whatever a message's `local` says.
             account: Sign requests for this account.
             options: Bean properties by name, for example {"retryTimesWhenSendFailed": 0}.
         """
@@ -293,7 +293,7 @@ class JavaClient:
                 "queue" or "transaction" (each message's `local` and `checks` are its outcomes).
             queue: Target of mode "queue": topic, brokerName, queueId.
             collect_errors: Put {"error": ...} into the list instead of raising the first one.
-            timeout: Seconds for all of them together.
+            timeout: Seconds for all messages together.
 
         Returns:
             One result per message; one for the whole batch; None for each one-way message.
@@ -326,7 +326,7 @@ class JavaClient:
             name_servers: "host:port;host:port".
             group: Consumer group.
             subscriptions: Tag expression by topic, or SQL92 with `sql=True`.
-            name: Name for later calls; one is made up when absent.
+            name: Name for later calls; generated when absent.
             account: Sign requests for this account.
             options: Bean properties by name, for example {"messageModel": "BROADCASTING"}.
             **behaviour: `sql`, `orderly`, `failures` (refusals per message), `retryDelayLevel`,
@@ -368,21 +368,21 @@ class JavaClient:
         return self._start("admin.start", name, account, nameServers=name_servers)
 
     def invoke(self, name: str, method: str, /, *arguments: Json) -> Json:
-        """Call any public method of something started, for example "examineTopicStats".
+        """Call any public method of a started client, for example "examineTopicStats".
 
         Numbers, texts, booleans and enum names are converted to the parameter types; a mapping
-        becomes a bean such as MessageQueue or TopicConfig. An object that comes back is
+        becomes a bean such as MessageQueue or TopicConfig. A returned object is
         {"class", "json": its text as Java writes it, "value": the same as standard JSON}.
         """
         return self.call("call", name=name, method=method, arguments=list(arguments))
 
     def mqadmin(self, name_servers: str, *arguments: str, account: Account | None = None) -> str:
-        """Run a command of Apache's administration tool in this JVM and return what it printed.
+        """Run a command of Apache's administration tool in this JVM and return its output.
 
         Args:
             name_servers: "host:port;host:port".
-            *arguments: For example "topicRoute", "-t", "orders". Without one that the command
-                demands, the tool ends its process, which is this JVM.
+            *arguments: For example "topicRoute", "-t", "orders". If a required argument is
+                missing, the tool ends its process, which is this JVM.
             account: Sign requests for this account.
         """
         keys = {}
@@ -394,7 +394,7 @@ class JavaClient:
         return printed
 
     def stop(self, name: str) -> None:
-        """Shut one client down in order."""
+        """Shut one client down cleanly."""
         self.call("stop", name=name, timeout=60.0)
 
     def _start(self, op: str, name: str | None, account: Account | None, **rest: Json) -> str:
@@ -413,8 +413,8 @@ class JavaClient:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(reply)
         except ValueError:
-            # Either the pipe was closed under us, or the driver wrote something that is no JSON:
-            # both end the conversation.
+            # Either the pipe was closed while reading, or the driver wrote something other than
+            # JSON. Both end the reader.
             pass
         with self._lock:
             left = list(self._waiting.values())

@@ -1,4 +1,4 @@
-"""Which Java class stands behind each of our header and body types."""
+"""The Java class that corresponds to each of our header and body types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from downrange.wire.bodies import Body
     from downrange.wire.fields import Header
 
-#: Headers whose class only 5.x has.
+#: Headers whose class exists in 5.x only.
 ONLY_5X: set[type[Header]] = {
     headers.RecallRequest,
     headers.RecallReply,
@@ -26,7 +26,7 @@ ONLY_5X: set[type[Header]] = {
     headers.GroupSubscriptionRequest,
 }
 
-#: Fields that travel beside the header class, set by hand in the Java code.
+#: Fields that the Java code sets by hand, outside the header class.
 BESIDE_THE_CLASS = {"MSG_REGION", "TRACE_ON", "__ZONE_NAME", "__ZONE_MODE", "_UNIQUE_KEY_QUERY"}
 
 HEADERS: dict[type[Header], str] = {
@@ -104,7 +104,7 @@ HEADERS: dict[type[Header], str] = {
     headers.ListKeyValuesRequest: "GetKVListByNamespaceRequestHeader",
 }
 
-#: HeartbeatReply is no class in Java: the broker puts its two fields in by hand.
+#: Java has no class for the heartbeat reply; the broker sets its two fields by hand.
 WITHOUT_CLASS: set[type[Header]] = {headers.HeartbeatReply}
 
 BODIES: dict[type[Body], str] = {

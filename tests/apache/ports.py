@@ -1,9 +1,9 @@
 """Free loopback ports for servers that need several with fixed distances.
 
 A broker listens on its port, on the port two below (for clients that keep sends apart from pulls)
-and on a replication port. Ports are drawn at random below the range that the kernel hands out for
-outgoing connections; two test runs may still draw the same, so whoever starts a server must be
-ready to draw again.
+and on a replication port. Ports are drawn at random below the range that the kernel uses for
+outgoing connections. Two test runs may still draw the same ports, so the code that starts a server
+must be able to draw again.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class BrokerPorts:
 
 
 def draw_name_server_port() -> int:
-    """Return a port on which nobody listens."""
+    """Return a free port."""
     return _draw((0,))
 
 
 def draw_broker_ports() -> BrokerPorts:
-    """Return ports of a broker on which nobody listens."""
+    """Return three free ports for a broker."""
     listen = _draw((-2, 0, 1))
     return BrokerPorts(listen=listen, fast=listen - 2, replication=listen + 1)
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on a port of all interfaces now."""
+    """Return whether a server could listen on a port of all interfaces now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As Netty does; otherwise the remains of closed connections would count as taken.
+        # As Netty does; otherwise a port with closed connections in TIME_WAIT would count as taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))

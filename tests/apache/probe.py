@@ -1,8 +1,7 @@
-"""The smallest client that can ask an Apache server a question.
+"""A minimal client: one JSON request and its reply, over a new connection.
 
-It exists so that the test bed does not depend on the code it is there to test: one JSON frame out,
-one frame in, over a fresh connection. Signing follows the first generation of RocketMQ access
-control, which both releases understand.
+It keeps the test bed independent of the code under test. Signing follows the first generation of
+RocketMQ access control, which both releases accept.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 GET_ROUTE = 105
 TOPIC_NOT_EXIST = 17
 
-# At this version and above a name server answers routes as standard JSON.
+# From this version on, a name server encodes routes as standard JSON.
 _VERSION = 401
 
 
@@ -55,7 +54,7 @@ def call(
         code: Request code.
         fields: Header fields.
         body: Request body.
-        tls: Speak TLS with this context.
+        tls: Use TLS with this context.
         access_key: Sign the request for this account.
         secret_key: The account's secret.
         timeout: Seconds for each step.

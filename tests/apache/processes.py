@@ -1,9 +1,9 @@
 """Child processes that cannot outlive the test run.
 
 Every child leads its own process group, so that Ctrl-C in the terminal reaches pytest alone and
-fixtures stop the servers in order. Three nets catch what fixtures miss: `atexit` kills what is
-left; on Linux the kernel kills the child when its parent dies, however it dies; and on every system
-a child whose standard input is a pipe may watch for its end (the Java driver does).
+fixtures can stop the servers cleanly. Three more mechanisms end the remaining children: `atexit`
+kills them; on Linux the kernel kills the child when its parent dies for any reason; and on every
+system a child whose standard input is a pipe may end with that pipe (the Java driver does).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-# Runs between fork and the real program. It is a program of its own instead of a `preexec_fn`,
-# which is not safe in a process that has threads. The parent may die before prctl is called, hence
-# the look at the parent's id afterwards.
+# Runs between fork and the real program. It is a separate program because a `preexec_fn` is not
+# safe in a process that has threads. The parent may die before prctl is called, so the parent's id
+# is checked afterwards.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
@@ -62,7 +62,7 @@ class ChildProcess:
         Args:
             name: For messages.
             command: Absolute path of the program, then its arguments.
-            output: Appended to, so that a restart keeps the earlier log.
+            output: The file is appended to, so that a restart keeps the earlier log.
             directory: Working directory.
             environment: Replaces the environment.
             piped: Connect `stdin` and `stdout` instead of writing standard output to the file.
@@ -87,7 +87,7 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
-        """Tell whether the program has not ended yet."""
+        """Return whether the program has not ended yet."""
         return self._process.poll() is None
 
     @property
@@ -96,7 +96,7 @@ class ChildProcess:
         return self._process.poll()
 
     def stop(self, timeout: float) -> bool:
-        """Ask the program to end, and kill it when it does not in time.
+        """Send SIGTERM, and kill the program if it does not end in time.
 
         Returns:
             True when it ended by itself.
@@ -111,7 +111,7 @@ class ChildProcess:
         return ended
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the end; tell whether it came."""
+        """Wait for the end; return whether the program ended in time."""
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -119,7 +119,7 @@ class ChildProcess:
         return True
 
     def kill(self) -> None:
-        """End the whole process group at once; harmless when it has ended."""
+        """Kill the whole process group; does nothing if it has ended."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -133,7 +133,7 @@ class ChildProcess:
         return tail_of(self.output, characters)
 
     def _signal(self, number: int) -> None:
-        # After the leader was reaped its id may belong to somebody else.
+        # After the leader was reaped its id may belong to another process.
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)

@@ -1,8 +1,8 @@
 """Accounts and certificates for the secured variants of a test cluster.
 
-The two releases secure a broker in different ways: 4.9.4 reads a file of accounts, 5.5.0 keeps
-users and policies in its own store, made through administration requests. `Accounts` is written
-once and turned into either form.
+The two releases secure a broker in different ways: 4.9.4 reads a file of accounts; 5.5.0 keeps
+users and policies in its store, created by administration requests. `Accounts` converts to both
+forms.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Account:
     """One account.
 
     Attributes:
-        access_key: Name of the account, at least seven characters (4.9.4 insists).
+        access_key: Name of the account, at least seven characters (4.9.4 requires this).
         secret_key: Its secret, at least seven characters.
         is_admin: May do everything.
-        topics: Permission by topic for an account that is no administrator: "PUB", "SUB",
+        topics: Permission by topic for an account that is not an administrator: "PUB", "SUB",
             "PUB|SUB" or "DENY"; "*" (5.5.0) names every topic.
         groups: Permission by consumer group.
     """
@@ -50,14 +50,14 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """The accounts of a cluster; the administrator also signs what the brokers send themselves."""
+    """The accounts of a cluster; brokers sign their own requests as the administrator."""
 
     admin: Account
     others: tuple[Account, ...] = ()
 
     def plain_acl_yaml(self) -> str:
         """Return the account file of a 4.9.4 broker."""
-        # JSON is a subset of YAML, so no quoting rules need to be known here.
+        # JSON is a subset of YAML, so no YAML quoting is needed.
         accounts = [
             {
                 "accessKey": account.access_key,
@@ -94,10 +94,10 @@ class Accounts:
         }
 
     def create_users(self, broker: str, *, tls: ssl.SSLContext | None = None) -> None:
-        """Make the other accounts on a running 5.5.0 broker.
+        """Create the other accounts on a running 5.5.0 broker.
 
         Raises:
-            RuntimeError: The broker refused one.
+            RuntimeError: The broker refused an account.
         """
         for account in self.others:
             user = {"username": account.access_key, "password": account.secret_key}
@@ -143,16 +143,16 @@ def _policy_entry(resource: str, permission: str) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files of a server: its certificate, its key (PKCS#8, no password), and who signed it."""
+    """PEM files of a server: certificate, key (PKCS#8, no password) and signing authority."""
 
     certificate: Path
     key: Path
     authority: Path
 
     def client_context(self, *, verified: bool = True) -> ssl.SSLContext:
-        """Return a context that trusts exactly this authority, or anybody when not verified."""
+        """Return a context that trusts only this authority, or every server if not `verified`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        # Clusters are addressed as 127.0.0.1 while RocketMQ clients never check the name.
+        # RocketMQ clients never check the host name either.
         context.check_hostname = False
         if verified:
             context.load_verify_locations(cafile=str(self.authority))
@@ -161,7 +161,7 @@ class TlsFiles:
         return context
 
     def server_properties(self) -> dict[str, str]:
-        """Return the system properties of a server that insists on TLS and speaks it itself."""
+        """Return the system properties of a server that requires TLS and also connects with it."""
         return {
             "tls.server.mode": "enforcing",
             "tls.test.mode.enable": "false",
@@ -181,7 +181,7 @@ class TlsFiles:
 
 
 def make_tls_files(folder: Path) -> TlsFiles:
-    """Make an authority and a certificate for localhost and 127.0.0.1 that it signed.
+    """Make an authority, and a certificate for localhost and 127.0.0.1 signed by it.
 
     Raises:
         ApacheUnavailable: There is no `openssl` command, or it failed.
@@ -194,7 +194,7 @@ def make_tls_files(folder: Path) -> TlsFiles:
     authority_key, request = folder / "authority.key", folder / "server.csr"
     extensions = folder / "extensions.cnf"
     extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
-    # "req -newkey" writes an unencrypted PKCS#8 key, the only form Netty reads.
+    # "req -newkey" writes an unencrypted PKCS#8 key, the only form that Netty reads.
     new_key = ["req", "-newkey", "rsa:2048", "-nodes", "-sha256"]
     life = ["-days", "30", "-sha256"]
     name = ["-subj", "/CN=Downrange test authority"]

@@ -1,9 +1,9 @@
 """Configuration of the test bed's servers: JVM flags, server options, logging files.
 
-For tests, everything here trades realism that no test looks at for speed: small files, serial
-garbage collection, no just-in-time optimiser, short background intervals. What a client can observe
-on the wire stays at the server's defaults, unless a line below says why not. For benchmarks, all of
-this is undone: what is measured is the server as it is shipped, but for the size of its heap.
+For tests, the settings favour speed: small files, serial garbage collection, only the first
+just-in-time compiler, short background intervals. Behaviour that a client can observe on the wire
+stays at the server's defaults, unless a comment below says why not. For benchmarks, the server runs
+as it is shipped, except for the size of its heap.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from tests.apache.artifacts import Artifacts
 
 Purpose: TypeAlias = Literal["test", "benchmark"]
-"""What a JVM is started for."""
+"""The use of a JVM, which selects its settings."""
 
 COMMIT_LOG_BYTES = 16 * 1024 * 1024
-#: The same sizes of files, for our own store.
+#: The same file sizes, for our own store.
 STORE_SIZES = StoreOptions(
     log_segment_bytes=COMMIT_LOG_BYTES,
     queue_segment_units=3000,
@@ -33,7 +33,7 @@ STORE_SIZES = StoreOptions(
 
 _TEST_FLAGS = ("-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
-# Both releases reach into JDK internals to unmap files.
+# Both releases use JDK internals to unmap files.
 _OPENED = ("java.nio", "sun.nio.ch", "java.lang", "java.util", "jdk.internal.ref")
 
 _LOGBACK = """<configuration>
@@ -70,24 +70,24 @@ def java_command(
     Args:
         artifacts: Release to run.
         main_class: Full class name.
-        folder: The process's own folder; stands in for the user's home and for /tmp.
+        folder: The process's own folder; replaces the user's home and the temporary folder.
         home: RocketMQ home; its `conf` folder comes first on the class path.
         heap_mib: Largest heap.
         properties: More system properties.
         first_on_classpath: Folder of classes.
-        purpose: "benchmark" gives the whole just-in-time compiler, G1, and the heap at once, as the
-            start scripts of a release do.
+        purpose: "benchmark" enables all just-in-time compilers, G1 and the whole heap from the
+            start, as the start scripts of a release do.
     """
     scratch = folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
     merged = {
         "user.home": str(folder),
-        # Native libraries are unpacked here and would stay behind in /tmp after a kill.
+        # Native libraries are unpacked here and would remain in the system's folder after a kill.
         "java.io.tmpdir": str(scratch),
         "rocketmq.home.dir": str(home),
         "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
         "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
-        # Without this a server looks for the machine's own TLS settings.
+        # Without this a server reads the TLS settings of the machine.
         "tls.config.file": str(home / "conf" / "no-tls.properties"),
         **properties,
     }
@@ -108,11 +108,11 @@ def java_command(
 
 
 def write_home(home: Path, *, level: str = "INFO") -> None:
-    """Write a RocketMQ home whose logging goes to standard output."""
+    """Write a RocketMQ home folder that logs to standard output."""
     conf = home / "conf"
     conf.mkdir(parents=True, exist_ok=True)
-    # 4.9.4 insists on one file per server and its client takes the plain name from the class
-    # path; 5.5.0 takes its own name from there first.
+    # 4.9.4 requires one file per server, and its client loads logback.xml from the class path;
+    # 5.5.0 looks there for a name of its own first.
     for name in ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml", "logback.xml"):
         text = _LOGBACK.format(package="ch.qos.logback", level=level)
         (conf / name).write_text(text, encoding="utf-8")
@@ -122,22 +122,22 @@ def write_home(home: Path, *, level: str = "INFO") -> None:
 
 
 def common_options() -> dict[str, str]:
-    """Return the options that every broker gets, whatever it is started for."""
+    """Return the options of every broker, for tests and benchmarks."""
     return {
         "brokerClusterName": "DefaultCluster",
         "brokerId": "0",
         "brokerIP1": "127.0.0.1",
         "brokerIP2": "127.0.0.1",
         "diskMaxUsedSpaceRatio": "95",
-        # The default of 200 ms refuses sends when the machine is busy.
+        # With the default of 200 ms a busy machine refuses sends.
         "waitTimeMillsInSendQueue": "5000",
     }
 
 
-def brisk_options(version: str, commit_log_bytes: int) -> dict[str, str]:
-    """Return the options that every broker of a release gets in a test."""
+def fast_options(version: str, commit_log_bytes: int) -> dict[str, str]:
+    """Return the further options of every broker of a release in tests."""
     options = {
-        # Small files: a fresh store costs a few kilobytes, and rolling over is easy to reach.
+        # Small files: a new store takes a few kilobytes, and a test reaches the next file quickly.
         "mappedFileSizeCommitLog": str(commit_log_bytes),
         "mappedFileSizeConsumeQueue": str(20 * 3000),
         "maxHashSlotNum": "5000",
@@ -154,10 +154,10 @@ def brisk_options(version: str, commit_log_bytes: int) -> dict[str, str]:
         options |= {
             "recallMessageEnable": "true",
             "timerWheelEnable": "true",
-            # From one interval after the last transaction on, the thread that writes the records
-            # of finished transactions spins and takes a whole core. So it gets an endless interval
-            # and writes each record at once, which also keeps the short check interval honest.
-            # Only the records' layout shows it: one offset each instead of a list.
+            # One interval after the last transaction, the thread that writes the records of
+            # finished transactions starts to spin and uses a whole core. So the interval is very
+            # long and each record is written at once, which also makes the short check interval
+            # effective. The only visible difference is the record: one offset instead of a list.
             "transactionOpBatchInterval": "2000000000",
             "transactionOpMsgMaxSize": "1",
             # Before its first run this thread spins instead of sleeping, ten seconds by default.

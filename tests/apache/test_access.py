@@ -86,7 +86,7 @@ def test_broker_takes_signed_commands_only(peer: Peer, unique_name: Callable[[st
 def test_broker_takes_a_signed_query_by_unique_key(
     apache_acl: ApacheCluster, unique_name: Callable[[str], str]
 ) -> None:
-    """The field `_UNIQUE_KEY_QUERY` is signed by some releases and not by others."""
+    """Some releases sign the field `_UNIQUE_KEY_QUERY` and others do not."""
     peer = Peer(SocketChannel(apache_acl.brokers[0].address), HeaderCodec.JSON)
     topic, unique_key = unique_name("acl"), unique_name("id")
     succeed(peer.ask(_signed(_create(topic), ACCOUNTS.admin)))
@@ -129,7 +129,7 @@ def test_commands_travel_over_tls(apache_tls: ApacheCluster) -> None:
     for address in (apache_tls.name_server, apache_tls.brokers[0].address):
         peer = Peer(SocketChannel(address, context), HeaderCodec.JSON)
         reply = peer.ask(request_command(RouteRequest(topic="TBW102")))
-        # The name server answers; a broker says that it does not know this code.
+        # The name server answers with a route; a broker does not support this code.
         assert reply.code in {ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
         peer.close()
     plain = Peer(SocketChannel(apache_tls.brokers[0].address), HeaderCodec.JSON)

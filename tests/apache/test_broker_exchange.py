@@ -1,25 +1,16 @@
-"""A stopped Apache broker's place, folder and port taken by ours, and given back."""
+"""Our broker takes over the name, port and store of a stopped Apache broker, and back."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
-from downrange.options import BrokerOptions, ListenerOptions
-from downrange.server import BrokerServer
-from downrange.server.run.runner import ServerThread
 from downrange.wire.bodies import GroupConfig, TopicTableBody
 from downrange.wire.codes import RequestCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import CommitOffsetRequest, GroupOffsetRequest, OffsetReply
-from tests.apache.artifacts import VERSIONS, ApacheUnavailable
-from tests.apache.cluster import ApacheCluster
-from tests.apache.fixtures import give_up
-from tests.apache.settings import STORE_SIZES
+from tests.apache.exchange import our_broker, scene_arguments
 from tests.conversations.reads import query_by_key
-from tests.conversations.recorder import Facts
 from tests.conversations.scene import (
     Scene,
     bare_request,
@@ -31,32 +22,10 @@ from tests.conversations.scene import (
 from tests.conversations.sends import pull
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from tests.apache.brokers import BrokerProcess
+    from tests.apache.cluster import ApacheCluster
     from tests.conversations.peers import Peer
 
 GROUP = "exchange_readers"
-
-
-@pytest.fixture(params=VERSIONS)
-def cluster(request: pytest.FixtureRequest) -> Generator[ApacheCluster]:
-    try:
-        with ApacheCluster(request.param) as running:
-            yield running
-    except ApacheUnavailable as error:
-        give_up(error)
-
-
-def _our_broker(broker: BrokerProcess, name_server: str) -> ServerThread:
-    host, _, port = broker.address.rpartition(":")
-    server = BrokerServer(
-        broker.store,
-        BrokerOptions(name=broker.name, name_servers=(name_server,)),
-        ListenerOptions(host=host, port=int(port)),
-        store=STORE_SIZES,
-    )
-    return ServerThread(server)
 
 
 def _send(scene: Scene, broker: Peer, topic: str, word: str, count: int) -> list[bytes]:
@@ -88,10 +57,8 @@ def _topics(broker: Peer) -> set[str]:
     return set(table.topic_config_table)
 
 
-def test_broker_is_replaced_by_ours_and_comes_back(cluster: ApacheCluster) -> None:
-    (process,) = cluster.brokers
-    facts = Facts(cluster.version, "x", int(time.time() * 1000), process.name, process.address)
-    addresses = {"name server": cluster.name_server, "broker": process.address}
+def test_broker_is_replaced_by_ours_and_comes_back(apache_alone: ApacheCluster) -> None:
+    facts, addresses = scene_arguments(apache_alone)
 
     with live_scene(facts, addresses) as scene:
         broker = scene.broker()
@@ -101,9 +68,9 @@ def test_broker_is_replaced_by_ours_and_comes_back(cluster: ApacheCluster) -> No
         _commit(broker, topic, 3)
         later = {"DELAY": "3", "UNIQ_KEY": scene.unique_id(1)}  # 10 s: due when ours serves
         scene.send(broker, topic, b"apache later", later)
-    cluster.stop_broker(0)
+    apache_alone.stop_broker(0)
 
-    with _our_broker(process, cluster.name_server), live_scene(facts, addresses) as scene:
+    with our_broker(apache_alone), live_scene(facts, addresses) as scene:
         broker = scene.broker()
         assert topic in _topics(broker)
         assert _committed(broker, topic) == 3
@@ -115,11 +82,11 @@ def test_broker_is_replaced_by_ours_and_comes_back(cluster: ApacheCluster) -> No
         later = {"DELAY": "3", "UNIQ_KEY": scene.unique_id(2)}  # 10 s: due when Apache is back
         scene.send(broker, topic, b"downrange later", later)
         records = pull(scene, broker, topic, count=9)
-        # When the delayed one comes depends on how long Apache took to stop.
+        # The position of the delayed message depends on how long Apache took to stop.
         bodies = [record.body for record in records]
         assert sorted(bodies) == sorted([*theirs, *ours, b"apache later"])
 
-    cluster.start_broker(0)
+    apache_alone.start_broker(0)
     with live_scene(facts, addresses) as scene:
         broker = scene.broker()
         assert {topic, new_topic} <= _topics(broker)
@@ -128,7 +95,7 @@ def test_broker_is_replaced_by_ours_and_comes_back(cluster: ApacheCluster) -> No
         assert found.body == ours[1]
         reply = scene.send(broker, topic, b"apache again", {"UNIQ_KEY": scene.unique_id(3)})
         assert reply.queue_offset in (9, 10)
-        # Apache looks at a delay level every 100 ms, and every 10 s after a mishap.
+        # Apache scans a delay level every 100 ms, and only after 10 s when a delivery failed.
         deadline = time.monotonic() + 45
         while len(records := pull(scene, broker, topic, count=10)) < 11:
             assert time.monotonic() < deadline

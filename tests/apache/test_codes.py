@@ -1,4 +1,4 @@
-"""Our tables of numbers against the constants in the Java classes."""
+"""Our tables of codes, compared with the constants of the Java classes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from tests.apache.cluster import ApacheCluster
 
-#: Numbers that 5.x gave a new meaning; our names are those of 5.x.
+#: Numbers whose meaning changed in 5.x; our names are those of 5.x.
 RENAMED_IN_5X = {209, 210, 211}
 
 
 def _constants(cluster: ApacheCluster, *classes: str) -> dict[int, str]:
-    """Return the integer constants of the first classes that exist, with the JDK's own reader."""
+    """Return the integer constants of the classes that exist, as `javap` prints them."""
     found: dict[int, str] = {}
     tool = cluster.artifacts.java.with_name("javap")
     for name in classes:

@@ -1,4 +1,4 @@
-"""The conversations, live on both releases."""
+"""The conversations, with the real servers of both releases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_conversation_goes_as_told(
+def test_conversation_passes_on_a_real_server(
     name: str, apache: ApacheCluster, unique_name: Callable[[str], str]
 ) -> None:
     (broker,) = apache.brokers

@@ -1,4 +1,4 @@
-"""Our choice of a queue and that of the real Java classes, side by side."""
+"""Our choice of queues, compared with that of the real Java classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.apache.fixtures import ApacheVersions
     from tests.apache.java_client import JavaClient
 
-#: The release whose classes set the truth for a style.
+#: The release whose classes are the reference for a style.
 RELEASES: dict[FaultStyle, str] = {"4.x": "4.9.4", "5.x": "5.5.0"}
 STYLES = list(RELEASES)
 COUNTS = {"a": 3, "b": 1, "c": 2}
@@ -31,7 +31,7 @@ RANDOMS = [7, 12, 3, 2_000_000_000, 0, 5, 11] * 5
 
 
 class Outcome(NamedTuple):
-    """How a send ended for us, and what Java's producer of each release calls that."""
+    """The result of a send for us, and the flags that Java's producers derive from it."""
 
     error: RocketMQError | None
     is_isolated_in_4x: bool
@@ -47,7 +47,7 @@ OUTCOMES = {
 }
 
 
-# ---- steps: as Java gets them, and as we take them -----------------------------------------------
+# ---- steps: run by Java, and by our code ---------------------------------------------------------
 
 
 def sent(broker: str, outcome: str, latency_ms: int) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def sent(broker: str, outcome: str, latency_ms: int) -> dict[str, Any]:
 
 
 def passed(seconds: int) -> dict[str, Any]:
-    # Java's own clock runs on meanwhile. All times to avoid are whole seconds, so with this little
-    # more neither side is near a border, as long as a story has few such steps.
+    # Java also reads the real clock, which advances meanwhile. All avoidance times are whole
+    # seconds, so with 50 ms more neither side is near a limit, if a test has few such steps.
     return {"do": "pass", "ms": seconds * 1000 + 50}
 
 
@@ -71,24 +71,26 @@ def probed(*up: str) -> dict[str, Any]:
 BEST = {"do": "best"}
 
 
-def tell_java(java: JavaClient, style: FaultStyle, steps: list[dict[str, Any]]) -> list[Any]:
-    told = [dict(step) for step in steps]
-    for step in told:
+def run_in_java(java: JavaClient, style: FaultStyle, steps: list[dict[str, Any]]) -> list[Any]:
+    sent_steps = [dict(step) for step in steps]
+    for step in sent_steps:
         if step["do"] == "update":
             outcome = OUTCOMES[step.pop("outcome")]
             is_old = style == "4.x"
             step["isolation"] = outcome.is_isolated_in_4x if is_old else outcome.is_isolated_in_5x
             step["reachable"] = outcome.is_reachable_in_5x
-    answers = java.call("fault.story", writeCounts=COUNTS, index=INDEX, randoms=RANDOMS, steps=told)
+    answers = java.call(
+        "fault.story", writeCounts=COUNTS, index=INDEX, randoms=RANDOMS, steps=sent_steps
+    )
     return [(one["result"], one["available"], one["reachable"]) for one in answers]
 
 
-def tell_ours(style: FaultStyle, steps: list[dict[str, Any]]) -> list[Any]:
+def run_ours(style: FaultStyle, steps: list[dict[str, Any]]) -> list[Any]:
     health = BrokerHealth(tolerance_of(style), FakeRandomness())
     picker = QueuePicker(health, FakeRandomness(*RANDOMS))
     round_robin = RoundRobin()
     round_robin.indexes["topic"] = INDEX
-    now, told = 0.0, []
+    now, results = 0.0, []
     for step in steps:
         result: object = None
         match step:
@@ -111,26 +113,26 @@ def tell_ours(style: FaultStyle, steps: list[dict[str, Any]]) -> list[Any]:
                 result = health.best_of_all(now)
         available = {broker: health.is_available(broker, now) for broker in COUNTS}
         reachable = {broker: health.is_reachable(broker) for broker in COUNTS}
-        told.append((result, available, reachable if style == "5.x" else None))
-    return told
+        results.append((result, available, reachable if style == "5.x" else None))
+    return results
 
 
-def story(style: FaultStyle, seed: int) -> list[dict[str, Any]]:
-    """Return a random story of 40 steps; no two latencies are the same, for Java ranks by them."""
-    chance = random.Random(seed)
-    latencies = chance.sample([*range(40, 560), *range(600, 20_000, 7)], 40)
+def random_steps(style: FaultStyle, seed: int) -> list[dict[str, Any]]:
+    """Return 40 random steps; all latencies differ, because Java ranks brokers by them."""
+    source = random.Random(seed)
+    latencies = source.sample([*range(40, 560), *range(600, 20_000, 7)], 40)
     brokers = [*COUNTS, "elsewhere"]
     steps: list[dict[str, Any]] = []
     for latency_ms in latencies:
-        if chance.random() < 0.45:
-            outcome = chance.choices([*OUTCOMES], [3, 2, 2, 1])[0]
-            steps.append(sent(chance.choice(brokers), outcome, latency_ms))
-        elif chance.random() < 0.15:
-            steps.append(passed(chance.choice([1, 5, 9, 31, 200])))
-        elif style == "4.x" and chance.random() < 0.2:
+        if source.random() < 0.45:
+            outcome = source.choices([*OUTCOMES], [3, 2, 2, 1])[0]
+            steps.append(sent(source.choice(brokers), outcome, latency_ms))
+        elif source.random() < 0.15:
+            steps.append(passed(source.choice([1, 5, 9, 31, 200])))
+        elif style == "4.x" and source.random() < 0.2:
             steps.append(BEST)
         else:
-            steps.append(picked(chance.choice([None, *COUNTS])))
+            steps.append(picked(source.choice([None, *COUNTS])))
     return steps
 
 
@@ -155,9 +157,9 @@ def test_a_latency_is_avoided_as_long_as_in_java(
 def test_brokers_are_avoided_and_queues_picked_as_in_java(
     apache_versions: ApacheVersions, style: FaultStyle, seed: int
 ) -> None:
-    steps = story(style, seed)
-    theirs = tell_java(apache_versions.java_client(RELEASES[style]), style, steps)
-    for number, (ours, java) in enumerate(zip(tell_ours(style, steps), theirs, strict=True)):
+    steps = random_steps(style, seed)
+    theirs = run_in_java(apache_versions.java_client(RELEASES[style]), style, steps)
+    for number, (ours, java) in enumerate(zip(run_ours(style, steps), theirs, strict=True)):
         assert ours == java, f"step {number} of seed {seed}: {steps[number]}"
 
 
@@ -165,10 +167,10 @@ def test_the_better_half_is_ranked_as_in_java(apache_versions: ApacheVersions) -
     steps = [
         *(sent("later", "lost", 20), passed(1), sent("a", "lost", 30)),
         *(sent("quick", "lost", 10), sent("available", "stored", 500), BEST, BEST, BEST, BEST),
-        # As slow as one before, but free sooner.
+        # The same latency as a broker before, but available again sooner.
         *(sent("sooner", "stored", 3_000), passed(1), sent("b", "stored", 3_000), BEST, BEST, BEST),
     ]
-    assert tell_ours("4.x", steps) == tell_java(apache_versions.java_client("4.9.4"), "4.x", steps)
+    assert run_ours("4.x", steps) == run_in_java(apache_versions.java_client("4.9.4"), "4.x", steps)
 
 
 def test_unreachable_brokers_are_probed_as_in_java(apache_versions: ApacheVersions) -> None:
@@ -177,19 +179,19 @@ def test_unreachable_brokers_are_probed_as_in_java(apache_versions: ApacheVersio
         *(passed(1), probed("a", "b"), passed(1), probed("a"), picked(), picked("c")),
         *(sent("b", "stored", 1), picked(), passed(8), picked(), picked("a")),
     ]
-    assert tell_ours("5.x", steps) == tell_java(apache_versions.java_client("5.5.0"), "5.x", steps)
+    assert run_ours("5.x", steps) == run_in_java(apache_versions.java_client("5.5.0"), "5.x", steps)
 
 
 @pytest.mark.parametrize("queue_count", [1, 3, 4, 7, 16])
 def test_a_hash_lands_in_the_queue_that_java_chooses(
     java_client: JavaClient, queue_count: int
 ) -> None:
-    chance = random.Random(queue_count)
+    source = random.Random(queue_count)
     letters = "abcXYZ019-_ äß中文🚀\x00"
-    texts = ["", "polygenelubricants", *("".join(chance.choices(letters, k=k)) for k in range(200))]
-    ints = [0, 1, -1, 2**31 - 1, -(2**31), *(chance.randrange(-(2**31), 2**31) for _ in range(100))]
+    texts = ["", "polygenelubricants", *("".join(source.choices(letters, k=k)) for k in range(200))]
+    ints = [0, 1, -1, 2**31 - 1, -(2**31), *(source.randrange(-(2**31), 2**31) for _ in range(100))]
     longs = [2**31, -(2**31) - 1, 2**63 - 1, -(2**63), 2**32]
-    longs += [chance.randrange(2**31, 2**63) for _ in range(100)]
+    longs += [source.randrange(2**31, 2**63) for _ in range(100)]
     longs += [-number for number in longs[5:] if number > 2**31]
     queues = [QueueId("topic", "broker", number) for number in range(queue_count)]
     message = Message("topic", b"")

@@ -1,4 +1,4 @@
-"""Our bytes and those of the real Java classes, side by side."""
+"""Our bytes, compared with those of the real Java classes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_java_reads_the_command_that_we_write(java_client: JavaClient, codec: He
 
 @pytest.mark.parametrize("codec", HeaderCodec)
 def test_we_write_the_bytes_that_java_writes(java_client: JavaClient, codec: HeaderCodec) -> None:
-    """One field, so that the order of a Java map does not matter."""
+    """The command has one field, so that the order of a Java map does not matter."""
     command = Command(
         105,
         {"topic": "Tö"},
@@ -118,10 +118,10 @@ def test_every_header_has_its_java_class() -> None:
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda header: header.__name__)
-def test_java_class_knows_every_field_of_ours(
+def test_java_class_has_every_field_of_ours(
     header: type[Header], apache: ApacheCluster, java_client: JavaClient
 ) -> None:
-    """Java reads our fields into its class and writes them again: what it knows comes back."""
+    """Java reads our fields into its class and writes them again; unknown ones would be missing."""
     is_5x = apache.version.startswith("5.")
     if header in ONLY_5X and not is_5x:
         with pytest.raises(Exception, match="ClassNotFound"):
@@ -132,14 +132,14 @@ def test_java_class_knows_every_field_of_ours(
     sent = {name: value for name, value in sent.items() if name not in BESIDE_THE_CLASS}
     came_back = java_client.call("header.roundtrip", type=HEADERS[header], fields=sent) or {}
     if is_5x:
-        # Only 4.9 has this name for it.
+        # Only 4.9 has this field name.
         assert sent.items() - came_back.items() <= {("removeOffset", "true")}
     required = {m.encode_name for m in members if m.required}
     assert required <= came_back.keys()
     assert came_back.items() <= sent.items()
 
 
-#: Fields whose value Java checks.
+#: Values for the fields that Java validates.
 CHECKED_VALUES = {
     "commit_or_rollback": 8,
     "topic_filter_type": "MULTI_TAG",
@@ -148,7 +148,7 @@ CHECKED_VALUES = {
 
 
 def _value_for(member: FieldInfo, number: int) -> Any:
-    """Return a value that tells one field from another."""
+    """Return a value that differs from field to field."""
     if member.name in CHECKED_VALUES:
         return CHECKED_VALUES[member.name]
     text = str(member.type)
@@ -276,7 +276,7 @@ def test_java_reads_our_json_and_we_read_what_it_writes(
 
 
 def _known(body: Any, like: Any) -> Any:
-    """Return the members of `body` that `like` has set: Java adds defaults of its own release."""
+    """Return the members of `body` that `like` has set; Java adds defaults of its release."""
     if isinstance(like, Body):
         return {
             name: _known(getattr(body, name), value)
@@ -401,7 +401,7 @@ def test_batch_is_what_java_writes(java_client: JavaClient) -> None:
     assert PROPERTIES.items() <= read["properties"].items()
 
 
-def test_properties_mean_the_same_to_java(java_client: JavaClient) -> None:
+def test_properties_are_encoded_and_decoded_as_in_java(java_client: JavaClient) -> None:
     ours = encode_properties(PROPERTIES)
     assert java_client.call("properties.decode", text=ours) == PROPERTIES
     theirs = java_client.call("properties.encode", properties=PROPERTIES)
@@ -422,7 +422,7 @@ def test_ids_are_those_of_java(java_client: JavaClient) -> None:
     assert parse_offset_id(theirs) == ("10.0.0.2", 10911, 1024)
     assert str(parse_offset_id(theirs)) == theirs
     fresh = java_client.call("uniqueId")["id"]
-    # Java takes an id of this very millisecond for one of last month, so it is asked later.
+    # Java dates an id of the current millisecond to the month before, so wait before it decodes it.
     time.sleep(0.05)
     theirs = java_client.call("uniqueId", id=fresh)
     ours = parse_unique_id(theirs["id"])

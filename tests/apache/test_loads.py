@@ -1,4 +1,4 @@
-"""Tests of the ops that benchmarks send and read by."""
+"""Tests of the driver's operations for benchmarks."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def stored(cluster: ApacheCluster, topic: str) -> int:
     )
 
 
-def wait_for(cluster: ApacheCluster, topic: str, count: int) -> int:
-    """Return what is stored once it is so many, or after a while."""
+def stored_in_time(cluster: ApacheCluster, topic: str, count: int) -> int:
+    """Return the number of stored messages, after waiting up to 20 s for `count`."""
     deadline = time.monotonic() + 20.0
     while (found := stored(cluster, topic)) < count and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -70,7 +70,7 @@ def test_bench_counts_what_the_server_stored(
         width=width,
         durationMs=200,
     )
-    assert found["messages"] == wait_for(apache, topic, found["messages"]) > 0
+    assert found["messages"] == stored_in_time(apache, topic, found["messages"]) > 0
     assert found["elapsedNs"] >= 200_000_000
     assert (found["p50Ns"] is None) == (mode == "oneway")
     assert mode == "oneway" or found["p50Ns"] <= found["p99Ns"]
@@ -91,7 +91,7 @@ def test_bench_counts_messages_whose_transactions_were_committed(
         threads=4,
         durationMs=200,
     )
-    assert found["messages"] == wait_for(apache, topic, found["messages"]) > 0
+    assert found["messages"] == stored_in_time(apache, topic, found["messages"]) > 0
     assert found["p50Ns"] <= found["p99Ns"]
 
 
@@ -99,7 +99,7 @@ def test_bench_waits_for_messages_that_the_client_gathers(
     apache: ApacheCluster, java_client: JavaClient, unique_name: UniqueName
 ) -> None:
     if java_client.version.startswith("4."):
-        pytest.skip("the client of 4.9 does not gather")
+        pytest.skip("the client of 4.9 does not batch messages itself")
     topic = unique_name("topic")
     producer = java_client.start_producer(
         apache.name_server, unique_name("group"), options={"autoBatch": True}
@@ -107,7 +107,7 @@ def test_bench_waits_for_messages_that_the_client_gathers(
     found = java_client.call(
         "producer.bench", name=producer, topic=topic, mode="async", width=64, durationMs=200
     )
-    assert found["messages"] == wait_for(apache, topic, found["messages"]) > 0
+    assert found["messages"] == stored_in_time(apache, topic, found["messages"]) > 0
 
 
 def test_bench_reads_a_topic_again_and_again(
@@ -124,7 +124,7 @@ def test_bench_reads_a_topic_again_and_again(
     assert found["elapsedNs"] >= 500_000_000
 
 
-def test_bench_ends_with_the_first_refusal(
+def test_bench_ends_at_the_first_refusal(
     apache: ApacheCluster, java_client: JavaClient, unique_name: UniqueName
 ) -> None:
     producer = java_client.start_producer(apache.name_server, unique_name("group"))

@@ -1,4 +1,4 @@
-"""A broker that is not there, registered by our code at Apache's name servers."""
+"""Our registrar at Apache's name servers, for a broker that does not exist."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def _route(remote: RemotePeer, topic: str) -> RouteBody | None:
     return decode_body(RouteBody, reply.body) if reply.code == ResponseCode.SUCCESS else None
 
 
-def test_a_broker_of_ours_has_routes_there_until_it_leaves(
+def test_our_broker_has_routes_at_apache_until_it_unregisters(
     apache: ApacheCluster, unique_name: UniqueName
 ) -> None:
     names = [unique_name("topic") for _ in range(3)]
@@ -44,7 +44,7 @@ def test_a_broker_of_ours_has_routes_there_until_it_leaves(
         table.topic_config_table[name] = topic
         return topic
 
-    async def play() -> None:
+    async def scenario() -> None:
         client = RemotePeer(apache.name_server)
         order = PutKeyValueRequest(namespace="ORDER_TOPIC_CONFIG", key=names[0], value="x:3")
         await client.ask(request_command(order), WAIT)
@@ -77,4 +77,4 @@ def test_a_broker_of_ours_has_routes_there_until_it_leaves(
         await client.ask(request_command(delete), WAIT)
         await client.close()
 
-    asyncio.run(play())
+    asyncio.run(scenario())

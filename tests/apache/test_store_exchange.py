@@ -11,34 +11,16 @@ from downrange.store.files import OsFiles
 from downrange.store.message_store import MessageStore
 from downrange.wire.hashes import tag_hash
 from downrange.wire.records import Record, decode_record
-from tests.apache.artifacts import VERSIONS, ApacheUnavailable
-from tests.apache.cluster import ApacheCluster
-from tests.apache.fixtures import give_up
+from tests.apache.exchange import scene_arguments
 from tests.apache.settings import STORE_SIZES
 from tests.conversations.reads import query_by_key
-from tests.conversations.recorder import Facts
 from tests.conversations.scene import Scene, live_scene
 from tests.conversations.sends import pull
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from tests.apache.cluster import ApacheCluster
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(params=VERSIONS)
-def cluster(request: pytest.FixtureRequest) -> Generator[ApacheCluster]:
-    try:
-        with ApacheCluster(request.param) as running:
-            yield running
-    except ApacheUnavailable as error:
-        give_up(error)
-
-
-def _scene_facts(cluster: ApacheCluster) -> tuple[Facts, dict[str, str]]:
-    (broker,) = cluster.brokers
-    facts = Facts(cluster.version, "x", int(time.time() * 1000), broker.name, broker.address)
-    return facts, {"name server": cluster.name_server, "broker": broker.address}
 
 
 def _bodies(scene: Scene, topic: str, count: int) -> list[bytes]:
@@ -46,8 +28,8 @@ def _bodies(scene: Scene, topic: str, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("stop", ["clean", "kill"])
-def test_store_goes_from_apache_to_ours_and_back(cluster: ApacheCluster, stop: str) -> None:
-    facts, addresses = _scene_facts(cluster)
+def test_store_goes_from_apache_to_ours_and_back(apache_alone: ApacheCluster, stop: str) -> None:
+    facts, addresses = scene_arguments(apache_alone)
     theirs = [f"apache {number}".encode() for number in range(5)]
     with live_scene(facts, addresses) as scene:
         topic = scene.create_topic(scene.broker(), "exchanged")
@@ -58,14 +40,14 @@ def test_store_goes_from_apache_to_ours_and_back(cluster: ApacheCluster, stop: s
         assert _bodies(scene, topic, 5) == theirs
         unique_id = scene.unique_id(3)
     if stop == "clean":
-        cluster.stop_broker(0)
+        apache_alone.stop_broker(0)
     else:
-        cluster.kill_broker(0)
+        apache_alone.kill_broker(0)
 
     ours = [f"downrange {number}".encode() for number in range(3)]
-    _read_and_go_on(cluster, topic, theirs, ours, unique_id)
+    _read_and_append(apache_alone, topic, theirs, ours, unique_id)
 
-    cluster.start_broker(0)
+    apache_alone.start_broker(0)
     with live_scene(facts, addresses) as scene:
         assert _bodies(scene, topic, 8) == theirs + ours
         (found,) = query_by_key(scene, scene.broker(), topic, "ours-1")
@@ -74,10 +56,10 @@ def test_store_goes_from_apache_to_ours_and_back(cluster: ApacheCluster, stop: s
         assert reply.queue_offset == 8
 
 
-def _read_and_go_on(
+def _read_and_append(
     cluster: ApacheCluster, topic: str, theirs: list[bytes], ours: list[bytes], unique_id: str
 ) -> None:
-    """Open the stopped broker's folder, read what it wrote, write, and close."""
+    """Open the stopped broker's store with our code, check its content, append messages, close."""
     (broker,) = cluster.brokers
     files = OsFiles(broker.store)
     store = MessageStore(files, STORE_SIZES)

@@ -61,7 +61,7 @@ def make_topic(java: JavaClient, cluster: ApacheCluster, topic: str, queues: int
 
 
 def wait_until_offline(java: JavaClient, admin: str, group: str) -> None:
-    # A reset asked for while the broker still counts a stopped consumer goes to that consumer.
+    # While the broker still lists a stopped consumer, it sends an offset reset to that consumer.
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
@@ -176,7 +176,7 @@ def test_request_is_answered_by_a_replying_consumer(
         java_client.stop(name)
 
 
-def test_refused_message_comes_again(
+def test_refused_message_is_delivered_again(
     apache: ApacheCluster, java_client: JavaClient, unique_name: UniqueName
 ) -> None:
     topic = unique_name("topic")
@@ -224,7 +224,7 @@ def test_orderly_consumer_keeps_the_order_over_a_refusal(
     java_client.stop(producer)
 
 
-def test_queue_questions_are_answered(
+def test_offsets_and_messages_of_a_queue_are_found(
     apache: ApacheCluster, java_client: JavaClient, unique_name: UniqueName
 ) -> None:
     topic, group = unique_name("topic"), unique_name("group")
@@ -261,7 +261,7 @@ def test_queue_questions_are_answered(
     java_client.stop(producer)
 
 
-def test_lite_pull_consumer_polls_from_where_it_was_told(
+def test_lite_pull_consumer_polls_from_the_offset_of_a_seek(
     apache: ApacheCluster, java_client: JavaClient, unique_name: UniqueName
 ) -> None:
     topic, group = unique_name("topic"), unique_name("group")
@@ -281,7 +281,7 @@ def test_lite_pull_consumer_polls_from_where_it_was_told(
             got += [body_of(one) for one in polled]
         return got
 
-    # All of it first: what was fetched before a seek may still be handed out after it.
+    # Poll all messages first: those fetched before a seek may still be returned after it.
     assert poll(4) == [b"\x00", b"\x01", b"\x02", b"\x03"]
     java_client.call("litePull.seek", name=group, queue=queue, offset=2)
     assert poll(2) == [b"\x02", b"\x03"]
@@ -289,7 +289,7 @@ def test_lite_pull_consumer_polls_from_where_it_was_told(
     java_client.stop(producer)
 
 
-def test_admin_client_tells_stats_and_resets_offsets(
+def test_admin_client_returns_stats_and_resets_offsets(
     apache: ApacheCluster, java_client: JavaClient, unique_name: UniqueName
 ) -> None:
     topic, group = unique_name("topic"), unique_name("group")
@@ -337,8 +337,8 @@ def test_timer_message_can_be_recalled_on_5(
     )
     handle = recalled["recallHandle"]
     assert handle
-    told = java.call("producer.recall", name=producer, topic=topic, recallHandle=handle)
-    assert told == recalled["msgId"]
+    result = java.call("producer.recall", name=producer, topic=topic, recallHandle=handle)
+    assert result == recalled["msgId"]
     assert [one["msgId"] for one in java.received(consumer, 1)] == [kept["msgId"]]
     time.sleep(1.5)
     assert len(java.received(consumer, 0)) == 1
@@ -406,9 +406,9 @@ def test_driver_runs_the_message_codecs(java_client: JavaClient) -> None:
 
 def test_driver_reads_and_writes_json_bodies(java_client: JavaClient) -> None:
     route = '{"brokerDatas":[{"brokerAddrs":{"0":"a:1"},"brokerName":"b"}],"queueDatas":[]}'
-    told = java_client.call("json.roundtrip", type="TopicRouteData", json=route)
-    assert '"brokerAddrs":{0:"a:1"}' in told["json"]
-    assert told["value"]["brokerDatas"][0]["brokerAddrs"] == {"0": "a:1"}
+    result = java_client.call("json.roundtrip", type="TopicRouteData", json=route)
+    assert '"brokerAddrs":{0:"a:1"}' in result["json"]
+    assert result["value"]["brokerDatas"][0]["brokerAddrs"] == {"0": "a:1"}
     for name in BODIES:
         assert java_client.call("json.roundtrip", type=name, json="{}")["json"]
     version = {"counter": 7, "timestamp": 5}
@@ -445,10 +445,10 @@ def test_acl_refuses_unsigned_and_accepts_signed(apache_acl: ApacheCluster) -> N
     assert send("OtherTopic", ACCOUNTS.admin.access_key, ACCOUNTS.admin.secret_key) == 0
 
 
-def test_mqadmin_knows_the_cluster_and_signs(apache_acl: ApacheCluster) -> None:
+def test_mqadmin_lists_the_cluster_with_signed_requests(apache_acl: ApacheCluster) -> None:
     listed = apache_acl.mqadmin("clusterList")
     assert apache_acl.brokers[0].address in listed
-    # Only a broker tells its version, and this one answers signed requests alone.
+    # Only the broker reports its version, and this one answers signed requests only.
     assert f"V{apache_acl.version.replace('.', '_')}" in listed
 
 
@@ -510,7 +510,7 @@ def test_two_brokers_appear_in_one_route(
     java.stop(producer)
 
 
-# --- life and death ------------------------------------------------------------------------------
+# --- start and stop ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -545,7 +545,7 @@ def test_messages_survive_stop_kill_and_start_of_a_broker(
     assert not folder.exists()
 
 
-def test_servers_die_with_a_killed_test_run(
+def test_servers_end_with_a_killed_test_run(
     apache_versions: ApacheVersions, tmp_path: Path
 ) -> None:
     artifacts = apache_versions.cluster("4.9.4").artifacts

@@ -1,4 +1,4 @@
-"""Timed messages in a store folder that the Apache broker and ours have in turn."""
+"""Timed messages in a store folder that the Apache broker and ours use in turn."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from downrange.store.files import OsFiles
 from downrange.wire.properties import encode_properties
 from downrange.wire.records import decode_records
 from tests.apache import probe
-from tests.apache.artifacts import ApacheUnavailable
 from tests.apache.cluster import ApacheCluster
-from tests.apache.fixtures import give_up
+from tests.apache.fixtures import cluster_or_skip
 from tests.apache.settings import STORE_SIZES
+from tests.support.waiting import wait_until
 from tests.unit.server.broker.delivery_stage import DeliveryStage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
 SEND, PULL = 10, 11
 TIMEOUT = 20.0
@@ -30,11 +30,9 @@ TIMEOUT = 20.0
 
 @pytest.fixture
 def cluster() -> Generator[ApacheCluster]:
-    try:
-        with ApacheCluster("5.5.0", broker_options={"timerFlushIntervalMs": "100"}) as running:
-            yield running
-    except ApacheUnavailable as error:
-        give_up(error)
+    options = {"timerFlushIntervalMs": "100"}
+    with cluster_or_skip(lambda: ApacheCluster("5.5.0", broker_options=options)) as running:
+        yield running
 
 
 def _now_ms() -> int:
@@ -57,15 +55,8 @@ def _bodies(cluster: ApacheCluster) -> list[str]:
     return [record.body.decode() for record in decode_records(answer.body)]
 
 
-def _wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def _is_noted(cluster: ApacheCluster, sent_ms: int) -> bool:
-    """Whether Apache has saved that it delivered what was due two seconds after a time."""
+def _is_delivery_saved(cluster: ApacheCluster, sent_ms: int) -> bool:
+    """Return whether Apache has saved its progress up to two seconds after `sent_ms`."""
     check = cluster.brokers[0].store / PATH
     return check.exists() and unpack_from(">q", check.read_bytes())[0] > sent_ms + 2_000
 
@@ -74,16 +65,17 @@ def test_timed_messages_go_from_apache_to_ours_and_back(cluster: ApacheCluster) 
     sent_ms = _now_ms()
     _send(cluster, "theirs, delivered by them", TIMER_DELAY_MS="200", UNIQ_KEY="u0")
     _send(cluster, "theirs, delivered by them at last", TIMER_DELAY_SEC="12", UNIQ_KEY="last")
-    _wait_until(lambda: _is_noted(cluster, sent_ms))
+    wait_until(lambda: _is_delivery_saved(cluster, sent_ms), TIMEOUT)
     assert _bodies(cluster) == ["theirs, delivered by them"]
     cluster.kill_broker(0)
 
-    _deliver_and_go_on(cluster)
+    _deliver_and_add(cluster)
 
     cluster.start_broker(0)
-    _wait_until(lambda: "theirs, delivered by them at last" in _bodies(cluster))
+    wait_until(lambda: "theirs, delivered by them at last" in _bodies(cluster), TIMEOUT)
     counts = Counter(_bodies(cluster))
-    # It lies behind one that waits, so Apache reads it again, and cannot know.
+    # This one lies behind a message that is not due yet, so Apache reads it a second time and
+    # cannot tell that it was delivered already.
     assert counts.pop("ours, delivered by us") in (1, 2)
     assert counts == {
         "ours, delivered by them": 1,
@@ -92,8 +84,8 @@ def test_timed_messages_go_from_apache_to_ours_and_back(cluster: ApacheCluster) 
     }
 
 
-def _deliver_and_go_on(cluster: ApacheCluster) -> None:
-    """Open the stopped broker's folder, and let time pass there."""
+def _deliver_and_add(cluster: ApacheCluster) -> None:
+    """Open the stopped broker's store with our code, deliver its due messages, and add others."""
     files = OsFiles(cluster.brokers[0].store)
     world = DeliveryStage(BrokerOptions(), files, STORE_SIZES)
     world.now_ms = _now_ms()

@@ -1,4 +1,4 @@
-"""Trace records, ours and those of Java's own codec, side by side."""
+"""Our trace records, compared with those of Java's codec."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[KnownTrace, dict[str, Any], dict[str, Any]]] = {
             "groupName": "g",
             "success": False,
         },
-        # A bean's texts are empty, not null, until they are set.
+        # The texts of a bean are empty, not null, until they are set.
         {
             "topic": "t",
             "msgId": ID,
@@ -198,10 +198,10 @@ def test_we_write_the_record_that_java_writes_and_each_reads_the_other(
     assert decode_trace(written["text"].encode()) == [ours]
     assert set(index_keys(ours)) == set(written["keys"])
     [read] = java_client.call("trace.decode", text=encode_contexts([ours]).decode())
-    context.pop("accessChannel", None)  # is not written
+    context.pop("accessChannel", None)  # not part of the record
     assert [name for name, value in context.items() if read[name] != value] == []
     [read_bean] = read["traceBeans"]
-    # Java prints a missing text as null, and reads it as that word.
+    # Java writes a missing text as "null", and reads it back as this word.
     sent = {name: "null" if value is None else value for name, value in bean.items()}
     assert [name for name, value in sent.items() if read_bean[name] != value] == []
 
@@ -237,7 +237,7 @@ def test_we_read_what_a_consumer_of_a_cloud_writes(java_client: JavaClient) -> N
 def test_old_sent_records_are_read_as_java_reads_them(
     java_client: JavaClient, dropped: int
 ) -> None:
-    """Without the offset id, and without the success, too."""
+    """Old records lack the offset id, and older ones also the success flag."""
     fields = encode_contexts([CASES["pub"][0]]).decode().rstrip("\x02").split("\x01")
     fields = [*fields[: 14 - 2], *fields[12 + dropped :]]
     text = "\x01".join(fields) + "\x02"
@@ -264,7 +264,7 @@ def test_we_read_what_a_java_producer_traces_about_its_sends(
         apache.name_server, unique_name("group"), {trace_topic: "*"}
     )
     found: dict[str | None, tuple[PubTrace, list[str]]] = {}
-    for count in range(1, 4):  # so many messages at most, one when the sends were quick
+    for count in range(1, 4):  # one to three messages, depending on the speed of the sends
         for delivery in java_client.received(consumer, count):
             for record in decode_trace(b64decode(delivery["body"])):
                 assert isinstance(record, PubTrace)

@@ -1,1 +1,1 @@
-"""One suite of behaviour, for each front end (sync, async) on each server (ours, Apache's)."""
+"""One behaviour suite, run with both front ends (sync, async) on every server (ours, Apache)."""

@@ -1,6 +1,6 @@
-"""Makes asyncio objects usable like their sync twins, so that a test is written once.
+"""Use asyncio objects like their sync counterparts, so that each test is written once.
 
-Every call runs on an event loop in a thread of its own, and the caller waits for what it returns.
+Every call runs on an event loop in another thread, and the caller waits for its result.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 ResultT = TypeVar("ResultT")
-#: Seconds to wait for work of milliseconds on a busy machine.
-PATIENCE = 30.0
+#: For operations that normally take milliseconds; long enough for a busy machine.
+LONG_TIMEOUT = 30.0
 
 
 class LoopThread:
     """An event loop in a thread."""
 
     def __init__(self) -> None:
-        """Start it."""
+        """Start the thread."""
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="contract", daemon=True)
         self._thread.start()
@@ -34,23 +34,24 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Run a coroutine on the loop and wait for it."""
-        return self.submit(work).result(PATIENCE)
+        return self.submit(work).result(LONG_TIMEOUT)
 
     def close(self) -> None:
-        """End loop and thread."""
+        """Stop the loop and its thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(PATIENCE)
+        self._thread.join(LONG_TIMEOUT)
         self.loop.close()
 
 
 class Blocking:
-    """An asyncio object seen from another thread.
+    """An asyncio object used from another thread.
 
-    `submit` and `submit_batch`, which asyncio does not need, are tasks of `send` and `send_batch`.
+    The asyncio classes have no `submit` and `submit_batch`; here these run `send` and `send_batch`
+    in tasks.
 
     Args:
         inner: The object.
-        loop: Where it lives.
+        loop: The loop that it belongs to.
     """
 
     def __init__(self, inner: Any, loop: LoopThread) -> None:
@@ -60,33 +61,33 @@ class Blocking:
 
     @property
     def inner(self) -> Any:
-        """The object itself."""
+        """Return the wrapped object."""
         return self._inner
 
     def submit(self, *args: Any, **settings: Any) -> Future[Any]:
-        """Send in a task of its own."""
+        """Send a message in a task."""
         return self._loop.submit(self._call(self._inner.send, args, settings))
 
     def submit_batch(self, *args: Any, **settings: Any) -> Future[Any]:
-        """Send a list in a task of its own."""
+        """Send a list in a task."""
         return self._loop.submit(self._call(self._inner.send_batch, args, settings))
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
         if not callable(value):
-            return self._shown(value)
+            return self._wrap(value)
         return lambda *args, **settings: self._loop.run(self._call(value, args, settings))
 
     def __enter__(self) -> Any:
-        """Enter on the loop."""
+        """Enter the context on the loop."""
         return self._loop.run(self._call(self._inner.__aenter__, (), {}))
 
     def __exit__(self, *how: object) -> bool | None:
-        """Leave on the loop."""
+        """Leave the context on the loop."""
         return bool(self._loop.run(self._call(self._inner.__aexit__, how, {})))
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate, each step on the loop."""
+        """Iterate; each step runs on the loop."""
         steps = aiter(self._inner)
 
         async def step() -> Any:
@@ -94,7 +95,7 @@ class Blocking:
 
         while True:
             try:
-                yield self._shown(self._loop.run(step()))
+                yield self._wrap(self._loop.run(step()))
             except StopAsyncIteration:
                 return
 
@@ -107,10 +108,10 @@ class Blocking:
         result = function(
             *map(unwrapped, args), **{name: unwrapped(value) for name, value in settings.items()}
         )
-        return self._shown(await result if inspect.isawaitable(result) else result)
+        return self._wrap(await result if inspect.isawaitable(result) else result)
 
-    def _shown(self, value: Any) -> Any:
-        """Return a value for a test; an object with coroutines of its own is wrapped as well."""
+    def _wrap(self, value: Any) -> Any:
+        """Return a value for the test; asyncio objects are wrapped as well."""
         if value is self._inner:
             return self
         is_async = hasattr(value, "__aenter__") or hasattr(value, "__aiter__")
@@ -118,5 +119,5 @@ class Blocking:
 
 
 def unwrapped(value: Any) -> Any:
-    """Return the object behind a `Blocking`; anything else as it is."""
+    """Return the object inside a `Blocking`; any other value unchanged."""
     return value.inner if isinstance(value, Blocking) else value

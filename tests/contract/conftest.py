@@ -1,8 +1,8 @@
 """Fixtures of the contract suite.
 
-A test asks for `server` (each cluster in turn) or `embedded` (ours alone, for faults made on
-purpose), and for `producer` or `make`, which make clients of the front end in turn. It is plain
-sync code; under "async" the objects are the asyncio ones behind a `Blocking`.
+A test uses `server` (each cluster in turn) or `embedded` (only ours, where faults can be injected),
+and `producer` or `make`, which make clients of each front end in turn. It is plain sync code; with
+"async" the objects are asyncio objects inside a `Blocking`.
 
     def test_a_message_arrives(server: Server, producer: MakeProducer) -> None:
         topic = server.topic()
@@ -21,44 +21,37 @@ import pytest
 import downrange
 from downrange import Producer
 from downrange.embedded import Cluster
-from downrange.options import BrokerOptions
-from tests.apache.artifacts import VERSIONS, ApacheUnavailable
-from tests.apache.fixtures import give_up
+from tests.apache.artifacts import VERSIONS
+from tests.apache.cluster import ApacheCluster
+from tests.apache.fixtures import ACCOUNTS, cluster_or_skip
 from tests.contract.blocking import Blocking, LoopThread, unwrapped
 from tests.contract.servers import Server
+from tests.support.options import SHORT_TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from downrange import Client
-    from tests.apache.cluster import ApacheCluster
     from tests.apache.fixtures import ApacheVersions
 
 Kind = Literal["sync", "async"]
 ThingT = TypeVar("ThingT")
 
 _APACHE = [pytest.param(name, marks=pytest.mark.apache, id=f"apache-{name}") for name in VERSIONS]
-#: The parameters of `server`, and of other fixtures that run on all servers.
+#: The parameters of `server`, and of other fixtures that exist for all three servers.
 SERVERS = ["embedded", *_APACHE]
-#: For a test of a feature that only Apache's servers have.
+#: For a test of something that only Apache's servers have.
 only_apache = pytest.mark.parametrize("server", _APACHE, indirect=True, scope="session")
-#: For a test of a feature that only one front end has.
+#: For a test of something that only one front end has.
 only_sync = pytest.mark.parametrize("kind", ["sync"], indirect=True)
 only_async = pytest.mark.parametrize("kind", ["async"], indirect=True)
-#: Short times, so that tests are quick.
-OPTIONS = BrokerOptions(
-    delay_levels="1s 2s 3s 4s 5s",
-    transaction_timeout=0.5,
-    transaction_check_interval=0.5,
-    is_trace_topic_created=True,
-)
 
 
 class Embedded(Server):
-    """Our cluster; faults made with `cluster` end with the test."""
+    """Our cluster; `cluster` injects faults, which end with the test."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Wrap a started cluster."""
+        """Use a running cluster."""
         super().__init__(cluster.name_server, cluster.brokers, None, _unique_name)
         self.cluster = cluster
 
@@ -73,7 +66,7 @@ class Make:
         self._ends = contextlib.ExitStack()
 
     def __call__(self, thing: Callable[..., ThingT], *args: Any, **settings: Any) -> ThingT:
-        """Make an object of a class with a twin `Async…`, or of its twin; not started."""
+        """Make an object of a sync class, or of its `Async…` counterpart; it is not started."""
         made: Any
         if self.kind == "sync":
             made = thing(*args, **settings)
@@ -88,12 +81,12 @@ class Make:
         return made  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Close everything, the last one first."""
+        """Close all clients, the newest first."""
         self._ends.close()
 
 
 class MakeProducer(Protocol):
-    """Starts a producer on a server, or on a client that is shared; closed at the end."""
+    """Starts a producer on a server or on a shared client; closed at the end of the test."""
 
     def __call__(
         self, servers: Server | Client | str | None, *, group: str | None = None, **settings: Any
@@ -108,10 +101,10 @@ def _unique_name(prefix: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test with both front ends, unless it says otherwise.
+    """Run every test with both front ends, unless it selects one.
 
-    Not by parameters of the fixture: so the front end comes first in a test's name, but changes
-    faster than the server, and no cluster is started twice.
+    This hook is used instead of fixture parameters: the front end comes first in a test's name but
+    changes faster than the server, so no cluster is started twice.
     """
     marks = metafunc.definition.iter_markers("parametrize")
     if "kind" in metafunc.fixturenames and not any(mark.args[0] == "kind" for mark in marks):
@@ -120,14 +113,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Give the front end in turn."""
+    """Give each front end in turn."""
     return request.param  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
-def given_cluster(**settings: Any) -> Generator[Embedded]:
-    """Start a cluster of ours; the settings are those of `Cluster`."""
-    settings.setdefault("broker", OPTIONS)
+def embedded_server(**settings: Any) -> Generator[Embedded]:
+    """Start our cluster; the settings are those of `Cluster`."""
+    settings.setdefault("broker", SHORT_TIMES)
     with Cluster(**settings) as cluster:
         own = Embedded(cluster)
         try:
@@ -138,14 +131,14 @@ def given_cluster(**settings: Any) -> Generator[Embedded]:
 
 @pytest.fixture(scope="session")
 def embedded_session() -> Iterator[Embedded]:
-    """Give our shared cluster to other fixtures."""
-    with given_cluster() as shared:
+    """Give our shared cluster, for other fixtures."""
+    with embedded_server() as shared:
         yield shared
 
 
 @pytest.fixture
 def embedded(embedded_session: Embedded) -> Iterator[Embedded]:
-    """Give our shared cluster; faults that a test makes with `cluster.intercept` end with it."""
+    """Give our shared cluster; faults injected with `cluster.intercept` end with the test."""
     yield embedded_session
     for code in range(400):
         embedded_session.cluster.intercept(code, None)
@@ -153,46 +146,50 @@ def embedded(embedded_session: Embedded) -> Iterator[Embedded]:
 
 @pytest.fixture(scope="session", params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Give each cluster in turn: shared, so leave it running and use names of your own."""
+    """Give each cluster in turn; it is shared, so do not stop it, and use unique names."""
     if request.param == "embedded":
         yield request.getfixturevalue("embedded_session")
         return
     versions: ApacheVersions = request.getfixturevalue("apache_versions")
-    shared = _face_of(versions.cluster(request.param))
+    shared = _server_of(versions.cluster(request.param))
     yield shared
     shared.close()
 
 
 @contextlib.contextmanager
-def given_apache_cluster(make: Callable[[], ApacheCluster]) -> Generator[ApacheCluster]:
-    """Start an Apache cluster for one module; skip its tests where there is none."""
-    try:
-        cluster = make()
-    except ApacheUnavailable as error:
-        give_up(error)
-    with cluster:
-        yield cluster
-
-
-@contextlib.contextmanager
-def given_apache(make: Callable[[], ApacheCluster]) -> Generator[Server]:
-    """The same, as a `Server`."""
-    with given_apache_cluster(make) as cluster:
-        own = _face_of(cluster)
+def apache_server(make: Callable[[], ApacheCluster]) -> Generator[Server]:
+    """Start an Apache cluster; skip the tests when it cannot run here."""
+    with cluster_or_skip(make) as cluster:
+        own = _server_of(cluster)
         try:
             yield own
         finally:
             own.close()
 
 
-def _face_of(cluster: ApacheCluster) -> Server:
+def _server_of(cluster: ApacheCluster) -> Server:
     addresses = [broker.address for broker in cluster.brokers]
     return Server(cluster.name_server, addresses, cluster.version, _unique_name)
 
 
+@pytest.fixture(scope="module", params=SERVERS)
+def guarded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Give the name server of a cluster with access control; its accounts are `ACCOUNTS`."""
+    if request.param == "embedded":
+        file = tmp_path_factory.mktemp("guarded") / "plain_acl.yml"
+        file.write_text(ACCOUNTS.plain_acl_yaml(), encoding="utf-8")
+        with Cluster(access=file) as cluster:
+            yield cluster.name_server
+        return
+    with cluster_or_skip(lambda: ApacheCluster(request.param, acl=ACCOUNTS)) as apache:
+        yield apache.name_server
+
+
 @pytest.fixture(scope="session")
 def loop_thread() -> Iterator[LoopThread]:
-    """Give the event loop of asyncio objects."""
+    """Give the event loop of the asyncio objects."""
     thread = LoopThread()
     yield thread
     thread.close()
@@ -200,7 +197,7 @@ def loop_thread() -> Iterator[LoopThread]:
 
 @pytest.fixture
 def make(kind: Kind, loop_thread: LoopThread) -> Iterator[Make]:
-    """Give a function that makes clients of the front end."""
+    """Give the factory for clients of the front end."""
     making = Make(kind, loop_thread)
     yield making
     making.close()
@@ -208,7 +205,7 @@ def make(kind: Kind, loop_thread: LoopThread) -> Iterator[Make]:
 
 @pytest.fixture
 def producer(make: Make) -> MakeProducer:
-    """Give a function that starts producers of the front end."""
+    """Give the function that starts producers of the front end."""
 
     def start(
         servers: Server | Client | str | None, *, group: str | None = None, **settings: Any

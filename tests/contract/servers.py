@@ -1,4 +1,4 @@
-"""The clusters that the suite runs on, behind one interface, and access to stored messages."""
+"""One interface to all clusters of the suite: create topics, and read what is stored."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from downrange.wire.headers import PullRequest
 from downrange.wire.records import Record, decode_records
 from tests.apache import probe
 from tests.apache.ports import draw_name_server_port
-from tests.contract.blocking import PATIENCE
+from tests.contract.blocking import LONG_TIMEOUT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from downrange import Producer, ProducerStats
     from downrange.model import QueueId, ReceivedMessage
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
@@ -30,13 +31,13 @@ class Server:
     """One cluster.
 
     Args:
-        name_server: Where clients connect.
+        name_server: The address that clients connect to.
         brokers: The addresses of its brokers.
         version: The Apache release; None for ours.
-        unique_name: Makes names that no other test uses.
+        unique_name: Makes names that are unique in the test run.
 
     Attributes:
-        reader: A plain client, for looking at what is stored.
+        reader: A plain client that reads what is stored.
     """
 
     def __init__(
@@ -55,16 +56,16 @@ class Server:
 
     @property
     def is_apache(self) -> bool:
-        """Whether it is a real Apache server."""
+        """Return whether this is a real Apache server."""
         return self.version is not None
 
     @property
     def is_old(self) -> bool:
-        """Whether it is of 4.9, which has fewer features."""
+        """Return whether this is 4.9, which has fewer features."""
         return self.version is not None and self.version.startswith("4.")
 
     def close(self) -> None:
-        """End the reader; the servers are not closed here."""
+        """Close the reader; the fixture that started the servers stops them."""
         self.reader.close()
 
     # ---- topics ------------------------------------------------------------------------------
@@ -76,11 +77,11 @@ class Server:
         for broker in self.brokers:
             answer = probe.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
             assert answer.code == 0, answer
-        wait_until(lambda: self._is_known(topic, queues, perm))
+        wait_until(lambda: self._has_route(topic, queues, perm))
         return topic
 
     def topic_fields(self, topic: str, queues: int, perm: int) -> dict[str, str]:
-        """Return the header of a request that creates or changes a topic."""
+        """Return the header fields of a request that creates such a topic."""
         return {
             "topic": topic,
             "defaultTopic": "TBW102",
@@ -92,29 +93,29 @@ class Server:
             "order": "false",
         }
 
-    def _is_known(self, topic: str, queues: int, perm: int) -> bool:
+    def _has_route(self, topic: str, queues: int, perm: int) -> bool:
         route = self.route(topic)
         return route is not None and [
             (part.write_queue_nums, part.perm) for part in route.body.queue_datas
         ] == [(queues, perm)] * len(self.brokers)
 
     def route(self, topic: str) -> Route | None:
-        """Return the route of a topic from the name server."""
+        """Return the current route of a topic from the name server."""
         core = self.reader.core
-        body = self.reader.run(ask_route(core, topic, core.clock.now() + PATIENCE))
+        body = self.reader.run(ask_route(core, topic, core.clock.now() + LONG_TIMEOUT))
         return None if body is None else route_of(topic, body)
 
     def route_brokers(self, topic: str) -> list[str]:
-        """Return the brokers in the route of a topic."""
+        """Return the brokers in the current route of a topic."""
         route = self.route(topic)
         return [] if route is None else sorted(route.write_counts)
 
     # ---- messages ----------------------------------------------------------------------------
 
     def read_all(self, topic: str, count: int) -> list[ReceivedMessage]:
-        """Return the messages of a topic by queue and offset, as soon as there are so many.
+        """Return the messages of a topic by queue and offset, after waiting for `count` of them.
 
-        What is acknowledged may be readable a moment later only.
+        An acknowledged message may become readable a moment later.
         """
         found: list[ReceivedMessage] = []
 
@@ -126,7 +127,7 @@ class Server:
         return found
 
     def records(self, topic: str, count: int) -> list[Record]:
-        """Return the first messages of each queue of a topic as they are stored."""
+        """Return the first records of each queue of a topic, as stored."""
         found: list[Record] = []
 
         def is_complete() -> bool:
@@ -143,7 +144,7 @@ class Server:
             return ()
         core.routes.replace(route)
         return tuple(
-            self.reader.run(read_queues(core, topic, deadline=core.clock.now() + PATIENCE))
+            self.reader.run(read_queues(core, topic, deadline=core.clock.now() + LONG_TIMEOUT))
         )
 
     def _read(self, queue: QueueId) -> list[ReceivedMessage]:
@@ -152,7 +153,9 @@ class Server:
         offset = 0
         while True:
             batch: PullBatch = self.reader.run(
-                pull(core, queue, offset, group="contract", deadline=core.clock.now() + PATIENCE)
+                pull(
+                    core, queue, offset, group="contract", deadline=core.clock.now() + LONG_TIMEOUT
+                )
             )
             messages += batch.messages
             offset = batch.next_offset
@@ -174,9 +177,14 @@ class Server:
         )
         address = core.routes.master_of(queue.broker)
         assert address is not None
-        deadline = core.clock.now() + PATIENCE
+        deadline = core.clock.now() + LONG_TIMEOUT
         reply = self.reader.run(core.call(address, request_command(header), deadline))
         return decode_records(reply.body) if reply.body else []
+
+
+def stats_of(producer: Producer) -> ProducerStats:
+    """Return the counters of a producer."""
+    return producer.client.stats().producers[producer.group]
 
 
 def dead_address() -> str:

@@ -1,4 +1,4 @@
-"""Topics, groups, queues and messages: create, change, find."""
+"""The admin client: create, change and find topics, groups, queues and messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from downrange.errors import (
 )
 from downrange.model import Message, QueueId
 from downrange.options import ClientOptions, ProducerOptions
-from tests.contract.blocking import PATIENCE
+from tests.contract.blocking import LONG_TIMEOUT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def admin(make: Make) -> Callable[..., Admin]:
-    """Give a function that starts admins of the front end."""
+    """Give the function that starts admin clients of the front end."""
 
     def start(servers: Any, **settings: Any) -> Admin:
-        settings.setdefault("client_options", ClientOptions(call_timeout=PATIENCE))
+        settings.setdefault("client_options", ClientOptions(call_timeout=LONG_TIMEOUT))
         return make(Admin, getattr(servers, "name_server", servers), **settings).start()
 
     return start
 
 
-def a_name(server: Server) -> str:
-    """Return the name of a topic that exists nowhere."""
+def missing_topic(server: Server) -> str:
+    """Return the name of a topic that does not exist."""
     return f"{server.topic(1)}_new"
 
 
@@ -52,7 +52,7 @@ def a_name(server: Server) -> str:
 def test_a_topic_is_there_when_its_creation_returns(
     server: Server, producer: MakeProducer, admin: Callable[..., Admin]
 ) -> None:
-    topic = a_name(server)
+    topic = missing_topic(server)
     administering = admin(server)
     settings = administering.create_topic(topic, queues=3)
     assert (settings.topic, settings.read_queues, settings.write_queues) == (topic, 3, 3)
@@ -66,7 +66,7 @@ def test_a_topic_is_there_when_its_creation_returns(
 
 
 def test_a_topic_is_changed_and_keeps_the_rest(server: Server, admin: Callable[..., Admin]) -> None:
-    topic = a_name(server)
+    topic = missing_topic(server)
     administering = admin(server)
     administering.create_topic(topic, queues=4, is_ordered=True)
     (changed,) = administering.update_topic(topic, write_queues=2).values()
@@ -82,7 +82,7 @@ def test_attributes_of_a_topic_can_be_set_and_taken_away(
 ) -> None:
     if server.is_old:
         pytest.skip("4.9 has no attributes")
-    topic = a_name(server)
+    topic = missing_topic(server)
     administering = admin(server)
     administering.create_topic(topic, attributes={"message.type": "FIFO"})
     (settings,) = administering.topic_settings(topic).values()
@@ -106,7 +106,7 @@ def test_a_deleted_topic_is_gone(
     administering.delete_topic(topic)
 
 
-def test_system_topics_are_distinguished_from_others(
+def test_system_topics_are_listed_with_their_kind(
     server: Server, admin: Callable[..., Admin]
 ) -> None:
     topic = server.topic()
@@ -123,7 +123,7 @@ def test_a_topic_of_the_system_cannot_be_changed(
         admin(server).create_topic("TBW102")
 
 
-def test_the_cluster_tells_its_brokers_and_their_release(
+def test_cluster_facts_list_the_brokers_and_their_release(
     server: Server, admin: Callable[..., Admin]
 ) -> None:
     facts = admin(server).cluster_facts(with_versions=True)
@@ -133,14 +133,14 @@ def test_the_cluster_tells_its_brokers_and_their_release(
     assert admin(server).cluster_facts().brokers[0].version is None
 
 
-def test_an_unknown_cluster_is_an_error_that_names_the_known(
+def test_an_unknown_cluster_is_an_error_that_names_the_known_ones(
     server: Server, admin: Callable[..., Admin]
 ) -> None:
     with pytest.raises(OptionError, match="DefaultCluster"):
-        admin(server).create_topic(a_name(server), cluster="elsewhere")
+        admin(server).create_topic(missing_topic(server), cluster="elsewhere")
 
 
-def test_queues_tell_what_they_hold(
+def test_topic_stats_count_the_messages_of_each_queue(
     server: Server, producer: MakeProducer, admin: Callable[..., Admin]
 ) -> None:
     topic = server.topic(2)
@@ -167,9 +167,9 @@ def test_a_topic_is_created_on_every_broker(make: Make, admin: Callable[..., Adm
 
 
 def test_names_are_without_the_namespace(server: Server, admin: Callable[..., Admin]) -> None:
-    topic = a_name(server)
+    topic = missing_topic(server)
     administering = admin(
-        server, client_options=ClientOptions(namespace="prod", call_timeout=PATIENCE)
+        server, client_options=ClientOptions(namespace="prod", call_timeout=LONG_TIMEOUT)
     )
     assert administering.create_topic(topic).topic == topic
     assert server.route_brokers(f"prod%{topic}")
@@ -305,7 +305,7 @@ def test_a_missing_topic_is_created_on_all_brokers_when_balanced(make: Make) -> 
         assert brokers == {"broker-a", "broker-b"}
 
 
-# ---- life ----------------------------------------------------------------------------------------
+# ---- start and close -----------------------------------------------------------------------------
 
 
 def test_an_admin_is_used_between_start_and_close_only(embedded: Embedded, make: Make) -> None:
@@ -331,12 +331,12 @@ def test_an_admin_shares_a_client(embedded: Embedded, make: Make) -> None:
 def test_a_producer_creates_its_topic_and_finds_its_messages(
     server: Server, producer: MakeProducer
 ) -> None:
-    topic = a_name(server)
-    shop = producer(server, client_options=ClientOptions(call_timeout=PATIENCE))
+    topic = missing_topic(server)
+    shop = producer(server, client_options=ClientOptions(call_timeout=LONG_TIMEOUT))
     shop.create_topic(topic, queues=2)
     queues = shop.publish_queues(topic)
     assert [queue.number for queue in queues] == [0, 1]
-    receipt = shop.send(Message(topic, b"1", keys=["k-1"]), queue=queues[1], timeout=PATIENCE)
+    receipt = shop.send(Message(topic, b"1", keys=["k-1"]), queue=queues[1], timeout=LONG_TIMEOUT)
     assert shop.min_offset(queues[1]) == 0
     wait_until(lambda: shop.max_offset(queues[1]) == 1)
     assert shop.earliest_store_time(queues[1]) is not None

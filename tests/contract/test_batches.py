@@ -1,4 +1,4 @@
-"""Lists of messages in few requests, and small messages that are batched automatically."""
+"""Lists of messages in few requests, and automatic batches of small messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from downrange.errors import BatchFailed, InvalidMessage, SendFailed, SendTimedO
 from downrange.model import Message, QueueId
 from downrange.options import AutoBatch, ProducerOptions
 from downrange.wire.codes import RequestCode
-from tests.contract.blocking import PATIENCE
+from tests.contract.blocking import LONG_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +33,8 @@ def messages_for(topic: str, count: int, size: int = 1) -> list[Message]:
     return [Message(topic, b"x" * size, keys=[f"k{number}"]) for number in range(count)]
 
 
-class Counted:
-    """A rule that counts requests and does not change them."""
+class RequestCounter:
+    """An interception that counts requests and does not change them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -77,7 +77,7 @@ def test_any_iterable_is_taken(server: Server, producer: MakeProducer) -> None:
         yield from messages_for(topic, 5)
 
     assert len(sender.send_batch(stream())) == 5
-    assert len(sender.submit_batch(tuple(messages_for(topic, 5))).result(PATIENCE)) == 5
+    assert len(sender.submit_batch(tuple(messages_for(topic, 5))).result(LONG_TIMEOUT)) == 5
     assert len(server.read_all(topic, 10)) == 10
 
 
@@ -98,7 +98,7 @@ def test_a_list_that_is_too_long_is_split_to_fit(server: Server, producer: MakeP
     sender = producer(server, options=ProducerOptions(body_bytes_max=20_000))
     receipt = sender.send_batch(messages_for(topic, 100, size=1000))
     assert len(receipt) == sum(receipt.counts) == 100
-    # About 1,100 bytes each with keys and id: 18 a request, and not one request more than needed.
+    # A message has about 1,100 bytes with keys and id: 18 fit into a request.
     assert receipt.request_count in (6, 7)
     assert all(count > 10 for count in receipt.counts[:-1])
     stored = server.read_all(topic, 100)
@@ -125,7 +125,7 @@ def test_a_list_goes_where_it_is_sent(server: Server, producer: MakeProducer) ->
 
 
 @pytest.mark.parametrize(
-    ("bad", "problem"),
+    ("bad", "error_text"),
     [
         (Message("another", b"1"), "'another'"),
         (Message("orders", b"1", delay_level=1), "delivered later"),
@@ -135,12 +135,12 @@ def test_a_list_goes_where_it_is_sent(server: Server, producer: MakeProducer) ->
     ],
 )
 def test_a_message_that_cannot_be_in_the_list_stops_all_of_it(
-    embedded: Embedded, producer: MakeProducer, bad: Message, problem: str
+    embedded: Embedded, producer: MakeProducer, bad: Message, error_text: str
 ) -> None:
     sender = producer(embedded)
-    counted = Counted()
+    counted = RequestCounter()
     embedded.cluster.intercept(BATCH, counted)
-    with pytest.raises(InvalidMessage, match=problem):
+    with pytest.raises(InvalidMessage, match=error_text):
         sender.send_batch([Message("orders", b"1"), bad])
     assert counted.count == 0
 
@@ -159,13 +159,13 @@ def test_a_message_too_large_for_any_request_is_refused(
         sender.send_batch([Message(topic, b"x" * 1001)])
 
 
-def test_a_list_that_fails_half_way_says_how_far_it_came(
+def test_a_list_that_fails_half_way_reports_what_was_stored(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
     topic = embedded.topic(queues=1)
     sender = producer(embedded, options=ProducerOptions(body_bytes_max=5_000))
     batch = messages_for(topic, 12, size=1000)
-    seen = Counted()
+    seen = RequestCounter()
 
     def third_fails(request: Command, peer: Peer) -> Interception | None:
         seen(request, peer)
@@ -197,11 +197,11 @@ def test_the_first_request_of_a_list_fails_as_any_send_does(
 # ---- gathering -----------------------------------------------------------------------------------
 
 
-def test_messages_of_many_callers_travel_together(server: Server, producer: MakeProducer) -> None:
+def test_messages_of_many_callers_are_sent_together(server: Server, producer: MakeProducer) -> None:
     topic = server.topic(queues=1)
     sender = producer(server, options=ProducerOptions(auto_batch=AutoBatch(hold_ms=30)))
     futures = [sender.submit(Message(topic, f"{number}")) for number in range(60)]
-    receipts = [future.result(PATIENCE) for future in futures]
+    receipts = [future.result(LONG_TIMEOUT) for future in futures]
     stored = {
         message.message_id: (message.body, message.offset) for message in server.read_all(topic, 60)
     }
@@ -218,7 +218,7 @@ def test_messages_of_many_callers_travel_together(server: Server, producer: Make
 def test_threads_that_wait_are_gathered_as_well(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic(queues=1)
     sender = producer(embedded, options=ProducerOptions(auto_batch=AutoBatch(hold_ms=50)))
-    counted = Counted()
+    counted = RequestCounter()
     embedded.cluster.intercept(BATCH, counted)
     offsets: list[int] = []
 
@@ -229,12 +229,12 @@ def test_threads_that_wait_are_gathered_as_well(embedded: Embedded, producer: Ma
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(LONG_TIMEOUT)
     assert sorted(offsets) == list(range(16))
     assert counted.count < 8
 
 
-def test_only_messages_that_go_the_same_way_are_gathered(
+def test_only_messages_with_equal_targets_are_gathered(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
     one, two = embedded.topic(queues=1), embedded.topic(queues=1)
@@ -246,7 +246,7 @@ def test_only_messages_that_go_the_same_way_are_gathered(
         for tags in ("red", "blue")
     ]
     for future in futures:
-        future.result(PATIENCE)
+        future.result(LONG_TIMEOUT)
     for topic in (one, two):
         tags = [message.tags for message in embedded.read_all(topic, 20)]
         assert sorted(filter(None, tags)) == ["blue"] * 10 + ["red"] * 10
@@ -254,22 +254,24 @@ def test_only_messages_that_go_the_same_way_are_gathered(
 
 def test_a_full_batch_does_not_wait(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic(queues=1)
-    patient = AutoBatch(hold_ms=30_000, hold_bytes=10_000)
-    sender = producer(embedded, options=ProducerOptions(auto_batch=patient, timeout=60.0))
+    long_hold = AutoBatch(hold_ms=30_000, hold_bytes=10_000)
+    sender = producer(embedded, options=ProducerOptions(auto_batch=long_hold, timeout=60.0))
     started = time.monotonic()
     futures = [sender.submit(Message(topic, b"x" * 1001)) for _ in range(10)]
     for future in futures:
-        future.result(PATIENCE)
+        future.result(LONG_TIMEOUT)
     assert time.monotonic() - started < 10
 
 
-def test_what_cannot_be_gathered_goes_by_itself(embedded: Embedded, producer: MakeProducer) -> None:
+def test_messages_that_cannot_be_gathered_are_sent_alone(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
     topic = embedded.topic(queues=1)
-    patient = AutoBatch(hold_ms=30_000)
-    sender = producer(embedded, options=ProducerOptions(auto_batch=patient, timeout=60.0))
+    long_hold = AutoBatch(hold_ms=30_000)
+    sender = producer(embedded, options=ProducerOptions(auto_batch=long_hold, timeout=60.0))
     started = time.monotonic()
     sender.send(Message(topic, b"1", delay_level=1))
-    sender.send(Message(topic, b"1"), timeout=PATIENCE)
+    sender.send(Message(topic, b"1"), timeout=LONG_TIMEOUT)
     sender.send(Message(topic, b"1"), queue=by_hash("a"))
     sender.send_oneway(Message(topic, b"1"))
     sender.send_batch([Message(topic, b"1")])
@@ -278,27 +280,25 @@ def test_what_cannot_be_gathered_goes_by_itself(embedded: Embedded, producer: Ma
 
 def test_gathered_messages_are_sent_on_close(server: Server, producer: MakeProducer) -> None:
     topic = server.topic(queues=1)
-    patient = AutoBatch(hold_ms=30_000)
-    sender = producer(server, options=ProducerOptions(auto_batch=patient, timeout=60.0))
+    long_hold = AutoBatch(hold_ms=30_000)
+    sender = producer(server, options=ProducerOptions(auto_batch=long_hold, timeout=60.0))
     futures = [sender.submit(Message(topic, f"{number}")) for number in range(20)]
     sender.close()
-    assert len({future.result(PATIENCE).message_id for future in futures}) == 20
+    assert len({future.result(LONG_TIMEOUT).message_id for future in futures}) == 20
     assert len(server.read_all(topic, 20)) == 20
 
 
-def test_every_caller_of_a_batch_gets_its_error(embedded: Embedded, producer: MakeProducer) -> None:
+def test_a_failed_batch_raises_for_every_caller(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic(queues=1)
     sender = producer(embedded, options=ProducerOptions(auto_batch=AutoBatch(hold_ms=30)))
     embedded.cluster.intercept(BATCH, refuse(13, "no"))
     futures = [sender.submit(Message(topic, b"1")) for _ in range(10)]
     for future in futures:
         with pytest.raises(SendFailed, match="no"):
-            future.result(PATIENCE)
+            future.result(LONG_TIMEOUT)
 
 
-def test_being_gathered_counts_into_the_deadline(
-    embedded: Embedded, producer: MakeProducer
-) -> None:
+def test_gathering_counts_towards_the_deadline(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic(queues=1)
     options = ProducerOptions(auto_batch=AutoBatch(hold_ms=100), timeout=0.4)
     sender = producer(embedded, options=options)
@@ -308,5 +308,5 @@ def test_being_gathered_counts_into_the_deadline(
     futures = [sender.submit(Message(topic, b"1")) for _ in range(3)]
     for future in futures:
         with pytest.raises(SendTimedOut):
-            future.result(PATIENCE)
+            future.result(LONG_TIMEOUT)
     assert time.monotonic() - started < 3

@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from click.testing import CliRunner
 
 from downrange.cli import app
-from downrange.embedded import Cluster
-from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import ACCOUNTS
-from tests.contract.conftest import SERVERS, given_apache_cluster, only_sync
+from tests.contract.conftest import only_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.apache.fixtures import UniqueName
     from tests.contract.servers import Server
 
@@ -96,21 +91,6 @@ def test_the_doctor_finds_nothing_wrong(server: Server) -> None:
 
 def test_the_doctor_recognizes_a_broker_in_the_place_of_a_name_server(server: Server) -> None:
     assert "not a name server" in _run(server.brokers[0], "doctor", code=3)
-
-
-@pytest.fixture(scope="module", params=SERVERS)
-def guarded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """Give the name server of a cluster that requires signed requests."""
-    if request.param == "embedded":
-        file = tmp_path_factory.mktemp("guarded") / "plain_acl.yml"
-        file.write_text(ACCOUNTS.plain_acl_yaml(), encoding="utf-8")
-        with Cluster(access=file) as cluster:
-            yield cluster.name_server
-        return
-    with given_apache_cluster(lambda: ApacheCluster(request.param, acl=ACCOUNTS)) as apache:
-        yield apache.name_server
 
 
 def _account(secret: str = USER.secret_key) -> dict[str, str]:

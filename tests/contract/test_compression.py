@@ -1,4 +1,4 @@
-"""Compressed bodies, and the flags by which every consumer can read them."""
+"""Compressed bodies, and the flags with which every consumer can read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.contract.servers import Server
 
 LARGE = b"the quick brown fox " * 500
-#: System flags for a compressed body and for its codec.
+#: The flags of a message whose body is compressed, by method.
 FLAGS = {"zlib": 0x301, "lz4": 0x101, "zstd": 0x201}
 
 
@@ -35,7 +35,7 @@ def test_a_large_body_is_compressed_and_can_be_read(
         assert len(record.body) < len(LARGE) / 10
 
 
-def test_a_small_body_travels_as_it_is(server: Server, producer: MakeProducer) -> None:
+def test_a_small_body_is_sent_uncompressed(server: Server, producer: MakeProducer) -> None:
     topic = server.topic(queues=1)
     sender = producer(server)
     sender.send(Message(topic, b"x" * 4095))
@@ -72,7 +72,7 @@ def test_a_batch_is_not_compressed(server: Server, producer: MakeProducer) -> No
         assert (record.sys_flag & 0x701, record.body) == (0, LARGE)
 
 
-def test_a_level_tells_how_hard_to_try(embedded: Embedded, producer: MakeProducer) -> None:
+def test_a_higher_level_compresses_better(embedded: Embedded, producer: MakeProducer) -> None:
     body = b"".join(b"%d," % (number * number) for number in range(5000))
     topic = embedded.topic(queues=1)
     for level in (1, 9):

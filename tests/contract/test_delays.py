@@ -1,4 +1,4 @@
-"""Delayed messages: delivery and recall."""
+"""Delayed messages: their delivery and their recall."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tests.contract.servers import Server
 
 
-def waited(message: ReceivedMessage) -> float:
-    """Return how long after it was made a message was stored where it can be read."""
+def delay_of(message: ReceivedMessage) -> float:
+    """Return the seconds between the creation of a message and its delivery to the topic."""
     return (message.stored_at_ms - message.born_at_ms) / 1000
 
 
@@ -29,14 +29,14 @@ def test_a_delay_level_holds_a_message_back(server: Server, producer: MakeProduc
     receipt = sender.send(Message(topic, b"later", delay_level=1))
     sender.send(Message(topic, b"at once"))
     messages = {message.body: message for message in server.read_all(topic, 2)}
-    assert waited(messages[b"at once"]) < waited(messages[b"later"])
-    assert 1.0 <= waited(messages[b"later"]) < 10.0
+    assert delay_of(messages[b"at once"]) < delay_of(messages[b"later"])
+    assert 1.0 <= delay_of(messages[b"later"]) < 10.0
     assert messages[b"later"].message_id == receipt.message_id
     assert receipt.recall_handle is None
 
 
 @pytest.mark.parametrize("way", ["in", "at"])
-def test_a_timed_message_comes_at_its_time(
+def test_a_timed_message_is_delivered_at_its_time(
     server: Server, producer: MakeProducer, way: str
 ) -> None:
     topic = server.topic()
@@ -47,14 +47,14 @@ def test_a_timed_message_comes_at_its_time(
     receipt = producer(server).send(message)
     (stored,) = server.read_all(topic, 1)
     assert stored.message_id == receipt.message_id
-    if server.is_old:  # which knows levels only, and delivers at once
-        assert waited(stored) < 1.0
+    if server.is_old:  # 4.9 supports levels only, and delivers at once
+        assert delay_of(stored) < 1.0
     else:
-        assert 1.9 <= waited(stored) < 10.0
+        assert 1.9 <= delay_of(stored) < 10.0
     assert (receipt.recall_handle is None) == server.is_old
 
 
-def test_a_timed_message_can_be_taken_back(server: Server, producer: MakeProducer) -> None:
+def test_a_timed_message_can_be_recalled(server: Server, producer: MakeProducer) -> None:
     topic = server.topic()
     sender = producer(server)
     sent = sender.send(Message(topic, b"taken back", deliver_in=3.0))
@@ -67,7 +67,7 @@ def test_a_timed_message_can_be_taken_back(server: Server, producer: MakeProduce
     assert [message.body for message in server.read_all(topic, 1)] == [b"due after it"]
 
 
-def test_a_message_that_is_due_is_not_taken_back(server: Server, producer: MakeProducer) -> None:
+def test_a_message_that_is_due_is_not_recalled(server: Server, producer: MakeProducer) -> None:
     topic = server.topic()
     sender = producer(server)
     receipt = sender.send(Message(topic, b"1"))
@@ -75,11 +75,11 @@ def test_a_message_that_is_due_is_not_taken_back(server: Server, producer: MakeP
     handle = str(RecallHandle(topic, receipt.queue.broker, a_second_ago, receipt.message_id))
     with pytest.raises(ServerError) as caught:
         sender.recall(handle)
-    said = "brokers from 5.3.2 on do" if server.is_old else "recall failed"
-    assert said in str(caught.value)
+    error_text = "brokers from 5.3.2 on do" if server.is_old else "recall failed"
+    assert error_text in str(caught.value)
 
 
-def test_an_invalid_handle_is_refused(embedded: Embedded, producer: MakeProducer) -> None:
+def test_an_invalid_recall_handle_is_refused(embedded: Embedded, producer: MakeProducer) -> None:
     sender = producer(embedded)
     with pytest.raises(OptionError):
         sender.recall("no handle")

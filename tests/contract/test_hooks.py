@@ -12,7 +12,7 @@ from downrange.embedded import Interception, refuse
 from downrange.errors import SendFailed, SendForbidden
 from downrange.model import Message
 from downrange.wire.codes import RequestCode
-from tests.contract.blocking import PATIENCE
+from tests.contract.blocking import LONG_TIMEOUT
 from tests.contract.conftest import only_async, only_sync
 
 if TYPE_CHECKING:
@@ -33,34 +33,34 @@ class Steps:
         self.seen: list[str] = []
         self.contexts: list[SendContext] = []
 
-    def noting(self, name: str) -> Callable[[SendContext], None]:
-        """Return a hook around sends."""
+    def recording(self, name: str) -> Callable[[SendContext], None]:
+        """Return a hook around sends that records `name`."""
 
-        def note(context: SendContext) -> None:
+        def record(context: SendContext) -> None:
             self.seen.append(name)
             self.contexts.append(context)
 
-        return note
+        return record
 
     def before_call(self, address: str, request: Command) -> None:
-        """Look at a request."""
+        """Record a request."""
         if request.code == SEND:
             self.seen.append("before_call")
 
     def after_call(self, address: str, request: Command, reply: Command | None) -> None:
-        """Look at a reply."""
+        """Record a reply."""
         if request.code == SEND:
             self.seen.append("after_call")
 
     @property
     def hooks(self) -> Hooks:
-        """All of them, two of each kind around sends."""
+        """Return all of them, with two of each kind around sends."""
         return Hooks(
-            forbid_send=(self.noting("forbid 1"), self.noting("forbid 2")),
-            before_send=(self.noting("before 1"), self.noting("before 2")),
+            forbid_send=(self.recording("forbid 1"), self.recording("forbid 2")),
+            before_send=(self.recording("before 1"), self.recording("before 2")),
             before_call=(self.before_call,),
             after_call=(self.after_call,),
-            after_send=(self.noting("after 1"), self.noting("after 2")),
+            after_send=(self.recording("after 1"), self.recording("after 2")),
         )
 
 
@@ -93,7 +93,7 @@ def test_hooks_are_called_around_every_way_to_send(
     topic = server.topic()
     sender = producer(server, hooks=steps.hooks)
     sender.send(Message(topic, b"1"))
-    sender.submit(Message(topic, b"2")).result(PATIENCE)
+    sender.submit(Message(topic, b"2")).result(LONG_TIMEOUT)
     sender.send_oneway(Message(topic, b"3"))
     sender.send_batch([Message(topic, b"4"), Message(topic, b"5")])
     modes = [
@@ -121,7 +121,7 @@ def test_hooks_are_called_around_every_attempt(embedded: Embedded, producer: Mak
 
 
 @pytest.mark.parametrize("where", ["before_send", "after_send", "before_call", "after_call"])
-def test_an_error_in_a_hook_that_looks_on_is_logged_and_loses_nothing(
+def test_an_error_in_an_observing_hook_is_logged_and_the_send_succeeds(
     server: Server, producer: MakeProducer, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*args: object) -> None:
@@ -149,7 +149,7 @@ def test_a_hook_can_forbid_a_send(server: Server, producer: MakeProducer) -> Non
         with pytest.raises(SendForbidden, match=r"no_secrets .*secrets stay here"):
             send(secret)
     with pytest.raises(SendForbidden):
-        sender.submit(secret).result(PATIENCE)
+        sender.submit(secret).result(LONG_TIMEOUT)
     sender.send(Message(topic, b"2", tags="public"))
     assert [message.body for message in server.read_all(topic, 1)] == [b"2"]
 
@@ -167,9 +167,7 @@ def test_a_forbidden_send_is_not_tried_again(embedded: Embedded, producer: MakeP
     assert len(calls) == 1
 
 
-def test_what_a_hook_adds_to_a_request_travels_along(
-    embedded: Embedded, producer: MakeProducer
-) -> None:
+def test_fields_that_a_hook_adds_are_sent(embedded: Embedded, producer: MakeProducer) -> None:
     def mark(address: str, request: Command) -> None:
         request.fields["mark"] = "mine"
 
@@ -204,9 +202,7 @@ def test_hooks_may_be_coroutine_functions_under_asyncio(
 
 
 @only_sync
-def test_a_hook_may_send_itself_even_where_all_others_wait_for_it(
-    server: Server, producer: MakeProducer
-) -> None:
+def test_a_hook_may_send_messages_itself(server: Server, producer: MakeProducer) -> None:
     topic, audit = server.topic(), server.topic(queues=1)
 
     def after(context: SendContext) -> None:
@@ -214,6 +210,6 @@ def test_a_hook_may_send_itself_even_where_all_others_wait_for_it(
             sender.send(Message(audit, context.message.body))
 
     sender = producer(server, hooks=Hooks(after_send=(after,)))
-    sender.submit(Message(topic, b"1")).result(PATIENCE)
+    sender.submit(Message(topic, b"1")).result(LONG_TIMEOUT)
     sender.send(Message(topic, b"2"))
     assert [message.body for message in server.read_all(audit, 2)] == [b"1", b"2"]

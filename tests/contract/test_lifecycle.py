@@ -1,4 +1,4 @@
-"""Start and end of clients and producers, shared clients, statistics."""
+"""Start and close of clients and producers, and what they share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from downrange.model import Message
 from downrange.options import ClientOptions, Credentials, ProducerOptions
 from downrange.wire.codes import RequestCode
 from tests.apache.ports import draw_name_server_port
-from tests.contract.blocking import PATIENCE
+from tests.contract.blocking import LONG_TIMEOUT
 from tests.contract.servers import dead_address, members_of
 from tests.support.waiting import wait_until
 
@@ -52,7 +52,7 @@ def test_a_producer_is_new_then_running_then_closed(server: Server, make: Make) 
     assert (producer.state, producer.client.state) == ("closed", "closed")
 
 
-def test_start_and_close_are_harmless_the_second_time(embedded: Embedded, make: Make) -> None:
+def test_a_second_start_or_close_does_nothing(embedded: Embedded, make: Make) -> None:
     producer = make(Producer, embedded.name_server, group="g")
     assert producer.start() is producer
     core = producer.client.core
@@ -69,20 +69,20 @@ def test_closing_what_was_never_started_does_nothing(make: Make) -> None:
     assert producer.state == "closed"
 
 
-def test_a_producer_that_is_not_started_says_so_at_once(embedded: Embedded, make: Make) -> None:
+def test_a_producer_that_is_not_started_raises_at_once(embedded: Embedded, make: Make) -> None:
     producer = make(Producer, embedded.name_server, group="g")
     for use in (producer.send, producer.send_oneway):
         with pytest.raises(NotStarted, match=r"'g' is not started: .* start\(\)"):
             use(Message("orders", b"1"))
     with pytest.raises(NotStarted):
-        producer.submit(Message("orders", b"1")).result(PATIENCE)
+        producer.submit(Message("orders", b"1")).result(LONG_TIMEOUT)
     with pytest.raises(NotStarted):
         producer.send_batch([Message("orders", b"1")])
     with pytest.raises(NotStarted):
         producer.client.stats()
 
 
-def test_a_producer_that_is_closed_says_so_at_once(embedded: Embedded, make: Make) -> None:
+def test_a_closed_producer_raises_at_once(embedded: Embedded, make: Make) -> None:
     producer = make(Producer, embedded.name_server, group="g").start()
     producer.close()
     for use in (producer.send, producer.send_oneway):
@@ -104,7 +104,7 @@ def test_a_constructor_starts_nothing(make: Make) -> None:
 def test_nothing_is_left_running_after_close(embedded: Embedded, make: Make, kind: Kind) -> None:
     before = set(_our_threads())
     producer = make(Producer, embedded.name_server, group="g").start()
-    producer.submit(Message(embedded.topic(), b"1")).result(PATIENCE)
+    producer.submit(Message(embedded.topic(), b"1")).result(LONG_TIMEOUT)
     if kind == "sync":
         assert set(_our_threads()) > before
     producer.close()
@@ -112,7 +112,7 @@ def test_nothing_is_left_running_after_close(embedded: Embedded, make: Make, kin
 
 
 def _our_threads() -> list[threading.Thread]:
-    """Return the threads of clients; the server in this process has its own, which come and go."""
+    """Return the threads of clients; the server in this process has changing threads of its own."""
     names = ("downrange-engine", "downrange-callback")
     return [thread for thread in threading.enumerate() if thread.name.startswith(names)]
 
@@ -156,7 +156,7 @@ def test_closing_a_client_ends_its_producers(embedded: Embedded, make: Make) -> 
     topic = embedded.topic()
     producer = make(Producer, client, group="one").start()
     future = producer.submit(Message(topic, b"1"))
-    future.result(PATIENCE)
+    future.result(LONG_TIMEOUT)
     client.close()
     with pytest.raises(ClientClosed):
         producer.send(Message(topic, b"1"))
@@ -200,10 +200,10 @@ def test_two_clusters_in_one_process_do_not_disturb_each_other(
         here.send(Message(topic, b"here 5"))
 
 
-# ---- what brokers know ---------------------------------------------------------------------------
+# ---- registration at brokers ---------------------------------------------------------------------
 
 
-def test_brokers_know_a_producer_while_it_runs(
+def test_brokers_list_a_producer_while_it_runs(
     server: Server, producer: MakeProducer, unique_name: UniqueName
 ) -> None:
     group = unique_name("group")
@@ -214,7 +214,7 @@ def test_brokers_know_a_producer_while_it_runs(
     wait_until(lambda: not members_of(server, group))
 
 
-def test_a_producer_that_comes_later_is_made_known_as_well(
+def test_a_producer_started_later_is_registered_as_well(
     server: Server, make: Make, unique_name: UniqueName
 ) -> None:
     client = make(Client, server.name_server).start()
@@ -245,11 +245,11 @@ def test_closing_sends_what_was_accepted(server: Server, producer: MakeProducer)
     sender.send(Message(topic, b"first"))
     futures = [sender.submit(Message(topic, f"{number}")) for number in range(50)]
     sender.close()
-    assert len({future.result(PATIENCE).message_id for future in futures}) == 50
+    assert len({future.result(LONG_TIMEOUT).message_id for future in futures}) == 50
     assert len(server.read_all(topic, 51)) == 51
 
 
-def test_closing_waits_for_answers_on_their_way(embedded: Embedded, producer: MakeProducer) -> None:
+def test_closing_waits_for_outstanding_replies(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic()
     sender = producer(embedded)
     sender.send(Message(topic, b"first"))
@@ -258,7 +258,7 @@ def test_closing_waits_for_answers_on_their_way(embedded: Embedded, producer: Ma
     wait_until(lambda: sender.client.stats().producers[sender.group].in_flight == 1)
     sender.close()
     assert future.done()
-    assert future.result(PATIENCE).attempts == 1
+    assert future.result(LONG_TIMEOUT).attempts == 1
 
 
 def test_close_returns_in_time_when_a_broker_does_not_answer(
@@ -268,23 +268,23 @@ def test_close_returns_in_time_when_a_broker_does_not_answer(
     sender = producer(embedded)
     sender.send(Message(topic, b"first"))
     embedded.cluster.intercept(SEND, drop())
-    future = sender.submit(Message(topic, b"1"), timeout=PATIENCE)
+    future = sender.submit(Message(topic, b"1"), timeout=LONG_TIMEOUT)
     wait_until(lambda: sender.client.stats().producers[sender.group].in_flight == 1)
     started = time.monotonic()
     sender.close(timeout=0.2)
     assert time.monotonic() - started < 2
     with pytest.raises(RocketMQError):
-        future.result(PATIENCE)
+        future.result(LONG_TIMEOUT)
 
 
 def test_an_unclosed_client_is_warned_about(
     embedded: Embedded, kind: Kind, loop_thread: LoopThread
 ) -> None:
     with pytest.warns(ResourceWarning, match=r"Client .* was not closed"):
-        _lose_a_client(embedded.name_server, kind, loop_thread)
+        _drop_a_client(embedded.name_server, kind, loop_thread)
 
 
-def _lose_a_client(name_server: str, kind: Kind, loop: LoopThread) -> None:
+def _drop_a_client(name_server: str, kind: Kind, loop: LoopThread) -> None:
     client: Client | AsyncClient
     if kind == "sync":
         client = Client(name_server).start()
@@ -319,7 +319,7 @@ def test_no_server_is_a_named_error_within_a_second(make: Make) -> None:
     assert producer.state == "new"
 
 
-def test_a_producer_starts_without_a_server_when_options_allow_it(make: Make) -> None:
+def test_a_producer_starts_without_a_server_when_connect_on_start_is_off(make: Make) -> None:
     producer = make(
         Producer, dead_address(), group="g", client_options=ClientOptions(connect_on_start=False)
     ).start()
@@ -349,12 +349,12 @@ def test_no_address_at_all_is_a_named_error(make: Make) -> None:
         make(Producer, group="g").start()
 
 
-def test_an_address_that_is_none_is_refused_in_the_constructor(make: Make) -> None:
+def test_an_invalid_address_is_refused_in_the_constructor(make: Make) -> None:
     with pytest.raises(OptionError, match="nonsense"):
         make(Producer, "nonsense", group="g")
 
 
-def test_the_environment_is_read_where_asked_for(
+def test_only_from_env_reads_the_environment(
     embedded: Embedded, monkeypatch: pytest.MonkeyPatch, make: Make
 ) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
@@ -377,6 +377,6 @@ def test_a_broker_that_is_avoided_is_logged_once(
         cluster.kill_broker(1)
         with caplog.at_level("WARNING", logger="downrange.client"):
             for _ in range(20):
-                sender.send(Message("orders", b"1"), timeout=PATIENCE)
+                sender.send(Message("orders", b"1"), timeout=LONG_TIMEOUT)
     avoided = [record for record in caplog.records if "is avoided" in record.getMessage()]
     assert len(avoided) == 1

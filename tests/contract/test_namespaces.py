@@ -1,4 +1,4 @@
-"""Namespaces: part of the names at servers, never of the names that users see."""
+"""Namespaces: part of the names on servers, and never of the names that users see."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPACED = ClientOptions(namespace=NAMESPACE)
 SEND = RequestCode.SEND_MESSAGE_V2
 
 
-def test_the_server_sees_the_namespace_and_the_user_does_not(
+def test_names_have_the_namespace_on_the_server_and_not_for_the_user(
     server: Server, producer: MakeProducer, unique_name: UniqueName
 ) -> None:
     topic = unique_name("orders")
@@ -47,7 +47,7 @@ def test_a_missing_topic_is_created_in_the_namespace(
     assert server.route(topic) is None
 
 
-def test_brokers_know_the_group_in_its_namespace(
+def test_brokers_list_the_group_with_its_namespace(
     server: Server, producer: MakeProducer, unique_name: UniqueName
 ) -> None:
     group = unique_name("group")
@@ -95,11 +95,11 @@ def test_system_topics_have_no_namespace(embedded: Embedded, producer: MakeProdu
     assert embedded.route(f"{NAMESPACE}%RMQ_SYS_TRACE_TOPIC") is None
 
 
-# ---- what else is said with every request --------------------------------------------------------
+# ---- other fields of every request ---------------------------------------------------------------
 
 
 class Requests:
-    """A rule that records the fields of requests and does not change them."""
+    """An interception that records the fields of requests and does not change them."""
 
     def __init__(self) -> None:
         self.fields: list[dict[str, str]] = []
@@ -121,7 +121,7 @@ def fields_of_a_send(
     return fields
 
 
-def test_a_namespace_of_the_second_kind_is_said_beside_the_name(
+def test_a_v2_namespace_is_sent_in_fields_of_its_own(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
     fields = fields_of_a_send(embedded, producer, ClientOptions(namespace_v2="prod"))
@@ -129,7 +129,9 @@ def test_a_namespace_of_the_second_kind_is_said_beside_the_name(
     assert "%" not in fields["b"]
 
 
-def test_unit_mode_and_stream_requests_are_said(embedded: Embedded, producer: MakeProducer) -> None:
+def test_unit_mode_and_stream_requests_are_sent_as_fields(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
     plain = fields_of_a_send(embedded, producer, ClientOptions())
     assert plain.get("k", "false") == "false"
     assert "ReqT" not in plain
@@ -138,7 +140,7 @@ def test_unit_mode_and_stream_requests_are_said(embedded: Embedded, producer: Ma
     assert (fields["k"], fields["ReqT"]) == ("true", "0")
 
 
-def test_the_client_id_says_address_instance_unit_and_stream(
+def test_the_client_id_holds_address_instance_unit_and_stream(
     server: Server, producer: MakeProducer, unique_name: UniqueName
 ) -> None:
     group = unique_name("group")
@@ -151,7 +153,7 @@ def test_the_client_id_says_address_instance_unit_and_stream(
 
 
 @only_apache
-def test_the_second_port_of_an_apache_broker_is_used_when_asked_for(
+def test_vip_channel_uses_the_second_port_of_an_apache_broker(
     server: Server, producer: MakeProducer
 ) -> None:
     host, _, port = server.brokers[0].rpartition(":")

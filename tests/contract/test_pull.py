@@ -1,4 +1,4 @@
-"""Pull consumers: start, messages, commits."""
+"""Pull consumers: start offsets, messages and commits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from downrange.options import ClientOptions, PullOptions
 from downrange.wire.codes import RequestCode
 from downrange.wire.records import decode_records
 from tests.apache import probe
-from tests.contract.blocking import PATIENCE
+from tests.contract.blocking import LONG_TIMEOUT
 from tests.contract.conftest import only_sync
 from tests.support.waiting import wait_until
 
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def consumer(make: Make) -> Callable[..., PullConsumer]:
-    """Give a function that starts pull consumers of the front end."""
+    """Give the function that starts pull consumers of the front end."""
 
     def start(servers: Any, group: str = "audit", **settings: Any) -> PullConsumer:
         where = getattr(servers, "name_server", servers)
-        settings.setdefault("client_options", ClientOptions(call_timeout=PATIENCE))
+        settings.setdefault("client_options", ClientOptions(call_timeout=LONG_TIMEOUT))
         return make(PullConsumer, where, group=group, **settings).start()
 
     return start
 
 
 def read(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
-    """Poll until there are so many messages."""
+    """Poll until `count` messages have arrived."""
     messages: list[ReceivedMessage] = []
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LONG_TIMEOUT
     while len(messages) < count:
         assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came"
         messages += consumer.poll(1.0)
@@ -68,7 +68,7 @@ def fill(producer: Producer, topic: str, *texts: str, queue: QueueId | None = No
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def test_all_messages_of_a_topic_come_each_queue_in_order(
+def test_all_messages_of_a_topic_arrive_each_queue_in_order(
     server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
 ) -> None:
     topic = server.topic()
@@ -97,10 +97,10 @@ def test_a_message_wakes_a_reader_that_waits(
     timer = threading.Timer(0.3, lambda: fill(sending, topic, "second"))
     started = time.monotonic()
     timer.start()
-    messages = reading.poll(PATIENCE)
+    messages = reading.poll(LONG_TIMEOUT)
     timer.join()
     assert bodies(messages) == [b"second"]
-    assert time.monotonic() - started < 3.0  # an Apache broker looks at its clock every 5 s
+    assert time.monotonic() - started < 3.0  # an Apache broker scans held pulls every 5 s
 
 
 def test_poll_returns_when_its_time_is_over(
@@ -113,7 +113,7 @@ def test_poll_returns_when_its_time_is_over(
     assert 0.3 <= time.monotonic() - started < 3.0
 
 
-def test_messages_come_one_by_one_until_none_has_come_for_a_while(
+def test_messages_are_yielded_one_by_one_until_none_arrives_in_time(
     server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
 ) -> None:
     topic = server.topic()
@@ -123,7 +123,7 @@ def test_messages_come_one_by_one_until_none_has_come_for_a_while(
     assert bodies(list(reading.messages(idle_timeout=1.0))) == [b"1", b"2", b"3"]
 
 
-def test_only_messages_with_a_wanted_tag_come(
+def test_only_messages_with_a_subscribed_tag_arrive(
     server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
 ) -> None:
     topic = server.topic(1)
@@ -144,7 +144,7 @@ def test_an_expression_that_the_broker_does_not_understand_is_refused_at_once(
     assert reading.queues() == []
 
 
-def test_only_messages_that_an_expression_fits_come(
+def test_only_messages_that_match_the_expression_arrive(
     server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
 ) -> None:
     if not server.is_apache:
@@ -158,7 +158,7 @@ def test_only_messages_that_an_expression_fits_come(
     assert [message.body for message in read(reading, 2)] == [b"150", b"250"]
 
 
-def test_compressed_and_batched_messages_come_as_they_were_sent(
+def test_compressed_and_batched_messages_arrive_as_they_were_sent(
     server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
 ) -> None:
     topic = server.topic(1)
@@ -172,7 +172,7 @@ def test_compressed_and_batched_messages_come_as_they_were_sent(
     assert messages[1].keys == ["k"]
 
 
-def test_a_small_buffer_still_brings_everything(
+def test_a_small_buffer_still_returns_every_message(
     server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
 ) -> None:
     topic = server.topic(2)
@@ -188,7 +188,7 @@ def test_a_small_buffer_still_brings_everything(
 def test_a_pull_that_asks_for_more_than_apache_gives_is_understood_everywhere(
     server: Server, producer: MakeProducer, tags: str
 ) -> None:
-    """Apache's brokers answer it with 32 messages at most, ours with what was asked for."""
+    """Apache's brokers return at most 32 messages, ours the requested number."""
     topic = server.topic(queues=1)
     queue = QueueId(topic, server.route_brokers(topic)[0], 0)
     batch = [Message(topic, f"{number:03}", tags="a") for number in range(100)]
@@ -228,16 +228,16 @@ def _max_offset(broker: str, where: dict[str, str]) -> int:
 # ---- where to begin ------------------------------------------------------------------------------
 
 
-def test_a_reader_goes_on_where_its_group_is(
+def test_a_reader_continues_at_the_offset_of_its_group(
     server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
 ) -> None:
     topic = server.topic(1)
     sending = producer(server)
     fill(sending, topic, "1", "2", "3")
     first = consumer(server, group="group_of_two")
-    first.assign(topic)  # a group that has not begun begins at the first message
+    first.assign(topic)  # a group without offsets begins at the first message
     wait_until(lambda: sum(first.lag().values()) == 3)
-    handed_out = first.poll(PATIENCE, max_count=2)
+    handed_out = first.poll(LONG_TIMEOUT, max_count=2)
     queue = handed_out[0].queue
     assert [message.body for message in handed_out] == [b"1", b"2"]
     assert first.commit() == {queue: 2}
@@ -249,7 +249,7 @@ def test_a_reader_goes_on_where_its_group_is(
     assert second.position(queue) == 3
 
 
-def test_a_reader_can_begin_and_go_on_anywhere(
+def test_a_reader_can_begin_and_seek_anywhere(
     server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
 ) -> None:
     topic = server.topic(1)
@@ -286,7 +286,7 @@ def test_a_reader_can_begin_at_a_time(
     assert bodies(read(reading, 1)) == [b"new"]
 
 
-def test_a_reader_that_is_too_far_goes_on_where_the_queue_ends(
+def test_a_reader_beyond_the_end_continues_at_the_end_of_the_queue(
     server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
 ) -> None:
     topic = server.topic(1)
@@ -350,7 +350,7 @@ def test_names_are_without_the_namespace(
 # ---- when something fails ------------------------------------------------------------------------
 
 
-def test_a_broker_that_is_away_does_not_stop_the_others(
+def test_a_stopped_broker_does_not_block_reading_from_the_others(
     make: Make, consumer: Callable[..., PullConsumer]
 ) -> None:
     with Cluster(brokers=2) as cluster:
@@ -405,7 +405,7 @@ def test_lost_replies_lose_no_message(
     assert [message.body.decode() for message in read(reading, 20)] == sent
 
 
-# ---- life ----------------------------------------------------------------------------------------
+# ---- start and close -----------------------------------------------------------------------------
 
 
 def test_a_consumer_is_used_between_start_and_close_only(embedded: Embedded, make: Make) -> None:
@@ -422,7 +422,7 @@ def test_a_consumer_is_used_between_start_and_close_only(embedded: Embedded, mak
             use()
 
 
-def test_poll_ends_when_its_consumer_is_closed(
+def test_a_waiting_reader_gets_an_error_when_its_consumer_is_closed(
     embedded: Embedded, consumer: Callable[..., PullConsumer]
 ) -> None:
     reading = consumer(embedded)
@@ -444,7 +444,7 @@ def test_a_shared_client_outlives_its_consumers(embedded: Embedded, make: Make) 
         assert client.state == "running"
 
 
-def test_settings_of_a_client_do_not_go_beside_a_client(embedded: Embedded, make: Make) -> None:
+def test_client_settings_are_refused_beside_a_shared_client(embedded: Embedded, make: Make) -> None:
     client = make(Client, embedded.name_server)
     with pytest.raises(OptionError, match="client_options"):
         make(PullConsumer, client, group="audit", client_options=ClientOptions())

@@ -1,4 +1,4 @@
-"""Queues of messages: round robin, selectors, avoided brokers."""
+"""The queue of a message: round robin or chosen; and brokers that are avoided."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from downrange.errors import InvalidMessage, OptionError, RouteNotFound, SendFai
 from downrange.model import Message, QueueId
 from downrange.options import FaultTolerance, ProducerOptions
 from downrange.wire.codes import RequestCode
-from tests.contract.blocking import PATIENCE
-from tests.contract.conftest import given_cluster, only_async
+from tests.contract.blocking import LONG_TIMEOUT
+from tests.contract.conftest import embedded_server, only_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.contract.servers import Server
 
 SEND = RequestCode.SEND_MESSAGE_V2
-#: Argument -> its queue of five by Java's hash selector: the remainder of the hash code,
+#: Argument -> the queue that Java's hash selector picks among five: the remainder of the hash code
 #: without its sign ("polygenelubricants" hashes to the smallest 32-bit number).
 JAVA_CHOICES: dict[str | int, int] = {
     "a": 2,
@@ -41,12 +41,12 @@ JAVA_CHOICES: dict[str | int, int] = {
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Embedded]:
-    """Give a cluster of ours with broker-a and broker-b."""
-    with given_cluster(brokers=2) as ours:
+    """Give our cluster with broker-a and broker-b."""
+    with embedded_server(brokers=2) as ours:
         yield ours
 
 
-# ---- by turns ------------------------------------------------------------------------------------
+# ---- round robin ---------------------------------------------------------------------------------
 
 
 def test_queues_take_turns(server: Server, producer: MakeProducer) -> None:
@@ -57,16 +57,16 @@ def test_queues_take_turns(server: Server, producer: MakeProducer) -> None:
     assert numbers == [(start + turn) % 4 for turn in range(12)]
 
 
-def test_producers_begin_anywhere(embedded: Embedded, producer: MakeProducer) -> None:
+def test_producers_begin_at_a_random_queue(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic(queues=16)
     starts = {producer(embedded).send(Message(topic, b"1")).queue.number for _ in range(12)}
     assert len(starts) > 1
 
 
-def test_every_thread_has_its_own_turn(
+def test_every_thread_has_its_own_round_robin(
     embedded: Embedded, producer: MakeProducer, kind: Kind
 ) -> None:
-    """Tasks of one event loop share a thread, and so a round robin."""
+    """Tasks of one event loop share a thread, and therefore its round robin."""
     topic = embedded.topic(queues=8)
     sender = producer(embedded)
     seen: list[list[int]] = []
@@ -78,7 +78,7 @@ def test_every_thread_has_its_own_turn(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(LONG_TIMEOUT)
     assert Counter(number for numbers in seen for number in numbers) == dict.fromkeys(range(8), 4)
     if kind == "sync":
         assert all(sorted(numbers) == list(range(8)) for numbers in seen)
@@ -119,12 +119,12 @@ def test_a_given_queue_gets_the_message(server: Server, producer: MakeProducer) 
     sender = producer(server)
     queue = QueueId(topic, "broker-a", 2)
     assert [sender.send(Message(topic, b"1"), queue=queue).offset for _ in range(3)] == [0, 1, 2]
-    assert sender.submit(Message(topic, b"1"), queue=queue).result(PATIENCE).queue == queue
+    assert sender.submit(Message(topic, b"1"), queue=queue).result(LONG_TIMEOUT).queue == queue
     sender.send_oneway(Message(topic, b"1"), queue=queue)
     assert {message.queue for message in server.read_all(topic, 5)} == {queue}
 
 
-def test_a_function_of_ones_own_chooses(server: Server, producer: MakeProducer) -> None:
+def test_a_function_of_the_user_chooses(server: Server, producer: MakeProducer) -> None:
     topic = server.topic(queues=4)
     sender = producer(server)
 
@@ -134,7 +134,7 @@ def test_a_function_of_ones_own_chooses(server: Server, producer: MakeProducer) 
         return queues[-1]
 
     assert sender.send(Message(topic, b"1"), queue=last).queue.number == 3
-    assert sender.submit(Message(topic, b"1"), queue=last).result(PATIENCE).queue.number == 3
+    assert sender.submit(Message(topic, b"1"), queue=last).result(LONG_TIMEOUT).queue.number == 3
     sender.send_oneway(Message(topic, b"1"), queue=last)
     assert {message.queue.number for message in server.read_all(topic, 3)} == {3}
 
@@ -153,14 +153,14 @@ def test_a_coroutine_function_may_choose_under_asyncio(
     assert receipt.queue.number == 1
 
 
-def test_chance_reaches_every_queue(embedded: Embedded, producer: MakeProducer) -> None:
+def test_a_random_choice_reaches_every_queue(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic(queues=3)
     sender = producer(embedded)
     numbers = {sender.send(Message(topic, b"1"), queue=by_random()).queue.number for _ in range(60)}
     assert numbers == {0, 1, 2}
 
 
-def test_a_room_chooses_its_brokers(pair: Embedded, producer: MakeProducer) -> None:
+def test_a_room_chooses_the_brokers_in_it(pair: Embedded, producer: MakeProducer) -> None:
     topic = pair.topic(queues=2)
     sender = producer(pair)
     near = by_room("south", room_of={"broker-a": "north", "broker-b": "south"}.get)
@@ -170,7 +170,9 @@ def test_a_room_chooses_its_brokers(pair: Embedded, producer: MakeProducer) -> N
         sender.send(Message(topic, b"1"), queue=by_room("west"))
 
 
-def test_a_choice_that_is_none_is_named(embedded: Embedded, producer: MakeProducer) -> None:
+def test_an_invalid_choice_is_an_error_that_names_it(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
     topic = embedded.topic()
     sender = producer(embedded)
 
@@ -206,7 +208,7 @@ def test_a_chosen_queue_is_not_left_for_another(pair: Embedded, producer: MakePr
         pair.cluster.intercept(SEND, None)
 
 
-# ---- bad brokers ---------------------------------------------------------------------------------
+# ---- failing brokers -----------------------------------------------------------------------------
 
 
 def test_a_retry_goes_to_another_broker(pair: Embedded, producer: MakeProducer) -> None:
@@ -226,7 +228,7 @@ def test_a_retry_goes_to_another_broker(pair: Embedded, producer: MakeProducer) 
 
 
 @pytest.mark.parametrize("style", ["4.x", "5.x"])
-def test_a_broker_that_failed_is_avoided_for_a_while_when_asked_for(
+def test_a_broker_that_failed_is_avoided_for_a_while_with_fault_tolerance(
     pair: Embedded, producer: MakeProducer, style: str
 ) -> None:
     topic = pair.topic()
@@ -238,7 +240,7 @@ def test_a_broker_that_failed_is_avoided_for_a_while_when_asked_for(
     finally:
         pair.cluster.intercept(SEND, None)
     assert sum(len(receipt.failures) for receipt in receipts) <= 1
-    # It is still avoided though it works again: without a probe the client cannot know.
+    # The broker works again but is still avoided, because detection is off.
     brokers = {sender.send(Message(topic, b"1")).queue.broker for _ in range(8)}
     assert brokers == {"broker-b"}
     states = {state.broker: state for state in sender.client.stats().brokers}

@@ -1,4 +1,4 @@
-"""Routes: lookup, missing topics, changes while a producer runs."""
+"""Routes: name servers, missing topics, and changes while a producer runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from downrange.options import ClientOptions, NameServerOptions, ProducerOptions
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.apache.cluster import ApacheCluster
-from tests.contract.blocking import PATIENCE
-from tests.contract.conftest import SERVERS, given_apache, given_cluster
+from tests.contract.blocking import LONG_TIMEOUT
+from tests.contract.conftest import SERVERS, apache_server, embedded_server
 from tests.contract.servers import dead_address
 from tests.embedded.address_server import serving_addresses
 from tests.support.waiting import wait_until
@@ -33,20 +33,31 @@ if TYPE_CHECKING:
     from tests.contract.servers import Server
 
 #: Routes are refreshed often.
-EAGER = ClientOptions(route_refresh_interval=0.05)
+FREQUENT_REFRESH = ClientOptions(route_refresh_interval=0.05)
 
 
 def brokers_of(producer: Producer, topic: str, count: int = 8) -> set[str]:
-    """Send some messages and return the brokers that they went to."""
+    """Send some messages and return the brokers that stored them."""
     return {producer.send(Message(topic, b"1")).queue.broker for _ in range(count)}
+
+
+class RouteRequests:
+    """A hook that records the topics of route requests."""
+
+    def __init__(self) -> None:
+        self.topics: list[str] = []
+
+    def __call__(self, address: str, request: Command) -> None:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            self.topics.append(request.fields["topic"])
 
 
 # ---- name servers --------------------------------------------------------------------------------
 
 
-def test_a_name_server_that_is_dead_is_passed_over(server: Server, producer: MakeProducer) -> None:
+def test_a_name_server_that_is_down_is_skipped(server: Server, producer: MakeProducer) -> None:
     topic = server.topic()
-    for _ in range(4):  # the list is shuffled, so the dead one is the first of some
+    for _ in range(4):  # the list is shuffled, so a dead address comes first in some
         sender = producer(f"{dead_address()};{server.name_server};{dead_address()}")
         sender.send(Message(topic, b"1"))
         assert sender.client.stats().name_servers[0] == server.name_server
@@ -65,49 +76,39 @@ def test_the_list_of_name_servers_can_be_changed(
         assert set(sender.client.stats().connections) >= {other.brokers[0]}
 
 
-def test_known_topics_are_sent_to_while_all_name_servers_are_away(
+def test_known_topics_are_sent_to_while_all_name_servers_are_down(
     server: Server, producer: MakeProducer
 ) -> None:
     topic = server.topic()
-    sender = producer(server, client_options=EAGER)
+    sender = producer(server, client_options=FREQUENT_REFRESH)
     sender.send(Message(topic, b"1"))
     sender.client.set_name_servers(dead_address())
     wait_until(lambda: sender.client.stats().timers["routes"].failures >= 2)
     for _ in range(5):
         sender.send(Message(topic, b"2"))
     with pytest.raises(ConnectFailed):
-        sender.send(Message("never_heard_of", b"1"))
+        sender.send(Message("unknown_topic", b"1"))
 
 
-def test_waiters_for_a_route_share_one_question(server: Server, producer: MakeProducer) -> None:
+def test_concurrent_sends_share_one_route_request(server: Server, producer: MakeProducer) -> None:
     topic = server.topic()
-    asked: list[str] = []
-
-    def note(address: str, request: Command) -> None:
-        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            asked.append(request.fields["topic"])
-
-    sender = producer(server, hooks=Hooks(before_call=(note,)))
-    # The timer refreshes routes as well, soon after the start.
+    requests = RouteRequests()
+    sender = producer(server, hooks=Hooks(before_call=(requests,)))
+    # The timer requests routes as well, soon after the start.
     wait_until(lambda: any(timer.runs for timer in sender.client.stats().timers.values()))
     for future in [sender.submit(Message(topic, b"1")) for _ in range(40)]:
-        future.result(PATIENCE)
-    assert asked.count(topic) == 1
+        future.result(LONG_TIMEOUT)
+    assert requests.topics.count(topic) == 1
 
 
-def test_lookups_for_different_reasons_share_one_question(
+def test_lookups_for_different_purposes_share_one_request(
     server: Server, producer: MakeProducer
 ) -> None:
     topic = server.topic()
-    asked: list[str] = []
-
-    def note(address: str, request: Command) -> None:
-        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            asked.append(request.fields["topic"])
-
-    sender = producer(server, hooks=Hooks(before_call=(note,)))
+    requests = RouteRequests()
+    sender = producer(server, hooks=Hooks(before_call=(requests,)))
     core = sender.client.core
-    deadline = core.clock.now() + PATIENCE
+    deadline = core.clock.now() + LONG_TIMEOUT
 
     def look_up() -> Flow[list[object]]:
         sending = find_writable(core, topic, deadline, default_topic=None, queue_count=1)
@@ -119,7 +120,7 @@ def test_lookups_for_different_reasons_share_one_question(
 
     one, *others = sender.client.run(look_up())
     assert others == [one, one]
-    assert asked.count(topic) == 1
+    assert requests.topics.count(topic) == 1
 
 
 def test_name_servers_can_come_from_an_address_server(
@@ -175,7 +176,7 @@ def test_a_default_topic_that_does_not_exist_gives_no_route(
         sender.send(Message(unique_name("missing"), b"1"))
 
 
-def test_a_topic_without_write_permission_is_refused(
+def test_a_topic_without_write_permission_gets_no_messages(
     server: Server, producer: MakeProducer
 ) -> None:
     topic = server.topic(perm=4)
@@ -190,7 +191,7 @@ def test_more_queues_are_used_as_soon_as_the_route_says_so(
     server: Server, producer: MakeProducer
 ) -> None:
     topic = server.topic(queues=1)
-    sender = producer(server, client_options=EAGER)
+    sender = producer(server, client_options=FREQUENT_REFRESH)
     assert {sender.send(Message(topic, b"1")).queue.number for _ in range(4)} == {0}
     server.topic(queues=3, name=topic)
     wait_until(
@@ -198,11 +199,11 @@ def test_more_queues_are_used_as_soon_as_the_route_says_so(
     )
 
 
-def test_a_topic_that_loses_its_permission_is_a_target_no_more(
+def test_a_topic_that_loses_its_permission_gets_no_more_messages(
     server: Server, producer: MakeProducer
 ) -> None:
     topic = server.topic()
-    sender = producer(server, client_options=EAGER)
+    sender = producer(server, client_options=FREQUENT_REFRESH)
     sender.send(Message(topic, b"1"))
     server.topic(perm=4, name=topic)
 
@@ -211,7 +212,7 @@ def test_a_topic_that_loses_its_permission_is_a_target_no_more(
             sender.send(Message(topic, b"1"))
         except RouteNotFound:
             return True
-        except PermissionError:  # the broker knows it before we do
+        except PermissionError:  # the broker changes before the route does
             return False
         return False
 
@@ -225,19 +226,19 @@ def test_a_topic_that_loses_its_permission_is_a_target_no_more(
 def two_brokers(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Give a cluster of broker-a and broker-b."""
     if request.param == "embedded":
-        with given_cluster(brokers=2) as ours:
+        with embedded_server(brokers=2) as ours:
             yield ours
         return
-    with given_apache(lambda: ApacheCluster(request.param, brokers=2)) as apache:
+    with apache_server(lambda: ApacheCluster(request.param, brokers=2)) as apache:
         yield apache
 
 
 def test_a_created_topic_ends_up_on_one_broker(
     two_brokers: Server, producer: MakeProducer, unique_name: UniqueName
 ) -> None:
-    """A known flaw of automatic topic creation, which the Java producer has as well."""
+    """A known limitation of automatic topic creation, also with Java's producer."""
     topic = unique_name("flawed")
-    sender = producer(two_brokers, client_options=EAGER)
+    sender = producer(two_brokers, client_options=FREQUENT_REFRESH)
     first = sender.send(Message(topic, b"1")).queue.broker
     wait_until(lambda: two_brokers.route_brokers(topic) == [first])
     wait_until(lambda: not known_route(sender, topic).is_borrowed)
@@ -250,7 +251,7 @@ def test_a_topic_that_is_created_in_balance_is_on_every_broker(
 ) -> None:
     topic = unique_name("balanced")
     options = ProducerOptions(auto_create="balanced", default_topic_queues=3)
-    sender = producer(two_brokers, client_options=EAGER, options=options)
+    sender = producer(two_brokers, client_options=FREQUENT_REFRESH, options=options)
     assert brokers_of(sender, topic) == {"broker-a", "broker-b"}
     route = two_brokers.route(topic)
     assert route is not None
@@ -292,9 +293,9 @@ def test_only_brokers_that_allow_it_are_written_to(
 
 
 def test_a_broker_that_leaves_is_not_sent_to_until_it_is_back(producer: MakeProducer) -> None:
-    with given_cluster(brokers=2) as ours:
+    with embedded_server(brokers=2) as ours:
         topic = ours.topic()
-        sender = producer(ours, client_options=EAGER)
+        sender = producer(ours, client_options=FREQUENT_REFRESH)
         assert brokers_of(sender, topic) == {"broker-a", "broker-b"}
         ours.cluster.stop_broker(0)
         wait_until(lambda: list(known_route(sender, topic).write_counts) == ["broker-b"])
@@ -307,7 +308,7 @@ def test_a_broker_that_leaves_is_not_sent_to_until_it_is_back(producer: MakeProd
 
 
 def known_route(producer: Producer, topic: str) -> Route:
-    """Return the route in the cache of the producer."""
+    """Return the route that the producer uses."""
     route = producer.client.core.routes.get(topic)
     assert route is not None
     return route
@@ -316,9 +317,9 @@ def known_route(producer: Producer, topic: str) -> Route:
 # ---- order config --------------------------------------------------------------------------------
 
 
-def test_an_order_config_says_which_queues_there_are(producer: MakeProducer) -> None:
+def test_an_order_config_sets_the_queues_of_a_topic(producer: MakeProducer) -> None:
     options = NameServerOptions(is_order_message_enabled=True)
-    with given_cluster(brokers=2, nameserver=options) as ours:
+    with embedded_server(brokers=2, nameserver=options) as ours:
         topic = ours.topic(queues=4)
         config = {"namespace": "ORDER_TOPIC_CONFIG", "key": topic, "value": "broker-b:2"}
         assert probe.call(ours.name_server, RequestCode.PUT_KV_CONFIG, config).code == 0

@@ -1,4 +1,4 @@
-"""Sends of one message: stored messages, receipts, retries."""
+"""Sending one message: what arrives, the receipt, and retries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from downrange.errors import (
 from downrange.model import Message, SendStatus
 from downrange.options import ClientOptions, ProducerOptions
 from downrange.wire.codes import RequestCode
-from tests.contract.blocking import PATIENCE
+from tests.contract.blocking import LONG_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from tests.contract.servers import Server
 
 SEND = RequestCode.SEND_MESSAGE_V2
-#: Response codes after which Java's producer tries again.
+#: Response codes after which Java's producer retries.
 RETRIED = (1, 2, 14, 16, 17, 204, 205, 1500)
 
 
 def first(count: int, rule: Interception) -> Callable[[Command, Peer], Interception | None]:
-    """Return a rule that holds for the first requests only."""
+    """Return an interception of the first `count` requests."""
     left = [rule] * count
     return lambda request, peer: left.pop() if left else None
 
@@ -121,7 +121,7 @@ def test_a_oneway_message_arrives(server: Server, producer: MakeProducer) -> Non
     sender = producer(server)
     for number in range(3):
         assert sender.send_oneway(Message(topic, f"{number}")) is None  # type: ignore[func-returns-value]
-    # One-way sends do not wait for each other, and brokers work in several threads.
+    # One-way sends do not wait for each other, and brokers use several threads: any order is valid.
     assert {message.body for message in server.read_all(topic, 3)} == {b"0", b"1", b"2"}
     assert sender.client.stats().producers[sender.group].oneway == 3
 
@@ -130,7 +130,7 @@ def test_submitted_messages_all_arrive(server: Server, producer: MakeProducer) -
     topic = server.topic()
     sender = producer(server)
     futures = [sender.submit(Message(topic, f"{number}")) for number in range(100)]
-    receipts = [future.result(PATIENCE) for future in futures]
+    receipts = [future.result(LONG_TIMEOUT) for future in futures]
     stored = {message.message_id: message.body for message in server.read_all(topic, 100)}
     assert stored == {
         receipt.message_id: f"{number}".encode() for number, receipt in enumerate(receipts)
@@ -145,14 +145,14 @@ def test_a_message_larger_than_the_broker_takes_is_refused_at_once(
         server, options=ProducerOptions(body_bytes_max=5 << 20, compress_over_bytes=6 << 20)
     )
     with pytest.raises(SendFailed) as caught:
-        sender.send(Message(topic, b"x" * ((4 << 20) + 1)), timeout=PATIENCE)
+        sender.send(Message(topic, b"x" * ((4 << 20) + 1)), timeout=LONG_TIMEOUT)
     assert caught.value.code == 13
     assert len(caught.value.attempts) == 1
     assert isinstance(caught.value.attempts[0].error, MessageRefused)
 
 
 @pytest.mark.parametrize(
-    ("message", "problem"),
+    ("message", "error_text"),
     [
         (Message("orders", b""), "body is empty"),
         (Message("orders", b"x" * (4 * 1024 * 1024 + 1)), "body_bytes_max=4194304"),
@@ -167,17 +167,17 @@ def test_a_message_larger_than_the_broker_takes_is_refused_at_once(
     ],
 )
 def test_a_message_that_breaks_a_rule_is_refused_before_it_is_sent(
-    embedded: Embedded, producer: MakeProducer, message: Message, problem: str
+    embedded: Embedded, producer: MakeProducer, message: Message, error_text: str
 ) -> None:
     sender = producer(embedded)
     for send in (sender.send, sender.send_oneway):
-        with pytest.raises(InvalidMessage, match=problem):
+        with pytest.raises(InvalidMessage, match=error_text):
             send(message)
-    with pytest.raises(InvalidMessage, match=problem):
-        sender.submit(message).result(PATIENCE)
+    with pytest.raises(InvalidMessage, match=error_text):
+        sender.submit(message).result(LONG_TIMEOUT)
 
 
-# ---- what is tried again -------------------------------------------------------------------------
+# ---- retries -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", RETRIED)
@@ -246,19 +246,19 @@ def test_no_permission_is_an_error_of_its_own(embedded: Embedded, producer: Make
     assert isinstance(caught.value, PermissionError)
 
 
-def test_only_a_send_that_waits_repeats_after_a_refusal(
+def test_only_a_synchronous_send_repeats_after_a_refusal(
     embedded: Embedded, producer: MakeProducer, kind: Kind
 ) -> None:
-    """An asyncio send always waits; a submitted one is Java's asynchronous send."""
+    """An asyncio send counts as synchronous; a submitted one is Java's asynchronous send."""
     topic = embedded.topic()
     sender = producer(embedded)
     embedded.cluster.intercept(SEND, first(1, refuse(2, "busy")))
     future = sender.submit(Message(topic, b"1"))
     if kind == "async":
-        assert future.result(PATIENCE).attempts == 2
+        assert future.result(LONG_TIMEOUT).attempts == 2
     else:
         with pytest.raises(SendFailed) as caught:
-            future.result(PATIENCE)
+            future.result(LONG_TIMEOUT)
         assert len(caught.value.attempts) == 1
 
 
@@ -268,12 +268,12 @@ def test_a_submitted_message_is_tried_again_when_no_answer_came(
     topic = embedded.topic()
     sender = producer(embedded)
     embedded.cluster.intercept(SEND, first(2, cut()))
-    receipt = sender.submit(Message(topic, b"1")).result(PATIENCE)
+    receipt = sender.submit(Message(topic, b"1")).result(LONG_TIMEOUT)
     assert [type(one.error) for one in receipt.failures] == [ConnectionLost] * 2
     assert len(embedded.read_all(topic, 1)) == 1
 
 
-def test_a_message_whose_answer_was_lost_is_sent_again_and_says_so(
+def test_a_message_whose_reply_was_lost_is_sent_again_and_marked_as_possibly_stored_twice(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
     topic = embedded.topic(queues=1)
@@ -306,7 +306,7 @@ def test_a_broker_that_does_not_answer_ends_in_a_timeout(
     embedded.cluster.intercept(SEND, drop())
     sends: list[Callable[[], object]] = [
         lambda: sender.send(Message(topic, b"1"), timeout=0.2),
-        lambda: sender.submit(Message(topic, b"1"), timeout=0.2).result(PATIENCE),
+        lambda: sender.submit(Message(topic, b"1"), timeout=0.2).result(LONG_TIMEOUT),
     ]
     for send in sends:
         with pytest.raises(SendTimedOut) as caught:
@@ -323,12 +323,12 @@ def test_an_attempt_can_have_less_time_than_the_whole_send(
     topic = embedded.topic()
     sender = producer(embedded, options=ProducerOptions(attempt_timeout=0.2))
     embedded.cluster.intercept(SEND, first(1, drop()))
-    receipt = sender.send(Message(topic, b"1"), timeout=PATIENCE)
+    receipt = sender.send(Message(topic, b"1"), timeout=LONG_TIMEOUT)
     (failure,) = receipt.failures
     assert isinstance(failure.error, CallTimeout)
 
 
-def test_a_send_that_is_given_up_leaves_nothing_broken(
+def test_a_cancelled_send_leaves_the_producer_usable(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
     topic = embedded.topic()
@@ -348,14 +348,14 @@ def test_callbacks_see_the_outcome(server: Server, producer: MakeProducer) -> No
     outcomes: list[object] = []
     future = producer(server).submit(Message(topic, b"1"))
     future.add_done_callback(lambda done: outcomes.append(done.result()))
-    receipt = future.result(PATIENCE)
-    deadline = time.monotonic() + PATIENCE
+    receipt = future.result(LONG_TIMEOUT)
+    deadline = time.monotonic() + LONG_TIMEOUT
     while not outcomes and time.monotonic() < deadline:
         time.sleep(0.001)
     assert outcomes == [receipt]
 
 
-def test_errors_know_topic_and_address(embedded: Embedded, producer: MakeProducer) -> None:
+def test_errors_carry_topic_and_address(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic()
     sender = producer(embedded, options=ProducerOptions(retries=0))
     embedded.cluster.intercept(SEND, cut())

@@ -1,4 +1,4 @@
-"""Statuses of messages that were stored, but not as safely as required."""
+"""Send statuses of messages that a broker stored, but not as safely as requested."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from downrange.errors import SendFailed
 from downrange.model import Message, SendStatus
 from downrange.options import ProducerOptions
 from tests.apache.cluster import ApacheCluster
-from tests.contract.blocking import PATIENCE
-from tests.contract.conftest import given_apache
+from tests.contract.blocking import LONG_TIMEOUT
+from tests.contract.conftest import apache_server
 from tests.contract.servers import replace_send_codes
 
 if TYPE_CHECKING:
@@ -42,31 +42,33 @@ def test_a_status_other_than_stored_is_visible_in_the_receipt(
 
 
 @pytest.fixture(scope="module")
-def lonely_master() -> Iterator[Server]:
-    """Give a master of 4.9 that should copy each message to a slave, and has none.
+def master_without_slave() -> Iterator[Server]:
+    """Give a master of 4.9 that must copy each message to a slave, and has none.
 
-    A broker of 5.x waits for the configured number of replicas, which may be one, itself.
+    A 5.x master waits for a configured number of replicas and counts itself.
     """
     options = {"brokerRole": "SYNC_MASTER"}
-    with given_apache(lambda: ApacheCluster("4.9.4", broker_options=options)) as apache:
+    with apache_server(lambda: ApacheCluster("4.9.4", broker_options=options)) as apache:
         yield apache
 
 
 @pytest.mark.apache
-def test_an_apache_master_without_its_slave_says_so(
-    lonely_master: Server, producer: MakeProducer
+def test_an_apache_master_without_its_slave_reports_it(
+    master_without_slave: Server, producer: MakeProducer
 ) -> None:
-    sender = producer(lonely_master)
-    topic = lonely_master.topic(queues=1)
+    sender = producer(master_without_slave)
+    topic = master_without_slave.topic(queues=1)
     assert sender.send(Message(topic, b"1")).status is SendStatus.SLAVE_NOT_AVAILABLE
-    submitted = sender.submit(Message(topic, b"2")).result(PATIENCE)
+    submitted = sender.submit(Message(topic, b"2")).result(LONG_TIMEOUT)
     assert submitted.status is SendStatus.SLAVE_NOT_AVAILABLE
-    careless = sender.send(Message(topic, b"3", wait_stored=False))
-    assert careless.status is SendStatus.STORED
-    assert len(lonely_master.read_all(topic, 3)) == 3
+    unconfirmed = sender.send(Message(topic, b"3", wait_stored=False))
+    assert unconfirmed.status is SendStatus.STORED
+    assert len(master_without_slave.read_all(topic, 3)) == 3
 
 
-def test_another_broker_is_tried_when_asked_for(embedded: Embedded, producer: MakeProducer) -> None:
+def test_another_broker_is_tried_with_retry_when_not_stored(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
     topic = embedded.topic()
     sender = producer(
         embedded,

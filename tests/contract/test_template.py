@@ -1,4 +1,4 @@
-"""Templates: values that are sent arrive as equal values."""
+"""Message templates: a value arrives as it was sent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from downrange.client.flows.routing.selectors import by_hash
 from downrange.errors import BatchFailed, OptionError
 from downrange.model import Message, Outcome, QueueId
 from downrange.options import ProducerOptions
-from tests.contract.blocking import PATIENCE, Blocking, LoopThread, unwrapped
+from tests.contract.blocking import LONG_TIMEOUT, Blocking, LoopThread, unwrapped
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Kind, Make, MakeProducer
     from tests.contract.servers import Server
 
-#: Long enough for every call here: these tests are not about time.
-PATIENT = ProducerOptions(timeout=PATIENCE)
+#: A long timeout: these tests check values, not times.
+OPTIONS = ProducerOptions(timeout=LONG_TIMEOUT)
 
 
 @dataclass
@@ -44,7 +44,7 @@ class MakeTemplate(Protocol):
 
 @pytest.fixture
 def template(kind: Kind, loop_thread: LoopThread) -> MakeTemplate:
-    """Give a function that makes templates of the front end."""
+    """Give the function that makes templates of the front end."""
 
     def make(producer: Producer, **settings: Any) -> MessageTemplate:
         if kind == "sync":
@@ -75,7 +75,7 @@ def test_value_arrives_as_it_was_sent(
     as_type: Any,
 ) -> None:
     topic = server.topic()
-    sender = template(producer(server, options=PATIENT))
+    sender = template(producer(server, options=OPTIONS))
     receipt = sender.convert_and_send(
         f"{topic}:paid", payload, keys=["o-7"], properties={"colour": "red"}
     )
@@ -91,18 +91,18 @@ def test_value_goes_to_the_default_topic_without_waiting(
     server: Server, producer: MakeProducer, template: MakeTemplate
 ) -> None:
     topic = server.topic()
-    sender = template(producer(server, options=PATIENT), default_topic=topic)
+    sender = template(producer(server, options=OPTIONS), default_topic=topic)
     sender.convert_and_send_oneway(":seen", {"page": 1})
     (stored,) = server.read_all(topic, 1)
     assert (stored.tags, sender.receive(stored)) == ("seen", {"page": 1})
 
 
 def test_submitted_value_arrives(server: Server, kind: Kind) -> None:
-    """Only threads need a future; with asyncio a task is one."""
+    """Only the sync template returns a future; asyncio uses a task."""
     topic = server.topic()
-    with Producer(server.name_server, group=f"template_{kind}", options=PATIENT) as producer:
+    with Producer(server.name_server, group=f"template_{kind}", options=OPTIONS) as producer:
         future = MessageTemplate(producer).convert_and_submit(topic, [1, 2], keys="k")
-        receipt = future.result(PATIENCE)
+        receipt = future.result(LONG_TIMEOUT)
     (stored,) = server.read_all(topic, 1)
     assert (stored.message_id, stored.body, stored.keys) == (receipt.message_id, b"[1,2]", ["k"])
 
@@ -111,7 +111,7 @@ def test_values_of_one_key_keep_their_order_in_the_queue_that_java_chooses(
     server: Server, producer: MakeProducer, template: MakeTemplate
 ) -> None:
     topic = server.topic(queues=4)
-    sender = template(producer(server, options=PATIENT))
+    sender = template(producer(server, options=OPTIONS))
     for number in range(5):
         sender.convert_and_send_ordered(f"{topic}:step", number, "customer-9")
     stored = server.read_all(topic, 5)
@@ -125,7 +125,7 @@ def test_values_are_sent_as_one_batch(
     server: Server, producer: MakeProducer, template: MakeTemplate
 ) -> None:
     topic = server.topic()
-    sender = template(producer(server, options=PATIENT))
+    sender = template(producer(server, options=OPTIONS))
     orders = [Order(number, 1.5) for number in range(10)]
     receipt = sender.convert_and_send_batch(
         f"{topic}:new", iter(orders), properties={"colour": "red"}
@@ -137,11 +137,11 @@ def test_values_are_sent_as_one_batch(
     assert {message.properties["colour"] for message in stored} == {"red"}
 
 
-def test_batch_with_a_bad_value_says_what_was_sent(
+def test_batch_with_a_bad_value_reports_what_was_sent(
     server: Server, producer: MakeProducer, template: MakeTemplate
 ) -> None:
     topic = server.topic()
-    sender = template(producer(server, options=PATIENT))
+    sender = template(producer(server, options=OPTIONS))
     with pytest.raises(OptionError, match="type complex cannot be converted"):
         sender.convert_and_send_batch(topic, [b"1", 1j])
     big = b"x" * 3_000_000  # two of them are two requests
@@ -153,7 +153,7 @@ def test_batch_with_a_bad_value_says_what_was_sent(
 
 def test_value_is_delayed(server: Server, producer: MakeProducer, template: MakeTemplate) -> None:
     topic = server.topic()
-    template(producer(server, options=PATIENT)).convert_and_send(topic, "later", delay_level=1)
+    template(producer(server, options=OPTIONS)).convert_and_send(topic, "later", delay_level=1)
     (stored,) = server.read_all(topic, 1)
     assert stored.properties["DELAY"] == "1"
     assert stored.stored_at_ms - stored.born_at_ms >= 900  # level 1 is one second
@@ -169,7 +169,7 @@ def test_value_is_committed_or_rolled_back_with_local_work(
         server.name_server,
         group=group,
         check=lambda _: Outcome.UNKNOWN,
-        options=PATIENT,
+        options=OPTIONS,
     ).start()
     sender = template(producer)
     seen: list[bytes] = []
@@ -195,14 +195,14 @@ def test_request_is_answered_with_a_value(
 ) -> None:
     topic = server.topic()
     asking, answering = (
-        template(producer(server, options=PATIENT)),
-        template(producer(server, options=PATIENT)),
+        template(producer(server, options=OPTIONS)),
+        template(producer(server, options=OPTIONS)),
     )
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(
-            asking.send_and_receive, topic, Customer(name="Ann"), Order, timeout=PATIENCE
+            asking.send_and_receive, topic, Customer(name="Ann"), Order, timeout=LONG_TIMEOUT
         )
         (request,) = server.read_all(topic, 1)
         assert answering.receive(request, Customer).name == "Ann"
-        answering.convert_and_reply(request, Order(7, 12.5), timeout=PATIENCE)
-        assert answer.result(PATIENCE) == Order(7, 12.5)
+        answering.convert_and_reply(request, Order(7, 12.5), timeout=LONG_TIMEOUT)
+        assert answer.result(LONG_TIMEOUT) == Order(7, 12.5)

@@ -1,4 +1,4 @@
-"""Traces: records about each message in the trace topic."""
+"""Traces: a record of each send in the trace topic."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from downrange.model import Message
 from downrange.options import ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
 from downrange.wire.headers import SendRequestV2
+from tests.contract.servers import stats_of
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from downrange import Producer, ProducerStats
     from downrange.server.outputs import Peer
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
@@ -28,7 +28,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 
 def traces_of(server: Server, topic: str, count: int) -> list[PubTrace]:
-    """Return the records in a trace topic as soon as there are so many."""
+    """Return the records in a trace topic, after waiting for `count` of them."""
     found: list[PubTrace] = []
 
     def is_complete() -> bool:
@@ -44,12 +44,7 @@ def traces_of(server: Server, topic: str, count: int) -> list[PubTrace]:
     return found
 
 
-def stats_of(producer: Producer) -> ProducerStats:
-    """Return the counters of the producer."""
-    return producer.client.stats().producers[producer.group]
-
-
-def test_a_send_has_a_record_in_the_trace_topic(
+def test_a_send_is_recorded_in_the_trace_topic(
     server: Server, producer: MakeProducer, unique_name: UniqueName
 ) -> None:
     topic, traces = server.topic(), server.topic(queues=1, name=unique_name("trace"))
@@ -90,7 +85,7 @@ def test_traces_are_sent_together_and_the_rest_on_close(
     assert max(counts) == 5
 
 
-def test_a_trace_does_not_wait_forever_for_others(
+def test_a_trace_is_sent_after_the_flush_interval(
     embedded: Embedded, producer: MakeProducer, unique_name: UniqueName
 ) -> None:
     traces = embedded.topic(queues=1, name=unique_name("trace"))
@@ -100,7 +95,7 @@ def test_a_trace_does_not_wait_forever_for_others(
     assert len(traces_of(embedded, traces, 1)) == 1
 
 
-def test_the_systems_own_topic_is_the_default(embedded: Embedded, producer: MakeProducer) -> None:
+def test_the_system_topic_is_the_default(embedded: Embedded, producer: MakeProducer) -> None:
     before = len(traces_of(embedded, "RMQ_SYS_TRACE_TOPIC", 0))
     sender = producer(embedded, options=ProducerOptions(trace=True))
     receipt = sender.send(Message(embedded.topic(), b"1"))

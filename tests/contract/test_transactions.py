@@ -1,4 +1,4 @@
-"""Transactions: what consumers receive, and the checks of the broker."""
+"""Transactions: the messages that consumers see, and the checks of the broker."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 END = RequestCode.END_TRANSACTION
 
 
-class Asked:
-    """A check function that returns given outcomes, and records the messages of its calls."""
+class RecordedCheck:
+    """A check function that returns given outcomes and records the checked messages."""
 
     def __init__(self, answers: dict[bytes, list[Outcome]] | None = None) -> None:
         self._answers = answers or {}
@@ -60,17 +60,17 @@ class Asked:
 
 @pytest.fixture
 def transacting(make: Make, unique_name: UniqueName) -> Callable[..., TransactionProducer]:
-    """Give a function that starts transaction producers of the front end."""
+    """Give the function that starts transaction producers of the front end."""
 
     def start(server: Server | Client, **settings: Any) -> TransactionProducer:
         where = server if isinstance(server, Client) else server.name_server
-        settings = {"group": unique_name("group"), "check": Asked(), **settings}
+        settings = {"group": unique_name("group"), "check": RecordedCheck(), **settings}
         return make(TransactionProducer, where, **settings).start()
 
     return start
 
 
-def saying(outcome: Outcome | None) -> Callable[[Message, SendReceipt], Outcome | None]:
+def returning(outcome: Outcome | None) -> Callable[[Message, SendReceipt], Outcome | None]:
     return lambda message, receipt: outcome
 
 
@@ -78,14 +78,14 @@ def bodies(server: Server, topic: str, count: int) -> list[bytes]:
     return sorted(message.body for message in server.read_all(topic, count))
 
 
-# ---- what becomes of a message -------------------------------------------------------------------
+# ---- outcomes ------------------------------------------------------------------------------------
 
 
-def test_transactions_end_as_local_work_and_checks_say(
+def test_transactions_end_as_local_work_and_checks_decide(
     server: Server, transacting: Callable[..., TransactionProducer]
 ) -> None:
     topic = server.topic()
-    check = Asked(
+    check = RecordedCheck(
         {
             b"checked": [Outcome.UNKNOWN, Outcome.COMMIT],
             b"left open": [Outcome.COMMIT],
@@ -95,7 +95,7 @@ def test_transactions_end_as_local_work_and_checks_say(
     producer = transacting(server, check=check)
 
     def send(body: bytes, outcome: Outcome | None) -> str:
-        done = producer.send_in_transaction(Message(topic, body, keys=["k"]), saying(outcome))
+        done = producer.send_in_transaction(Message(topic, body, keys=["k"]), returning(outcome))
         assert (done.outcome, done.error) == (outcome or Outcome.UNKNOWN, None)
         return done.receipt.message_id
 
@@ -127,7 +127,7 @@ def test_a_block_commits_when_it_succeeds_and_rolls_back_when_it_fails(
     server: Server, transacting: Callable[..., TransactionProducer]
 ) -> None:
     topic = server.topic()
-    check = Asked()
+    check = RecordedCheck()
     producer = transacting(server, check=check)
     with (
         producer.transaction(Message(topic, b"outer")) as outer,
@@ -148,42 +148,42 @@ def test_a_block_commits_when_it_succeeds_and_rolls_back_when_it_fails(
     assert check.messages == []
 
 
-def test_the_broker_asks_another_producer_of_the_group(
+def test_the_broker_checks_with_another_producer_of_the_group(
     server: Server, transacting: Callable[..., TransactionProducer], unique_name: UniqueName
 ) -> None:
     topic, group = server.topic(), unique_name("group")
     gone = transacting(server, group=group)
-    gone.send_in_transaction(Message(topic, b"left behind"), saying(None))
+    gone.send_in_transaction(Message(topic, b"left behind"), returning(None))
     gone.close()
-    check = Asked({b"left behind": [Outcome.COMMIT]})
-    heir = transacting(server, group=group, check=check)
-    # A producer registers with the brokers in the routes of its topics.
-    heir.send_in_transaction(Message(topic, b"mine"), saying(Outcome.COMMIT))
+    check = RecordedCheck({b"left behind": [Outcome.COMMIT]})
+    other = transacting(server, group=group, check=check)
+    # A producer sends heartbeats only to brokers that it uses, so send something first.
+    other.send_in_transaction(Message(topic, b"mine"), returning(Outcome.COMMIT))
     assert bodies(server, topic, 2) == [b"left behind", b"mine"]
     assert check.bodies == [b"left behind"]
 
 
-def test_a_broker_knows_the_group_before_its_first_half_message(
+def test_a_group_is_registered_before_its_first_half_message(
     server: Server, transacting: Callable[..., TransactionProducer], unique_name: UniqueName
 ) -> None:
     topic, group = server.topic(), unique_name("group")
     producer = transacting(server, group=group)
-    known: list[int] = []
+    codes: list[int] = []
 
     def look(message: Message, receipt: SendReceipt) -> Outcome:
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
-        known.append(probe.call(server.brokers[0], code, {"producerGroup": group}).code)
+        codes.append(probe.call(server.brokers[0], code, {"producerGroup": group}).code)
         return Outcome.ROLLBACK
 
     producer.send_in_transaction(Message(topic, b"1"), look)
-    assert known == [0]
+    assert codes == [0]
 
 
-def test_an_end_that_was_lost_is_asked_for(
+def test_a_lost_end_request_is_followed_by_a_check(
     embedded: Embedded, transacting: Callable[..., TransactionProducer]
 ) -> None:
     topic = embedded.topic()
-    check = Asked({b"1": [Outcome.COMMIT]})
+    check = RecordedCheck({b"1": [Outcome.COMMIT]})
     producer = transacting(embedded, check=check)
 
     def lose(command: Command, peer: Peer) -> Interception | None:
@@ -218,10 +218,10 @@ def test_nothing_runs_when_the_half_message_is_not_stored_safely(
     assert [end.outcome for end in ends] == [TransactionFlag.ROLLBACK] * 2
 
 
-def test_a_base_exception_leaves_a_transaction_open(
+def test_a_keyboard_interrupt_leaves_a_transaction_open(
     embedded: Embedded, transacting: Callable[..., TransactionProducer]
 ) -> None:
-    producer = transacting(embedded, check=Asked({b"1": [Outcome.ROLLBACK]}))
+    producer = transacting(embedded, check=RecordedCheck({b"1": [Outcome.ROLLBACK]}))
     tx = producer.transaction(Message(embedded.topic(), b"1"))
     with pytest.raises(KeyboardInterrupt), tx:
         raise KeyboardInterrupt
@@ -233,11 +233,11 @@ def test_a_namespace_is_invisible_in_transactions(
 ) -> None:
     topic, group = unique_name("topic"), unique_name("group")
     embedded.topic(name=f"prod%{topic}")
-    check = Asked({b"1": [Outcome.COMMIT]})
+    check = RecordedCheck({b"1": [Outcome.COMMIT]})
     producer = transacting(
         embedded, group=group, check=check, client_options=ClientOptions(namespace="prod")
     )
-    done = producer.send_in_transaction(Message(topic, b"1"), saying(None))
+    done = producer.send_in_transaction(Message(topic, b"1"), returning(None))
     assert done.receipt.queue.topic == topic
     assert bodies(embedded, f"prod%{topic}", 1) == [b"1"]
     (asked,) = check.messages
@@ -247,7 +247,7 @@ def test_a_namespace_is_invisible_in_transactions(
 # ---- checks --------------------------------------------------------------------------------------
 
 
-def test_only_so_many_checks_run_at_a_time(
+def test_the_number_of_concurrent_checks_is_limited(
     embedded: Embedded, transacting: Callable[..., TransactionProducer]
 ) -> None:
     topic = embedded.topic()
@@ -267,22 +267,22 @@ def test_only_so_many_checks_run_at_a_time(
 
     producer = transacting(embedded, check=check, options=ProducerOptions(check_threads=2))
     for number in range(5):
-        producer.send_in_transaction(Message(topic, b"%d" % number), saying(None))
+        producer.send_in_transaction(Message(topic, b"%d" % number), returning(None))
     wait_until(lambda: len(seen) == 2)
-    # Sends go on while checks are blocked.
+    # Blocked checks do not block sends.
     producer.send(Message(topic, b"plain"))
     is_open.set()
     embedded.read_all(topic, 6)
     assert most == 2
 
 
-def test_a_check_that_fails_is_logged_and_asked_again(
+def test_a_check_that_fails_is_logged_and_repeated(
     embedded: Embedded,
     transacting: Callable[..., TransactionProducer],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     topic = embedded.topic()
-    check = Asked({b"1": [Outcome.COMMIT]})
+    check = RecordedCheck({b"1": [Outcome.COMMIT]})
     asked: list[bytes] = []
 
     def fail_once(message: ReceivedMessage) -> Outcome:
@@ -293,12 +293,12 @@ def test_a_check_that_fails_is_logged_and_asked_again(
 
     producer = transacting(embedded, check=fail_once)
     with caplog.at_level(logging.WARNING, "downrange.client"):
-        producer.send_in_transaction(Message(topic, b"1"), saying(None))
+        producer.send_in_transaction(Message(topic, b"1"), returning(None))
         assert bodies(embedded, topic, 1) == [b"1"]
     assert "the check of a transaction failed: LookupError('no row')" in caplog.text
 
 
-# ---- hooks and traces ---------------------------------------------------------------------------
+# ---- hooks and traces ----------------------------------------------------------------------------
 
 
 def test_hooks_see_how_transactions_end(
@@ -312,10 +312,10 @@ def test_hooks_see_how_transactions_end(
 
     producer = transacting(
         embedded,
-        check=Asked({b"1": [Outcome.COMMIT]}),
+        check=RecordedCheck({b"1": [Outcome.COMMIT]}),
         hooks=Hooks(end_transaction=(fail, ends.append)),
     )
-    done = producer.send_in_transaction(Message(topic, b"1"), saying(None))
+    done = producer.send_in_transaction(Message(topic, b"1"), returning(None))
     embedded.read_all(topic, 1)
     assert [(end.outcome, end.is_from_check) for end in ends] == [
         (TransactionFlag.NONE, False),
@@ -331,7 +331,7 @@ def test_ends_are_traced(
     topic, traces = server.topic(), server.topic(queues=1, name=unique_name("traces"))
     trace = Trace(topic=traces, batch_count=2)
     producer = transacting(server, options=ProducerOptions(trace=trace))
-    done = producer.send_in_transaction(Message(topic, b"1", keys=["k"]), saying(Outcome.COMMIT))
+    done = producer.send_in_transaction(Message(topic, b"1", keys=["k"]), returning(Outcome.COMMIT))
     records = [
         record
         for message in server.read_all(traces, 1)
@@ -353,7 +353,7 @@ def test_a_delayed_message_is_refused(
     producer = transacting(embedded)
     message = Message(embedded.topic(), b"1", delay_level=1)
     with pytest.raises(InvalidMessage, match="cannot be delayed"):
-        producer.send_in_transaction(message, saying(Outcome.COMMIT))
+        producer.send_in_transaction(message, returning(Outcome.COMMIT))
     with pytest.raises(InvalidMessage, match="cannot be delayed"):
         producer.transaction(message).__enter__()
 
@@ -391,7 +391,7 @@ def test_transactions_need_a_producer_that_is_running(
     embedded: Embedded, make: Make, unique_name: UniqueName
 ) -> None:
     producer = make(
-        TransactionProducer, embedded.name_server, group=unique_name("group"), check=Asked()
+        TransactionProducer, embedded.name_server, group=unique_name("group"), check=RecordedCheck()
     )
     message = Message(embedded.topic(), b"1")
     with pytest.raises(NotStarted):
@@ -399,7 +399,7 @@ def test_transactions_need_a_producer_that_is_running(
     producer.start()
     producer.close()
     with pytest.raises(ClientClosed):
-        producer.send_in_transaction(message, saying(Outcome.COMMIT))
+        producer.send_in_transaction(message, returning(Outcome.COMMIT))
 
 
 def test_an_end_after_closing_is_logged_and_no_error(
@@ -414,7 +414,7 @@ def test_an_end_after_closing_is_logged_and_no_error(
     assert "was not sent: the client is closed" in caplog.text
 
 
-# ---- of one front end only -----------------------------------------------------------------------
+# ---- one front end only --------------------------------------------------------------------------
 
 
 def test_coroutine_functions_are_for_asyncio_only(
@@ -445,7 +445,7 @@ def test_coroutine_functions_are_for_asyncio_only(
     with pytest.raises(OptionError, match="check is a coroutine function"):
         TransactionProducer(embedded.name_server, group=group, check=check)  # type: ignore[arg-type]
     with (
-        TransactionProducer(embedded.name_server, group=group, check=Asked()) as producer,
+        TransactionProducer(embedded.name_server, group=group, check=RecordedCheck()) as producer,
         pytest.raises(OptionError, match="execute is a coroutine function"),
     ):
         producer.send_in_transaction(Message(topic, b"1"), execute)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Fixtures of the interop tests: one cluster of ours and one JVM per release for the whole run."""
+"""Fixtures of the interop tests: our cluster and one JVM per release, shared by all tests."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.embedded import Cluster
-from downrange.options import BrokerOptions
 from tests.apache.artifacts import VERSIONS
 from tests.interop.scene import Scene
+from tests.support.options import SHORT_TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,19 +18,11 @@ if TYPE_CHECKING:
     from tests.apache.fixtures import ApacheVersions, UniqueName
     from tests.apache.java_client import JavaClient
 
-OPTIONS = BrokerOptions(
-    delay_levels="1s 2s 3s 4s 5s",
-    transaction_timeout=0.5,
-    transaction_check_interval=0.5,
-    is_trace_topic_created=True,
-)
-"""Short times, so that nobody waits long."""
-
 
 @pytest.fixture(scope="session")
 def ours() -> Iterator[Cluster]:
-    """Give the shared cluster; leave it running, and use names of your own."""
-    with Cluster(broker=OPTIONS) as cluster:
+    """Give our shared cluster; do not stop it, and use unique names."""
+    with Cluster(broker=SHORT_TIMES) as cluster:
         yield cluster
 
 
@@ -42,7 +34,7 @@ def java(request: pytest.FixtureRequest, apache_versions: ApacheVersions) -> Jav
 
 @pytest.fixture(scope="session")
 def stopper(ours: Cluster, apache_versions: ApacheVersions) -> Iterator[ThreadPoolExecutor]:
-    """Give the threads that stop clients; done before the servers and the JVMs end."""
+    """Give the threads that stop clients; they finish before the servers and the JVMs end."""
     with ThreadPoolExecutor(4, thread_name_prefix="stopper") as pool:
         yield pool
 

@@ -1,12 +1,13 @@
-"""What a test of this folder works with: Java clients, and one of our clusters."""
+"""The tools of a test in this folder: Java clients on a cluster."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,33 +18,37 @@ if TYPE_CHECKING:
     from tests.apache.security import Account
 
 
-#: For what normally takes milliseconds, on a machine that does other things as well.
-PATIENCE = 60.0
-
-
 class Servers(Protocol):
-    """A cluster of ours, whatever runs it."""
+    """The addresses of a cluster, as every kind of cluster has them."""
 
     @property
     def name_server(self) -> str:
-        """Its name server."""
+        """Return the address of the name server."""
         ...
 
     @property
     def brokers(self) -> Sequence[str]:
-        """The addresses of its brokers."""
+        """Return the addresses of the brokers."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """The addresses of a cluster."""
+
+    name_server: str
+    brokers: Sequence[str]
 
 
 class Scene:
     """Java clients of one release on one cluster.
 
     Args:
-        java: The JVM that they live in.
+        java: The JVM of the clients.
         servers: The cluster.
-        name: Makes names that no other test uses.
+        name: Makes names that are unique in the test run.
         stopper: Stops clients while the next test runs.
-        account: Signs for all clients.
+        account: Signs the requests of all clients.
 
     Attributes:
         started: Names of the clients that are not stopped yet.
@@ -67,7 +72,7 @@ class Scene:
 
     @property
     def is_old(self) -> bool:
-        """Whether the clients are of 4.9."""
+        """Return whether the clients are of 4.9."""
         return self.java.version.startswith("4.")
 
     def topic(self, queues: int = 1, *, perm: int = 6, name: str | None = None) -> str:
@@ -87,7 +92,7 @@ class Scene:
         return topic
 
     def queue(self, topic: str, queue_id: int = 0, broker: str = "broker-a") -> dict[str, Json]:
-        """Return a queue as the driver wants it."""
+        """Return a queue as an argument for the driver."""
         return {"topic": topic, "brokerName": broker, "queueId": queue_id}
 
     def producer(self, group: str | None = None, **given: Json) -> str:
@@ -99,16 +104,16 @@ class Scene:
     def consumer(
         self, subscriptions: str | Mapping[str, str], group: str | None = None, **given: Json
     ) -> str:
-        """Start a push consumer of one topic or of some; see `JavaClient.start_consumer`."""
+        """Start a push consumer of one or more topics; see `JavaClient.start_consumer`."""
         topics = {subscriptions: "*"} if isinstance(subscriptions, str) else subscriptions
         group = group or self.name("group")
-        # Otherwise a consumer that stops does not commit what its listener just accepted.
+        # Otherwise a stopping consumer does not commit what its listener has just accepted.
         options = {"awaitTerminationMillisWhenShutdown": 5000, **given.pop("options", {})}
         given = {"account": self._account, "options": options, **given}
         return self._keep(self.java.start_consumer(self.name_server, group, topics, **given))
 
     def pull_consumer(self, group: str | None = None, **given: Json) -> str:
-        """Start a consumer that pulls when it is told to."""
+        """Start a pull consumer; `JavaClient.call("pull", ...)` pulls with it."""
         name = group or self.name("group")
         self.java.call("pull.start", name=name, group=name, nameServers=self.name_server, **given)
         return self._keep(name)
@@ -119,22 +124,33 @@ class Scene:
 
     def send(self, producer: str, messages: Sequence[Mapping[str, Json]], **given: Json) -> Json:
         """Send; see `JavaClient.send`."""
-        return self.java.send(producer, messages, timeout=PATIENCE, **given)
+        return self.java.send(producer, messages, timeout=WAIT_TIMEOUT, **given)
 
     def received(self, consumer: str, count: int, *, clear: bool = False) -> list[Json]:
-        """Return what a push consumer was handed, once it is so much; fail when it never is."""
-        got = self.java.received(consumer, count, timeout=PATIENCE, clear=clear)
+        """Return the deliveries to a push consumer; fail if there are not `count` in time."""
+        got = self.java.received(consumer, count, timeout=WAIT_TIMEOUT, clear=clear)
         assert len(got) >= count, [one["msgId"] for one in got]
         return got
 
-    def is_known(self, group: str) -> bool:
-        """Tell whether a producer of the group has told the first broker that it is there.
+    def is_registered(self, group: str) -> bool:
+        """Return whether a producer of the group is registered at the first broker.
 
-        It does so by a heartbeat, a second after its start.
+        A producer registers by a heartbeat, one second after its start.
         """
         fields = {"producerGroup": group}
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
         return probe.call(self.brokers[0], code, fields).code == 0
+
+    def checks(self, producer: str, count: int) -> list[Json]:
+        """Return the transaction checks of a producer so far, after waiting for `count`."""
+        checks: list[Json] = self.java.call(
+            "producer.checks",
+            name=producer,
+            count=count,
+            timeoutMs=int(WAIT_TIMEOUT * 1000),
+            timeout=WAIT_TIMEOUT + 10,
+        )
+        return checks
 
     def committed(self, group: str, topic: str, queues: int = 1) -> int:
         """Return the sum of a group's offsets at the first broker."""
@@ -146,7 +162,7 @@ class Scene:
         return total
 
     def polled(self, consumer: str, count: int) -> list[Json]:
-        """Return so many messages that a lite pull consumer polled."""
+        """Poll with a lite pull consumer until it has `count` messages, and return them."""
         got: list[Json] = []
 
         def poll() -> bool:
@@ -157,15 +173,15 @@ class Scene:
         return got
 
     def mqadmin(self, *arguments: str) -> str:
-        """Run one command of mqadmin and return what it printed."""
+        """Run one command of mqadmin and return its output."""
         return self.java.mqadmin(self.name_server, *arguments, account=self._account)
 
     def mqadmin_all(self, *commands: str) -> list[str]:
-        """Run commands, their words parted by blanks, one after the other."""
+        """Run commands, given as texts with blanks between words, one after the other."""
         return [self.mqadmin(*command.split()) for command in commands]
 
     def stop(self, *names: str) -> None:
-        """Stop clients side by side, and wait for it."""
+        """Stop clients concurrently, and wait until they are stopped."""
         for name in names:
             self.started.remove(name)
         for stopping in [self._stopper.submit(self.java.stop, name) for name in names]:

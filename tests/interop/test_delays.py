@@ -1,4 +1,4 @@
-"""Messages of Java producers that our broker delivers later."""
+"""Delayed messages of Java producers on our broker."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from downrange.embedded import Cluster
 from tests.apache.java_client import body_of, message
-from tests.interop.conftest import OPTIONS
 from tests.interop.scene import Scene
+from tests.support.options import SHORT_TIMES
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _wait_of(delivery: Json) -> int:
-    """Return the time from a message's birth to its delivery in ms."""
+    """Return the milliseconds from the creation of a message to its delivery."""
     waited: int = delivery["receivedAtMs"] - delivery["bornTimestamp"]
     return waited
 
@@ -39,7 +39,7 @@ def test_delay_levels_are_kept(scene: Scene) -> None:
         assert (one["topic"], one["tags"]) == (topic, "t")
 
 
-def test_timed_messages_come_at_their_time_and_not_when_recalled(scene: Scene) -> None:
+def test_timed_messages_arrive_at_their_time_unless_recalled(scene: Scene) -> None:
     topic, producer = scene.topic(), scene.producer()
     consumer = scene.consumer(topic)
     at = int(time.time() * 1000) + 2000
@@ -53,10 +53,12 @@ def test_timed_messages_come_at_their_time_and_not_when_recalled(scene: Scene) -
         producer,
         [message(topic, body, systemProperties=timing) for body, timing in timings.items()],
     )
-    if not scene.is_old:  # whose clients cannot take a message back
+    if not scene.is_old:  # clients of 4.9 cannot recall a message
         handle = sent[3]["recallHandle"]
-        told = scene.java.call("producer.recall", name=producer, topic=topic, recallHandle=handle)
-        assert told == sent[3]["msgId"]
+        message_id = scene.java.call(
+            "producer.recall", name=producer, topic=topic, recallHandle=handle
+        )
+        assert message_id == sent[3]["msgId"]
     expected = [b"at", b"in ms", b"in seconds"] + ([b"recalled"] if scene.is_old else [])
     got = scene.received(consumer, len(expected))
     assert sorted(body_of(one) for one in got) == expected
@@ -64,7 +66,7 @@ def test_timed_messages_come_at_their_time_and_not_when_recalled(scene: Scene) -
     assert waits[b"in seconds"] >= 1000
     assert waits[b"in ms"] >= 1500
     assert next(one for one in got if body_of(one) == b"at")["receivedAtMs"] >= at
-    # A message behind the recalled one shows that its time has passed.
+    # The arrival of a later message shows that the recalled one was skipped.
     scene.send(producer, [message(topic, b"behind", systemProperties={"TIMER_DELAY_SEC": "1"})])
     got = scene.received(consumer, len(expected) + 1)
     assert sorted(body_of(one) for one in got) == sorted([*expected, b"behind"])
@@ -73,7 +75,7 @@ def test_timed_messages_come_at_their_time_and_not_when_recalled(scene: Scene) -
 def test_delayed_messages_outlive_a_restart(
     java: JavaClient, unique_name: UniqueName, stopper: ThreadPoolExecutor
 ) -> None:
-    with Cluster(broker=OPTIONS) as cluster:
+    with Cluster(broker=SHORT_TIMES) as cluster:
         scene = Scene(java, cluster, unique_name, stopper)
         topic, producer = scene.topic(), scene.producer()
         scene.send(

@@ -10,8 +10,8 @@ import pytest
 from downrange.embedded import Cluster, handle_then_cut, refuse
 from downrange.wire.codes import RequestCode, ResponseCode
 from tests.apache.java_client import body_of, message
-from tests.interop.scene import PATIENCE, Scene
-from tests.support.waiting import wait_until
+from tests.interop.scene import Scene
+from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tests.apache.java_client import JavaClient
 
 
-class Sending(threading.Thread):
-    """Sends numbered messages until told to end, and remembers which were acknowledged."""
+class SendThread(threading.Thread):
+    """Sends numbered messages until `end`, and records which were acknowledged."""
 
     def __init__(self, scene: Scene, producer: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -46,14 +46,14 @@ class Sending(threading.Thread):
             ]
 
     def wait_for_more(self, count: int = 20) -> None:
-        """Wait until so many more are acknowledged."""
-        wanted = len(self.acknowledged) + count
-        wait_until(lambda: len(self.acknowledged) >= wanted)
+        """Wait until `count` more messages are acknowledged."""
+        expected = len(self.acknowledged) + count
+        wait_until(lambda: len(self.acknowledged) >= expected)
 
     def end(self) -> None:
-        """Send no more, and wait for the last answer."""
+        """Stop sending, and wait for the last answer."""
         self._is_over.set()
-        self.join(PATIENCE)
+        self.join(WAIT_TIMEOUT)
         assert not self.is_alive()
 
 
@@ -66,9 +66,9 @@ def test_what_was_acknowledged_is_received_after_the_broker_comes_back(
         topic = scene.topic(queues=4)
         options = {"sendMsgTimeout": 2000, "pollNameServerInterval": 1000}
         producer = scene.producer(options=options)
-        # A consumer of 4.9 does not notice that the connection of a waiting pull is gone for 30 s.
+        # A consumer of 4.9 needs 30 s to notice that the connection of a waiting pull is closed.
         early = None if scene.is_old else scene.consumer(topic)
-        sending = Sending(scene, producer, topic)
+        sending = SendThread(scene, producer, topic)
         sending.start()
         for _ in range(2):
             sending.wait_for_more()
@@ -76,13 +76,13 @@ def test_what_was_acknowledged_is_received_after_the_broker_comes_back(
             cluster.restart_broker()
         sending.wait_for_more()
         sending.end()
-        wanted = set(sending.acknowledged)
+        expected = set(sending.acknowledged)
         consumer = early or scene.consumer(topic)
-        wait_until(lambda: wanted <= {body_of(one) for one in scene.java.received(consumer, 0)})
+        wait_until(lambda: expected <= {body_of(one) for one in scene.java.received(consumer, 0)})
         scene.stop(producer, consumer)
 
 
-def test_producer_turns_to_another_broker_when_one_fails(
+def test_producer_switches_to_another_broker_when_one_fails(
     java: JavaClient, unique_name: UniqueName, stopper: ThreadPoolExecutor
 ) -> None:
     with Cluster(brokers=2) as cluster:
@@ -90,7 +90,7 @@ def test_producer_turns_to_another_broker_when_one_fails(
         topic, producer = scene.topic(queues=2), scene.producer()
         scene.send(producer, [message(topic, b"first")])
         rules = [refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "on purpose")]
-        if not scene.is_old:  # whose producer waits for an answer on a connection that is gone
+        if not scene.is_old:  # a 4.9 producer waits for the answer on the closed connection
             rules.append(handle_then_cut())
         for rule in rules:
             cluster.intercept(RequestCode.SEND_MESSAGE_V2, rule, broker=0)

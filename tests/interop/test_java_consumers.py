@@ -29,13 +29,13 @@ def _numbered(topic: str, count: int, **fields: Json) -> list[dict[str, Json]]:
 # --- push ----------------------------------------------------------------------------------------
 
 
-def test_consumer_receives_the_tags_it_asked_for(scene: Scene) -> None:
+def test_consumer_receives_the_tags_it_subscribed_to(scene: Scene) -> None:
     topic, producer = scene.topic(queues=2), scene.producer()
     consumer = scene.consumer({topic: "red || blue"})
     for tag in ("red", "green", "blue", None, "Aa", "BB"):
         scene.send(producer, [message(topic, str(tag).encode(), tags=tag)])
     assert _bodies(scene.received(consumer, 2)) == [b"blue", b"red"]
-    # These two have the same hash code, which is all that a broker looks at.
+    # These two tags have the same hash code, and a broker compares only hash codes.
     other = scene.consumer({topic: "Aa"})
     assert _bodies(scene.received(other, 1)) == [b"Aa"]
     scene.send(producer, [message(topic, b"last", tags="red")])
@@ -53,7 +53,7 @@ def test_waiting_consumer_is_woken_at_once(scene: Scene) -> None:
         scene.send(producer, [message(topic, b"next")])
         last = scene.received(consumer, count)[-1]
         delays.append(last["receivedAtMs"] - last["storeTimestamp"])
-    assert min(delays) < 200  # one of them, as the machine may do other things
+    assert min(delays) < 200  # one is enough, because the machine may be busy
 
 
 def test_orderly_consumer_keeps_the_order_over_a_refusal(scene: Scene) -> None:
@@ -117,14 +117,14 @@ def test_members_share_queues_and_take_over_those_of_one_that_left(scene: Scene)
         send_to(range(4))
         return {one["queueId"] for one in scene.java.received(member, 0, clear=True)}
 
-    # Before the second one was there, the first had them all.
+    # Before the second member started, the first had all queues.
     taken = wait_until(lambda: len(queues := queues_of(leaves)) == 2 and queues)
     wait_until(lambda: queues_of(stays) == set(range(4)) - taken)
     scene.stop(leaves)
     wait_until(lambda: queues_of(stays) == set(range(4)))
 
 
-def test_consumer_goes_on_where_the_last_one_stopped(scene: Scene) -> None:
+def test_consumer_continues_where_the_last_one_stopped(scene: Scene) -> None:
     topic, group, producer = scene.topic(), scene.name("group"), scene.producer()
     scene.send(producer, _numbered(topic, 3))
     first = scene.consumer(topic, group)
@@ -136,8 +136,8 @@ def test_consumer_goes_on_where_the_last_one_stopped(scene: Scene) -> None:
     assert _bodies(scene.received(second, 1)) == [b"later"]
 
 
-def test_new_group_gets_all_of_a_young_queue_although_it_asked_for_the_end(scene: Scene) -> None:
-    """A broker says 0 as long as a queue has lost nothing and its start is in memory."""
+def test_new_group_gets_all_of_a_young_queue_although_it_starts_at_the_end(scene: Scene) -> None:
+    """A broker returns offset 0 while a queue is complete and its start is in memory."""
     topic, producer = scene.topic(), scene.producer()
     scene.send(producer, _numbered(topic, 2))
     consumer = scene.consumer(topic, options={"consumeFromWhere": "CONSUME_FROM_LAST_OFFSET"})
@@ -147,7 +147,7 @@ def test_new_group_gets_all_of_a_young_queue_although_it_asked_for_the_end(scene
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_refused_message_comes_again_and_ends_as_a_dead_letter(scene: Scene) -> None:
+def test_refused_message_is_delivered_again_and_ends_as_a_dead_letter(scene: Scene) -> None:
     topic, group, producer = scene.topic(), scene.name("group"), scene.producer()
     (sent,) = scene.send(producer, [message(topic, b"bad", keys="k1", properties={"a": "b"})])
     consumer = scene.consumer(
@@ -199,7 +199,7 @@ def test_sql_subscription_is_refused_at_the_start(scene: Scene) -> None:
 # --- pull ----------------------------------------------------------------------------------------
 
 
-def test_pull_tells_what_it_found(scene: Scene) -> None:
+def test_pull_returns_status_and_next_offset(scene: Scene) -> None:
     topic, producer = scene.topic(), scene.producer()
     scene.send(producer, _numbered(topic, 5, tags="red"))
     consumer, queue = scene.pull_consumer(), scene.queue(topic)
@@ -221,14 +221,14 @@ def test_pull_tells_what_it_found(scene: Scene) -> None:
     assert len(found["messages"]) == 5
 
 
-def test_lite_pull_consumer_polls_from_where_it_was_told(scene: Scene) -> None:
+def test_lite_pull_consumer_polls_from_the_offset_of_a_seek(scene: Scene) -> None:
     topic, producer, group = scene.topic(), scene.producer(), scene.name("group")
     scene.send(producer, _numbered(topic, 4))
     queue = scene.queue(topic)
     scene.java.call(
         "litePull.start", name=group, group=group, nameServers=scene.name_server, queues=[queue]
     )
-    # All of it first: what was fetched before a seek may still be handed out after it.
+    # Poll all messages first: those fetched before a seek may still be returned after it.
     assert [body_of(one) for one in scene.polled(group, 4)] == [b"000", b"001", b"002", b"003"]
     scene.java.call("litePull.seek", name=group, queue=queue, offset=2)
     assert [body_of(one) for one in scene.polled(group, 2)] == [b"002", b"003"]

@@ -1,4 +1,4 @@
-"""Every way in which a Java producer sends, to our broker."""
+"""Java producers in every send mode, on our broker."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def binary_scene(
         yield Scene(binary, ours, unique_name, stopper)
 
 
-def test_binary_headers_serve_the_same_conversations(binary_scene: Scene) -> None:
+def test_binary_headers_work_as_json_headers_do(binary_scene: Scene) -> None:
     _send_in_every_mode(binary_scene)
     assert '"brokerName":"broker-a"' in "".join(
         binary_scene.mqadmin("topicRoute", "-t", "TBW102").split()
     )
 
 
-def test_message_to_a_topic_that_is_not_there_creates_it(scene: Scene) -> None:
+def test_message_to_a_missing_topic_creates_it(scene: Scene) -> None:
     topic = scene.name("created")
     producer = scene.producer(options={"defaultTopicQueueNums": 3})
     (sent,) = scene.send(producer, [message(topic, b"first")])
@@ -125,7 +125,7 @@ def test_compressed_bodies_arrive_as_they_were(scene: Scene) -> None:
     assert all(one["storeSize"] < 1000 for one in got)
 
 
-def test_body_is_as_large_as_allowed_and_no_larger(scene: Scene) -> None:
+def test_body_may_be_as_large_as_allowed_and_no_larger(scene: Scene) -> None:
     topic = scene.topic()
     options = {"maxMessageSize": 8 << 20, "compressMsgBodyOverHowmuch": 8 << 20}
     producer = scene.producer(options={**options, "retryTimesWhenSendFailed": 0})
@@ -134,7 +134,7 @@ def test_body_is_as_large_as_allowed_and_no_larger(scene: Scene) -> None:
         scene.send(producer, [message(topic, body + b"x")])
     assert refused.value.code == MESSAGE_ILLEGAL
     (sent,) = scene.send(producer, [message(topic, body)])
-    # Not through a consumer of the driver, which needs 20 s to report a body of this size.
+    # Not with a consumer of the driver, which needs 20 s to report a body of this size.
     offset = str(int(sent["offsetMsgId"][16:], 16))
     stored = probe.call(scene.brokers[0], RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
     assert body in stored.body
@@ -150,7 +150,7 @@ def test_producer_finds_no_queue_of_a_topic_that_may_only_be_read(scene: Scene) 
 
 
 def test_autobatching_producer_sends_all(scene: Scene) -> None:
-    """Only 5.x gathers messages by itself; it sends them as batches with one name for all."""
+    """Only 5.x batches messages automatically; all messages of a batch share one id."""
     if scene.is_old:
         return
     topic = scene.topic()

@@ -1,8 +1,7 @@
-"""Mixed clusters: our broker under Apache's name server, Apache's broker under ours."""
+"""Addresses clusters: our broker under Apache's name server, Apache's broker under ours."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from downrange.embedded import Cluster
@@ -12,24 +11,15 @@ from downrange.server.run.runner import ServerThread
 from tests.apache import probe
 from tests.apache.cluster import ApacheCluster
 from tests.apache.java_client import body_of, message
-from tests.interop.scene import Scene
+from tests.interop.scene import Addresses, Scene
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
     from tests.apache.fixtures import ApacheVersions, UniqueName
     from tests.apache.java_client import JavaClient
-
-
-@dataclass(frozen=True, slots=True)
-class Mixed:
-    """A name server of one kind, and brokers of both."""
-
-    name_server: str
-    brokers: Sequence[str]
 
 
 def _send_over_both(scene: Scene, names: set[str]) -> None:
@@ -62,7 +52,7 @@ def test_our_broker_serves_under_an_apache_name_server(
     broker = BrokerServer(tmp_path, options)
     with ServerThread(broker):
         addresses = [apache.brokers[0].address, broker.address]
-        scene = Scene(java, Mixed(apache.name_server, addresses), unique_name, stopper)
+        scene = Scene(java, Addresses(apache.name_server, addresses), unique_name, stopper)
         _send_over_both(scene, {"broker-a", name})
     wait_until(lambda: name not in probe.route(apache.name_server, "TBW102"))
 
@@ -77,7 +67,9 @@ def test_apache_broker_serves_under_our_name_server(
         ) as apache,
     ):
         address = apache.brokers[0].address
-        scene = Scene(java, Mixed(ours.name_server, [*ours.brokers, address]), unique_name, stopper)
+        scene = Scene(
+            java, Addresses(ours.name_server, [*ours.brokers, address]), unique_name, stopper
+        )
         _send_over_both(scene, {"ours", "broker-a"})
         apache.kill_broker(0)  # its connection ends with it
         wait_until(lambda: set(probe.route(ours.name_server, "TBW102")) == {"ours"})

@@ -11,8 +11,8 @@ import pytest
 from downrange.embedded import Cluster
 from tests.apache import probe
 from tests.apache.java_client import body_of, message
-from tests.interop.conftest import OPTIONS
 from tests.interop.scene import Scene
+from tests.support.options import SHORT_TIMES
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 def own_scene(
     java: JavaClient, unique_name: UniqueName, stopper: ThreadPoolExecutor
 ) -> Iterator[Scene]:
-    """Give a cluster whose settings a test may change."""
-    with Cluster(broker=OPTIONS) as cluster:
+    """Give a cluster for one test, which may change its settings."""
+    with Cluster(broker=SHORT_TIMES) as cluster:
         scene = Scene(java, cluster, unique_name, stopper)
         yield scene
         scene.stop(*scene.started)
 
 
 def _table(printed: str) -> list[list[str]]:
-    """Return the cells of the rows below the line of headings."""
+    """Return the cells of the rows below the headings."""
     lines = printed.splitlines()
     (start,) = [number for number, line in enumerate(lines) if line.startswith("#")][:1]
     return [line.split() for line in lines[start + 1 :] if line.strip()]
@@ -118,7 +118,7 @@ def test_clients_and_their_progress_are_described(scene: Scene) -> None:
     consumer = scene.consumer({topic: "red || blue || *"}, group)
     scene.send(producer, [message(topic, b"x", tags="red")] * 4)
     scene.received(consumer, 4)
-    wait_until(lambda: scene.is_known(producers))
+    wait_until(lambda: scene.is_registered(producers))
     connection, sender, status, everyone = scene.mqadmin_all(
         f"consumerConnection -g {group}",
         f"producerConnection -g {producers} -t {topic}",
@@ -155,7 +155,7 @@ def test_messages_are_found_and_printed(scene: Scene) -> None:
     )
     assert _table(by_key)[0][:3] == [unique_id, "0", "1"]
     for text in (by_id, by_unique_key, by_offset):
-        # The tool writes the body to a file, always in the same folder.
+        # The tool writes the body to a file in a fixed folder.
         Path(text.partition("Message Body Path:")[2].split()[0]).unlink(missing_ok=True)
         assert re.search(rf"Topic: +{topic}", text)
         assert re.search(r"Queue Offset: +1", text)
@@ -168,8 +168,10 @@ def test_messages_are_found_and_printed(scene: Scene) -> None:
 
 def test_tools_send_messages(scene: Scene) -> None:
     topic = scene.topic(queues=2)
-    told = scene.mqadmin("sendMessage", "-t", topic, "-p", "from a tool", "-k", "key", "-c", "tag")
-    assert "SEND_OK" in told
+    printed = scene.mqadmin(
+        "sendMessage", "-t", topic, "-p", "from a tool", "-k", "key", "-c", "tag"
+    )
+    assert "SEND_OK" in printed
     (got,) = scene.received(scene.consumer(topic), 1)
     assert (body_of(got), got["keys"], got["tags"]) == (b"from a tool", "key", "tag")
     assert "Avg RT" in scene.mqadmin("checkMsgSendRT", "-t", topic, "-a", "3", "-s", "10")
@@ -182,7 +184,7 @@ def test_offsets_are_reset_and_cloned(scene: Scene) -> None:
     scene.send(producer, [message(topic, b"%d" % i) for i in range(3)])
     consumer = scene.consumer(topic, group)
     scene.received(consumer, 3)
-    # While it is there, the consumer is told; it takes ten seconds before it goes on.
+    # The broker notifies a consumer that is online; the consumer continues ten seconds later.
     online = scene.mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
     assert ["broker-a", "0", "0"] in [row[:3] for row in _table(online)]
     assert len(scene.received(consumer, 6)) == 6
@@ -193,8 +195,8 @@ def test_offsets_are_reset_and_cloned(scene: Scene) -> None:
     clone = scene.mqadmin("cloneGroupOffset", "-s", group, "-d", other, "-t", topic, "-o", "1")
     assert "clone group offset success" in clone
     scene.send(producer, [message(topic, b"new")])
-    heir = scene.consumer(topic, other)
-    assert [body_of(one) for one in scene.received(heir, 1)] == [b"new"]
+    copy = scene.consumer(topic, other)
+    assert [body_of(one) for one in scene.received(copy, 1)] == [b"new"]
     scene.mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
     again = scene.consumer(topic, group)
     assert len(scene.received(again, 4)) == 4
@@ -243,10 +245,10 @@ def test_trace_of_a_message_is_kept(scene: Scene) -> None:
     (sent,) = scene.send(producer, [message(topic, b"traced")])
     scene.received(consumer, 1)
 
-    def told() -> str | None:
+    def both_traces() -> str | None:
         printed = scene.mqadmin("queryMsgTraceById", "-i", sent["msgId"])
         return printed if producers in printed and group in printed else None
 
-    printed = wait_until(told)
+    printed = wait_until(both_traces)
     assert "Pub" in printed
     assert "success" in printed

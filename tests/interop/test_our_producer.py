@@ -1,4 +1,4 @@
-"""What our producer sends, read by the Java clients of both releases, over both servers."""
+"""Messages of our producer, read by the Java clients of both releases, on both servers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import time
 from base64 import b64decode
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 import downrange as mq
 from tests.apache.java_client import JavaError, body_of, message
-from tests.interop.scene import PATIENCE, Scene, Servers
-from tests.support.waiting import wait_until
+from tests.interop.scene import Addresses, Scene, Servers
+from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,16 +25,9 @@ if TYPE_CHECKING:
     from tests.apache.java_client import JavaClient, Json
 
 
-class Place(NamedTuple):
-    """Where a cluster is."""
-
-    name_server: str
-    brokers: list[str]
-
-
 @pytest.fixture(params=[False, True], ids=["on-ours", "on-apache"])
 def is_apache(request: pytest.FixtureRequest) -> bool:
-    """Tell whether the servers are Apache's."""
+    """Return whether the servers are Apache's."""
     return bool(request.param)
 
 
@@ -47,11 +40,11 @@ def scene(
     unique_name: UniqueName,
     stopper: ThreadPoolExecutor,
 ) -> Iterator[Scene]:
-    """Give Java clients on our cluster, and on Apache's of their own release."""
+    """Give Java clients on our cluster, or on Apache's cluster of the same release."""
     servers: Servers = ours
     if is_apache:
         cluster = apache_versions.cluster(java.version)
-        servers = Place(cluster.name_server, [broker.address for broker in cluster.brokers])
+        servers = Addresses(cluster.name_server, [broker.address for broker in cluster.brokers])
     scene = Scene(java, servers, unique_name, stopper)
     yield scene
     scene.close()
@@ -64,7 +57,7 @@ def producer(scene: Scene) -> Iterator[mq.Producer]:
 
 
 def _options(**changes: Json) -> mq.ProducerOptions:
-    return mq.ProducerOptions(timeout=PATIENCE, **changes)
+    return mq.ProducerOptions(timeout=WAIT_TIMEOUT, **changes)
 
 
 def test_java_reads_every_part_of_a_message_as_it_was_given(
@@ -143,13 +136,13 @@ def test_java_reads_what_came_with_each_kind_of_header(scene: Scene) -> None:
 
 def test_java_unpacks_what_we_compress(scene: Scene) -> None:
     topic, body = scene.topic(), b"compress me " * 1000
-    kinds = ("zlib",) if scene.is_old else ("zlib", "lz4", "zstd")  # 4.9 knows zlib only
+    kinds = ("zlib",) if scene.is_old else ("zlib", "lz4", "zstd")  # 4.9 supports zlib only
     for compression in kinds:
         options = _options(compress_over_bytes=100, compression=compression)
         group = scene.name("ours")
         with mq.Producer(scene.name_server, group=group, options=options) as producer:
             producer.send(mq.Message(topic, body, keys=["k"]))
-            producer.send_batch([mq.Message(topic, body)])  # which is never compressed
+            producer.send_batch([mq.Message(topic, body)])  # batches are never compressed
     got = scene.received(scene.consumer(topic), 2 * len(kinds))
     assert {body_of(one) for one in got} == {body}
     sizes = sorted(int(one["storeSize"]) for one in got)
@@ -182,8 +175,8 @@ def test_messages_of_one_key_are_in_one_queue_in_order_and_where_java_puts_them(
         for key, queue in zip(keys, chosen, strict=True):
             body = f"{key} {number}"
             kept = producer.send(mq.Message(topic, body, sharding_key=key, tags="sharded"))
-            told = producer.send(mq.Message(topic, body, tags="told"), queue=mq.by_hash(key))
-            assert kept.queue.number == told.queue.number == queue
+            hashed = producer.send(mq.Message(topic, body, tags="hashed"), queue=mq.by_hash(key))
+            assert kept.queue.number == hashed.queue.number == queue
     theirs = scene.producer()
     for key, queue in zip(keys, chosen, strict=True):
         (sent,) = scene.send(theirs, [message(topic, b"j", shardingKey=key)], mode="ordered")
@@ -211,20 +204,20 @@ def test_numbers_choose_the_queue_that_java_chooses(scene: Scene, producer: mq.P
 def test_delays_are_kept(scene: Scene, producer: mq.Producer, is_apache: bool) -> None:
     topic = scene.topic()
     consumer = scene.consumer(topic)
-    wanted = {b"level": 1.0}
+    delays = {b"level": 1.0}
     sent = {b"level": producer.send(mq.Message(topic, b"level", delay_level=1))}
-    if not is_apache or not scene.is_old:  # whose brokers have no timers
+    if not is_apache or not scene.is_old:  # brokers of 4.9 have no timers
         at = datetime.now(UTC) + timedelta(seconds=2)
         sent[b"at"] = producer.send(mq.Message(topic, b"at", deliver_at=at))
         sent[b"in"] = producer.send(mq.Message(topic, b"in", deliver_in=1.5))
         recalled = producer.send(mq.Message(topic, b"recalled", deliver_in=1.5))
         assert producer.recall(recalled.recall_handle) == recalled.message_id
-        wanted |= {b"at": 1.5, b"in": 1.5}
-    got = {body_of(one): one for one in scene.received(consumer, len(wanted))}
-    assert got.keys() == wanted.keys()
+        delays |= {b"at": 1.5, b"in": 1.5}
+    got = {body_of(one): one for one in scene.received(consumer, len(delays))}
+    assert got.keys() == delays.keys()
     for body, one in got.items():
         assert one["msgId"] == sent[body].message_id
-        assert one["receivedAtMs"] - one["bornTimestamp"] >= wanted[body] * 1000 - 200
+        assert one["receivedAtMs"] - one["bornTimestamp"] >= delays[body] * 1000 - 200
 
 
 def test_java_tools_find_our_messages_by_key_and_by_either_id(
@@ -243,7 +236,7 @@ def test_java_tools_find_our_messages_by_key_and_by_either_id(
         answer = scene.java.invoke(admin, "queryMessage", topic, key, 10, 0, 2**62)
         return sorted(body_of(one) for one in answer["messages"])
 
-    _soon(lambda: found("kb2") == [b"b2"])
+    _wait_for_index(lambda: found("kb2") == [b"b2"])
     assert found("k1") == [b"1"]
     assert found("shared") == [b"0", b"1", b"2"]
     for name in (receipts[1].message_id, receipts[1].offset_id):
@@ -254,13 +247,13 @@ def test_java_tools_find_our_messages_by_key_and_by_either_id(
         assert body_of(viewed) == f"b{number}".encode()
 
 
-def _soon(look: Callable[[], bool]) -> None:
-    """Wait for an index, which fills after the message was acknowledged."""
+def _wait_for_index(look: Callable[[], bool]) -> None:
+    """Wait for a condition on an index, which is filled after the acknowledgement."""
 
     def is_there() -> bool:
         try:
             return look()
-        except JavaError:  # Java's way to say that there is nothing
+        except JavaError:  # raised when nothing is found
             return False
 
     wait_until(is_there)
@@ -284,7 +277,7 @@ def test_unique_ids_are_made_as_java_makes_them(scene: Scene, producer: mq.Produ
 
 
 def _address_digits(ip: str) -> int:
-    """Return how many digits of an id are the address: Java takes one of IPv6 where it has it."""
+    """Return how many digits of an id are the address: Java uses IPv6 if the host has it."""
     return 32 if ":" in ip else 8
 
 
@@ -310,7 +303,7 @@ def test_java_decodes_our_trace_records(scene: Scene) -> None:
     assert (bean["msgType"], bean["offsetMsgId"]) == ("Normal_Msg", single.offset_id)
 
 
-def test_transactions_end_as_we_say(scene: Scene) -> None:
+def test_transactions_end_as_our_producer_decides(scene: Scene) -> None:
     topic, group = scene.topic(), scene.name("ours")
     asked: list[bytes] = []
 
@@ -344,5 +337,5 @@ def test_java_consumer_answers_our_requests(scene: Scene, producer: mq.Producer)
     topic = scene.topic(queues=2)
     scene.consumer(topic, replyProducer=scene.producer())
     for number in range(3):
-        reply = producer.request(mq.Message(topic, f"ping {number}"), timeout=PATIENCE)
+        reply = producer.request(mq.Message(topic, f"ping {number}"), timeout=WAIT_TIMEOUT)
         assert reply.body == f"re:ping {number}".encode()

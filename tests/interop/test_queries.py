@@ -1,4 +1,4 @@
-"""Questions of Java clients about messages and queues, answered by our broker."""
+"""Queries of Java clients about messages and queues, on our broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_messages_are_found_by_key_and_by_id(scene: Scene) -> None:
         scene.java.invoke(admin, "viewMessage", topic, sent[3]["offsetMsgId"][:-6] + "FFFFFF")
 
 
-def test_offsets_are_told_and_found_by_time(scene: Scene) -> None:
+def test_offsets_are_returned_and_found_by_time(scene: Scene) -> None:
     topic, producer = scene.topic(), scene.producer()
     consumer, queue = scene.pull_consumer(), scene.queue(topic)
     assert scene.java.invoke(consumer, "fetchSubscribeMessageQueues", topic) == [queue]

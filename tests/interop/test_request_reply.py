@@ -34,7 +34,7 @@ def test_requests_are_answered_by_a_replying_consumer(scene: Scene) -> None:
         assert list(pool.map(ask, texts)) == [b"re:" + text for text in texts]
 
 
-def test_request_that_nobody_answers_times_out(scene: Scene) -> None:
+def test_request_without_a_reply_times_out(scene: Scene) -> None:
     topic, asking = scene.topic(), scene.producer()
     with pytest.raises(JavaError, match=r"(?i)timeout"):
         scene.java.call(

@@ -1,9 +1,8 @@
-"""Java clients that sign their requests or speak TLS, on our servers."""
+"""Java clients that sign their requests or use TLS, on our servers."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,11 +17,11 @@ from tests.apache import probe
 from tests.apache.fixtures import ACCOUNTS
 from tests.apache.java_client import JavaClient, JavaError, body_of, message
 from tests.apache.security import make_tls_files
-from tests.interop.scene import Scene
+from tests.interop.scene import Addresses, Scene
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
@@ -32,17 +31,9 @@ USER = ACCOUNTS.others[0]
 NO_PERMISSION = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Where a cluster is."""
-
-    name_server: str
-    brokers: Sequence[str]
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
-    """Give a cluster of ours with the accounts that Apache's secured clusters have."""
+    """Give our cluster with the same accounts as Apache's clusters with access control."""
     folder = tmp_path_factory.mktemp("guarded")
     file = folder / "plain_acl.yml"
     file.write_text(ACCOUNTS.plain_acl_yaml(), encoding="utf-8")
@@ -110,6 +101,6 @@ def test_clients_speak_tls(
 
 
 def _json_of(printed: str) -> str:
-    """Return the JSON of a tool's answer, with the number that is a key in quotes."""
+    """Return the JSON of a tool's output, with quotes added to its numeric key."""
     text = printed[printed.index("{\n") : printed.rindex("}") + 1]
     return text.replace("0:", '"0":')

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from downrange.embedded import Cluster
 from tests.apache import probe
 from tests.apache.java_client import body_of, message
-from tests.interop.conftest import OPTIONS
-from tests.interop.scene import PATIENCE, Scene
+from tests.interop.scene import Scene
+from tests.support.options import SHORT_TIMES
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DISCARDED = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 
-def test_transactions_end_as_their_producer_says(scene: Scene) -> None:
+def test_transactions_end_as_their_producer_decides(scene: Scene) -> None:
     topic = scene.topic(queues=2)
     producer = scene.producer(transaction=True)
     consumer = scene.consumer(topic)
@@ -43,15 +43,8 @@ def test_transactions_end_as_their_producer_says(scene: Scene) -> None:
     assert [one["msgId"] for one in got] == [results[2]["msgId"], results[0]["msgId"]]
     assert {one["topic"] for one in got} == {topic}
     assert (got[1]["tags"], got[1]["keys"]) == ("t", "k")
-    checks = scene.java.call(
-        "producer.checks",
-        name=producer,
-        count=3,
-        timeoutMs=int(PATIENCE * 1000),
-        timeout=PATIENCE + 10,
-    )
-    told = sorted((body_of(one), one["outcome"]) for one in checks)
-    assert told == [
+    checks = sorted((body_of(one), one["outcome"]) for one in scene.checks(producer, 3))
+    assert checks == [
         (b"checked", "COMMIT_MESSAGE"),
         (b"checked", "UNKNOW"),
         (b"checked away", "ROLLBACK_MESSAGE"),
@@ -64,30 +57,23 @@ def test_check_goes_to_another_producer_of_the_group(scene: Scene) -> None:
     gone = scene.producer(group, transaction=True)
     scene.send(gone, [message(topic, b"left behind", local="UNKNOW")], mode="transaction")
     scene.stop(gone)
-    heir = scene.producer(group, transaction=True)
-    # A producer tells its group by a heartbeat, which only a topic that it knows gives it.
-    scene.send(heir, [message(topic, b"mine", local="COMMIT_MESSAGE")], mode="transaction")
-    checks = scene.java.call(
-        "producer.checks",
-        name=heir,
-        count=1,
-        timeoutMs=int(PATIENCE * 1000),
-        timeout=PATIENCE + 10,
-    )
-    assert body_of(checks[0]) == b"left behind"
+    other = scene.producer(group, transaction=True)
+    # A producer sends heartbeats only to brokers of topics that it has used.
+    scene.send(other, [message(topic, b"mine", local="COMMIT_MESSAGE")], mode="transaction")
+    assert body_of(scene.checks(other, 1)[0]) == b"left behind"
 
 
-def test_message_that_nobody_decides_is_set_aside(
+def test_undecided_message_is_set_aside_after_the_last_check(
     java: JavaClient, unique_name: UniqueName, stopper: ThreadPoolExecutor
 ) -> None:
-    options = dataclasses.replace(OPTIONS, transaction_checks_max=2)
+    options = dataclasses.replace(SHORT_TIMES, transaction_checks_max=2)
     with Cluster(broker=options) as cluster:
         scene = Scene(java, cluster, unique_name, stopper)
         topic, group = scene.topic(), scene.name("producers")
         producer = scene.producer(group, transaction=True)
         scene.send(producer, [message(topic, b"ended")], mode="transaction")
-        # A check counts even if nobody is there to be asked.
-        wait_until(lambda: scene.is_known(group))
+        # A check counts even if no producer is registered, so wait for the registration.
+        wait_until(lambda: scene.is_registered(group))
         scene.send(producer, [message(topic, b"never", local="UNKNOW")], mode="transaction")
         wait_until(lambda: probe.route(scene.name_server, DISCARDED))
         consumer = scene.consumer(DISCARDED)

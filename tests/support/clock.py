@@ -1,13 +1,13 @@
-"""A clock that stands still until a test moves it."""
+"""A clock whose time changes only when a test sets it."""
 
 from __future__ import annotations
 
 
 class FakeClock:
-    """Implements `Clock`; call it for its seconds, where a plain function is needed.
+    """Implements `Clock`. An instance is also callable, where a plain function is needed.
 
     Attributes:
-        seconds: The time. Assign to it to let time pass.
+        seconds: The current time; assign to it to advance the clock.
     """
 
     def __init__(self, seconds: float = 100.0) -> None:

@@ -26,7 +26,8 @@ def wait_until(
     """Call `check` until it returns something true, and return that.
 
     Raises:
-        AssertionError: It did not within `timeout` seconds; names the check and its last result.
+        AssertionError: `check` stayed false for `timeout` seconds. The text names the check and its
+            last result.
     """
     limit = timeout * WAIT_SCALE
     deadline = time.monotonic() + limit
@@ -39,7 +40,7 @@ def wait_until(
 async def wait_until_async(
     check: Callable[[], ResultT | Literal[False] | None], timeout: float = WAIT_TIMEOUT
 ) -> ResultT:
-    """Do the same in an event loop, which goes on meanwhile."""
+    """Wait as `wait_until` does, without blocking the event loop."""
     limit = timeout * WAIT_SCALE
     deadline = time.monotonic() + limit
     while not (result := check()):

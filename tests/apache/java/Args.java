@@ -7,7 +7,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** The arguments of a request. A missing one is an error unless a default is given. */
+/** The arguments of a request. A missing argument without a default is an error. */
 final class Args {
     private final JSONObject values;
 
@@ -85,7 +85,7 @@ final class Args {
         return has(name) ? new LinkedHashMap<>((JSONObject) value(name)) : new LinkedHashMap<>();
     }
 
-    /** A map of texts in the order of the request. */
+    /** A map of strings in the order of the request. */
     LinkedHashMap<String, String> texts(String name) {
         LinkedHashMap<String, String> texts = new LinkedHashMap<>();
         map(name).forEach((key, value) -> texts.put(key, value == null ? null : value.toString()));

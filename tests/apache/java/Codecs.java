@@ -26,7 +26,7 @@ import org.apache.rocketmq.remoting.protocol.SerializeType;
 
 /** Operations that run Java's own codec classes, so that their bytes can be compared with ours. */
 final class Codecs {
-    // Where 4.9 and 5 keep the classes that travel; a simple name is looked for in all of them.
+    // Packages of headers and bodies in 4.9 and 5; a simple name is searched in all of them.
     private static final String[] PACKAGES = {
         "org.apache.rocketmq.remoting.protocol.", "org.apache.rocketmq.common.protocol.",
         "org.apache.rocketmq.common.", "org.apache.rocketmq.auth.", "org.apache.rocketmq.store.",
@@ -82,7 +82,7 @@ final class Codecs {
                 try {
                     return Class.forName(root + folder + simpleName);
                 } catch (ClassNotFoundException next) {
-                    // Not here.
+                    // Try the next package.
                 }
             }
         }
@@ -146,7 +146,7 @@ final class Codecs {
     private static Object encodeRecord(Args args) throws Exception {
         MessageExt message = new MessageExt();
         Values.fill(message, args.object("message"));
-        // A record may lack WAIT, which every fresh message has.
+        // A record may lack WAIT, which every new message has.
         message.getProperties().remove("WAIT");
         args.object("message").texts("systemProperties").forEach(message.getProperties()::put);
         message.setQueueId(args.integer("queueId", 0));
@@ -209,7 +209,7 @@ final class Codecs {
         return map;
     }
 
-    /** Reads a JSON body into its class and writes it again; also tells what was understood. */
+    /** Reads a JSON body into its class and writes it again; also returns the parsed value. */
     private static Object roundtripJson(Args args) throws Exception {
         Class<?> type = find(args.text("type"));
         Object body = RemotingSerializable.decode(

@@ -37,12 +37,12 @@ final class Consumers {
         ops.put("pull.bench", Loads::pull);
     }
 
-    /** The client object behind something started. */
+    /** The client object of a started client. */
     static Object client(Object started) {
         return started instanceof Inbox ? ((Inbox) started).consumer : started;
     }
 
-    /** Waits until a list has a number of entries; returns a copy of what it has by then. */
+    /** Waits until a list has a number of entries or time is up; returns a copy of the list. */
     static List<Object> await(List<?> list, int count, long timeoutMs) throws InterruptedException {
         long deadline = System.nanoTime() + timeoutMs * 1_000_000;
         synchronized (list) {
@@ -156,7 +156,7 @@ final class Consumers {
             : consumer.pull(queue, expression, offset, count));
     }
 
-    /** What a push consumer was handed, in the order of arrival, refused deliveries included. */
+    /** The deliveries to a push consumer in order of arrival, including refused ones. */
     private static final class Inbox {
         final DefaultMQPushConsumer consumer;
         final List<Map<String, Object>> messages = new ArrayList<>();

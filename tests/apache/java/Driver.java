@@ -17,12 +17,12 @@ import java.util.concurrent.Executors;
 import org.apache.rocketmq.common.MQVersion;
 
 /**
- * Makes the real Java client and its codec classes do what a test asks for.
+ * Runs operations of the real Java client and its codec classes on behalf of a test.
  *
  * One request per line on standard input, {"id":1,"op":"...","args":{...}}, one answer per line on
  * standard output, {"id":1,"ok":true,"result":...} or {"id":1,"ok":false,"error":{...}}. Requests run
- * side by side, so an answer may overtake an earlier one. The program ends with its input, hence
- * also with its parent.
+ * concurrently, so answers may come in another order. The program ends when its input ends, and
+ * therefore also when its parent ends.
  */
 public final class Driver {
     /** One operation. */
@@ -30,7 +30,7 @@ public final class Driver {
         Object run(Args args) throws Exception;
     }
 
-    /** Everything started by a test, under the name the test gave it. */
+    /** Everything that a test started, by the name that the test gave it. */
     static final Map<String, Object> STARTED = new ConcurrentHashMap<>();
 
     private static final Map<String, Op> OPS = new TreeMap<>();
@@ -41,7 +41,7 @@ public final class Driver {
 
     public static void main(String[] arguments) throws Exception {
         answers = new PrintStream(System.out, false, "UTF-8");
-        // Whatever the client libraries print must not get between the answers.
+        // The output of the client libraries must not mix with the answers.
         System.setOut(System.err);
         OPS.put("version", args -> MQVersion.getVersionDesc(MQVersion.CURRENT_VERSION));
         OPS.put("ops", args -> OPS.keySet());
@@ -63,7 +63,7 @@ public final class Driver {
         BufferedReader lines =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-            // Special keys off: a property named "$ref" or "@type" is a property.
+            // Disable special keys: a property named "$ref" or "@type" is an ordinary property.
             JSONObject request =
                 JSON.parseObject(line, Feature.DisableSpecialKeyDetect, Feature.OrderedField);
             pool.execute(() -> serve(request));
@@ -117,7 +117,7 @@ public final class Driver {
         }
     }
 
-    /** Calls any public method of a started client, for what has no op of its own. */
+    /** Calls any public method of a started client, where no operation exists for it. */
     private static Object call(Args args) throws Exception {
         Object target = Consumers.client(started(args.text("name"), Object.class));
         return Values.plain(

@@ -19,10 +19,10 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
 /**
- * Operations that run Java's own choice of a queue: fault tolerance and the hash selector.
+ * Operations that run Java's choice of a queue: fault tolerance and the hash selector.
  *
- * Java takes the time from the system and chance from a Random. Here time passes by moving every
- * remembered moment back, and chance says what the test has given.
+ * Java reads the system clock and a Random. Here, time passes by moving every stored timestamp back,
+ * and the Random returns the numbers that the test has given.
  */
 final class Faults {
     private Faults() {
@@ -34,7 +34,7 @@ final class Faults {
         ops.put("select.byHash", Faults::selectByHash);
     }
 
-    /** How long a broker is avoided after each of some latencies. */
+    /** The time for which a broker is avoided, for each of the given latencies. */
     private static Object durations(Args args) throws Exception {
         Method compute =
             MQFaultStrategy.class.getDeclaredMethod("computeNotAvailableDuration", long.class);
@@ -78,7 +78,7 @@ final class Faults {
         field.set(owner, value);
     }
 
-    /** One strategy and one topic, from the first step to the last. */
+    /** Runs the steps of one request with one strategy and one topic. */
     private static final class Story {
         private final Args args;
         private final boolean isNew;
@@ -96,7 +96,7 @@ final class Faults {
             tolerance = field(strategy, "latencyFaultTolerance");
         }
 
-        /** 5.x asks for an address and a probe; an address is the broker's name here. */
+        /** 5.x needs an address resolver and a probe; the address is the broker's name here. */
         private MQFaultStrategy makeNew(Constructor<?>[] makers) throws Exception {
             for (Constructor<?> maker : makers) {
                 if (maker.getParameterCount() == 3) {
@@ -149,7 +149,7 @@ final class Faults {
                     pass(step.number("ms"));
                     return null;
                 case "pick":
-                    // Anew each time, for 4.9 writes into the queues that it picks.
+                    // New queues each time, because 4.9 modifies the queues that it picks.
                     topic.setMessageQueueList(queues());
                     return pick(step, topic);
                 case "best":

@@ -8,10 +8,10 @@ import java.util.concurrent.Future;
 import java.util.concurrent.ScheduledExecutorService;
 
 /**
- * Shuts clients down without a wait that nobody needs.
+ * Shuts clients down without an unnecessary wait.
  *
- * A client of 5.x has a thread that looks up from its empty queue every three seconds only, and its
- * shutdown, then nearly done, waits for that thread. Such a wait is interrupted.
+ * A client of 5.x has a thread that polls its empty queue with a timeout of three seconds, and the
+ * shutdown waits for that thread at its end. This class interrupts that wait.
  */
 final class Hurry {
     private static final ScheduledExecutorService WATCH =
@@ -46,7 +46,7 @@ final class Hurry {
         }
     }
 
-    /** From here on nobody is interrupted, not even by what came too late for its purpose. */
+    /** Ends the interrupts, including one that was requested too late. */
     private synchronized void end() {
         working = null;
         Thread.interrupted();

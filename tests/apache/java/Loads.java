@@ -28,12 +28,13 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Sends or reads as fast as a server answers, for a given time, and counts what came of it.
+ * Sends or reads as fast as a server answers, for a given time, and counts the messages.
  *
- * The first send that fails ends the run with its exception: a rate with failures means nothing.
+ * The first send that fails ends the run with its exception, because a rate with failures is not
+ * comparable.
  */
 final class Loads {
-    /** Every transaction succeeds, and nothing is kept of it. */
+    /** Commits every transaction without recording it. */
     static final TransactionListener COMMITS = new TransactionListener() {
         @Override
         public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
@@ -70,8 +71,8 @@ final class Loads {
     /**
      * Mode "sync" waits for each message and "transaction" for each transaction, "batch" sends width
      * messages at once and waits, all three in each of the threads; "async" keeps width in flight;
-     * "oneway" waits for no answer but that of every width-th message, so that no more is under way
-     * than a server takes in.
+     * "oneway" waits only for the answer to every width-th message, which limits the messages in
+     * flight to what a server can accept.
      */
     static Object send(Args args) throws Exception {
         long begun = System.nanoTime();
@@ -100,7 +101,7 @@ final class Loads {
         return report(messages, System.nanoTime() - begun, load.latencies);
     }
 
-    /** Reads a topic from its first to its last message, again and again, a thread for each queue. */
+    /** Reads a topic from its first to its last message repeatedly, with one thread per queue. */
     static Object pull(Args args) throws Exception {
         DefaultMQPullConsumer consumer =
             Driver.started(args.text("name"), DefaultMQPullConsumer.class);
@@ -193,7 +194,7 @@ final class Loads {
         return messages;
     }
 
-    /** Does the same in several threads and returns the sum; the first exception is thrown. */
+    /** Runs the same work in several threads and returns the sum; throws the first exception. */
     private static long inThreads(int count, Callable<Long> work) throws Exception {
         if (count == 1) {
             return work.call();
@@ -231,7 +232,7 @@ final class Loads {
         return report;
     }
 
-    /** What a window of sends does about an answer. */
+    /** Counts an answer, or keeps its error, and frees a place in the window of sends. */
     private static final class Noted implements SendCallback {
         private final Semaphore free;
         private final AtomicReference<Throwable> failure;
@@ -246,7 +247,7 @@ final class Loads {
 
         @Override
         public void onSuccess(SendResult result) {
-            // A message that was gathered into a batch may have no result of its own.
+            // A message that the client put into a batch may have no result of its own.
             if (result != null && result.getSendStatus() != SendStatus.SEND_OK) {
                 failure.set(new IllegalStateException(result.toString()));
             }
@@ -261,12 +262,12 @@ final class Loads {
         }
     }
 
-    /** How long calls took, from any number of threads; the first million of them. */
+    /** The latencies of the first million calls, from any number of threads. */
     private static final class Latencies {
         private final long[] nanos = new long[LATENCIES_MAX];
         private final AtomicInteger noted = new AtomicInteger();
 
-        /** Notes what began then and ends now; returns now. */
+        /** Records a call from its start time until now; returns now. */
         long note(long begun) {
             long now = System.nanoTime();
             int index = noted.getAndIncrement();
@@ -276,7 +277,7 @@ final class Loads {
             return now;
         }
 
-        /** The latency that this part of all calls did not exceed; null when none was noted. */
+        /** The latency that this part of all calls did not exceed; null when none was recorded. */
         Long at(double part) {
             int count = Math.min(noted.get(), LATENCIES_MAX);
             if (count == 0) {

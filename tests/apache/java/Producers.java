@@ -73,7 +73,7 @@ final class Producers {
             }
             producer = transactional;
         } else {
-            // In 4.9 trace can only be asked for here, in 5 there is also a setter.
+            // In 4.9 only the constructor can enable traces; 5 also has a setter.
             boolean trace = "true".equals(String.valueOf(options.remove("enableTrace")));
             Object topic = options.remove("traceTopic");
             producer = new DefaultMQProducer(
@@ -89,7 +89,7 @@ final class Producers {
         DefaultMQAdminExt admin =
             new DefaultMQAdminExt(hook(args), args.number("timeoutMs", 10_000));
         admin.setNamesrvAddr(args.text("nameServers"));
-        // Otherwise two of them in one process would share a client.
+        // Otherwise two producers in one process would share a client.
         admin.setInstanceName("admin-" + args.text("name"));
         Values.setAll(admin, args.map("options"));
         Driver.start(args.text("name"), admin);
@@ -145,7 +145,7 @@ final class Producers {
         Message message = Values.message(one);
         switch (mode) {
             case "sync":
-                // Without a timeout of its own, so that autoBatch of 5.x is honoured.
+                // Without a timeout argument, because 5.x ignores autoBatch with one.
                 return args.has("timeoutMs") ? producer.send(message, timeout) : producer.send(message);
             case "oneway":
                 producer.sendOneway(message);
@@ -209,9 +209,8 @@ final class Producers {
     }
 
     /**
-     * Answers a transaction producer's questions as the message's description said: "local" is the
-     * first outcome, "checks" the outcomes of the checks that follow, the last one for ever.
-     * The outcome "THROW" is an exception.
+     * Returns the outcomes that the message's description lists: "local" for the local transaction,
+     * "checks" for the checks that follow; the last one is repeated. "THROW" throws an exception.
      */
     private static final class Script implements TransactionListener {
         private final Map<String, List<Object>> outcomes = new ConcurrentHashMap<>();

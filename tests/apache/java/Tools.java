@@ -16,9 +16,9 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 /**
  * Runs mqadmin inside this process: the same commands as the script, without a JVM for each.
  *
- * A command prints where the whole process prints, so what its thread prints is told apart. Commands
- * run one after the other, because two that start in the same millisecond share a client. A call that
- * lacks an argument which the command demands ends the process, as it does with the script.
+ * A command prints to the standard output of the process, so the output is separated by thread.
+ * Commands run one after the other, because two that start in the same millisecond share a client. A
+ * call without a required argument ends the process, as the script does.
  */
 final class Tools {
     private static final ThreadLocal<OutputStream> PRINTED = new ThreadLocal<>();
@@ -58,7 +58,7 @@ final class Tools {
         return printed.toString(StandardCharsets.UTF_8);
     }
 
-    /** Lets the tool make its commands anew, as some keep a client that is shut down. */
+    /** Makes the tool create its commands again, because some keep a client that is shut down. */
     private static void forgetCommands() throws ReflectiveOperationException {
         for (Field field : MQAdminStartup.class.getDeclaredFields()) {
             if (field.getType() == List.class) {
@@ -68,7 +68,7 @@ final class Tools {
         }
     }
 
-    /** Names the account in the only place where 4.9 looks for it. */
+    /** Writes the account to the only file where 4.9 looks for it. */
     private static void sign(Args args) throws IOException {
         if (args.has("accessKey")) {
             Files.writeString(ACCOUNT, "accessKey: " + args.text("accessKey")
@@ -76,7 +76,7 @@ final class Tools {
         }
     }
 
-    /** Goes to what the current thread collects, or else to where it went before. */
+    /** Writes to the buffer of the current thread if it has one, else to the original output. */
     private static final class Split extends OutputStream {
         private final OutputStream otherwise;
 

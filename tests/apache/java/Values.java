@@ -31,7 +31,7 @@ import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
  * Java objects to plain JSON values and back.
  *
  * Many classes changed their package between 4.9 and 5, and 5 has methods that 4.9 lacks. Code that
- * is to compile against both reaches them by name, through `call` and `set`.
+ * compiles with both uses them by name, through `call` and `set`.
  */
 final class Values {
     private static final int DEPTH_MAX = 12;
@@ -142,7 +142,7 @@ final class Values {
         throw new IllegalArgumentException("cannot make " + type.getName() + " of " + text);
     }
 
-    /** Turns any result into what standard JSON can carry. */
+    /** Converts any result to a value of standard JSON. */
     static Object plain(Object value) throws Exception {
         if (value == null || value instanceof String || value instanceof Number
             || value instanceof Boolean) {
@@ -274,7 +274,7 @@ final class Values {
         for (Map.Entry<String, String> property : args.texts("properties").entrySet()) {
             message.putUserProperty(property.getKey(), property.getValue());
         }
-        // Names that the public setter refuses because the system uses them.
+        // Names that the public setter refuses because the system reserves them.
         for (Map.Entry<String, String> property : args.texts("systemProperties").entrySet()) {
             MessageAccessor.putProperty(message, property.getKey(), property.getValue());
         }
