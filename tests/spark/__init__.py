@@ -1,1 +1,1 @@
-"""Tests on a real Spark, in this machine's cores."""
+"""Tests with a real Spark on this machine."""

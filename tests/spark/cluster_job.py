@@ -1,4 +1,4 @@
-"""What the standalone cluster is given to do, as a user's own program; run by spark-submit.
+"""The jobs of the standalone cluster, as a user's program for spark-submit.
 
     cluster_job.py write  NAME_SERVER TOPIC ROWS
     cluster_job.py mirror NAME_SERVER SOURCE TARGET FOLDER
@@ -21,7 +21,7 @@ import downrange.spark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: What a task takes for each row.
+#: Seconds that a task takes for each row.
 PAUSE = 0.002
 
 

@@ -2,12 +2,11 @@
 
     def test_a_read(spark: SparkSession, server: Server) -> None: ...
 
-Where no Java is, the tests are skipped with a word on it, or fail with DOWNRANGE_REQUIRE_APACHE=1.
+Without Java the tests are skipped with a reason, or fail with DOWNRANGE_REQUIRE_APACHE=1.
 """
 
 from __future__ import annotations
 
-import secrets
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from downrange.embedded import Cluster
 from downrange.pipelines.session import make_session
 from tests.apache.artifacts import VERSIONS
 from tests.contract.servers import Server
+from tests.embedded.spark.stage import unique_name
 from tests.spark.java import skip_without_java
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let pyspark's own warnings pass: sockets that the collector closes, and the like."""
+    """Ignore pyspark's own warnings, such as those about sockets that are not closed."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
@@ -40,13 +40,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """Skip or fail where Spark cannot run."""
+    """Skip or fail if Spark cannot run."""
     skip_without_java()
 
 
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Give the session that all tests share: two cores, small shuffles, no web page."""
+    """Yield the session that all tests share: two cores, small shuffles, no web UI."""
     scratch: Path = tmp_path_factory.mktemp("spark")
     settings = {
         "spark.sql.shuffle.partitions": "2",
@@ -66,25 +66,21 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
             session.stop()
 
 
-def _unique_name(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(5)}"
-
-
 @pytest.fixture(
     scope="session",
     params=["embedded", pytest.param(VERSIONS[0], marks=pytest.mark.apache)],
 )
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Give our cluster and Apache's in turn: shared, so use names of your own."""
+    """Yield the embedded and the Apache cluster in turn; shared, so use unique names."""
     if request.param == "embedded":
         with Cluster() as cluster:
-            own = Server(cluster.name_server, cluster.brokers, None, _unique_name)
+            own = Server(cluster.name_server, cluster.brokers, None, unique_name)
             yield own
             own.close()
         return
     versions: ApacheVersions = request.getfixturevalue("apache_versions")
     apache = versions.cluster(request.param)
     addresses = [broker.address for broker in apache.brokers]
-    own = Server(apache.name_server, addresses, apache.version, _unique_name)
+    own = Server(apache.name_server, addresses, apache.version, unique_name)
     yield own
     own.close()

@@ -1,4 +1,4 @@
-"""A Spark Connect program: batches and streams, read and written, with nobody registering anything.
+"""A Spark Connect program: batches and streams, read and written, without registering the source.
 
 connect_job.py NAME_SERVER SOURCE TARGET FOLDER
 """

@@ -1,4 +1,4 @@
-"""Whether Spark can run here: it needs Java."""
+"""Checks for Java, which Spark needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from downrange.pipelines.session import find_java, java_hint
 
 
 def skip_without_java() -> None:
-    """Skip a test where Spark cannot run, or fail with DOWNRANGE_REQUIRE_APACHE=1."""
+    """Skip a test if Spark cannot run, or fail with DOWNRANGE_REQUIRE_APACHE=1."""
     if find_java() is None:
         reason = f"Spark cannot run here: {java_hint()}"
         if os.environ.get("DOWNRANGE_REQUIRE_APACHE") == "1":

@@ -2,7 +2,7 @@
 
     pipelines_job.py SETTINGS.json [killed]
 
-A session is dear, so they share one, each in a thread of its own. What they did is printed as JSON.
+A session is expensive, so they share one, each in a thread of its own. Results are printed as JSON.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-#: So that a few messages fill a request, and a pipeline can be stopped between two.
+#: Small requests, so that a pipeline can be stopped between two of them.
 SMALL = {"maxBatchBytes": "1024", "sendTimeoutMs": "120000"}
 
 
 def run(name_server: str, folder: Path, *, is_killed_later: bool) -> list[dict[str, Any]]:
-    """Run them until all is done."""
+    """Run the pipelines until all is done."""
     cluster = ClusterOptions(name_server=name_server)
 
     def once(name: str) -> RunOptions:
@@ -72,7 +72,7 @@ def run(name_server: str, folder: Path, *, is_killed_later: bool) -> list[dict[s
         from_time="0",
         write=SMALL,
     )
-    # A pipeline that is held keeps its tasks, and the others need some as well.
+    # A blocked pipeline keeps its tasks, and the others need some, too.
     spark = make_session("pipelines", master="local[12]", settings=SETTINGS)
     jobs: list[Any] = [
         lambda show: run_lake(lake, spark, show=show),
@@ -83,8 +83,8 @@ def run(name_server: str, folder: Path, *, is_killed_later: bool) -> list[dict[s
     running: list[Future[Any]] = []
     with ThreadPoolExecutor(len(jobs)) as pool:
         for job in jobs:
-            # One after the other: each starts a Python of its own, which Spark gives ten seconds.
-            # Those that are held never tell of rows.
+            # One after the other: each starts a Python process, which has ten seconds to start.
+            # Blocked pipelines never report rows.
             has_rows = threading.Event()
 
             def show(progress: Progress, has_rows: threading.Event = has_rows) -> None:
@@ -95,7 +95,7 @@ def run(name_server: str, folder: Path, *, is_killed_later: bool) -> list[dict[s
             has_rows.wait(60 if job is jobs[0] else 5)
         wait(running)
         if any(one.exception() for one in running) and is_killed_later:
-            threading.Event().wait(600)  # what was held too long has failed, and that is fine
+            threading.Event().wait(600)  # a pipeline that was blocked too long may fail
     spark.stop()
     return [one.result().as_json() for one in running]
 

@@ -1,4 +1,4 @@
-"""A Spark program that reads a stream into Parquet files, and dies in the middle of a batch.
+"""A Spark program that reads a stream into Parquet files, and kills itself within a batch.
 
 read_job.py NAME_SERVER TOPIC FOLDER BATCH
 """
@@ -24,7 +24,7 @@ SCHEMA = "broker_name string, queue_id int, offset long, body binary"
 
 
 def kill_in(batch_id: int, driver: int) -> Any:
-    """Return a function of a row's offset that kills the driver when it is one of a batch."""
+    """Return a function that kills the driver at an offset of this batch."""
 
     def passed_on(offset: int) -> int:
         context = TaskContext.get()
@@ -39,7 +39,7 @@ def kill_in(batch_id: int, driver: int) -> Any:
 def begin(
     session: Any, name_server: str, topic: str, folder: str, kill: Any = None, **trigger: Any
 ) -> Any:
-    """Start the query, or go on with it."""
+    """Start the query, or continue it."""
     rows = (
         session.readStream.format("rocketmq")
         .schema(SCHEMA)

@@ -1,7 +1,7 @@
 """A Spark standalone cluster of processes on loopback, from the pyspark package, and its jobs.
 
-The Python of its executors is an environment of its own, with what Downrange needs but without
-Downrange, which travels with each job as a zip: so a test notices what a user's cluster would miss.
+Its executors use a separate Python environment with Downrange's dependencies, but without
+Downrange, which is shipped with each job as a zip. So a test finds what a cluster would lack.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 SOURCE = Path(__file__).parents[2] / "src"
 _SPARK_HOME = Path(pyspark.__file__).parent
 _PATIENCE = 60.0
-#: What the package needs at run time on an executor; the versions are those of this environment.
+#: Packages that an executor needs; the versions are those of this environment.
 _NEEDED = ("msgspec", "lz4", "zstandard", "pyarrow", "numpy")
 
 
@@ -36,9 +36,9 @@ def ship(folder: Path) -> Path:
 
 
 def executor_python(folder: Path) -> Path:
-    """Make the Python of executors: no Downrange, no pyspark, only what they need beside them.
+    """Make the Python of executors, without Downrange and pyspark, but with their dependencies.
 
-    Its packages are links to the installed ones, so that nothing is fetched.
+    Its packages are links to the installed ones, so nothing is downloaded.
     """
     environment = folder / "executor-python"
     subprocess.run(
@@ -70,7 +70,7 @@ class StandaloneCluster:
         self.python = executor_python(folder)
 
     def __enter__(self) -> StandaloneCluster:
-        """Start everything, and wait until the workers are known."""
+        """Start everything, and wait until the workers are registered."""
         try:
             self._master_process = self._start("master", "org.apache.spark.deploy.master.Master")
             pattern = r"Starting Spark master at (spark://\S+)"
@@ -107,7 +107,7 @@ class StandaloneCluster:
         return worker
 
     def submit(self, job: Path, *arguments: str, name: str) -> Job:
-        """Run a program with spark-submit, Downrange shipped along."""
+        """Run a program with spark-submit, with Downrange in --py-files."""
         command = [
             str(_SPARK_HOME / "bin" / "spark-submit"),
             *("--master", self.master, "--py-files", str(self.package)),
@@ -122,7 +122,7 @@ class StandaloneCluster:
             **self._environment(),
             "PYSPARK_PYTHON": str(self.python),
             "PYSPARK_DRIVER_PYTHON": str(self.python),
-            # The process that plans a stream on the driver does not see --py-files.
+            # The process that plans a stream on the driver does not get --py-files.
             "PYTHONPATH": str(self.package),
         }
         log = self.folder / f"{name}.log"
@@ -168,7 +168,7 @@ class Job:
         self.log = log
 
     def finish(self, timeout: float) -> str:
-        """Wait for its end, and return what it logged.
+        """Wait for the end, and return the log.
 
         Raises:
             AssertionError: It failed, or did not end in time.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 JOB = Path(__file__).with_name("cluster_job.py")
 ROWS = 6000
-#: So much is there when a worker is killed: in the middle, not at the end.
+#: Messages that exist when a worker is killed: in the middle, not at the end.
 MIDDLE = 1000
 
 
@@ -36,7 +36,7 @@ def workers(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 
 
 def _kill_in_the_middle(workers: StandaloneCluster, job: Job, server: Server, topic: str) -> None:
-    """Kill a worker that has an executor, with all its processes, and give the cluster another."""
+    """Kill a worker that has an executor, with all its processes, and start another one."""
     wait_until(lambda: _count(server, topic) >= MIDDLE or not job.process.is_running, 240)
     assert job.process.is_running, job.log.read_text()[-4000:]
     assert _count(server, topic) < ROWS
@@ -57,7 +57,7 @@ def _bodies(messages: list[ReceivedMessage]) -> Counter[bytes]:
 
 
 def _assert_only_repeated_sends(messages: list[ReceivedMessage]) -> None:
-    """What is there twice must have the same id, and nothing else may have it."""
+    """Check that copies have the same id, and different messages different ids."""
     assert set(_bodies(messages)) == {b"row %d" % number for number in range(ROWS)}
     ids: dict[str, set[bytes]] = {}
     for message in messages:

@@ -1,4 +1,4 @@
-"""Spark Connect: the same source, found by the server without being registered."""
+"""Spark Connect: the same source, found by the server without registration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark of the guides runs as printed."""
+"""The Spark code of the guides runs as printed."""
 
 from __future__ import annotations
 

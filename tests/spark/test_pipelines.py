@@ -1,4 +1,4 @@
-"""Pipelines on a real Spark: what lands is what was sent."""
+"""Pipelines on a real Spark: the results are what was sent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ only_embedded = pytest.mark.parametrize("server", ["embedded"], indirect=True, s
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Server]:
-    """Give a cluster of two brokers, beside that of `server`."""
+    """Yield a cluster of two brokers, besides `server`."""
     with Cluster(brokers=2) as cluster:
         own = Server(
             cluster.name_server,
@@ -60,7 +60,7 @@ def home() -> Iterator[Server]:
 
 
 def send(server: Server, topic: str, numbers: Sequence[int]) -> None:
-    """Send messages with all that a message can have, spread over queues."""
+    """Send messages with all features, spread over queues."""
     with Producer(server.name_server, group="pipelines") as producer:
         route = producer.publish_queues(topic)
         for index, queue in enumerate(route):
@@ -84,7 +84,7 @@ def cluster_of(server: Server) -> ClusterOptions:
 
 
 def places(session: SparkSession, output: Path) -> list[tuple[str, str, int, int]]:
-    """Return where the rows of a lake were, as a reader of Spark sees them."""
+    """Return the positions of the rows of a lake, as a Spark reader sees them."""
     rows = session.read.parquet(str(output)).select("topic", "broker_name", "queue_id", "offset")
     return sorted(tuple(row) for row in rows.collect())
 
@@ -103,7 +103,7 @@ def sent_places(server: Server, topic: str, count: int) -> list[tuple[str, str, 
 def test_lake_is_the_same_to_its_readers_however_it_is_compacted(
     spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compaction is cut before and after its one step; rows and files are looked at each time."""
+    """Compaction is interrupted before and after its atomic step; rows and files are checked."""
     topics = (server.topic(2), server.topic(1))
     for topic in topics:
         send(server, topic, range(100))
@@ -146,7 +146,7 @@ def test_lake_is_the_same_to_its_readers_however_it_is_compacted(
     assert places(spark, output) == sent
     assert started_before.count() == 200
 
-    # Another run finds nothing to do, and deletes what no list names.
+    # Another run finds nothing to do, and deletes files that no list names.
     done = run_compact(CompactOptions(output=str(output), before=FUTURE, grace=0), spark)
     assert done.rows == 0
     assert done.facts["files_after"] == len(after)
@@ -154,7 +154,7 @@ def test_lake_is_the_same_to_its_readers_however_it_is_compacted(
     assert on_disk == set(lake_files(output))
     assert places(spark, output) == sent
 
-    # The lake goes on, over the next condensed list of Spark's own.
+    # The lake continues, beyond the next condensed list of Spark.
     send(server, topics[0], range(100, 300))
     assert run_lake(options, spark).rows == 200
     more = sorted([*sent_places(server, topics[0], 300), *sent_places(server, topics[1], 100)])
@@ -168,7 +168,7 @@ def _die(*_: object, **__: object) -> None:
 
 
 @only_embedded
-def test_lake_refuses_what_would_lose_messages(
+def test_lake_rejects_options_that_would_lose_messages(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
     topic = server.topic(1)
@@ -238,7 +238,7 @@ def test_small_files_of_any_file_system_are_kept(spark: SparkSession, tmp_path: 
 
 
 @only_embedded
-def test_rows_of_csv_become_messages_and_bad_ones_lie_aside(
+def test_rows_of_csv_become_messages_and_bad_ones_go_to_a_folder(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
     topic = server.topic(2)
@@ -286,7 +286,7 @@ def test_rows_of_csv_become_messages_and_bad_ones_lie_aside(
         5: "a key of id contains a blank, which separates keys",
     }
     assert all(line["file"].endswith("/in/c.csv") for line in lines)
-    # What was sent is not sent again; what is new, is.
+    # Files that were sent are not sent again; new files are.
     (files / "d.csv").write_text("id,text,colour,wait\nd,last,red,0\n")
     stop = StopRequest()
 
@@ -356,7 +356,7 @@ def test_whole_rows_of_parquet_become_json(
 def test_mirror_keeps_messages_and_their_order_to_another_cluster_and_back(
     spark: SparkSession, home: Server, server: Server, tmp_path: Path
 ) -> None:
-    """The other cluster is ours once, and Apache's once; it has fewer queues."""
+    """The other cluster is embedded, then Apache; it has fewer queues."""
     topic, far, back = home.topic(3), server.topic(2), home.topic(3)
     send(home, topic, range(120))
     there = MirrorOptions(
@@ -418,7 +418,7 @@ def test_mirror_creates_topics_if_asked_to(
         run_mirror(MirrorOptions(**settings), spark)
     run_mirror(MirrorOptions(create=True, **settings), spark)
     copied = server.read_all(f"copy-{topic}", 6)
-    # Brokers have the same names here, so each message is in the queue of the same place.
+    # Brokers have the same names here, so each message is in the queue of the same number.
     assert {(one.queue.broker, one.queue.number, one.body) for one in copied} == {
         (one.queue.broker, one.queue.number, one.body) for one in server.read_all(topic, 6)
     }
@@ -459,7 +459,7 @@ def test_replay_sends_what_was_asked_for(
             "origin.offset": str(was.offset),
             "origin.stored_at": str(was.stored_at_ms),
         }
-    # The same replay has the same ids, one with another label has others.
+    # The same replay has the same ids; with another label it has other ids.
     run_replay(by_key, spark)
     assert len({one.message_id for one in server.read_all(target, 6)}) == 3
     run_replay(ReplayOptions(keys=("k3",), label="again", **common), spark)

@@ -38,12 +38,12 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 600.0
 ORDERS = 1000
 FILES, ROWS = 8, 60
-#: Topics that pipelines send to, and how many requests of each pass before the kill.
+#: Topics that pipelines send to -> requests that pass before the kill.
 HELD = {"copied": 25, "loaded": 15, "replayed": 15}
 
 
 class Gate:
-    """Lets some requests to each topic pass, and swallows the rest until it is opened.
+    """Lets some requests to each topic pass, and drops the rest until it is opened.
 
     Args:
         lake: Reads of the topic "landing" pass until it has two batches.
@@ -152,7 +152,7 @@ def _check_copies(server: Server, topic: str, bodies: set[bytes]) -> None:
     found = server.read_all(topic, len(bodies))
     assert {one.body for one in found} == bodies
     ids = {(one.message_id, one.body) for one in found}
-    # One id for each body, however often it was sent, and the kill did make some be sent twice.
+    # One id for each body, however often it was sent; the kill caused some repeated sends.
     assert len(ids) == len({one.message_id for one in found}) == len(bodies)
     assert len(found) > len(bodies)
 
@@ -175,7 +175,7 @@ def _lake_rows(lake: Path) -> list[tuple[str, int, int]]:
     return rows
 
 
-def test_command_runs_until_a_signal_and_tells_what_it_did(server: Server, tmp_path: Path) -> None:
+def test_command_runs_until_a_signal_and_prints_its_summary(server: Server, tmp_path: Path) -> None:
     server.topic(2, name="orders")
     with Producer(server.name_server, group="shop") as producer:
         producer.send_batch([Message("orders", b"%d" % number) for number in range(40)])

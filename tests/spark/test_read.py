@@ -1,4 +1,4 @@
-"""Batch reads through Spark, of our server and of Apache's."""
+"""Batch reads through Spark, from the embedded and the Apache server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLAIN = 300
 
 @pytest.fixture
 def load(spark: SparkSession, server: Server) -> Load:
-    """Give what reads a batch; nobody has registered the source, Spark finds it."""
+    """Return a function that reads a batch; Spark finds the source without registration."""
 
     def start(schema: str | None = None, name: str = "rocketmq", **options: Any) -> DataFrame:
         reading = spark.read.format(name).option("nameServer", server.name_server)
@@ -43,7 +43,7 @@ def load(spark: SparkSession, server: Server) -> Load:
 
 @pytest.fixture(scope="session")
 def filled(server: Server) -> str:
-    """Give a topic with messages of all kinds; `number` says which one it is."""
+    """Return a topic with messages of all kinds; property `number` identifies each."""
     topic = server.topic(2)
     broker = server.route_brokers(topic)[0]
 
@@ -126,7 +126,7 @@ def test_the_second_name_is_the_same_source(load: Load, filled: str) -> None:
     assert load(name="downrange", subscribe=filled).count() == PLAIN + len(KINDS)
 
 
-def test_what_makes_no_sense_fails_with_a_hint(load: Load, filled: str) -> None:
+def test_invalid_options_fail_with_a_hint(load: Load, filled: str) -> None:
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         load(subscribe=filled, startingOffset="earliest")
     with pytest.raises(PySparkException, match="exactly one of subscribe"):

@@ -1,4 +1,4 @@
-"""Readers step by step, without Spark, on Apache's servers: the same outcome as on ours."""
+"""Readers step by step, without Spark, with Apache servers: the same as with ours."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 from downrange.model import QueueId
 from downrange.spark.read.losses import DataLost
 from tests.apache.artifacts import VERSIONS
-from tests.embedded.spark.stage import Query, Stage
+from tests.embedded.spark.stage import Query, Stage, numbers
 from tests.embedded.spark.stream_scenario import run_scenario
-from tests.embedded.spark.test_read import numbers
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -24,14 +23,14 @@ pytestmark = pytest.mark.apache
 
 @pytest.fixture(scope="module")
 def stage(apache_versions: ApacheVersions) -> Iterator[Stage]:
-    """Give what speaks to Apache's cluster."""
+    """Yield the stage of the Apache cluster."""
     cluster = apache_versions.cluster(VERSIONS[0])
     own = Stage(cluster.name_server, [broker.address for broker in cluster.brokers])
     yield own
     own.close()
 
 
-def place(stage: Stage, topic: str) -> QueueId:
+def first_queue(stage: Stage, topic: str) -> QueueId:
     return QueueId(topic, stage.server.route_brokers(topic)[0], 0)
 
 
@@ -42,7 +41,7 @@ def test_each_message_arrives_once(stage: Stage, seed: int) -> None:
 
 def test_strides_follow_what_the_broker_gives(stage: Stage) -> None:
     topic = stage.topic(1)
-    queue = place(stage, topic)
+    queue = first_queue(stage, topic)
     stage.send(topic, numbers(0, 3000), broker=queue.broker, tags="many")
     stage.send(topic, [b"last"], broker=queue.broker, tags="few")
     assert stage.bodies(subscribe=topic) == [*numbers(0, 3000), b"last"]
@@ -50,9 +49,9 @@ def test_strides_follow_what_the_broker_gives(stage: Stage) -> None:
     assert stage.bodies(subscribe=topic, tags="many") == numbers(0, 3000)
 
 
-def test_topics_that_are_deleted_and_made_anew_are_losses(stage: Stage) -> None:
+def test_topics_that_are_deleted_and_re_created_are_losses(stage: Stage) -> None:
     topic = stage.topic(1)
-    queue = place(stage, topic)
+    queue = first_queue(stage, topic)
     stage.send(topic, numbers(0, 10), broker=queue.broker)
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     query = Query(stage.stream(**options))
@@ -74,7 +73,7 @@ def test_topics_that_are_deleted_and_made_anew_are_losses(stage: Stage) -> None:
 
 def test_group_offsets_follow_the_stream(stage: Stage) -> None:
     topic = stage.topic(1)
-    queue = place(stage, topic)
+    queue = first_queue(stage, topic)
     stage.send(topic, numbers(0, 10), broker=queue.broker)
     reader = stage.stream(
         subscribe=topic, startingOffsets="earliest", group="spark-readers", commitGroupOffsets="yes"

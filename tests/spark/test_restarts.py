@@ -1,4 +1,4 @@
-"""A driver is killed in its first batch, and in a later one: nothing missing, nothing twice."""
+"""A driver is killed in its first batch and in a later one: no message is lost or read twice."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _PATIENCE = 180.0
 
 
 class SlowEnds:
-    """Lets the question where a stream begins pass, and holds up the next: where batch 0 ends."""
+    """Lets the first request for ends pass (the start), and delays the next (end of batch 0)."""
 
     def __init__(self, queues: int) -> None:
         self.is_begun = threading.Event()
         self._left = queues
 
     def __call__(self, request: Command, peer: Peer) -> Interception | None:
-        """See a question."""
+        """Count a request."""
         self._left -= 1
         if self._left >= 0:
             if self._left == 0:
@@ -71,7 +71,7 @@ def test_a_driver_that_is_killed_twice_reads_each_message_once(
                 messages = [Message(topic, f"{broker} {number}") for number in range(first, last)]
                 producer.send_batch(messages, queue=QueueId(topic, broker, 0))
 
-        send(0, 10)  # before the stream begins, so none of its business
+        send(0, 10)  # before the stream begins, so not part of it
         slow = SlowEnds(2)
         cluster.intercept(RequestCode.GET_MAX_OFFSET, slow)
 

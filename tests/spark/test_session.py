@@ -1,4 +1,4 @@
-"""The session that pipelines and tests run on."""
+"""The session of pipelines and tests."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Streams through Spark, of our server and of Apache's."""
+"""Streams through Spark, from the embedded and the Apache server."""
 
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from downrange.spark import LagListener
 from downrange.spark.read.offsets import Positions
 from downrange.wire.codes import RequestCode
 from tests.contract.servers import Server
+from tests.embedded.spark.stage import unique_name
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -31,23 +31,19 @@ if TYPE_CHECKING:
     from downrange.spark.read.lag import Lag
     from downrange.wire.command import Command
 
-_PATIENCE = 120
-
-
-def unique_name(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(5)}"
+_TIMEOUT = 120
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Give a cluster in which faults may be made."""
+    """Yield a cluster for fault injection."""
     with Cluster() as own:
         yield own
 
 
 @pytest.fixture
 def face(cluster: Cluster) -> Iterator[Server]:
-    """Give the face of that cluster."""
+    """Yield the test interface of that cluster."""
     own = Server(cluster.name_server, cluster.brokers, None, unique_name)
     yield own
     own.close()
@@ -67,7 +63,7 @@ def land(rows: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
 
 
 def landed(spark: SparkSession, folder: Path) -> list[int]:
-    """Return the numbers that are in the files, sorted; one that is there twice shows."""
+    """Return the numbers in the files, sorted, with duplicates."""
     rows = spark.read.parquet(str(folder / "rows")).select("body").collect()
     return sorted(int(row.body) for row in rows)
 
@@ -85,7 +81,7 @@ def send(server: Server, topic: str, first: int, last: int) -> None:
 
 @pytest.fixture
 def lags(spark: SparkSession) -> Iterator[list[Lag]]:
-    """Give what a listener hears."""
+    """Return the list that a listener fills."""
     heard: list[Lag] = []
     listener = LagListener(heard.append)
     spark.streams.addListener(listener)
@@ -93,7 +89,7 @@ def lags(spark: SparkSession) -> Iterator[list[Lag]]:
     spark.streams.removeListener(listener)
 
 
-def test_a_stream_runs_in_bounded_batches_and_is_gone_on_with(
+def test_a_stream_runs_in_bounded_batches_and_continues(
     spark: SparkSession, server: Server, tmp_path: Path, lags: list[Lag]
 ) -> None:
     topic = server.topic(2)
@@ -112,7 +108,7 @@ def test_a_stream_runs_in_bounded_batches_and_is_gone_on_with(
             commitGroupOffsets="true",
         )
         query = land(rows, tmp_path, availableNow=True)
-        assert query.awaitTermination(_PATIENCE)
+        assert query.awaitTermination(_TIMEOUT)
         counts = [progress.numInputRows for progress in query.recentProgress]
         assert [count for count in counts if count] == [40, 40, 20]
         assert admin.group_offset(group, queue) == 100
@@ -124,7 +120,7 @@ def test_a_stream_runs_in_bounded_batches_and_is_gone_on_with(
 
     send(server, topic, 100, 130)
     again = land(stream(spark, server, topic), tmp_path, once=True)
-    assert again.awaitTermination(_PATIENCE)
+    assert again.awaitTermination(_TIMEOUT)
     assert landed(spark, tmp_path) == [*range(130)]
     pasted = (
         spark.read.format("rocketmq")
@@ -140,14 +136,14 @@ def test_trigger_once_ignores_the_limit(spark: SparkSession, face: Server, tmp_p
     send(face, topic, 0, 30)
     rows = stream(spark, face, topic, startingOffsets="earliest", maxOffsetsPerTrigger=10)
     query = land(rows, tmp_path, once=True)
-    assert query.awaitTermination(_PATIENCE)
+    assert query.awaitTermination(_TIMEOUT)
     assert [progress.numInputRows for progress in query.recentProgress] == [30]
 
 
 def test_an_idle_stream_asks_seldom_and_wakes_up(
     spark: SparkSession, cluster: Cluster, face: Server, tmp_path: Path, lags: list[Lag]
 ) -> None:
-    """Also when its broker goes away for a moment."""
+    """Also after its broker was down for a moment."""
     topic = face.topic(2)
     asked: Counter[int] = Counter()
 
@@ -163,20 +159,20 @@ def test_an_idle_stream_asks_seldom_and_wakes_up(
         fetchOffset__retryIntervalMs=100,
     )
     query = land(rows, tmp_path)
-    wait_until(lambda: query.lastProgress is not None, _PATIENCE)
+    wait_until(lambda: query.lastProgress is not None, _TIMEOUT)
     cluster.intercept(RequestCode.GET_MAX_OFFSET, count)
     began = time.monotonic()
-    wait_until(lambda: asked[RequestCode.GET_MAX_OFFSET] >= 6, _PATIENCE)
+    wait_until(lambda: asked[RequestCode.GET_MAX_OFFSET] >= 6, _TIMEOUT)
     rounds = (time.monotonic() - began) / 0.5
     assert asked[RequestCode.GET_MAX_OFFSET] <= 2 * (rounds + 2)  # once per queue and interval
     assert query.lastProgress is not None
     assert query.lastProgress.batchId == 0
     cluster.intercept(RequestCode.GET_MAX_OFFSET, None)
     send(face, topic, 0, 10)
-    wait_until(lambda: sum(lag.rows for lag in lags) == 10, _PATIENCE)
+    wait_until(lambda: sum(lag.rows for lag in lags) == 10, _TIMEOUT)
     cluster.restart_broker()
     send(face, topic, 10, 20)
-    wait_until(lambda: sum(lag.rows for lag in lags) == 20, _PATIENCE)
+    wait_until(lambda: sum(lag.rows for lag in lags) == 20, _TIMEOUT)
     assert query.isActive
     query.stop()
     assert landed(spark, tmp_path) == [*range(20)]
@@ -188,17 +184,17 @@ def test_a_stream_waits_for_enough_messages_from_its_first_batch_on(
 ) -> None:
     topic = face.topic(1)
     query = land(stream(spark, face, topic, minOffsetsPerTrigger=5), tmp_path)
-    wait_until(lambda: query.lastProgress is not None, _PATIENCE)
+    wait_until(lambda: query.lastProgress is not None, _TIMEOUT)
     send(face, topic, 0, 3)
     time.sleep(0.5)
     send(face, topic, 3, 6)
-    wait_until(lambda: sum(lag.rows for lag in lags) == 6, _PATIENCE)
+    wait_until(lambda: sum(lag.rows for lag in lags) == 6, _TIMEOUT)
     query.stop()
     assert [lag.rows for lag in lags if lag.rows] == [6]
     assert landed(spark, tmp_path) == [*range(6)]
 
 
-def test_a_topic_that_is_made_anew_fails_the_query_unless_that_is_allowed(
+def test_a_re_created_topic_fails_the_query_unless_losses_are_allowed(
     spark: SparkSession, face: Server, tmp_path: Path
 ) -> None:
     topic = face.topic(1)
@@ -206,25 +202,25 @@ def test_a_topic_that_is_made_anew_fails_the_query_unless_that_is_allowed(
     first = land(
         stream(spark, face, topic, startingOffsets="earliest"), tmp_path, availableNow=True
     )
-    assert first.awaitTermination(_PATIENCE)
+    assert first.awaitTermination(_TIMEOUT)
     with Admin(face.name_server) as admin:
         admin.delete_topic(topic)
     face.topic(1, name=topic)
     send(face, topic, 10, 14)
     failing = land(stream(spark, face, topic), tmp_path, availableNow=True)
     with pytest.raises(StreamingQueryException, match="DataLost") as caught:
-        failing.awaitTermination(_PATIENCE)
+        failing.awaitTermination(_TIMEOUT)
     for word in (topic, "broker-a", "queue 0", "0 to 3", "failOnDataLoss=false"):
         assert word in str(caught.value)
     brave = land(stream(spark, face, topic, failOnDataLoss="false"), tmp_path, availableNow=True)
-    assert brave.awaitTermination(_PATIENCE)
+    assert brave.awaitTermination(_TIMEOUT)
     assert landed(spark, tmp_path) == [*range(14)]
 
 
-def test_options_that_a_stream_does_not_know_fail(
+def test_options_of_batches_fail_in_a_stream(
     spark: SparkSession, face: Server, tmp_path: Path
 ) -> None:
     rows = stream(spark, face, face.topic(1), endingOffsets="latest")
     query = land(rows, tmp_path, availableNow=True)
     with pytest.raises(StreamingQueryException, match="are for batches"):
-        query.awaitTermination(_PATIENCE)
+        query.awaitTermination(_TIMEOUT)

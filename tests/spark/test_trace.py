@@ -1,4 +1,4 @@
-"""The trace pipeline's tables, measures and figures: every number by hand."""
+"""Tables, measures and figures of the trace pipeline, with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from downrange.pipelines.trace.measures import trace_measures
 from downrange.pipelines.trace.report import build_report, render
 from downrange.pipelines.trace.table_files import read_tables, write_measures, write_tables
 from downrange.pipelines.trace.tables import trace_tables
-from tests.spark.traces import T0, TRACE_SCHEMA, A, B, moment, stored, trace_row, traces
+from tests.spark.traces import T0, TRACE_SCHEMA, A, B, stored, time_at, trace_row, traces
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ def test_begin_and_end_of_a_consumption_are_one_row(tables: TraceTables) -> None
     }
 
 
-def test_messages_that_a_group_lacks_are_found(tables: TraceTables) -> None:
+def test_messages_that_a_group_did_not_consume_are_found(tables: TraceTables) -> None:
     found = rows_of(
         tables.unconsumed, "message_id", "consumer_group", "delivery_count", "last_outcome"
     )
@@ -104,7 +104,7 @@ def test_messages_that_a_group_lacks_are_found(tables: TraceTables) -> None:
     }
 
 
-def test_what_is_not_understood_is_kept(tables: TraceTables) -> None:
+def test_lines_that_cannot_be_decoded_are_kept(tables: TraceTables) -> None:
     lines = {row[0] for row in rows_of(tables.unknown, "line")}
     assert "Zzz | <b>" in lines
     assert len(lines) == 2
@@ -129,18 +129,18 @@ def test_tables_can_be_read_back(spark: SparkSession, folder: Path, tables: Trac
 
 
 def test_a_time_range_leaves_out_the_rest(spark: SparkSession) -> None:
-    found = trace_tables(traces(spark), begin=moment(500), end=moment(2500))
+    found = trace_tables(traces(spark), begin=time_at(500), end=time_at(2500))
     assert rows_of(found.sends, "message_id") == {("m2",), ("m3",)}
     assert rows_of(found.consumptions, "delivery_id") == {("q2/m2",)}
-    # m2 succeeded only after the end, which counts.
+    # m2 succeeded only after the end, which still counts.
     assert rows_of(found.unconsumed.where("consumer_group = 'g1'"), "message_id") == set()
 
 
 @pytest.mark.parametrize(
     ("begin", "end", "word"),
-    [(moment(5), moment(5), "not after"), (moment(5).replace(tzinfo=None), None, "time zone")],
+    [(time_at(5), time_at(5), "not after"), (time_at(5).replace(tzinfo=None), None, "time zone")],
 )
-def test_a_time_range_that_makes_no_sense_is_refused(
+def test_an_invalid_time_range_is_rejected(
     spark: SparkSession, begin: Any, end: Any, word: str
 ) -> None:
     with pytest.raises(OptionError, match=word):
@@ -222,7 +222,7 @@ def test_windows_hold_what_happened_in_them(measures: TraceMeasures) -> None:
     assert sum(counts) == 9
 
 
-def test_business_topics_tell_queues_and_what_was_not_traced(spark: SparkSession) -> None:
+def test_business_topics_add_queues_and_untraced_messages(spark: SparkSession) -> None:
     found = trace_tables(traces(spark), stored(spark))
     untraced = row_of(found.messages, message_id="u1")
     assert (untraced["message_kind"], untraced["broker"]) == ("not traced", "broker-b")
@@ -278,13 +278,13 @@ def test_nothing_gives_a_report_that_says_so(spark: SparkSession) -> None:
     assert "No producer left a trace" in page
 
 
-def test_bodies_of_rubbish_are_counted_not_fatal(spark: SparkSession) -> None:
+def test_invalid_bodies_are_counted_not_fatal(spark: SparkSession) -> None:
     rubbish = [b"", b"\xff\xfe\x00", b"\x01\x02\x01\x02", b"Pub\x01x\x02", b"Pub" + b"\x01" * 40]
     rows: list[Any] = [
-        (bytearray(body), f"R{number}", moment(0), None, None, None)
+        (bytearray(body), f"R{number}", time_at(0), None, None, None)
         for number, body in enumerate(rubbish)
     ]
-    rows.append((None, "R9", moment(0), None, None, None))
+    rows.append((None, "R9", time_at(0), None, None, None))
     rows.append(trace_row([], "R10", 0, A))
     found = trace_tables(spark.createDataFrame(rows, TRACE_SCHEMA))
     assert found.sends.count() == 0

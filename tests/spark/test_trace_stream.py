@@ -1,4 +1,4 @@
-"""Traces as a stream: the rows of a batch, once, also after a kill."""
+"""Traces as a stream: the rows of a batch, each once, also after a kill."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from downrange.pipelines.trace.trace_stream import stream_tables
 from downrange.wire.codes import RequestCode
 from tests.apache.processes import ChildProcess
 from tests.contract.servers import Server
+from tests.spark.trace_job import TRACE_TOPIC, stream_options
 from tests.spark.traces import (
     CONSUMPTIONS,
     TRACE_SCHEMA,
@@ -49,11 +50,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0
 JOB = Path(__file__).with_name("trace_job.py")
-TRACE_TOPIC = "traces"
 
 
 def rows_of(table: DataFrame) -> list[tuple[Any, ...]]:
-    """Return all rows in an order of their own, with columns in the order of their names."""
+    """Return all rows, sorted, with columns sorted by name."""
     return sorted((tuple(row) for row in table.select(*sorted(table.columns)).collect()), key=str)
 
 
@@ -71,7 +71,7 @@ def test_a_stream_that_is_started_again_has_the_rows_of_a_batch_once(
         stream_tables(stream, out, checkpoint=tmp_path / "check", once=True, within=300)
 
     sends, others, first_half, second_half, twice = trace_rows()
-    run()  # nothing yet, which is no error
+    run()  # no messages yet, which is allowed
     run(sends, first_half)
     run(others, second_half, twice)
     run()
@@ -80,17 +80,17 @@ def test_a_stream_that_is_started_again_has_the_rows_of_a_batch_once(
     records = spark.read.schema(RECORD_SCHEMA).parquet(str(out / "records"))
     assert rows_of(sends_of(records)) == rows_of(wanted.sends.drop("broker", "attempt"))
     counts = {row["record_id"]: row["count"] for row in _counts(records)}
-    # The topic holds a message twice; a stream cannot know, and says so.
+    # The topic holds a message twice, which a stream cannot detect.
     assert {name for name, count in counts.items() if count > 1} == {
         f"T4/{index}/0" for index in range(len(CONSUMPTIONS[9:]))
     }
-    # A delivery without its end waits for it until the watermark has passed.
+    # A delivery without its end waits until the watermark has passed.
     paired = wanted.consumptions.where("outcome <> 'not finished'").drop("time")
     consumptions = spark.read.parquet(str(out / "consumptions"))
     assert rows_of(consumptions.drop("time")) == rows_of(paired)
     assert spark.read.parquet(str(out / "send_windows")).count() == 0
 
-    # Hours later, the minutes are closed, and nobody waits for an end any more.
+    # Hours later the windows are closed, and open deliveries wait no longer.
     hours = 10**7
     late = [pub("late", hours, 1), before("q", "late", "g1", hours), after("q", "late", 1, hours)]
     run(trace_row(late, "T9", hours, A))
@@ -123,7 +123,7 @@ def server(cluster: Cluster) -> Iterator[Server]:
 
 
 def send_traced(server: Server, count: int) -> list[str]:
-    """Send messages with traces, and traces of a consumer for half of them; return the ids."""
+    """Send messages with traces, and consumer traces for half of them; return the ids."""
     server.topic(2, name="orders")
     server.topic(2, name=TRACE_TOPIC)
     options = ProducerOptions(trace=Trace(topic=TRACE_TOPIC, batch_count=2, flush_interval=0.1))
@@ -149,10 +149,10 @@ def test_a_trace_topic_becomes_tables_and_a_report(
         title="Orders & <more>",
     )
     seen: list[str] = []
-    done = run_trace(options, spark, show=lambda moment: seen.append(moment.doing))
+    done = run_trace(options, spark, show=lambda time_at: seen.append(time_at.doing))
     assert (done.pipeline, done.ended) == ("trace", "finished")
     assert (done.facts["sends"], done.facts["consumptions"]) == (20, 10)
-    assert done.facts["unconsumed"] == 20  # ten were begun and not finished
+    assert done.facts["unconsumed"] == 20  # ten were not finished
     sends = spark.read.parquet(str(tmp_path / "out" / "sends"))
     assert {row["message_id"] for row in sends.collect()} == set(ids)
     counts = spark.read.parquet(str(tmp_path / "out" / "measures" / "queue_counts")).collect()
@@ -163,7 +163,7 @@ def test_a_trace_topic_becomes_tables_and_a_report(
     assert seen
 
 
-def test_a_stream_goes_on_until_it_is_asked_to_stop(
+def test_a_stream_runs_until_a_stop_is_requested(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
     send_traced(server, 10)
@@ -171,7 +171,7 @@ def test_a_stream_goes_on_until_it_is_asked_to_stop(
     deadline = time.monotonic() + PATIENCE
 
     def look(_moment: Progress) -> None:
-        # The last table to follow is begun when all the others are.
+        # The last derived table starts after all others.
         if (tmp_path / "_downrange" / "checkpoint" / "consumption_windows" / "metadata").exists():
             stop.ask()
         if time.monotonic() > deadline:
@@ -187,7 +187,7 @@ def test_a_stream_goes_on_until_it_is_asked_to_stop(
 
 
 class Gate:
-    """Swallows reads of the trace topic as soon as the job has a batch, until it is opened."""
+    """Drops reads of the trace topic after the first batch of the job, until it is opened."""
 
     def __init__(self, first_batch: Path) -> None:
         self._first_batch = first_batch
@@ -237,14 +237,3 @@ def test_a_stream_that_is_killed_loses_and_repeats_nothing(
     found = sorted(row["message_id"] for row in records.where("kind = 'send'").collect())
     assert found == sorted(ids)
     assert Path(done.facts["report"]).exists()
-
-
-def stream_options(name_server: str, folder: Path) -> TraceOptions:
-    return TraceOptions(
-        output=str(folder),
-        trace_topic=TRACE_TOPIC,
-        cluster=ClusterOptions(name_server=name_server),
-        stream=True,
-        batch_messages_max=20,
-        run=RunOptions(once=True),
-    )

@@ -1,4 +1,4 @@
-"""Writing through Spark: rows arrive whole, once a task or a driver is tried again, too."""
+"""Writing through Spark: rows arrive complete, also after a failed task or driver."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def own_cluster() -> Iterator[Cluster]:
-    """Give a cluster in which faults may be made."""
+    """Yield a cluster for fault injection."""
     with Cluster(brokers=2) as cluster:
         yield cluster
 
@@ -142,7 +142,7 @@ def test_the_broker_finds_messages_by_the_ids_of_rows(
 
 
 @pytest.mark.parametrize("server", ["embedded"], indirect=True)
-def test_a_write_that_cannot_be_fails_with_a_hint(session: SparkSession, server: Server) -> None:
+def test_an_invalid_write_fails_with_a_hint(session: SparkSession, server: Server) -> None:
     topic = server.topic(1)
     rows = session.range(3).selectExpr("CAST(id AS STRING) AS body")
     with pytest.raises(PySparkException, match="'colour' cannot be written"):
@@ -165,7 +165,7 @@ def test_a_write_that_cannot_be_fails_with_a_hint(session: SparkSession, server:
 
 @pytest.mark.parametrize("server", ["embedded"], indirect=True)
 def test_a_topic_is_mirrored_queue_by_queue(session: SparkSession, server: Server) -> None:
-    """What a read gives, without what only a read has, is what a write takes."""
+    """The columns of a read, without the read-only ones, can be written."""
     one, two = server.topic(3), server.topic(3)
     rows = session.range(300).select(
         f.col("id").cast("string").alias("body"),
@@ -266,7 +266,7 @@ def test_output_mode_complete_is_refused(
 def test_a_stream_that_was_killed_after_sending_sends_the_same_ids_again(
     session: SparkSession, own: Server, own_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The driver dies when rows are stored and the batch is not committed."""
+    """The driver is killed after rows are stored and before the batch is committed."""
     topic = own.topic(2)
     (tmp_path / "in").mkdir()
     lines = [f"line {number:04}" for number in range(400)]
@@ -350,10 +350,10 @@ def test_rows_without_an_id_are_all_kept_and_topics_are_apart(session: SparkSess
 
 
 class _Job(ChildProcess):
-    """A program with a Spark session of its own."""
+    """A program with its own Spark session."""
 
     def wait_for_end(self, timeout: float) -> None:
-        """Wait until it has ended well."""
+        """Wait until it has ended with success."""
         assert self.wait(timeout), self.tail(3000)
         assert self.exit_code == 0, self.tail(3000)
 

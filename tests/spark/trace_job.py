@@ -1,13 +1,31 @@
-"""The trace pipeline as a stream in a process of its own, to be killed: NAME_SERVER FOLDER."""
+"""The trace pipeline as a stream in its own process, to be killed by a test.
+
+trace_job.py NAME_SERVER FOLDER
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from downrange.pipelines.options import ClusterOptions, RunOptions
 from downrange.pipelines.session import make_session
-from downrange.pipelines.trace.pipeline import run_trace
-from tests.spark.test_trace_stream import stream_options
+from downrange.pipelines.trace.pipeline import TraceOptions, run_trace
+
+TRACE_TOPIC = "traces"
+
+
+def stream_options(name_server: str, folder: Path) -> TraceOptions:
+    """Return the options of the job; a test runs it again with the same ones."""
+    return TraceOptions(
+        output=str(folder),
+        trace_topic=TRACE_TOPIC,
+        cluster=ClusterOptions(name_server=name_server),
+        stream=True,
+        batch_messages_max=20,
+        run=RunOptions(once=True),
+    )
+
 
 if __name__ == "__main__":
     session = make_session(

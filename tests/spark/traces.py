@@ -1,4 +1,4 @@
-"""A small story of traces whose every number is known, for the tests of the trace pipeline."""
+"""A small set of traces with known numbers, for the tests of the trace pipeline."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STORED_SCHEMA = (
 )
 
 
-def moment(after_ms: int) -> datetime:
+def time_at(after_ms: int) -> datetime:
     return datetime.fromtimestamp((T0 + after_ms) / 1000, UTC)
 
 
@@ -133,7 +133,7 @@ CONSUMPTIONS: list[TraceRecord] = [
     before("q3", "m2", "g1", 11_900, retry=1),
     after("q3", "m2", 12, 12_000),
     before("q4", "m3", "g1", 2010),
-    after("q4", "m3", 20, None),  # an old release: its begin tells when, and whose it is
+    after("q4", "m3", 20, None),  # an old release: time and group are in its begin only
     before("q5", "m4", "g1", 3010),
     before("q6", "b1", "g1", 5050),
     after("q6", "b1", 7, 5100),
@@ -149,11 +149,11 @@ CONSUMPTIONS: list[TraceRecord] = [
 def trace_row(records: Iterable[TraceRecord], message_id: str, after_ms: int, broker: str) -> Any:
     name = "broker-a" if broker == A else "broker-b"
     body = bytearray(encode_contexts(records))
-    return body, message_id, moment(after_ms), "192.168.0.5:41234", name, broker
+    return body, message_id, time_at(after_ms), "192.168.0.5:41234", name, broker
 
 
 def trace_rows() -> list[Any]:
-    """Return the trace topic: one message came twice, as its producer sent it again."""
+    """Return the trace topic; one message is stored twice, as its producer sent it again."""
     return [
         trace_row(SENDS, "T1", 60_000, A),
         trace_row(OTHERS, "T2", 60_500, B),
@@ -168,7 +168,7 @@ def traces(spark: SparkSession) -> DataFrame:
 
 
 def stored(spark: SparkSession) -> DataFrame:
-    """Return what the topic `orders` holds; `u1` was sent without a trace."""
+    """Return the messages of the topic `orders`; `u1` was sent without a trace."""
     places = {
         "m1": ("broker-a", 0),
         "m2": ("broker-b", 0),
@@ -180,7 +180,7 @@ def stored(spark: SparkSession) -> DataFrame:
         "u1": ("broker-b", 0),
     }
     rows = [
-        ("orders", broker, queue, number, message_id, moment(number), moment(number))
+        ("orders", broker, queue, number, message_id, time_at(number), time_at(number))
         for number, (message_id, (broker, queue)) in enumerate(places.items())
     ]
     return spark.createDataFrame(rows, STORED_SCHEMA)

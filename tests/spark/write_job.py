@@ -1,4 +1,4 @@
-"""A Spark program that writes, for tests that need one of their own: to be retried, or killed.
+"""A Spark program that writes, for tests that retry or kill it.
 
 write_job.py retried NAME_SERVER TOPIC MARK      a task fails once after it has sent its rows
 write_job.py stream NAME_SERVER TOPIC SOURCE CHECKPOINT    a stream of text files, until killed
@@ -27,7 +27,7 @@ ROWS = 2000
 
 
 class FailingWriter(RocketMQWriter):
-    """Fails in the first attempt of each task, when all its rows are on their way."""
+    """Fails in the first attempt of each task, after all its rows are in flight."""
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Send rows, and fail once."""
@@ -53,7 +53,7 @@ class FailingSource(RocketMQDataSource):
 
 
 def retried(name_server: str, topic: str) -> None:
-    """Write rows whose every task fails once, after its rows were handed to the sink."""
+    """Write rows; every task fails once, after its rows were passed to the sink."""
     session = make_session("write-job", master="local[2,3]", settings=SETTINGS)
     session.dataSource.register(FailingSource)
     rows = session.range(0, ROWS, 1, 2).selectExpr("CAST(id AS STRING) AS body")
@@ -77,7 +77,7 @@ def stream(name_server: str, topic: str, source: str, checkpoint: str) -> None:
 def begin_stream(
     session: Any, name_server: str, topic: str, source: str, checkpoint: str, **trigger: Any
 ) -> Any:
-    """Start the query that `stream` runs, and that is gone on with after the kill."""
+    """Start the query of `stream`, which continues after the kill."""
     lines = session.readStream.format("text").load(source)
     writing = (
         lines.selectExpr("value AS body")

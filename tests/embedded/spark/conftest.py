@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def both() -> Iterator[tuple[Stage, Cluster]]:
-    """Give a cluster, and what speaks to it."""
+    """Yield a cluster and its stage."""
     with staged(brokers=2) as found:
         yield found
 
 
 @pytest.fixture
 def stage(both: tuple[Stage, Cluster]) -> Stage:
-    """Give what speaks to the cluster."""
+    """Yield the stage of the cluster."""
     return both[0]
 
 
 @pytest.fixture
 def cluster(both: tuple[Stage, Cluster]) -> Iterator[Cluster]:
-    """Give the cluster itself, to make faults."""
+    """Yield the cluster itself, to inject faults."""
     yield both[1]
     for code in range(400):
         both[1].intercept(code, None)

@@ -1,12 +1,12 @@
-"""A cluster of ours, and the readers of the Spark data source in this process, without Spark.
+"""An embedded cluster, and the readers of the Spark data source in this process, without Spark.
 
     with staged() as stage:
         topic = stage.topic()
         stage.send(topic, [b"1", b"2"])
         assert stage.bodies(subscribe=topic) == [b"1", b"2"]
 
-What Spark does with a reader, a test does here step by step: ask where a stream begins, where its
-next batch ends, share it out, read each part.
+A test does the steps of Spark: ask where a stream begins and where its next batch ends, plan the
+batch, and read each partition.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from downrange.wire.command import Command
 
 ALL = ReadAllAvailable()
-#: Few attempts without pauses, and nothing remembered: so that no test waits.
+#: Few attempts without pauses, and no caches, so that no test waits.
 QUICK = {
     "fetchOffset.numRetries": "2",
     "fetchOffset.retryIntervalMs": "10",
@@ -60,10 +60,10 @@ QUICK = {
 
 
 class Stage:
-    """A cluster with what sends to it and reads from it.
+    """A cluster, with a sender and readers.
 
     Args:
-        name_server: Where it is.
+        name_server: Its address.
         brokers: The brokers' addresses.
     """
 
@@ -83,7 +83,7 @@ class Stage:
     # ---- sending -------------------------------------------------------------------------------
 
     def topic(self, queues: int = 2, *, name: str | None = None) -> str:
-        """Create a topic with so many queues on every broker."""
+        """Create a topic with this many queues on every broker."""
         return self.server.topic(queues, name=name)
 
     def send(
@@ -107,13 +107,13 @@ class Stage:
         deadline = client.core.clock.now() + 10.0
         try:
             return client.run(max_offset(client.core, queue, deadline=deadline))
-        except RocketMQError:  # a broker that was restarted has cut its connections
+        except RocketMQError:  # a restarted broker has closed its connections
             return -1
 
     # ---- reading -------------------------------------------------------------------------------
 
     def source(self, **options: Any) -> RocketMQDataSource:
-        """Make the data source; a name with two underscores has a dot there."""
+        """Make the data source; two underscores in a name stand for a dot."""
         texts = {name.replace("__", "."): str(value) for name, value in options.items()}
         return RocketMQDataSource({"nameServer": self.name_server, **QUICK, **texts})
 
@@ -137,6 +137,11 @@ class Stage:
         return self.table(**options)["body"].to_pylist()  # type: ignore[no-any-return]
 
 
+def numbers(first: int, last: int) -> list[bytes]:
+    """Return bodies: the numbers from `first` up to, but not including, `last`."""
+    return [b"%d" % number for number in range(first, last)]
+
+
 def unique_name(prefix: str) -> str:
     """Make a name that no other test uses."""
     return f"{prefix}_{secrets.token_hex(5)}"
@@ -145,17 +150,17 @@ def unique_name(prefix: str) -> str:
 def read(
     reader: RocketMQReader | RocketMQStreamReader, partitions: Sequence[InputPartition]
 ) -> Any:
-    """Read partitions, one after the other, as Spark's tasks do."""
+    """Read partitions one after the other, like Spark's tasks."""
     batches = [batch for partition in partitions for batch in reader.read(partition)]
     return pa.Table.from_batches(batches) if batches else pa.table({"body": pa.array([], "binary")})
 
 
 class Query:
-    """What Spark does with a stream: keeps the end of each batch, and asks for the next.
+    """Does the part of Spark for a stream: stores the end of each batch, asks for the next.
 
     Args:
-        reader: Of the stream.
-        start: The end of the last batch of a checkpoint; None where there is none.
+        reader: The reader of the stream.
+        start: The end of the last batch of a checkpoint; None without a checkpoint.
     """
 
     def __init__(self, reader: RocketMQStreamReader, start: dict[str, Any] | None = None) -> None:
@@ -164,7 +169,7 @@ class Query:
         self.batches: list[list[bytes]] = []
 
     def plan(self, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """Return where the next batch ends; through JSON, as in Spark."""
+        """Return where the next batch ends; converted through JSON, as in Spark."""
         chosen = self.reader.getDefaultReadLimit() if limit is None else limit
         return json.loads(json.dumps(self.reader.latestOffset(self.start, chosen)))  # type: ignore[no-any-return]
 
@@ -186,19 +191,19 @@ class Query:
 
     @property
     def position(self) -> Positions:
-        """Where it is."""
+        """The current position."""
         return Positions.from_json(self.start)
 
 
 class Counting:
-    """Counts requests; one is left alone unless `rule` says otherwise."""
+    """Counts requests, and applies the rules to the first ones."""
 
     def __init__(self, *rules: Interception | None) -> None:
         self.codes: Counter[int] = Counter()
         self._rules = [*rules]
 
     def __call__(self, request: Command, peer: Peer) -> Interception | None:
-        """See a request; the first ones are treated as the rules say, in turn."""
+        """Count a request, and return the next rule."""
         self.codes[request.code] += 1
         return self._rules.pop(0) if self._rules else None
 
@@ -214,8 +219,8 @@ def staged(**settings: Any) -> Generator[tuple[Stage, Cluster]]:
             stage.close()
 
 
-class ForgetfulStage(Stage):
-    """A cluster of one broker that drops old messages when it is told to."""
+class RetentionStage(Stage):
+    """A cluster of one broker that drops old messages on request."""
 
     def __init__(self, server: ClusterServer, thread: ServerThread) -> None:
         self._server = server
@@ -223,7 +228,7 @@ class ForgetfulStage(Stage):
         super().__init__(server.name_server.address, [server.brokers[0].address])
 
     def drop_old(self, topic: str) -> int:
-        """Drop all but the last segment; return where the first queue begins then."""
+        """Drop all but the last segment; return the new first offset of the first queue."""
         before = self._first(topic)
 
         async def drop() -> None:
@@ -238,7 +243,7 @@ class ForgetfulStage(Stage):
             return len(self._server.brokers[0].state.store.log.segment_starts) == 1
 
         self._thread.run(drop())
-        # Segments that are not durable yet stay until the next checkpoint: some go before others.
+        # Segments that are not durable yet stay until the next checkpoint.
         wait_until(lambda: self._thread.run(is_done()))
         self._thread.run(keep())
         first = self._first(topic)
@@ -251,7 +256,7 @@ class ForgetfulStage(Stage):
 
 
 @contextmanager
-def forgetful(folder: Path) -> Generator[ForgetfulStage]:
+def retention_stage(folder: Path) -> Generator[RetentionStage]:
     """Start a cluster whose log has small segments."""
     server = ClusterServer(
         ClusterOptions(
@@ -262,7 +267,7 @@ def forgetful(folder: Path) -> Generator[ForgetfulStage]:
     )
     thread = ServerThread(server)
     with thread:
-        stage = ForgetfulStage(server, thread)
+        stage = RetentionStage(server, thread)
         try:
             yield stage
         finally:

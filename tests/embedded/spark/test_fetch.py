@@ -1,4 +1,4 @@
-"""Pulls of tasks over real sockets: what is lost on the way is asked for again."""
+"""Pulls of tasks over real sockets: lost requests are repeated."""
 
 from __future__ import annotations
 
@@ -20,23 +20,19 @@ from downrange.tls import client_context, server_context
 from downrange.wire.codes import RequestCode
 from tests.apache.fixtures import ACCOUNTS
 from tests.apache.security import make_tls_files
-from tests.embedded.spark.stage import Counting, Query, forgetful, read, staged
+from tests.embedded.spark.stage import Counting, Query, numbers, read, retention_stage, staged
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.embedded.spark.stage import ForgetfulStage, Stage
+    from tests.embedded.spark.stage import RetentionStage, Stage
 
 PULL = RequestCode.PULL_MESSAGE
 
 
-def numbers(first: int, last: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, last)]
-
-
-# ---- answers that get lost -----------------------------------------------------------------------
+# ---- lost answers --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -44,7 +40,7 @@ def numbers(first: int, last: int) -> list[bytes]:
     [cut(), drop(), handle_then_cut(), refuse(1, "failed")],
     ids=["cut", "drop", "lost", "no"],
 )
-def test_a_pull_that_is_lost_is_asked_again(stage: Stage, cluster: Cluster, fault: Any) -> None:
+def test_a_lost_pull_is_repeated(stage: Stage, cluster: Cluster, fault: Any) -> None:
     topic = stage.topic(1)
     stage.send(topic, numbers(0, 200))
     counting = Counting(None, fault, None, fault)
@@ -66,7 +62,7 @@ def test_a_broker_that_never_answers_fails_the_read(stage: Stage, cluster: Clust
 
 
 def test_a_broker_that_gives_little_at_a_time_is_read_wholly() -> None:
-    """As one of Apache's does."""
+    """As an Apache broker does."""
     broker = BrokerOptions(pull_messages_max=8, bulk_pull_messages_max=8, pull_bytes_max=900)
     with staged(broker=broker) as (stage, cluster):
         topic = stage.topic(1)
@@ -91,7 +87,7 @@ def test_messages_as_large_as_they_get_are_read(stage: Stage) -> None:
     assert [batch.num_rows for batch in batches][:4] == [1] * 4
 
 
-def test_pulls_ask_for_as_much_as_they_are_told(stage: Stage, cluster: Cluster) -> None:
+def test_pulls_request_as_much_as_configured(stage: Stage, cluster: Cluster) -> None:
     topic = stage.topic(1)
     stage.send(topic, numbers(0, 100))
     asked: list[dict[str, str]] = []
@@ -103,7 +99,7 @@ def test_pulls_ask_for_as_much_as_they_are_told(stage: Stage, cluster: Cluster) 
     assert {fields["consumerGroup"] for fields in asked} == {"gatherers"}
 
 
-def test_a_reader_that_is_given_up_leaves_no_thread_behind(stage: Stage) -> None:
+def test_a_reader_that_is_closed_leaves_no_thread_behind(stage: Stage) -> None:
     topic = stage.topic(1)
     stage.send(topic, numbers(0, 1000))
     close_clients()
@@ -117,12 +113,12 @@ def test_a_reader_that_is_given_up_leaves_no_thread_behind(stage: Stage) -> None
     wait_until(lambda: threading.active_count() <= before)
 
 
-# ---- brokers and topics that go ------------------------------------------------------------------
+# ---- brokers and topics that disappear -----------------------------------------------------------
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Stage, Cluster]]:
-    """Give a cluster whose brokers a test may kill."""
+    """Yield a cluster whose brokers a test may kill."""
     with staged(brokers=2) as found:
         yield found
 
@@ -154,7 +150,7 @@ def test_a_broker_that_dies_in_the_middle_and_comes_back_is_read_on(
 def test_a_broker_that_is_away_for_good_fails_the_read_but_loses_nothing(
     pair: tuple[Stage, Cluster], loss: str
 ) -> None:
-    """It may come back, so that its messages are not given up even where losses are allowed."""
+    """It may come back, so its messages are not skipped, even if losses are allowed."""
     stage, cluster = pair
     topic = stage.topic(1)
     stage.send(topic, numbers(0, 10), broker="broker-b")
@@ -183,7 +179,7 @@ def test_a_topic_that_is_deleted_under_a_task_is_a_loss(stage: Stage) -> None:
     with pytest.raises(DataLost, match=f"topic '{topic}'.*wanted offsets 0 to 4.*was deleted"):
         read(strict, [partition])
     assert read(brave, [partition])["body"].to_pylist() == numbers(5, 10)
-    # A worker that never knew the topic learns the same from the name server.
+    # A worker that never read the topic gets the same from the name server.
     close_clients()
     with pytest.raises(DataLost, match="was deleted"):
         read(strict, [partition])
@@ -194,14 +190,14 @@ def test_a_topic_that_is_deleted_under_a_task_is_a_loss(stage: Stage) -> None:
 
 
 @pytest.fixture
-def forgetting(tmp_path: Path) -> Iterator[ForgetfulStage]:
-    """Give a broker that drops old messages."""
-    with forgetful(tmp_path) as stage:
+def retention(tmp_path: Path) -> Iterator[RetentionStage]:
+    """Yield a broker that drops old messages."""
+    with retention_stage(tmp_path) as stage:
         yield stage
 
 
-def fill(stage: ForgetfulStage, topic: str, first: int, last: int) -> None:
-    """Send messages of which some six fill a file."""
+def fill(stage: RetentionStage, topic: str, first: int, last: int) -> None:
+    """Send messages; about six fill a file."""
     for number in range(first, last):
         stage.send(topic, [b"%d" % number + bytes(10_000)])
 
@@ -211,10 +207,10 @@ def heads(bodies: list[bytes]) -> list[int]:
 
 
 def test_messages_that_are_deleted_before_they_are_read_are_a_loss(
-    forgetting: ForgetfulStage, caplog: pytest.LogCaptureFixture
+    retention: RetentionStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first message that is there after that is the next one to be read: it is new."""
-    stage = forgetting
+    """Reading continues at the first message after that."""
+    stage = retention
     topic = stage.topic(1)
     fill(stage, topic, 0, 3)
     options = {"subscribe": topic, "startingOffsets": "earliest"}
@@ -246,9 +242,9 @@ def test_messages_that_are_deleted_before_they_are_read_are_a_loss(
 
 
 def test_messages_that_are_deleted_while_they_are_read_are_a_loss(
-    forgetting: ForgetfulStage,
+    retention: RetentionStage,
 ) -> None:
-    stage = forgetting
+    stage = retention
     topic = stage.topic(1)
     fill(stage, topic, 0, 30)
     small = {"subscribe": topic, "pullBatchSize": 2, "pullConcurrency": 1, "batchRows": 2}
@@ -264,9 +260,9 @@ def test_messages_that_are_deleted_while_they_are_read_are_a_loss(
 
 
 def test_a_batch_that_begins_before_the_first_message_is_a_loss(
-    forgetting: ForgetfulStage,
+    retention: RetentionStage,
 ) -> None:
-    stage = forgetting
+    stage = retention
     topic = stage.topic(1)
     fill(stage, topic, 0, 30)
     first = stage.drop_old(topic)

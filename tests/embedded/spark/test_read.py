@@ -15,20 +15,16 @@ from downrange.model import Message, QueueId
 from downrange.spark.read.losses import DataLost
 from downrange.spark.read.plan import ReadPartition
 from downrange.spark.schema import spark_schema
-from tests.embedded.spark.stage import read
+from tests.embedded.spark.stage import numbers, read
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.embedded.spark.stage import Stage
 
 
-def numbers(first: int, last: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, last)]
-
-
 @pytest.fixture(scope="module")
 def filled(both: tuple[Stage, Any]) -> str:
-    """Give a topic: 0-9 and 10-19 on broker-a, 20-29 in queue 1 of broker-b."""
+    """Return a topic: 0-9 and 10-19 on broker-a, 20-29 in queue 1 of broker-b."""
     stage = both[0]
     topic = stage.topic()
     stage.send(topic, numbers(0, 10))
@@ -101,7 +97,7 @@ def test_several_topics_are_read_in_order(stage: Stage) -> None:
 
 
 def queues(topic: str, **offsets: int) -> str:
-    """Write offsets: a0=5 is queue 0 of broker-a."""
+    """Return offsets as JSON: a0=5 is queue 0 of broker-a."""
     table: dict[str, dict[str, int]] = {}
     for name, offset in offsets.items():
         table.setdefault(f"broker-{name[0]}", {})[name[1:]] = offset
@@ -195,10 +191,10 @@ def test_offsets_that_a_queue_does_not_have_are_losses(stage: Stage, filled: str
     assert stage.bodies(**beyond, failOnDataLoss="false") == numbers(0, 30)
 
 
-# ---- how it is shared out ------------------------------------------------------------------------
+# ---- tasks ---------------------------------------------------------------------------------------
 
 
-def test_tasks_are_as_many_as_wanted(stage: Stage, filled: str) -> None:
+def test_tasks_are_as_many_as_configured(stage: Stage, filled: str) -> None:
     def lengths(**options: Any) -> list[list[int]]:
         partitions = stage.batch(subscribe=filled, **options).partitions()
         return [
@@ -220,7 +216,7 @@ def test_tasks_are_as_many_as_wanted(stage: Stage, filled: str) -> None:
     assert whole == numbers(0, 30)
 
 
-def test_nothing_to_read_is_no_task_and_spark_s_empty_one_is_harmless(stage: Stage) -> None:
+def test_nothing_to_read_gives_no_task_and_the_empty_one_of_spark_is_harmless(stage: Stage) -> None:
     reader = stage.batch(subscribe=stage.topic())
     assert reader.partitions() == []
     nothing: Any = None
@@ -231,7 +227,7 @@ def test_nothing_to_read_is_no_task_and_spark_s_empty_one_is_harmless(stage: Sta
 
 
 def test_tags_are_compared_as_texts(stage: Stage) -> None:
-    """A broker compares hashes only, and "Aa" and "BB" have the same."""
+    """A broker compares hashes only, and "Aa" and "BB" have the same hash."""
     topic = stage.topic(1)
     for number, tag in enumerate(("Aa", "BB", "other", "Aa")):
         stage.send(topic, [b"%d" % number], tags=tag)
@@ -254,13 +250,13 @@ def test_few_matches_in_a_long_queue_are_found(stage: Stage) -> None:
     assert max(batch.num_rows for batch in batches) <= 1000
 
 
-def test_sql_that_a_broker_does_not_understand_is_refused_at_the_start(stage: Stage) -> None:
+def test_invalid_sql_is_rejected_at_the_start(stage: Stage) -> None:
     topic = stage.topic(1)
     for reader in (
         stage.batch(subscribe=topic, sqlFilter="amount > 5"),
         stage.batch(subscribe=topic, sqlFilter="amount > 5"),
     ):
-        for _ in range(2):  # a second look is no way around it
+        for _ in range(2):  # also the second time
             with pytest.raises(ServerError, match=r"does not support consumer to filter .* SQL92"):
                 reader.partitions()
 
@@ -297,7 +293,7 @@ def test_a_schema_chooses_columns_in_any_order(stage: Stage, filled: str) -> Non
     assert table["offset"].to_pylist() == [*range(10)]
 
 
-def test_a_namespace_is_put_on_and_taken_off(stage: Stage) -> None:
+def test_a_namespace_is_added_and_removed(stage: Stage) -> None:
     topic = stage.topic(1, name="shop%25orders".replace("25", ""))
     stage.send(topic, [b"1"])
     table = stage.table(subscribe="orders", namespace="shop")

@@ -1,4 +1,4 @@
-"""Stream reads: what a batch has, as Spark asks for it step by step."""
+"""Stream reads: the batches, as Spark asks for them step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from downrange.spark.read.losses import DataLost
 from downrange.spark.read.offsets import Positions
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
-from tests.embedded.spark.stage import ALL, QUICK, Counting, Query, read, staged, unique_name
+from tests.embedded.spark.stage import (
+    ALL,
+    QUICK,
+    Counting,
+    Query,
+    numbers,
+    read,
+    staged,
+    unique_name,
+)
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -32,12 +41,8 @@ METADATA = (
 )
 
 
-def numbers(first: int, last: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, last)]
-
-
 class FakeTime:
-    """A clock that a test moves on."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -61,7 +66,7 @@ def test_a_stream_gets_each_message_once(stage: Stage) -> None:
     assert query.step() == []
 
 
-def test_a_stream_begins_with_what_comes_next_unless_told(stage: Stage) -> None:
+def test_a_stream_begins_at_latest_by_default(stage: Stage) -> None:
     topic = stage.topic()
     stage.send(topic, numbers(0, 10))
     query = Query(stage.stream(subscribe=topic))
@@ -79,13 +84,13 @@ def test_where_a_stream_begins_does_not_move(stage: Stage) -> None:
 
 
 def test_a_first_batch_that_is_repeated_elsewhere_reads_the_same(stage: Stage) -> None:
-    """Spark has stored the end of batch 0 only; what "latest" was is in there."""
+    """Spark stored only the end of batch 0, which holds the offset of "latest"."""
     topic = stage.topic()
     stage.send(topic, numbers(0, 10))
     query = Query(stage.stream(subscribe=topic))
     stage.send(topic, numbers(10, 16))
     logged = query.plan()
-    stage.send(topic, numbers(16, 30))  # the driver is gone, and comes back
+    stage.send(topic, numbers(16, 30))  # the driver was restarted
     again = stage.stream(subscribe=topic)
     later = again.initialOffset()
     assert later != query.start
@@ -138,7 +143,7 @@ def test_a_checkpoint_of_a_later_release_is_refused(stage: Stage) -> None:
         query.plan()
 
 
-def test_a_reader_travels(stage: Stage) -> None:
+def test_a_reader_pickles(stage: Stage) -> None:
     topic = stage.topic(1)
     stage.send(topic, numbers(0, 3))
     query = Query(stage.stream(subscribe=topic, startingOffsets="earliest"))
@@ -162,7 +167,7 @@ def test_a_trigger_has_so_many_messages_at_most(stage: Stage) -> None:
     query = Query(reader)
     assert [len(query.step()) for _ in range(4)] == [12, 12, 6, 0]
     assert sorted(query.rows) == sorted(numbers(0, 30))
-    assert len(query.batches[0]) - query.batches[0].count(b"20") >= 8  # shared out by backlog
+    assert len(query.batches[0]) - query.batches[0].count(b"20") >= 8  # by backlog
 
 
 def test_a_trigger_once_ignores_the_limit(stage: Stage) -> None:
@@ -238,7 +243,7 @@ def test_available_now_does_not_wait_for_more(stage: Stage) -> None:
 
 
 def test_available_now_may_begin_behind_its_end(stage: Stage) -> None:
-    """Where "latest" is, is asked after it is settled where the run ends."""
+    """The offset of "latest" is resolved after the end of the run is fixed."""
     topic = stage.topic(1)
     reader = stage.stream(subscribe=topic)
     reader.prepareForTriggerAvailableNow()
@@ -299,7 +304,7 @@ def test_an_idle_stream_asks_seldom_about_queues_that_are_new_and_empty(
 @pytest.mark.parametrize(
     ("start", "wanted"), [("earliest", numbers(0, 5)), ("latest", numbers(3, 5))]
 )
-def test_new_queues_begin_where_they_are_told_to(
+def test_new_queues_begin_where_the_option_says(
     stage: Stage, start: str, wanted: list[bytes]
 ) -> None:
     topic = stage.topic(1)
@@ -312,7 +317,7 @@ def test_new_queues_begin_where_they_are_told_to(
     stage.send(topic, numbers(3, 5), queue=1)
     assert found + query.step() == wanted
     assert query.position[QueueId(topic, "broker-a", 1)] == 5
-    # Repeated by another process, the batch that first saw the queue reads the same.
+    # In another process, the first batch with the queue reads the same.
     again = Query(stage.stream(subscribe=topic, newQueueStart=start), logged)
     assert again.step() == numbers(3, 5)
 
@@ -363,7 +368,7 @@ def test_a_pattern_that_nothing_is_like_yet_waits(stage: Stage) -> None:
     assert query.step() == numbers(0, 2)
 
 
-def test_the_route_is_believed_for_a_while(stage: Stage) -> None:
+def test_the_route_is_cached_for_a_while(stage: Stage) -> None:
     topic = stage.topic(1)
     query = Query(stage.stream(subscribe=topic, routeIntervalMs=60_000))
     query.step()
@@ -400,12 +405,12 @@ def test_a_queue_that_was_not_read_may_not_be_closed(
     assert brave.step() == numbers(3, 5)
     assert brave.step() == []
     assert caplog.text.count("messages are lost, reading continues") == 1
-    # Opened again, it goes on where it was.
+    # After the queue is writable again, reading continues at its offset.
     stage.admin.update_topic(topic, permission=6, brokers=["broker-b"])
     assert brave.step() == numbers(0, 3)
 
 
-def test_a_queue_that_is_taken_away_is_a_loss(stage: Stage) -> None:
+def test_a_queue_that_is_removed_is_a_loss(stage: Stage) -> None:
     topic = stage.topic(2)
     stage.send(topic, numbers(0, 3), queue=1)
     query = Query(stage.stream(subscribe=topic, startingOffsets="earliest"))
@@ -433,7 +438,7 @@ def test_a_topic_that_is_deleted_is_a_loss(stage: Stage, caplog: pytest.LogCaptu
     assert brave.step() == numbers(3, 5)
     assert brave.step() == []
     assert caplog.text.count("messages are lost, reading continues") == 1
-    # A restart finds it as it is.
+    # The same after a restart.
     with pytest.raises(DataLost):
         Query(stage.stream(**options), query.start).plan()
     for is_now in (False, True):
@@ -446,7 +451,7 @@ def test_a_topic_that_is_deleted_is_a_loss(stage: Stage, caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("is_now", [False, True], ids=["on-and-on", "available-now"])
-def test_a_topic_that_is_made_anew_is_read_from_its_beginning(stage: Stage, is_now: bool) -> None:
+def test_a_re_created_topic_is_read_from_its_beginning(stage: Stage, is_now: bool) -> None:
     topic = stage.topic(1)
     stage.send(topic, numbers(0, 10))
     options = {"subscribe": topic, "startingOffsets": "earliest"}
@@ -470,12 +475,12 @@ def test_a_topic_that_is_made_anew_is_read_from_its_beginning(stage: Stage, is_n
     assert brave.step() == []
 
 
-# ---- brokers that are away -----------------------------------------------------------------------
+# ---- brokers that are down -----------------------------------------------------------------------
 
 
 @pytest.fixture
 def pair() -> Any:
-    """Give a cluster whose brokers a test may kill."""
+    """Yield a cluster whose brokers a test may kill."""
     with staged(brokers=2) as found:
         yield found
 
@@ -566,7 +571,7 @@ def test_a_name_server_that_goes_away_does_not_end_a_stream(
             query.plan()
 
 
-def test_questions_are_asked_again(stage: Stage, cluster: Cluster) -> None:
+def test_failed_requests_are_repeated(stage: Stage, cluster: Cluster) -> None:
     topic = stage.topic(1)
     stage.send(topic, numbers(0, 3))
     options = {"subscribe": topic, "startingOffsets": "earliest", "callTimeoutMs": "300"}
@@ -604,7 +609,7 @@ def test_the_progress_says_where_queues_end(stage: Stage) -> None:
 def test_group_offsets_follow_the_stream(
     stage: Stage, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The offset is that of the next message, and comes with the last batch, too."""
+    """The offset is that of the next message; it is committed for the last batch, too."""
     topic = stage.topic(1)
     queue = QueueId(topic, "broker-a", 0)
     stage.admin.create_group("watched")
@@ -655,5 +660,5 @@ def test_a_commit_that_fails_is_only_logged(
 
 
 def test_quick_options_are_those_of_every_reader_here(stage: Stage) -> None:
-    """So that a typo in them would show."""
+    """So that a typo in them is found."""
     assert stage.source(subscribe="t").options.keys() >= QUICK.keys()

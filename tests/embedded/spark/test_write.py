@@ -1,4 +1,4 @@
-"""A writer in this process, against a cluster of ours: where rows go, in what requests, when."""
+"""A writer in this process with an embedded cluster: queues, requests and acknowledgements."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def module_server(cluster: Cluster) -> Iterator[Embedded]:
 
 @pytest.fixture
 def server(cluster: Cluster, module_server: Embedded) -> Iterator[Embedded]:
-    """Give the cluster, whole, and leave it so."""
+    """Yield the cluster; remove faults and close clients afterwards."""
     yield module_server
     for code in (BATCH, SINGLE):
         cluster.intercept(code, None)
@@ -143,7 +143,7 @@ def bodies(count: int, size: int = 10) -> list[bytes]:
 
 
 class Requests:
-    """Listens to what brokers are sent."""
+    """Records the requests that brokers get."""
 
     def __init__(self, cluster: Cluster, then: Any = None) -> None:
         self.seen: list[Command] = []
@@ -163,11 +163,11 @@ class Requests:
 
 
 class Gate:
-    """Has brokers say "later" to requests until the gate is opened.
+    """Makes brokers answer SYSTEM_BUSY until the gate is opened.
 
     Args:
-        cluster: Whose brokers.
-        is_stopped: Which requests; all without.
+        cluster: The cluster of the brokers.
+        is_stopped: Chooses the requests; all by default.
     """
 
     def __init__(self, cluster: Cluster, is_stopped: Any = lambda _: True) -> None:
@@ -186,7 +186,7 @@ class Gate:
 
     @contextlib.contextmanager
     def held(self, work: Callable[[], Written]) -> Generator[None]:
-        """Begin the work; it gets through when the block has ended."""
+        """Start the work; it can finish when the block has ended."""
         with ThreadPoolExecutor(1) as pool:
             self._work = pool.submit(work)
             try:
@@ -202,7 +202,7 @@ class Gate:
         return self._work.result(30)
 
 
-# ---- what arrives --------------------------------------------------------------------------------
+# ---- stored messages -----------------------------------------------------------------------------
 
 
 def test_every_column_arrives(server: Embedded) -> None:
@@ -254,7 +254,7 @@ def test_the_commit_message_says_where_rows_are(server: Embedded) -> None:
             assert totals.first + totals.count - 1 == totals.last
 
 
-def test_a_task_without_rows_connects_to_nobody() -> None:
+def test_a_task_without_rows_does_not_connect() -> None:
     batch = batch_of(body=[b"1"])
     options = parse_write({"nameServer": "127.0.0.1:1", "topic": "orders"})
     writer = RocketMQWriter(options, schema_of(batch), overwrite=False)
@@ -299,7 +299,7 @@ def test_requests_hold_no_more_bytes_and_rows_than_they_may(
     assert sorted(requests.counts) == [6, 7, 7]
 
 
-def test_batches_take_turns_over_all_queues(server: Embedded, cluster: Cluster) -> None:
+def test_batches_alternate_over_all_queues(server: Embedded, cluster: Cluster) -> None:
     topic = server.topic(4)
     written = write(
         server, batch_of(body=bodies(800, 100)), topic=topic, maxBatchBytes="1024", inFlight="4"
@@ -310,14 +310,14 @@ def test_batches_take_turns_over_all_queues(server: Embedded, cluster: Cluster) 
 
 
 def test_a_batch_has_no_id_of_its_own(server: Embedded, cluster: Cluster) -> None:
-    """Brokers of 4.9 would give it to all messages in it."""
+    """A broker of 4.9 would give it to all messages of the batch."""
     requests = Requests(cluster)
     write(server, batch_of(body=bodies(9)), topic=server.topic())
     assert [request.fields["i"] for request in requests.seen] == ["WAIT\x01true\x02"]
 
 
 @pytest.mark.parametrize("compression", ["zlib", "lz4", "zstd"])
-def test_big_bodies_travel_alone_and_compressed(
+def test_big_bodies_are_sent_alone_and_compressed(
     server: Embedded, cluster: Cluster, compression: str
 ) -> None:
     topic = server.topic()
@@ -338,7 +338,7 @@ def test_big_bodies_travel_alone_and_compressed(
     assert (written.rows, written.requests) == (4, 2)
 
 
-def test_a_body_that_fits_no_batch_travels_alone_uncompressed(
+def test_a_body_that_fits_no_batch_is_sent_alone_uncompressed(
     server: Embedded, cluster: Cluster
 ) -> None:
     topic = server.topic()
@@ -349,7 +349,7 @@ def test_a_body_that_fits_no_batch_travels_alone_uncompressed(
     assert big in [one.body for one in server.read_all(topic, 2)]
 
 
-def test_delayed_rows_travel_alone_and_come_later(server: Embedded, cluster: Cluster) -> None:
+def test_delayed_rows_are_sent_alone_and_come_later(server: Embedded, cluster: Cluster) -> None:
     topic = server.topic()
     requests = Requests(cluster)
     started = time.time() * 1000
@@ -450,7 +450,7 @@ def test_a_queue_that_does_not_exist_is_an_error(
 
 
 def numbers_by_queue(server: Embedded, topic: str, count: int) -> dict[QueueId, list[bytes]] | None:
-    """Return what each queue holds, in the order of its first appearance; None until all is."""
+    """Return the bodies of each queue by first appearance; None until all are stored."""
     found: dict[QueueId, dict[bytes, None]] = {}
     for one in server.read_all(topic, count):
         found.setdefault(one.queue, {})[one.body[:8]] = None
@@ -459,7 +459,7 @@ def numbers_by_queue(server: Embedded, topic: str, count: int) -> dict[QueueId, 
 
 
 def mixed(count: int) -> list[bytes]:
-    """Return bodies some of which travel alone."""
+    """Return bodies, some of which need their own request."""
     return [body.ljust(300 if n % 17 == 3 else 20, b".") for n, body in enumerate(bodies(count))]
 
 
@@ -467,7 +467,7 @@ def mixed(count: int) -> list[bytes]:
 def test_order_within_a_queue_is_that_of_the_rows(
     server: Embedded, cluster: Cluster, way: str
 ) -> None:
-    """Whatever is slow, lost or compressed on the way."""
+    """Also with slow, lost and compressed requests."""
     topic = server.topic(2)
     columns: dict[str, Any] = {"sharding_key": [f"c-{n % 23}" for n in range(300)]}
     if way == "queue_id":
@@ -494,7 +494,7 @@ def test_order_within_a_queue_is_that_of_the_rows(
     )
     assert written.retried > 0
     assert {SINGLE, BATCH} == {request.code for request in requests.seen}
-    # A connection that was cut had other requests on it, which are sent again: in order, too.
+    # Other requests of a closed connection are sent again, also in order.
     by_queue = wait_until(lambda: numbers_by_queue(server, topic, 300))
     assert all(found == sorted(found) for found in by_queue.values())
     if way == "partition":
@@ -503,7 +503,7 @@ def test_order_within_a_queue_is_that_of_the_rows(
         assert len(by_queue) > 1
 
 
-def test_with_order_one_request_per_queue_is_under_way_but_of_all_queues(
+def test_with_order_one_request_per_queue_is_in_flight_but_of_all_queues(
     server: Embedded, cluster: Cluster
 ) -> None:
     topic = server.topic(2)
@@ -538,7 +538,7 @@ def test_a_write_ends_when_the_last_acknowledgement_is_there(
 
 
 @pytest.mark.parametrize("order", ["none", "queue"])
-def test_no_more_requests_are_under_way_than_allowed(
+def test_no_more_requests_are_in_flight_than_allowed(
     server: Embedded, cluster: Cluster, order: str
 ) -> None:
     topic = server.topic(3)
@@ -583,11 +583,11 @@ def test_requests_for_any_queue_go_elsewhere_when_a_broker_is_gone(
     topic = server.topic()
     batch = batch_of(body=bodies(600))
     is_killed = threading.Event()
-    # Slow until then: on a busy machine all could be written before.
+    # Slow until the kill: on a busy machine all rows could be written before.
     requests = Requests(cluster, lambda *_: deliver(after=0.05 if is_killed.is_set() else 0.4))
 
     def kill() -> None:
-        # Each of the eight queues has answered once: both brokers hold something.
+        # Each of the eight queues has answered once: both brokers have messages.
         wait_until(lambda: len(requests.seen) > 12)
         cluster.kill_broker(0)
         is_killed.set()
@@ -613,7 +613,7 @@ def test_rows_of_a_queue_wait_for_its_broker(server: Embedded, cluster: Cluster)
         queue_id=[0] * 100,
         broker_name=[brokers[n % 2] for n in range(100)],
     )
-    write(server, batch, topic=topic)  # whose route is known now
+    write(server, batch, topic=topic)  # its route is cached now
     cluster.kill_broker(0)
     timer = threading.Timer(1.0, cluster.restart_broker, [0])
     timer.start()
@@ -645,18 +645,16 @@ def test_a_broker_that_never_answers_is_given_up_in_time(
         write(server, batch_of(body=[b"1"]), topic=server.topic(), sendTimeoutMs="900")
 
 
-def test_a_task_that_hears_of_nothing_at_all_ends(
+def test_a_task_without_any_answer_ends(
     server: Embedded, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        send_window, "_MARGIN", -59.5
-    )  # as if requests had no deadline of their own
+    monkeypatch.setattr(send_window, "_MARGIN", -59.5)  # as if requests had no deadline
     Requests(cluster, lambda *_: drop())
     with pytest.raises(CallTimeout, match=r"the cluster: no answer within 0\.5 s"):
         write(server, batch_of(body=[b"1"]), topic=server.topic())
 
 
-def test_rows_before_a_broken_one_may_be_stored_and_the_others_are_given_up(
+def test_rows_before_an_invalid_one_may_be_stored_and_the_others_are_cancelled(
     server: Embedded,
 ) -> None:
     topic = server.topic()
@@ -665,7 +663,7 @@ def test_rows_before_a_broken_one_may_be_stored_and_the_others_are_given_up(
         write(server, good, bad, topic=topic)
 
 
-def test_an_error_of_the_rows_source_gives_up_what_is_under_way(
+def test_an_error_of_the_row_source_cancels_the_requests_in_flight(
     server: Embedded, cluster: Cluster
 ) -> None:
     Requests(cluster, lambda *_: deliver(after=30.0))
@@ -751,7 +749,7 @@ def test_a_stream_sends_the_same_ids_for_the_same_batch(
     assert seen == [10, 10, 20]
 
 
-def test_a_stream_that_does_not_know_its_batch_is_refused(
+def test_a_stream_without_a_batch_number_is_rejected(
     server: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     be_task(monkeypatch, Task())
@@ -765,7 +763,7 @@ def test_a_stream_that_does_not_know_its_batch_is_refused(
     assert len(ids(server, settings["topic"], 1)) == 1
 
 
-def test_ids_come_from_a_column_or_by_chance(server: Embedded) -> None:
+def test_ids_come_from_a_column_or_from_the_producer(server: Embedded) -> None:
     topic = server.topic()
     batch = batch_of(body=[b"1", b"x" * 5000], msg_id=["order-1", "order-2"])
     write(server, batch, topic=topic, dedup="column")

@@ -24,7 +24,7 @@ run = CliRunner().invoke
 
 
 class Calls:
-    """Takes the place of the functions that run pipelines."""
+    """Replaces the functions that run pipelines."""
 
     def __init__(self) -> None:
         self.options: list[Any] = []
@@ -131,14 +131,14 @@ def test_summary_is_a_table_for_people(calls: Calls) -> None:
         ("mirror a --checkpoint c", "would be copied to"),
     ],
 )
-def test_wrong_use_is_told_with_code_2(calls: Calls, words: str, problem: str) -> None:
+def test_wrong_use_ends_with_code_2(calls: Calls, words: str, problem: str) -> None:
     result = run(app, ["pipeline", *words.split()], terminal_width=300)
     assert result.exit_code == 2
     assert problem in " ".join(result.output.split())
     assert calls.options == []
 
 
-def test_failure_is_told_without_a_traceback(calls: Calls) -> None:
+def test_failure_is_printed_without_a_traceback(calls: Calls) -> None:
     calls.error = PipelineFailed("the broker is gone")
     result = run(app, ["pipeline", "lake", "orders", "-o", "out"])
     assert (result.exit_code, result.stdout) == (1, "")

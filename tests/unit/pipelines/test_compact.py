@@ -1,4 +1,4 @@
-"""Which files of a lake become one, and which are deleted."""
+"""Which files of a lake are merged, and which are deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from downrange.pipelines.compact import day_of, delete_unlisted, plan_bins, read_retired
 from downrange.pipelines.manifest import ListedFile, Manifest, ManifestError
-from tests.unit.pipelines.test_manifest import write_list
+from tests.unit.pipelines.file_lists import write_list
 
 TODAY = date(2026, 1, 3)
 
@@ -53,13 +53,13 @@ def test_files_of_the_last_batches_wait() -> None:
     assert plan(files[0], recent=(files[1],)) == []
 
 
-def test_folder_that_is_no_day_is_left_alone() -> None:
+def test_folder_that_is_not_a_day_is_left_alone() -> None:
     assert day_of(Path("/lake/topic=a/date=2026-01-02")) == date(2026, 1, 2)
     assert day_of(Path("/lake/topic=a/date=__HIVE_DEFAULT_PARTITION__")) is None
     assert day_of(Path("/lake/topic=a")) is None
 
 
-# ---- what no list names --------------------------------------------------------------------------
+# ---- files that no list names --------------------------------------------------------------------
 
 
 def lake(folder: Path) -> Path:
@@ -83,7 +83,7 @@ def test_files_that_no_list_names_are_deleted_after_their_time(tmp_path: Path) -
     retired = {str((day / "replaced.parquet").relative_to(tmp_path)): time.time()}
     (tmp_path / "_downrange" / "retired.json").write_text(json.dumps(retired))
     assert delete_unlisted(tmp_path, grace=500) == 1
-    # The one that was replaced just now may still be read by somebody.
+    # A reader may still use the file that was just replaced.
     assert sorted(path.name for path in day.glob("*.parquet")) == [
         "a.parquet",
         "b.parquet",
@@ -100,16 +100,16 @@ def test_files_that_no_list_names_are_deleted_after_their_time(tmp_path: Path) -
     assert (tmp_path / "_downrange" / "mine.parquet").exists()
 
 
-def test_file_that_is_noted_as_replaced_but_listed_stays(tmp_path: Path) -> None:
+def test_file_that_is_recorded_as_replaced_but_listed_stays(tmp_path: Path) -> None:
     day = lake(tmp_path)
-    # A run was killed after the note, before the new list.
+    # A run was killed after it recorded the file, before the new list.
     retired = {str((day / "a.parquet").relative_to(tmp_path)): 0.0}
     (tmp_path / "_downrange" / "retired.json").write_text(json.dumps(retired))
     delete_unlisted(tmp_path, grace=0)
     assert (day / "a.parquet").exists()
 
 
-def test_damaged_note_is_refused(tmp_path: Path) -> None:
+def test_damaged_record_is_rejected(tmp_path: Path) -> None:
     lake(tmp_path)
     (tmp_path / "_downrange" / "retired.json").write_text("{")
     with pytest.raises(ManifestError, match="is damaged"):

@@ -1,4 +1,4 @@
-"""Folders of pipelines: whose they are, and who works in them."""
+"""Folders of pipelines: their owners, and locks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from downrange.pipelines.folders import (
 JOB = {"pipeline": "lake", "topics": ["a", "b"], "output": "/lake"}
 
 
-def test_paths_of_this_machine_are_told_from_others() -> None:
+def test_local_paths_are_distinguished_from_others() -> None:
     assert local_path("lake") == Path("lake")
     assert local_path("file:///a%20b/c") == Path("/a b/c")
     assert local_path("a:b") == Path("a:b")
@@ -37,11 +37,11 @@ def test_path_is_escaped_where_spark_sees_a_pattern() -> None:
     assert spark_path(Path("/a[1]/{b}*?")) == r"file:///a\[1\]/\{b\}\*\?"
 
 
-def test_job_goes_on_with_its_own_checkpoint(tmp_path: Path) -> None:
-    place = LocalFolder(tmp_path / "check")
-    first = claim_checkpoint("check", place, JOB)
+def test_job_continues_with_its_own_checkpoint(tmp_path: Path) -> None:
+    folder = LocalFolder(tmp_path / "check")
+    first = claim_checkpoint("check", folder, JOB)
     (tmp_path / "check" / "offsets").mkdir()
-    assert claim_checkpoint("check", place, JOB) == first
+    assert claim_checkpoint("check", folder, JOB) == first
     assert json.loads((tmp_path / "check" / "job.json").read_text())["topics"] == ["a", "b"]
 
 
@@ -56,10 +56,10 @@ def test_job_goes_on_with_its_own_checkpoint(tmp_path: Path) -> None:
 def test_checkpoint_of_another_job_is_refused(
     tmp_path: Path, other: dict[str, object], problem: str
 ) -> None:
-    place = LocalFolder(tmp_path)
-    claim_checkpoint("check", place, JOB)
+    folder = LocalFolder(tmp_path)
+    claim_checkpoint("check", folder, JOB)
     with pytest.raises(OptionError, match=problem):
-        claim_checkpoint("check", place, other)
+        claim_checkpoint("check", folder, other)
 
 
 def test_checkpoint_that_no_pipeline_made_is_refused(tmp_path: Path) -> None:
@@ -76,11 +76,11 @@ def test_damaged_claim_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
-    place = LocalFolder(tmp_path)
-    claim_output("out", place, "one")
-    claim_output("out", place, "one")
+    folder = LocalFolder(tmp_path)
+    claim_output("out", folder, "one")
+    claim_output("out", folder, "one")
     with pytest.raises(OptionError, match="was written with another checkpoint"):
-        claim_output("out", place, "two")
+        claim_output("out", folder, "two")
 
 
 def test_output_of_another_stream_is_refused(tmp_path: Path) -> None:
@@ -89,14 +89,14 @@ def test_output_of_another_stream_is_refused(tmp_path: Path) -> None:
         claim_output("out", LocalFolder(tmp_path), "one")
 
 
-def test_only_one_works_in_a_folder(tmp_path: Path) -> None:
+def test_only_one_process_uses_a_folder(tmp_path: Path) -> None:
     with (
         lock_folder(tmp_path, "the lake"),
         pytest.raises(FolderBusy, match=r"the lake \(process \d+\) uses .*; stop it first"),
         lock_folder(tmp_path, "another"),
     ):
         pass
-    with lock_folder(tmp_path, "another"), lock_folder(None, "nobody"):
+    with lock_folder(tmp_path, "another"), lock_folder(None, "no process"):
         pass
 
 

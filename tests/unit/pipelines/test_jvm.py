@@ -1,4 +1,4 @@
-"""What of Java's standard error is passed on."""
+"""Which lines of Java's standard error are forwarded."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ REAL = [
 ]
 
 
-def test_only_worries_are_left_out() -> None:
+def test_only_harmless_messages_are_dropped() -> None:
     lines = ["WARNING: Using incubator modules: x\n", "one\n", *GONE, "two\n", *REAL, "three\n"]
     assert "".join(without_noise(lines)) == "".join(["one\n", "two\n", *REAL, "three\n"])
 
 
-def test_traceback_that_is_cut_is_passed_on() -> None:
+def test_incomplete_traceback_is_forwarded() -> None:
     assert "".join(without_noise(REAL[:2])) == "".join(REAL[:2])
 
 

@@ -2,37 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from downrange.pipelines.manifest import ManifestError, lake_files, read_manifest, replace_files
-
-
-def line(folder: Path, name: str, size: int = 10) -> str:
-    """Return a line as Spark writes it."""
-    day = folder / "topic=a%25b" / "date=2026-01-02"
-    return json.dumps(
-        {
-            "path": f"file://{day}/{name}".replace("%", "%25"),
-            "size": size,
-            "isDir": False,
-            "modificationTime": 1,
-            "blockReplication": 1,
-            "blockSize": 33554432,
-            "action": "add",
-        },
-        separators=(",", ":"),
-    )
-
-
-def write_list(folder: Path, name: str, *files: str) -> None:
-    """Write a list with its checksum beside it."""
-    lists = folder / "_spark_metadata"
-    lists.mkdir(exist_ok=True)
-    (lists / name).write_text("\n".join(["v1", *(line(folder, file) for file in files)]))
-    (lists / f".{name}.crc").write_bytes(b"crc")
+from tests.unit.pipelines.file_lists import write_list
 
 
 def names(folder: Path) -> list[str]:
@@ -82,7 +57,7 @@ def test_folder_without_lists_is_refused(tmp_path: Path) -> None:
         'v1\n{"path":"hdfs://x/a","size":1,"action":"add"}',
     ],
 )
-def test_list_that_is_not_understood_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_list_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "_spark_metadata").mkdir()
     (tmp_path / "_spark_metadata" / "0").write_text(text)
     with pytest.raises(ManifestError):
@@ -100,7 +75,7 @@ def test_files_are_replaced_in_one_list(tmp_path: Path) -> None:
     assert read_manifest(tmp_path) == after
     assert added.facts["path"].endswith("/topic=a%2525b/date=2026-01-02/ab")
     assert (added.facts["size"], added.facts["modificationTime"]) == (20, 5)
-    # The old checksum would make the new list look damaged.
+    # With the old checksum the new list would look damaged.
     assert not (tmp_path / "_spark_metadata" / ".3.compact.crc").exists()
     assert (tmp_path / "_spark_metadata" / ".4.crc").exists()
 

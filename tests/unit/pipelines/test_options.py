@@ -80,7 +80,7 @@ def test_file_becomes_options(file: Path) -> None:
     }
 
 
-def test_flags_are_stronger_than_the_file_and_that_than_the_environment(file: Path) -> None:
+def test_flags_override_the_file_and_the_file_overrides_the_environment(file: Path) -> None:
     options = make_options(
         LakeOptions,
         "lake",
@@ -94,7 +94,7 @@ def test_flags_are_stronger_than_the_file_and_that_than_the_environment(file: Pa
     assert (options.cluster.secret, options.cluster.security_token) == ("loud", "t")
 
 
-def test_secret_of_the_environment_gives_way_to_a_file(file: Path) -> None:
+def test_secret_file_overrides_the_secret_of_the_environment(file: Path) -> None:
     environment = {"cluster": {"secret_key": "env"}}
     options = make_options(LakeOptions, "lake", file=file, fallback=environment)
     assert options.cluster.secret == "hush"
@@ -134,7 +134,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         make_options(LakeOptions, "lake", file=tmp_path / "none.toml")
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
+def test_invalid_options_are_rejected() -> None:
     with pytest.raises(OptionError, match="need each other"):
         ClusterOptions(access_key="a")
     with pytest.raises(OptionError, match="exclude each other"):
@@ -188,7 +188,7 @@ def test_date_of_a_file_is_a_date(tmp_path: Path) -> None:
     assert make_options(CompactOptions, "compact", file=path).before == date(2026, 2, 1)
 
 
-# ---- where messages go ---------------------------------------------------------------------------
+# ---- targets -------------------------------------------------------------------------------------
 
 
 def _mirror(**more: object) -> MirrorOptions:
@@ -202,7 +202,7 @@ def test_mirror_names_its_topics() -> None:
     assert _mirror(target_topic="copy-{topic}").names == {"a": "copy-a", "b": "copy-b"}
 
 
-def test_mirror_refuses_to_go_round_in_circles() -> None:
+def test_mirror_rejects_an_endless_loop() -> None:
     with pytest.raises(OptionError, match="'a' would be copied to 'a' of the same cluster"):
         _mirror()
     with pytest.raises(OptionError, match="'a' would be copied to 'b' of the same cluster"):
@@ -222,7 +222,7 @@ def test_target_without_an_address_has_no_other_options() -> None:
         TargetOptions(tls=True)
 
 
-def test_replay_says_which_messages(tmp_path: Path) -> None:
+def test_replay_needs_a_selection(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no messages are selected"):
         ReplayOptions(topic="a", target_topic="b")
     with pytest.raises(OptionError, match="sent to itself"):
@@ -261,7 +261,7 @@ def test_load_needs_one_body_and_one_way_to_end() -> None:
     assert _load(keys=("a,b", "c")).mapping().keys == ("a", "b", "c")
 
 
-def test_names_tell_the_format(tmp_path: Path) -> None:
+def test_names_show_the_format(tmp_path: Path) -> None:
     assert format_of("s3://x/orders.jsonl") == "json"
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.parquet").touch()
@@ -273,7 +273,7 @@ def test_names_tell_the_format(tmp_path: Path) -> None:
         format_of("orders.txt")
 
 
-def test_package_offers_what_it_names() -> None:
+def test_package_exports_its_names() -> None:
     aliases = {"Moment": "Progress"}
     for name in pipelines.__all__:
         assert getattr(pipelines, name).__name__ == aliases.get(name, name)

@@ -1,4 +1,4 @@
-"""Which Java is found, and what is said when there is none."""
+"""Which Java is found, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def java(folder: Path, version: str | None) -> Path:
-    """Make a program that says a version as Java does, or fails as macOS's does."""
+    """Make a program that prints a version like Java, or fails like the stub of macOS."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
-    says = "exit 1" if version is None else f"echo 'openjdk version \"{version}\" 2025' >&2"
-    program.write_text(f"#!/bin/sh\n{says}\n")
+    command = "exit 1" if version is None else f"echo 'openjdk version \"{version}\" 2025' >&2"
+    program.write_text(f"#!/bin/sh\n{command}\n")
     program.chmod(0o755)
     return program
 
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Hide what this machine has."""
+    """Hide the Javas of this machine."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr(session, "_JAVA_HOMES", (f"{tmp_path}/jvm/*",))
@@ -42,7 +42,7 @@ def test_java_home_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (found.program, found.version, found.home) == (program, 21, tmp_path / "home")
 
 
-def test_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_java_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = java(tmp_path / "path", "1.8.0_402")
     monkeypatch.setattr(session, "_on_path", lambda: old)
     java(tmp_path / "jvm" / "a", None)
@@ -89,7 +89,7 @@ def test_hint_elsewhere(monkeypatch: pytest.MonkeyPatch, system: str, words: str
     assert words in java_hint()
 
 
-def test_session_without_java_is_an_error_that_says_what_to_do(
+def test_session_without_java_is_an_error_with_a_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pyspark = pytest.importorskip("pyspark.sql")

@@ -1,4 +1,4 @@
-"""How streams are watched and stopped, and what is told of their errors; without Spark."""
+"""Progress, stop and errors of streams, without Spark."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def report(batch: int, rows: int, *, at: str = "t", lag: int = 0) -> dict[str, A
 
 
 class FakeQuery:
-    """Reports what it is told to."""
+    """A query with given progress reports."""
 
     def __init__(self) -> None:
         self.reports: list[dict[str, Any]] = []
@@ -63,7 +63,7 @@ def test_reports_are_counted_once() -> None:
     assert progress.update() == Progress()
     query.reports = [report(0, 5), report(1, 7, lag=4)]
     assert progress.update() == Progress(rows=12, batches=2, rows_per_second=50.0, lag=4)
-    # An idle report has the number of the batch to come.
+    # An idle report has the number of the next batch.
     query.reports = [report(1, 7, lag=4), report(2, 0, at="idle"), report(2, 3)]
     found = progress.update("busy")
     assert (found.rows, found.batches, found.lag) == (15, 3, 0)
@@ -91,7 +91,7 @@ def test_idle_stream_is_not_waited_for() -> None:
     finish_batch(cast("Any", query), 30.0, lambda: pytest.fail("waited"))
 
 
-def test_batch_that_takes_too_long_is_given_up() -> None:
+def test_batch_that_takes_too_long_is_not_waited_for() -> None:
     looks: list[float] = []
     finish_batch(cast("Any", FakeQuery()), 0.05, lambda: looks.append(time.monotonic()))
     assert looks
@@ -177,7 +177,7 @@ def test_thread_has_no_signals() -> None:
     assert seen == [before]
 
 
-def test_summary_is_told_in_json() -> None:
+def test_summary_as_json() -> None:
     summary = Summary(
         pipeline="lake", ended="stopped", rows=10, seconds=2.0, lag=3, facts={"output": "x"}
     )
@@ -194,7 +194,7 @@ def test_summary_is_told_in_json() -> None:
 
 
 class FakeWriter:
-    """Starts queries that end at once, with these errors in turn."""
+    """Starts queries that end at once, with the given errors in turn."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self._errors = list(errors)

@@ -1,1 +1,1 @@
-"""Unit tests of the Spark data source: what it decides without Spark."""
+"""Unit tests of the Spark data source, without Spark."""

@@ -1,4 +1,4 @@
-"""Options as reader: typed, each taken once, and a typo is never passed over."""
+"""Options of Spark: typed, each taken once, and a typo is always an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_names_know_no_case() -> None:
+def test_names_are_case_insensitive() -> None:
     reader = OptionReader({"SubScribe": "orders", "FAILONDATALOSS": "No"})
     assert reader.has("subscribe")
     assert reader.text("subscribe") == "orders"
@@ -35,7 +35,7 @@ def test_what_is_not_given_has_its_default() -> None:
     assert reader.choice("j", "none", ("none", "queue")) == "none"
 
 
-def test_the_environment_speaks_where_no_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_counts_if_no_option_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACE", "from-outside")
     assert OptionReader({}).text("place", env="PLACE") == "from-outside"
     assert OptionReader({"place": "given"}).text("place", env="PLACE") == "given"
@@ -71,7 +71,7 @@ def test_words_are_separated_by_commas_and_counted_once() -> None:
         ("both", "choice", "not one of none, queue"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(given: str, take: str, problem: str) -> None:
+def test_an_invalid_value_is_rejected_by_name(given: str, take: str, problem: str) -> None:
     reader = OptionReader({"Option": given})
     takes: dict[str, Callable[[], object]] = {
         "text": lambda: reader.text("option"),
@@ -96,7 +96,7 @@ def test_what_cannot_be_read_is_refused_by_name(given: str, take: str, problem: 
         ("entirelyElse", "known are maxOffsetsPerTrigger"),
     ],
 )
-def test_what_nobody_takes_is_refused_with_a_hint(name: str, hint: str) -> None:
+def test_an_unknown_option_is_rejected_with_a_hint(name: str, hint: str) -> None:
     reader = OptionReader({name: "1"})
     reader.number_or_none("maxOffsetsPerTrigger")
     with pytest.raises(OptionError, match=f"unknown option '{name}'") as caught:

@@ -1,4 +1,4 @@
-"""The columns, and what a user's schema may choose of them."""
+"""The columns, and the check of a user's schema."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_read_has_eleven_columns_and_five_more_on_request() -> None:
 
 
 def test_arrow_types_are_those_that_spark_expects() -> None:
-    """Spark compares them exactly, and only with the first batch."""
+    """Spark compares them exactly, and only in the first batch."""
     schema = spark_schema(include_metadata=True)
     assert arrow_schema(schema.names).equals(to_arrow_schema(schema, timezone="UTC"))
 
@@ -55,7 +55,7 @@ def test_a_schema_chooses_columns_in_any_order() -> None:
         ([StructField("topic", StringType(), False)], "must be nullable"),
     ],
 )
-def test_a_schema_that_is_no_choice_is_refused(fields: list[StructField], problem: str) -> None:
+def test_an_invalid_schema_is_rejected(fields: list[StructField], problem: str) -> None:
     with pytest.raises(OptionError) as caught:
         check_projection(StructType(fields))
     assert problem in str(caught.value)

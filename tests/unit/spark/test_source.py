@@ -1,4 +1,4 @@
-"""The data source: names, what fails at `load`, what is imported when."""
+"""The data source: its names, errors at `load`, and imports."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_nothing_connects_before_it_is_read() -> None:
         ({"nameServer": "127.0.0.1:1", "topic": "orders", "dedupe": "key"}, "did you mean dedup?"),
     ],
 )
-def test_options_that_make_no_sense_fail_at_once(options: dict[str, str], problem: str) -> None:
+def test_invalid_options_fail_at_once(options: dict[str, str], problem: str) -> None:
     with pytest.raises(OptionError) as caught:
         RocketMQDataSource(dict(options))
     assert problem in str(caught.value)
@@ -82,7 +82,7 @@ def test_a_read_that_names_no_topic_says_so() -> None:
         ({"startingOffsets": '{"orders": {"b": {"0": -1}}}'}, "has nothing to read"),
     ],
 )
-def test_a_batch_refuses_what_only_streams_know(options: dict[str, str], problem: str) -> None:
+def test_a_batch_rejects_options_of_streams(options: dict[str, str], problem: str) -> None:
     own = source(**options)
     with pytest.raises(OptionError, match=problem):
         own.reader(own.schema())
@@ -105,7 +105,7 @@ def test_a_write_is_planned_without_a_connection_as_well(make: str) -> None:
 
 
 @pytest.mark.parametrize("make", ["reader", "streamReader"])
-def test_a_schema_that_is_no_choice_of_columns_is_refused(make: str) -> None:
+def test_a_schema_with_an_unknown_column_is_rejected(make: str) -> None:
     wrong = StructType([StructField("amount", LongType())])
     with pytest.raises(OptionError, match="the source has no column 'amount'"):
         getattr(source(), make)(wrong)
@@ -124,12 +124,12 @@ def test_importing_the_package_imports_neither_spark_nor_arrow() -> None:
     assert loaded & {"pyspark", "pyarrow", "numpy", "downrange.client"} == set()
 
 
-def test_what_spark_imports_to_find_the_source_is_no_more_than_a_read_needs() -> None:
+def test_spark_imports_no_more_than_a_read_needs_to_find_the_source() -> None:
     loaded = _modules_after("import pyspark_rocketmq")
     assert loaded & {"pandas", "downrange.spark.write.writers", "downrange.embedded"} == set()
 
 
-def test_a_name_that_is_not_there_is_said() -> None:
+def test_an_unknown_name_is_an_error() -> None:
     unknown: Any = downrange.spark
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         unknown.nothing  # noqa: B018

@@ -33,7 +33,7 @@ def make_options(more: dict[str, Any]) -> TraceOptions:
         ({"output": "hdfs://host/out"}, "report"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(more: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_rejected(more: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         make_options(more)
 
@@ -50,7 +50,7 @@ def test_the_time_range_becomes_options_of_the_source() -> None:
     assert "endingTimestamp" not in everything
 
 
-def test_the_report_is_in_the_output_unless_said() -> None:
+def test_the_report_is_in_the_output_by_default() -> None:
     assert TraceOptions(output="/out").page().as_posix() == "/out/report.html"
     elsewhere = TraceOptions(output="hdfs://host/out", report="/tmp/r.html")
     assert elsewhere.page().as_posix() == "/tmp/r.html"

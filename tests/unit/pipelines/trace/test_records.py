@@ -103,19 +103,19 @@ def test_a_broker_that_is_not_named_is_taken_from_the_offset_id() -> None:
     [
         (T0, T0),
         (T0 + 1000, T0 + 1000),
-        (T0 + 1001, T0 + 1000),  # later than the broker got it
+        (T0 + 1001, T0 + 1000),  # later than the store time
         (T0 + 1000 - HOUR_MS, T0 + 1000 - HOUR_MS),
         (T0 + 999 - HOUR_MS, T0 + 1000),
         (0, T0 + 1000),
     ],
 )
-def test_a_clock_that_cannot_be_right_is_not_believed(time_ms: int, believed: int) -> None:
+def test_an_impossible_client_time_is_replaced(time_ms: int, believed: int) -> None:
     [row] = rows(body(pub(time_ms=time_ms)))
     assert ms(row["time"]) == believed
     assert ms(row["client_time"]) == time_ms
 
 
-def test_without_a_store_time_the_client_is_believed() -> None:
+def test_without_a_store_time_the_client_time_counts() -> None:
     [row] = rows(body(pub()), stored_ms=None)
     assert ms(row["time"]) == T0
     [end] = rows(
@@ -135,7 +135,7 @@ def test_without_a_store_time_the_client_is_believed() -> None:
         {"body_bytes": -(2**80)},
     ],
 )
-def test_numbers_out_of_reason_make_the_line_unknown(more: dict[str, int]) -> None:
+def test_impossible_numbers_make_the_line_unknown(more: dict[str, int]) -> None:
     [row] = rows(body(pub(**more)))
     assert row["kind"] == "unknown"
     assert "PubTrace" in row["line"]

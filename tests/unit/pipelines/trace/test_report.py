@@ -52,7 +52,7 @@ def balance_line(**more: Any) -> dict[str, Any]:
 
 
 def hostile_figures() -> Figures:
-    """Return figures in which every text that others wrote is an attack."""
+    """Return figures in which every untrusted text is an attack."""
     span = Span(T0, 1000, 3)
     latency = [Series(name, [1.0, None, 3.0]) for name in ("p50", "p90", "p99")]
     delivery = {
@@ -156,7 +156,7 @@ def hostile_figures() -> Figures:
 
 
 class Page(HTMLParser):
-    """Notes the tags of a page and refuses what it should not have."""
+    """Collects the tags of a page and rejects forbidden ones."""
 
     VOID = frozenset({"meta", "link", "br", "img", "input", "hr"})
 
@@ -227,7 +227,7 @@ def test_only_the_pages_own_script_may_run() -> None:
     assert "default-src 'none'" in policy
 
 
-def test_nothing_at_all_is_said_in_every_section() -> None:
+def test_every_section_says_that_there_is_no_data() -> None:
     html = render(Figures(None), made_at=datetime(2026, 1, 2, tzinfo=UTC))
     parse(html)
     assert html.count("empty-state") >= 7
@@ -363,7 +363,7 @@ def test_a_broker_is_silent_only_while_others_are_not() -> None:
     ]
 
 
-def test_the_worst_comes_first_and_good_words_only_alone() -> None:
+def test_the_worst_comes_first_and_praise_only_alone() -> None:
     figures = hostile_figures()
     weights = [one.weight for one in findings_of(figures)]
     assert weights == sorted(weights, key=["bad", "warn", "note", "good"].index)

@@ -1,4 +1,4 @@
-"""Records as brokers send them, and as no broker should: what the decoders are tried on."""
+"""Records for the tests of the decoders: valid ones, and ones that no broker should send."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ INNER: Final = int(SysFlag.INNER_BATCH | SysFlag.NEEDS_UNWRAP)
 UNIQUE_ID: Final = "7F0000010001000000000000000000010001"
 
 
-def wanted(**changes: Any) -> DecodeSpec:
-    """Return a wish for all columns of all rows, with changes."""
+def spec(**changes: Any) -> DecodeSpec:
+    """Return a spec for all columns of all rows, with changes."""
     everything = DecodeSpec(
         columns=ALL_COLUMNS, topic="orders", broker="broker-a", begin=0, end=1 << 62
     )
@@ -39,7 +39,7 @@ def property_bytes(**properties: str) -> bytes:
 
 
 def record(offset: int, **changes: Any) -> Record:
-    """Return an everyday record, with changes."""
+    """Return a typical record, with changes."""
     plain: dict[str, Any] = {
         "queue_id": 3,
         "queue_offset": offset,
@@ -69,7 +69,7 @@ def compressed(offset: int, compression: Compression, body: bytes) -> Record:
 
 
 def inner_batch(offset: int, count: int, **changes: Any) -> Record:
-    """Return an inner batch of messages, each with a tag of its own."""
+    """Return an inner batch of messages, each with its own tag."""
     items = [
         BatchItem(number, b"inner %d" % number, property_bytes(TAGS=f"t{number}", KEYS="k"))
         for number in range(count)
@@ -93,7 +93,7 @@ _values = st.sampled_from(
 ) | st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x02"), min_size=1, max_size=8
 )
-#: Names occur twice here and there, as in what a careless sender wrote.
+#: Some names occur twice, as senders can do that.
 _regular_properties = st.builds(
     lambda items, end: (
         "\x02".join(f"{name}\x01{value}" for name, value in items) + (end if items else "")
@@ -123,7 +123,7 @@ _compressions = st.sampled_from([None, None, *Compression])
 
 @st.composite
 def records(draw: st.DrawFn) -> Record:
-    """Draw a record: sound or strange in any way that its lengths allow."""
+    """Draw a record: valid, or unusual in any way that its lengths allow."""
     body, bits = draw(_bodies), 0
     kind = draw(st.sampled_from(("plain", "plain", "packed", "batch", "claims", "random")))
     if kind == "batch":
@@ -161,8 +161,8 @@ def records(draw: st.DrawFn) -> Record:
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> DecodeSpec:
-    """Draw what of the records is wanted."""
+def specs(draw: st.DrawFn) -> DecodeSpec:
+    """Draw a spec: rows and columns to decode."""
     columns = draw(
         st.just(ALL_COLUMNS)
         | st.lists(st.sampled_from(ALL_COLUMNS), min_size=1, unique=True).map(tuple)

@@ -1,4 +1,4 @@
-"""The columns are what the loop over records makes, whatever the bytes."""
+"""The column decoder gives the same rows as the loop over records, for any bytes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.unit.spark.read.replies import (
     record,
     records,
     replies,
-    wanted,
-    wishes,
+    spec,
+    specs,
 )
 
 if TYPE_CHECKING:
@@ -40,38 +40,38 @@ if TYPE_CHECKING:
     from downrange.spark.read.record_decoder import DecodeSpec
 
 
-def at_once(chunks: Sequence[bytes], wish: DecodeSpec) -> Decoded:
-    """Decode by columns, however few the records are and whatever is wrong."""
-    return decode_columns(*find_records(chunks), wish)
+def at_once(chunks: Sequence[bytes], chosen: DecodeSpec) -> Decoded:
+    """Decode by columns, also for few records, and without the loop after an error."""
+    return decode_columns(*find_records(chunks), chosen)
 
 
 def outcome(
     decoder: Callable[[Sequence[bytes], DecodeSpec], Decoded],
     chunks: Sequence[bytes],
-    wish: DecodeSpec,
+    chosen: DecodeSpec,
 ) -> Decoded | WireError:
     try:
-        decoded = decoder(chunks, wish)
+        decoded = decoder(chunks, chosen)
     except WireError as error:
         return error
     decoded.batch.validate(full=True)
-    assert decoded.batch.schema.equals(arrow_schema(wish.columns), check_metadata=True)
+    assert decoded.batch.schema.equals(arrow_schema(chosen.columns), check_metadata=True)
     return decoded
 
 
-def assert_alike(chunks: Sequence[bytes], wish: DecodeSpec) -> None:
+def assert_alike(chunks: Sequence[bytes], chosen: DecodeSpec) -> None:
     """Compare the two decoders, and the one that chooses between them."""
-    plain = outcome(decode_each, chunks, wish)
-    by_columns = outcome(at_once, chunks, wish)
+    plain = outcome(decode_each, chunks, chosen)
+    by_columns = outcome(at_once, chunks, chosen)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(column_decoder, "CROSSOVER", 0)
         patch.setattr(column_decoder, "CROSSOVER_OF_NUMBERS", 0)
-        chosen = outcome(decode, chunks, wish)
+        by_choice = outcome(decode, chunks, chosen)
     if isinstance(plain, WireError):
         assert isinstance(by_columns, WireError)
-        assert (type(chosen), str(chosen)) == (type(plain), str(plain))
+        assert (type(by_choice), str(by_choice)) == (type(plain), str(plain))
         return
-    for other in (by_columns, chosen):
+    for other in (by_columns, by_choice):
         assert isinstance(other, Decoded)
         assert other.batch.to_pylist() == plain.batch.to_pylist()
         assert other.batch.equals(plain.batch, check_metadata=True)
@@ -81,14 +81,14 @@ def assert_alike(chunks: Sequence[bytes], wish: DecodeSpec) -> None:
 # ---- the same rows as the loop -------------------------------------------------------------------
 
 
-@given(replies(), wishes())
-def test_columns_are_what_the_loop_makes(chunks: list[bytes], wish: DecodeSpec) -> None:
-    assert_alike(chunks, wish)
+@given(replies(), specs())
+def test_columns_are_what_the_loop_makes(chunks: list[bytes], chosen: DecodeSpec) -> None:
+    assert_alike(chunks, chosen)
 
 
-@given(replies(), st.data(), wishes())
+@given(replies(), st.data(), specs())
 def test_damaged_replies_are_read_or_refused_alike(
-    chunks: list[bytes], data: st.DataObject, wish: DecodeSpec
+    chunks: list[bytes], data: st.DataObject, chosen: DecodeSpec
 ) -> None:
     whole = b"".join(chunks)
     at = data.draw(st.integers(0, len(whole)))
@@ -96,10 +96,10 @@ def test_damaged_replies_are_read_or_refused_alike(
     new = data.draw(st.binary(max_size=6))
     cut = data.draw(st.integers(0, len(whole)))
     broken = whole[:at] + new + whole[at + gone :]
-    assert_alike([broken[:cut], broken[cut:]], wish)
+    assert_alike([broken[:cut], broken[cut:]], chosen)
 
 
-#: Field -> where a record with IPv4 hosts has it, how it is written, and lies to put there.
+#: Field -> its position in a record with IPv4 hosts, its format, and wrong values.
 LIES: dict[str, tuple[int, str, tuple[int, ...]]] = {
     "size": (0, ">i", (-(2**31), -1, 0, 4, 90, 91, 100, 2**31 - 1)),
     "magic": (4, ">i", (0, MAGIC_V1, MAGIC_V2, BLANK_MAGIC)),
@@ -108,8 +108,8 @@ LIES: dict[str, tuple[int, str, tuple[int, ...]]] = {
 }
 
 
-def with_lies() -> Iterator[bytes]:
-    """Yield records of both kinds, each with one field that lies."""
+def with_wrong_fields() -> Iterator[bytes]:
+    """Yield records of both versions, each with one wrong field."""
     for magic, topic_head in ((MAGIC_V1, 1), (MAGIC_V2, 2)):
         for changes in ({}, {"body": b"", "property_bytes": b""}):
             one = record(1, magic=magic, **changes)
@@ -129,7 +129,7 @@ def with_lies() -> Iterator[bytes]:
                     lying = bytearray(data)
                     pack_into(form, lying, at, number)
                     yield bytes(lying)
-            # The sizes that the body can claim so that the record ends within what follows it.
+            # Wrong body sizes with which the record would end within the next fields.
             for size in range(len(one.body), len(data) - 86):
                 lying = bytearray(data)
                 pack_into(">i", lying, 84, size)
@@ -137,13 +137,13 @@ def with_lies() -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (1, 0), (0, 2)])
-def test_records_whose_lengths_lie_are_read_or_refused_alike(before: int, after: int) -> None:
+def test_records_with_wrong_lengths_are_read_or_refused_alike(before: int, after: int) -> None:
     sound = encoded(record(0))
     refused = 0
-    for lying in with_lies():
+    for lying in with_wrong_fields():
         chunks = [sound * before + lying + sound * after]
-        assert_alike(chunks, wanted(columns=("offset", "body", "tags")))
-        refused += isinstance(outcome(decode_each, chunks, wanted()), WireError)
+        assert_alike(chunks, spec(columns=("offset", "body", "tags")))
+        refused += isinstance(outcome(decode_each, chunks, spec()), WireError)
     assert refused > 100
 
 
@@ -164,7 +164,7 @@ def unsigned_topic_size() -> bytes:
 
 
 def negative_topic_size() -> bytes:
-    """The topic leads back into the body, where a fitting length of the properties stands."""
+    """The topic points back into the body, which holds a matching length of the properties."""
     data = bytearray(encoded(record(1, body=b"b" * 150)))
     topic_at = 88 + 150
     pack_into(">b", data, topic_at, -100)
@@ -172,23 +172,25 @@ def negative_topic_size() -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("lie", [unsigned_property_size, unsigned_topic_size, negative_topic_size])
-def test_lengths_are_signed(lie: Callable[[], bytes]) -> None:
-    """Each would add up if its sign did not matter."""
-    assert_alike([lie()], wanted())
-    assert isinstance(outcome(decode_each, [lie()], wanted()), WireError)
+@pytest.mark.parametrize(
+    "wrong", [unsigned_property_size, unsigned_topic_size, negative_topic_size]
+)
+def test_lengths_are_signed(wrong: Callable[[], bytes]) -> None:
+    """Each would be valid if its sign were ignored."""
+    assert_alike([wrong()], spec())
+    assert isinstance(outcome(decode_each, [wrong()], spec()), WireError)
 
 
-@given(st.binary(max_size=300), wishes())
-def test_any_bytes_are_read_or_refused_alike(data: bytes, wish: DecodeSpec) -> None:
-    assert_alike([data], wish)
+@given(st.binary(max_size=300), specs())
+def test_any_bytes_are_read_or_refused_alike(data: bytes, chosen: DecodeSpec) -> None:
+    assert_alike([data], chosen)
 
 
-@given(st.lists(records(), min_size=1, max_size=4), wishes(), st.integers(2, 60))
+@given(st.lists(records(), min_size=1, max_size=4), specs(), st.integers(2, 60))
 def test_many_records_are_what_the_loop_makes(
-    some: list[Record], wish: DecodeSpec, repeats: int
+    some: list[Record], chosen: DecodeSpec, repeats: int
 ) -> None:
-    assert_alike([encoded(*some), encoded(*some * repeats)], wish)
+    assert_alike([encoded(*some), encoded(*some * repeats)], chosen)
 
 
 def test_a_full_batch_of_all_kinds_is_what_the_loop_makes() -> None:
@@ -205,16 +207,16 @@ def test_a_full_batch_of_all_kinds_is_what_the_loop_makes() -> None:
     whole = [encoded(kinds[at * at % 7 % 5](at)) for at in range(1000)]
     whole += [encoded(kinds[at % 8](at)) for at in range(1000, 2000)]
     chunks = [b"".join(whole[at : at + 32]) for at in range(0, 2000, 32)]
-    for wish in (
-        wanted(is_strict=False),
-        wanted(is_strict=False, begin=700, end=1300),
-        wanted(is_strict=False, tags=frozenset(("paid", "t1"))),
-        *(wanted(columns=(name,), is_strict=False) for name in ALL_COLUMNS),
+    for chosen in (
+        spec(is_strict=False),
+        spec(is_strict=False, begin=700, end=1300),
+        spec(is_strict=False, tags=frozenset(("paid", "t1"))),
+        *(spec(columns=(name,), is_strict=False) for name in ALL_COLUMNS),
     ):
-        assert_alike(chunks, wish)
+        assert_alike(chunks, chosen)
 
 
-# ---- which of the two, and what neither does -----------------------------------------------------
+# ---- the choice of decoder -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -226,30 +228,30 @@ def test_few_records_go_through_the_loop(
 ) -> None:
     by_loop: list[int] = []
 
-    def counting(chunks: Sequence[bytes], wish: DecodeSpec) -> Decoded:
-        decoded = decode_each(chunks, wish)
+    def counting(chunks: Sequence[bytes], chosen: DecodeSpec) -> Decoded:
+        decoded = decode_each(chunks, chosen)
         by_loop.append(decoded.batch.num_rows)
         return decoded
 
     monkeypatch.setattr(column_decoder, "decode_each", counting)
     some = [encoded(record(at)) for at in range(crossover)]
-    wish = wanted(columns=names)
-    assert decode(some[1:], wish).batch.num_rows == crossover - 1
+    chosen = spec(columns=names)
+    assert decode(some[1:], chosen).batch.num_rows == crossover - 1
     assert by_loop == [crossover - 1]
-    assert decode(some, wish).batch.num_rows == crossover
+    assert decode(some, chosen).batch.num_rows == crossover
     assert by_loop == [crossover - 1]
 
 
 @pytest.mark.parametrize("decoder", [decode_each, at_once])
-def test_what_is_not_wanted_is_not_looked_at(
+def test_columns_that_are_not_chosen_are_not_decoded(
     decoder: Callable[[Sequence[bytes], DecodeSpec], Decoded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reject(*_: object) -> None:
-        pytest.fail("it was looked at")
+        pytest.fail("it was decoded")
 
     monkeypatch.setattr(record_decoder, "decompress", reject)
     monkeypatch.setattr(Record, "properties", reject)
     monkeypatch.setattr(column_decoder, "PropertyTable", reject)
     chunks = [encoded(compressed(1, Compression.ZLIB, b"x"), record(2))]
     names = tuple({*ALL_COLUMNS} - {"body", "msg_id", "keys", "tags", "properties"})
-    assert decoder(chunks, wanted(columns=names)).batch.num_rows == 2
+    assert decoder(chunks, spec(columns=names)).batch.num_rows == 2

@@ -1,4 +1,4 @@
-"""Pulls in flight, against a broker that answers by hand: all rows, once, in order."""
+"""Pulls in flight, with a fake broker: all rows, once, in order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = ("offset", "body")
 
 @dataclass
 class Asked:
-    """What a pull asks for."""
+    """The request of a pull."""
 
     begin: int
     max_count: int
@@ -39,7 +39,7 @@ class Asked:
 
 @dataclass
 class FakeFuture:
-    """An answer that is made when it is waited for."""
+    """A future that gets its answer when `result` is called."""
 
     broker: FakeBroker
     asked: Asked
@@ -57,7 +57,7 @@ class FakeFuture:
 
 @dataclass
 class FakeBroker:
-    """A queue of records; an answer has so many units, or as many as the script says."""
+    """A queue of records; an answer has `count_max` units, or as many as `sizes` gives."""
 
     units: list[Record]
     sizes: Iterator[int] | None = None
@@ -109,7 +109,7 @@ class FakeBroker:
 
 
 class FakeClient:
-    """What a reader uses of a client."""
+    """The part of a client that a reader uses."""
 
     class core:  # noqa: N801
         class clock:  # noqa: N801
@@ -134,7 +134,7 @@ class FakeClient:
 
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pulls descriptions of themselves."""
+    """Replace pulls by their requests."""
 
     def pull(_core: object, queue: QueueId, begin: int, *, max_count: int, **_: object) -> Asked:
         assert queue == QUEUE
@@ -227,7 +227,7 @@ def test_a_range_is_read_wholly_whatever_the_answers_are(
     assert broker.most_waiting <= concurrency
 
 
-def test_several_pulls_are_under_way() -> None:
+def test_several_pulls_are_in_flight() -> None:
     broker = FakeBroker(plain(1000), count_max=1000)
     assert offsets(broker, 0, 1000, pullBatchSize=50, pullConcurrency=4) == [*range(1000)]
     assert broker.most_waiting == 4
@@ -235,7 +235,7 @@ def test_several_pulls_are_under_way() -> None:
 
 
 def test_strides_become_as_long_as_the_answers_are() -> None:
-    """A broker of Apache's gives 32 at a time, whatever is asked for."""
+    """An Apache broker gives at most 32 messages per pull."""
     broker = FakeBroker(plain(4000))
     assert offsets(broker, 0, 4000, pullConcurrency=4) == [*range(4000)]
     assert broker.most_waiting == 4
@@ -244,7 +244,7 @@ def test_strides_become_as_long_as_the_answers_are() -> None:
 
 
 def test_strides_stay_below_answers_that_vary() -> None:
-    """Else each would leave a message or two, which cost a pull of their own."""
+    """Otherwise each answer would leave a few messages, which cost an extra pull."""
     sizes = [size for size in (40, 38, 41, 39, 37, 42, 40, 38) for _ in range(1)] * 100
     broker = FakeBroker(plain(4000), sizes=iter(sizes))
     assert offsets(broker, 0, 4000, pullConcurrency=4) == [*range(4000)]
@@ -258,7 +258,7 @@ def test_strides_grow_again() -> None:
     assert max(asked.max_count for asked in broker.asked[-20:]) == 64
 
 
-def test_what_one_queue_teaches_is_known_in_the_next() -> None:
+def test_stride_size_of_one_queue_is_used_for_the_next() -> None:
     broker = FakeBroker(plain(128))
     ranges = [Range(QUEUE, 0, 64), Range(QUEUE, 64, 128)]
     batches = [*read_partition(ReadPartition(ranges), COLUMNS, options(broker))]
@@ -286,10 +286,10 @@ def test_batches_keep_to_rows_and_bytes() -> None:
     assert lengths() == [500]
     size = len(encoded(*plain(32)))
     assert max(lengths(batchBytes=2 * size + 100)) == 64
-    assert max(lengths(batchBytes=1024)) == 32  # an answer is not cut by its bytes
+    assert max(lengths(batchBytes=1024)) == 32  # an answer is never split
 
 
-def test_a_reader_that_is_given_up_leaves_nothing_under_way() -> None:
+def test_a_reader_that_is_closed_leaves_nothing_in_flight() -> None:
     broker = FakeBroker(plain(1000), count_max=100)
     partition = ReadPartition([Range(QUEUE, 0, 1000)])
     batches: Any = read_partition(
@@ -301,7 +301,7 @@ def test_a_reader_that_is_given_up_leaves_nothing_under_way() -> None:
     assert broker.waiting == []
 
 
-# ---- answers that do not come --------------------------------------------------------------------
+# ---- missing answers -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_attempts_are_counted_per_stride() -> None:
     assert offsets(broker, 0, 320, pullConcurrency=1, fetchOffset__numRetries=2) == [*range(320)]
 
 
-# ---- messages that are gone ----------------------------------------------------------------------
+# ---- lost messages -------------------------------------------------------------------------------
 
 
 def answer(status: PullStatus, next_offset: int, first: int = 0, last: int = 100) -> RawPull:
@@ -349,7 +349,7 @@ def answer(status: PullStatus, next_offset: int, first: int = 0, last: int = 100
         (answer(PullStatus.NO_MATCH, 10), "are being deleted"),
     ],
 )
-def test_an_answer_that_does_not_go_on_is_asked_for_again_and_then_a_loss(
+def test_an_answer_that_does_not_advance_is_requested_again_and_then_a_loss(
     fault: RawPull, problem: str
 ) -> None:
     broker = FakeBroker(plain(10), faults=[fault, fault])
@@ -380,7 +380,7 @@ def test_a_range_that_was_deleted_wholly_has_no_rows() -> None:
 
 
 def test_messages_that_answers_leave_out_are_a_loss(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that deletes a file passes over its messages, and gives those of the next one."""
+    """A broker that deletes a file skips its messages and delivers those of the next file."""
     gone = [each for each in plain(100) if not 20 <= each.queue_offset < 30]
     with pytest.raises(DataLost, match="broker's answers lack 10 of them"):
         offsets(FakeBroker(gone), 0, 100)

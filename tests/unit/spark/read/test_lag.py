@@ -1,4 +1,4 @@
-"""How far a stream is behind, out of its progress reports."""
+"""The lag of a stream, from its progress reports."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_lag_is_what_lies_between_the_end_of_a_batch_and_that_of_the_queues(
     assert (lag.total, lag.least, lag.most, lag.average) == (6, 0, 4, 2.0)
 
 
-def test_a_report_that_is_older_than_the_batch_is_no_negative_lag() -> None:
+def test_a_report_that_is_older_than_the_batch_gives_no_negative_lag() -> None:
     (lag,) = lags_of(progress(source(offsets(10), offsets(7))))
     assert lag.total == 0
 
@@ -94,7 +94,7 @@ def test_other_sources_have_no_lag(other: dict[str, Any]) -> None:
     assert [lag.total for lag in lags_of(progress(other, ours))] == [2]
 
 
-def test_a_listener_tells_each_lag(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_reports_each_lag(caplog: pytest.LogCaptureFixture) -> None:
     event = QueryProgressEvent(progress(source(offsets(1), offsets(3))))
     seen: list[Lag] = []
     LagListener(seen.append).onQueryProgress(event)

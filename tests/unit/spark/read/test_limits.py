@@ -1,4 +1,4 @@
-"""How far one trigger goes."""
+"""How far one trigger reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions, and the JSON of them that Spark keeps and compares as text."""
+"""Positions, and their JSON, which Spark stores and compares as text."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_text_does_not_depend_on_the_order_of_queues(
 
 
 def test_the_text_is_this_one() -> None:
-    """Checkpoints of years ago must be read, and compared, tomorrow."""
+    """Old checkpoints must stay readable and comparable."""
     queue = QueueId("orders", "broker-a", 0)
     other = QueueId("orders", "broker-a", 10)
     end = Positions({other: 5, queue: 12}, initial=Positions({queue: 3}))

@@ -1,4 +1,4 @@
-"""From two positions to tasks: nothing left out, nothing twice, always alike."""
+"""From two positions to tasks: complete, without duplicates, and always the same."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_task_has_no_more_messages_than_allowed(
 ) -> None:
     start, end = _ends(spans)
     if chosen.partitions_max is not None:
-        return  # fewer tasks go before smaller ones
+        return  # maxPartitions is stronger than maxRecordsPerPartition
     for partition in plan(start, end, chosen):
         length = sum(each.length for each in partition.ranges)
         assert length <= chosen.partition_records_max or len(partition.ranges) == 1

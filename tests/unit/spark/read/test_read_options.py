@@ -1,4 +1,4 @@
-"""The options of a read: each has an effect, and what makes no sense is said at once."""
+"""The options of a read: each has an effect, and invalid ones are rejected at once."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ def parse(**texts: str) -> ReadOptions:
         ("includeMetadata", "yes", "include_metadata", True),
     ],
 )
-def test_an_option_says_what_the_reader_does(
-    name: str, text: str, field: str, value: object
-) -> None:
+def test_an_option_has_its_effect(name: str, text: str, field: str, value: object) -> None:
     parsed = parse_read({**BASE, name: text})
     assert getattr(parsed, field) == value
     changed = {
@@ -75,7 +73,7 @@ def test_an_option_says_what_the_reader_does(
     assert changed == {field}
 
 
-def test_options_travel_to_executors() -> None:
+def test_options_pickle() -> None:
     parsed = parse(accessKey="shop", secretKey="sesame", tls__ca="ca.pem", startingOffsets="group",
                    group="readers", commitGroupOffsets="true")  # fmt: skip
     assert pickle.loads(pickle.dumps(parsed)) == parsed
@@ -98,7 +96,7 @@ def test_where_the_cluster_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse(namespace="shop").connection.namespace == "shop"
 
 
-def test_who_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_account_of_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse().connection.credentials is None
     given = parse(accessKey="shop", secretKey="sesame", securityToken="token")
     assert given.connection.credentials == Credentials("shop", "sesame", "token")
@@ -111,7 +109,7 @@ def test_who_reads(monkeypatch: pytest.MonkeyPatch) -> None:
         parse()
 
 
-def test_how_tls_is_spoken() -> None:
+def test_tls_options() -> None:
     assert parse().connection.tls_options is None
     assert parse(tls__enabled="true").connection.tls_options == TLS()
     assert parse(tls__enabled="false", tls__ca="ca.pem").connection.tls_options is None
@@ -195,7 +193,7 @@ def test_a_selection_is_read(texts: dict[str, str], selection: Selection) -> Non
         ({"subscribe": "a", "queueIds": "one"}, "not a list of numbers"),
     ],
 )
-def test_a_selection_that_makes_no_sense_is_refused(texts: dict[str, str], problem: str) -> None:
+def test_an_invalid_selection_is_rejected(texts: dict[str, str], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         parse_read({"nameServer": "a:1", **texts})
 
@@ -269,7 +267,7 @@ def test_a_start_is_read(texts: dict[str, str], bound: Bound, said: object) -> N
     assert found.of(QUEUE) == said
 
 
-def test_a_start_says_nothing_of_queues_that_it_does_not_name() -> None:
+def test_a_start_does_not_cover_queues_that_it_does_not_name() -> None:
     found = parse(startingOffsets='{"orders": {"broker-a": {"1": 5}}}').starting
     assert found is not None
     assert found.of(QUEUE) is None
@@ -335,19 +333,19 @@ def test_topics_may_be_called_like_members_of_an_offset() -> None:
         ),
     ],
 )
-def test_a_bound_that_makes_no_sense_is_refused(texts: dict[str, str], problem: str) -> None:
+def test_an_invalid_bound_is_rejected(texts: dict[str, str], problem: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_read({**BASE, **texts})
     assert problem in str(caught.value)
 
 
-def test_bounds_that_can_be_compared_only_by_asking_are_taken() -> None:
+def test_bounds_that_need_a_request_to_compare_are_accepted() -> None:
     queues = '{"orders": {"broker-a": {"0": %d}}}'
     assert parse(startingOffsets=queues % 9, endingOffsets=queues % -1).ending is not None
     assert parse(startingTimestamp="9", endingOffsets=queues % 1).ending is not None
 
 
-# ---- what does not go together -------------------------------------------------------------------
+# ---- contradictions ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rows out of stored records: which, with what in them, and what is refused."""
+"""Rows of stored records: which ones, their content, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.spark.read.replies import (
     inner_batch,
     property_bytes,
     record,
-    wanted,
+    spec,
 )
 
 if TYPE_CHECKING:
@@ -40,18 +40,18 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 @pytest.fixture(params=["each", "columns"])
 def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Decoder:
-    """Both decoders; the one by columns however few the records are."""
+    """Both decoders; the column decoder also for few records."""
     if request.param == "each":
         return decode_each
     monkeypatch.setattr(column_decoder, "CROSSOVER", 0)
     monkeypatch.setattr(column_decoder, "CROSSOVER_OF_NUMBERS", 0)
-    # The one must not stand in for the other.
-    monkeypatch.setattr(column_decoder, "decode_each", _refuse)
+    # The column decoder must not fall back to the loop.
+    monkeypatch.setattr(column_decoder, "decode_each", _reject)
     return decode
 
 
-def _refuse(chunks: Sequence[bytes], wanted: DecodeSpec) -> Decoded:
-    decode_each(chunks, wanted)  # words the error where there is one
+def _reject(chunks: Sequence[bytes], wanted: DecodeSpec) -> Decoded:
+    decode_each(chunks, wanted)  # gives the error its text
     pytest.fail("the columns gave up on records that are sound")
 
 
@@ -61,7 +61,7 @@ def rows_of(decoded: Decoded) -> list[dict[str, Any]]:
 
 
 def row_of(decoder: Decoder, one: Record, **changes: Any) -> dict[str, Any]:
-    (row,) = rows_of(decoder([encoded(one)], wanted(**changes)))
+    (row,) = rows_of(decoder([encoded(one)], spec(**changes)))
     return row
 
 
@@ -69,7 +69,7 @@ def row_of(decoder: Decoder, one: Record, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_record_is_a_row_of_all_columns(decoder: Decoder) -> None:
-    decoded = decoder([encoded(record(7, reconsume_times=2, flag=-5))], wanted())
+    decoded = decoder([encoded(record(7, reconsume_times=2, flag=-5))], spec())
     assert decoded.batch.schema.equals(arrow_schema(ALL_COLUMNS), check_metadata=True)
     assert decoded.damaged == 0
     assert rows_of(decoded) == [
@@ -100,25 +100,25 @@ def test_a_record_is_a_row_of_all_columns(decoder: Decoder) -> None:
 
 
 def test_columns_come_in_the_order_that_was_asked_for(decoder: Decoder) -> None:
-    batch = decoder([encoded(record(7))], wanted(columns=("tags", "offset", "topic"))).batch
+    batch = decoder([encoded(record(7))], spec(columns=("tags", "offset", "topic"))).batch
     assert batch.schema == arrow_schema(("tags", "offset", "topic"))
     assert batch.to_pylist() == [{"tags": "paid", "offset": 7, "topic": "orders"}]
 
 
 def test_no_records_are_no_rows(decoder: Decoder) -> None:
     for chunks in ([], [b""], [b"", b""]):
-        batch = decoder(chunks, wanted()).batch
+        batch = decoder(chunks, spec()).batch
         assert (batch.num_rows, batch.schema) == (0, arrow_schema(ALL_COLUMNS))
 
 
 def test_rows_keep_the_order_of_the_records_over_all_replies(decoder: Decoder) -> None:
     chunks = [encoded(record(1), record(2)), b"", encoded(record(3)), encoded(record(9))]
-    assert [row["offset"] for row in rows_of(decoder(chunks, wanted()))] == [1, 2, 3, 9]
+    assert [row["offset"] for row in rows_of(decoder(chunks, spec()))] == [1, 2, 3, 9]
 
 
 def test_only_the_range_becomes_rows(decoder: Decoder) -> None:
     chunks = [encoded(*(record(offset) for offset in range(10)))]
-    rows = rows_of(decoder(chunks, wanted(begin=3, end=6)))
+    rows = rows_of(decoder(chunks, spec(begin=3, end=6)))
     assert [(row["offset"], row["body"]) for row in rows] == [
         (3, b"body 3"),
         (4, b"body 4"),
@@ -129,7 +129,7 @@ def test_only_the_range_becomes_rows(decoder: Decoder) -> None:
 def test_only_the_chosen_tags_become_rows(decoder: Decoder) -> None:
     tags = [b"TAGS\x01paid", b"TAGS\x01sent\x02", b"KEYS\x01paid\x02", b"", b"TAGS\x01paid x\x02"]
     chunks = [encoded(*(record(at, property_bytes=tag) for at, tag in enumerate(tags)))]
-    rows = rows_of(decoder(chunks, wanted(tags=frozenset(("paid", "open")))))
+    rows = rows_of(decoder(chunks, spec(tags=frozenset(("paid", "open")))))
     assert [row["offset"] for row in rows] == [0]
 
 
@@ -150,7 +150,7 @@ def test_ipv6_hosts_and_long_topics_are_read(decoder: Decoder) -> None:
             ),
         )
     ]
-    rows = rows_of(decoder(chunks, wanted()))
+    rows = rows_of(decoder(chunks, spec()))
     assert [row["born_host"] for row in rows] == [
         "10.0.0.1:40000",
         "::1:40000",
@@ -184,7 +184,7 @@ def test_a_message_without_unique_id_has_the_id_of_its_place(decoder: Decoder) -
         (-(2**63), None),
     ],
 )
-def test_a_time_that_no_calendar_has_is_null(
+def test_a_time_outside_the_calendar_is_null(
     decoder: Decoder, time_ms: int, year: int | None
 ) -> None:
     row = row_of(decoder, record(1, born_ms=time_ms, store_ms=0))
@@ -211,7 +211,7 @@ def test_a_time_that_no_calendar_has_is_null(
         ("größe\x01µ€\x02".encode(), {"größe": "µ€"}),
         (b"a\xff\x01\xe2\x82\x02b\x01\xc3", {"a\ufffd": "\ufffd", "b": "\ufffd"}),
         (b"no marks at all", {}),
-        # Each breaks just one rule of the regular form.
+        # Each breaks exactly one rule of the regular form.
         (b"aa\x02bb", {}),
         (b"aa\x01b\x00c\x01dd", {"aa": "b\x00c\x01dd"}),
         (b"aa\x01\x02bb\x012\x02", {"bb": "2"}),
@@ -224,9 +224,9 @@ def test_properties_are_read_as_java_reads_them(
 ) -> None:
     one = record(1, property_bytes=raw)
     assert one.properties() == properties
-    # Neighbours must neither lend nor lose anything.
+    # Neighbours must stay unchanged.
     chunks = [encoded(record(0), one, record(2, property_bytes=b"z\x019"), record(3))]
-    rows = rows_of(decoder(chunks, wanted()))
+    rows = rows_of(decoder(chunks, spec()))
     assert list(rows[1]["properties"].items()) == list(properties.items())
     assert [rows[at]["properties"] for at in (0, 2, 3)] == [
         record(0).properties(),
@@ -243,7 +243,7 @@ def test_the_last_of_two_properties_counts(decoder: Decoder) -> None:
 
 
 def test_many_different_names_are_kept_apart(decoder: Decoder) -> None:
-    """So many that pairs of row and name are sorted, not counted."""
+    """With this many names, pairs of row and name are sorted, not counted."""
     names = [[f"n{row}-{number}" for number in range(20)] for row in range(250)]
     names[17][3] = names[17][9]
     chunks = [
@@ -254,20 +254,20 @@ def test_many_different_names_are_kept_apart(decoder: Decoder) -> None:
             )
         )
     ]
-    rows = rows_of(decoder(chunks, wanted(columns=("properties",))))
+    rows = rows_of(decoder(chunks, spec(columns=("properties",))))
     assert [list(row["properties"]) for row in rows] == [list(dict.fromkeys(s)) for s in names]
 
 
 # ---- bodies --------------------------------------------------------------------------------------
 
 
-def test_compressed_bodies_are_unpacked_among_plain_ones(decoder: Decoder) -> None:
+def test_compressed_bodies_are_decompressed_among_plain_ones(decoder: Decoder) -> None:
     body = b"to be packed " * 50
     packed = [compressed(at, kind, body) for at, kind in enumerate(Compression, 1)]
     old = compressed(4, Compression.ZLIB, body)
-    old.sys_flag = SysFlag.COMPRESSED  # from senders that knew no other way
+    old.sys_flag = SysFlag.COMPRESSED  # from old senders
     chunks = [encoded(record(0), *packed, old, record(5, body=b""), record(6))]
-    rows = rows_of(decoder(chunks, wanted()))
+    rows = rows_of(decoder(chunks, spec()))
     assert [row["body"] for row in rows] == [b"body 0", *[body] * 4, b"", b"body 6"]
 
 
@@ -288,7 +288,7 @@ BROKEN_BODIES = [
 def test_a_broken_body_is_an_error_that_names_the_place(decoder: Decoder, broken: Record) -> None:
     chunks = [encoded(record(0), broken)]
     with pytest.raises(MalformedBody) as caught:
-        decoder(chunks, wanted(body_bytes_max=1999))
+        decoder(chunks, spec(body_bytes_max=1999))
     text = str(caught.value)
     assert "topic 'orders', broker 'broker-a', queue 3, offset 1" in text
     assert "failOnDataLoss=false" in text
@@ -297,7 +297,7 @@ def test_a_broken_body_is_an_error_that_names_the_place(decoder: Decoder, broken
 @pytest.mark.parametrize("broken", BROKEN_BODIES)
 def test_a_broken_body_is_null_where_reading_goes_on(decoder: Decoder, broken: Record) -> None:
     chunks = [encoded(record(0), broken, record(2))]
-    decoded = decoder(chunks, wanted(body_bytes_max=1999, is_strict=False))
+    decoded = decoder(chunks, spec(body_bytes_max=1999, is_strict=False))
     rows = rows_of(decoded)
     assert [row["body"] for row in rows] == [b"body 0", None, b"body 2"]
     assert [row["offset"] for row in rows] == [0, 1, 2]
@@ -305,11 +305,11 @@ def test_a_broken_body_is_null_where_reading_goes_on(decoder: Decoder, broken: R
     assert decoded.damaged == 1
 
 
-def test_a_broken_body_that_nobody_wants_is_no_error(decoder: Decoder) -> None:
+def test_a_broken_body_that_is_not_read_is_not_an_error(decoder: Decoder) -> None:
     chunks = [encoded(*(record(at, sys_flag=0x301) for at in range(4)))]
-    assert rows_of(decoder(chunks, wanted(columns=("offset",), end=1))) == [{"offset": 0}]
-    assert rows_of(decoder(chunks, wanted(begin=9, end=10))) == []
-    assert rows_of(decoder(chunks, wanted(tags=frozenset(["none"])))) == []
+    assert rows_of(decoder(chunks, spec(columns=("offset",), end=1))) == [{"offset": 0}]
+    assert rows_of(decoder(chunks, spec(begin=9, end=10))) == []
+    assert rows_of(decoder(chunks, spec(tags=frozenset(["none"])))) == []
 
 
 def test_bodies_too_large_for_one_batch_are_refused(
@@ -317,9 +317,9 @@ def test_bodies_too_large_for_one_batch_are_refused(
 ) -> None:
     monkeypatch.setattr(record_decoder, "_BODIES_BYTES_MAX", 1000)
     fits = [encoded(record(0, body=b"x" * 500), compressed(1, Compression.ZSTD, b"y" * 500))]
-    assert len(rows_of(decoder(fits, wanted()))) == 2
+    assert len(rows_of(decoder(fits, spec()))) == 2
     with pytest.raises(WireError, match=r"bodies of topic 'orders'.*lower batchBytes"):
-        decoder([*fits, encoded(compressed(2, Compression.LZ4, b"z"))], wanted(is_strict=False))
+        decoder([*fits, encoded(compressed(2, Compression.LZ4, b"z"))], spec(is_strict=False))
 
 
 def test_replies_too_large_for_one_batch_are_refused(
@@ -327,9 +327,9 @@ def test_replies_too_large_for_one_batch_are_refused(
 ) -> None:
     chunk = encoded(record(0))
     monkeypatch.setattr(record_decoder, "_INPUT_BYTES_MAX", 2 * len(chunk))
-    assert len(rows_of(decoder([chunk, chunk], wanted()))) == 2
+    assert len(rows_of(decoder([chunk, chunk], spec()))) == 2
     with pytest.raises(WireError, match="too many for one batch"):
-        decoder([chunk, chunk, b"x"], wanted())
+        decoder([chunk, chunk, b"x"], spec())
 
 
 # ---- inner batches -------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_replies_too_large_for_one_batch_are_refused(
 
 def test_an_inner_batch_is_as_many_rows_as_it_holds(decoder: Decoder) -> None:
     chunks = [encoded(record(9), inner_batch(10, 3), record(13)), encoded(inner_batch(14, 0))]
-    rows = rows_of(decoder(chunks, wanted()))
+    rows = rows_of(decoder(chunks, spec()))
     assert [(row["offset"], row["body"], row["tags"]) for row in rows] == [
         (9, b"body 9", "paid"),
         (10, b"inner 0", "t0"),
@@ -351,8 +351,8 @@ def test_an_inner_batch_is_as_many_rows_as_it_holds(decoder: Decoder) -> None:
 
 def test_ranges_and_tags_cut_through_an_inner_batch(decoder: Decoder) -> None:
     chunks = [encoded(inner_batch(10, 5))]
-    assert [row["offset"] for row in rows_of(decoder(chunks, wanted(begin=12, end=14)))] == [12, 13]
-    rows = rows_of(decoder(chunks, wanted(tags=frozenset(("t1", "t4")))))
+    assert [row["offset"] for row in rows_of(decoder(chunks, spec(begin=12, end=14)))] == [12, 13]
+    rows = rows_of(decoder(chunks, spec(tags=frozenset(("t1", "t4")))))
     assert [row["offset"] for row in rows] == [11, 14]
 
 
@@ -370,15 +370,15 @@ def test_bodies_in_a_compressed_inner_batch_are_unpacked(decoder: Decoder) -> No
 def test_an_inner_batch_beyond_all_offsets_has_no_rows(decoder: Decoder) -> None:
     base = property_bytes(INNER_BASE="9" * 19)
     chunks = [encoded(record(0), inner_batch(1, 2, property_bytes=base))]
-    assert [row["offset"] for row in rows_of(decoder(chunks, wanted()))] == [0]
+    assert [row["offset"] for row in rows_of(decoder(chunks, spec()))] == [0]
 
 
-def test_sound_and_damaged_inner_batches_keep_their_places(decoder: Decoder) -> None:
+def test_valid_and_damaged_inner_batches_keep_their_order(decoder: Decoder) -> None:
     chunks = [
         encoded(record(0), inner_batch(1, 2), inner_batch(3, 2, body=b"x"), record(5)),
         encoded(inner_batch(6, 2), record(8), inner_batch(9, 2, body=b"y"), record(11)),
     ]
-    decoded = decoder(chunks, wanted(begin=1, is_strict=False))
+    decoded = decoder(chunks, spec(begin=1, is_strict=False))
     assert [(row["offset"], row["body"]) for row in rows_of(decoded)] == [
         (1, b"inner 0"),
         (2, b"inner 1"),
@@ -396,12 +396,12 @@ def test_sound_and_damaged_inner_batches_keep_their_places(decoder: Decoder) -> 
 def test_a_damaged_inner_batch_belongs_to_the_range_it_begins_in(decoder: Decoder) -> None:
     chunks = [encoded(record(0), inner_batch(1, 2, body=b"x"), record(3))]
     for begin, end, damaged in ((0, 2, 1), (2, 4, 0), (0, 1, 0)):
-        decoded = decoder(chunks, wanted(begin=begin, end=end, is_strict=False))
+        decoded = decoder(chunks, spec(begin=begin, end=end, is_strict=False))
         assert decoded.damaged == damaged
-    # A strict reader cannot know whether one that begins before its range reaches into it.
+    # A strict reader cannot tell whether one that begins before its range reaches into it.
     with pytest.raises(MalformedBody):
-        decoder(chunks, wanted(begin=2, end=4))
-    assert len(rows_of(decoder(chunks, wanted(begin=0, end=1)))) == 1
+        decoder(chunks, spec(begin=2, end=4))
+    assert len(rows_of(decoder(chunks, spec(begin=0, end=1)))) == 1
 
 
 # ---- damage --------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def test_a_damaged_inner_batch_belongs_to_the_range_it_begins_in(decoder: Decode
 def test_a_damaged_record_is_an_error_that_names_the_place(decoder: Decoder) -> None:
     whole = encoded(record(4))
     with pytest.raises(MalformedRecord) as caught:
-        decoder([whole, whole + whole[:-1]], wanted(begin=4, end=9, is_strict=False))
+        decoder([whole, whole + whole[:-1]], spec(begin=4, end=9, is_strict=False))
     error = caught.value
     assert error.position == len(whole)
     assert f"record at byte {len(whole)}: " in str(error)
@@ -422,19 +422,19 @@ def test_a_damaged_record_is_an_error_that_names_the_place(decoder: Decoder) -> 
 def test_a_record_never_reaches_into_the_next_reply(decoder: Decoder) -> None:
     whole = encoded(record(1), record(2), record(3))
     with pytest.raises(MalformedRecord, match="reply 1 of 2"):
-        decoder([whole[:200], whole[200:]], wanted())
+        decoder([whole[:200], whole[200:]], spec())
 
 
-def test_errors_and_wishes_survive_the_way_between_processes(decoder: Decoder) -> None:
-    wish = wanted(tags=frozenset("a"))
-    assert pickle.loads(pickle.dumps(wish)) == wish
+def test_errors_and_specs_pickle(decoder: Decoder) -> None:
+    chosen = spec(tags=frozenset("a"))
+    assert pickle.loads(pickle.dumps(chosen)) == chosen
     with pytest.raises(MalformedBody) as caught:
-        decoder([encoded(record(1, sys_flag=0x301))], wanted())
+        decoder([encoded(record(1, sys_flag=0x301))], spec())
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (type(copy), str(copy)) == (MalformedBody, str(caught.value))
 
 
-# ---- what Apache's brokers stored ----------------------------------------------------------------
+# ---- commit logs of Apache brokers ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["4.9.4", "5.5.0"])
@@ -447,7 +447,7 @@ def test_recorded_commit_logs_are_read_as_the_client_reads_them(
         for one in scan_segment(segment)
         for message in received(one, "broker-a", body_bytes_max=1 << 20)
     ]
-    rows = rows_of(decoder([segment], wanted()))
+    rows = rows_of(decoder([segment], spec()))
     assert len(rows) == len(messages) > 40
     for row, message in zip(rows, messages, strict=True):
         assert row["msg_id"] == message.message_id

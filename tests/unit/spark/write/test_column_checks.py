@@ -1,4 +1,4 @@
-"""Columns and options of a write, refused on the driver with a word on what to do."""
+"""Columns and options of a write, rejected on the driver with a hint."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def writer(columns: dict[str, Any], **given: str) -> RocketMQWriter:
     return RocketMQWriter(options(**given), schema(columns), overwrite=False)
 
 
-def test_all_columns_are_welcome_and_the_writer_pickles() -> None:
+def test_all_columns_are_accepted_and_the_writer_pickles() -> None:
     for one in (
         writer(ALL),
         writer(ALL | {"msg_id": STRING}, dedup="column"),
@@ -102,7 +102,7 @@ def test_a_column_that_is_there_twice_is_named() -> None:
 
 @pytest.mark.parametrize("include_metadata", [False, True])
 def test_what_was_read_is_not_written_back_as_it_is(include_metadata: bool) -> None:
-    """Where rows go must not be guessed from columns that were left in."""
+    """Where rows go must not depend on columns that were left in by accident."""
     with pytest.raises(OptionError, match=r"'offset' comes from a read .*df.select\(\"topic\""):
         RocketMQWriter(
             options(dedup="column"),
@@ -139,12 +139,12 @@ def test_topics_are_not_overwritten() -> None:
         ({"sendTimeoutMs": "0"}, "less than 1"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_named(given: dict[str, str], problem: str) -> None:
+def test_an_invalid_option_is_named(given: dict[str, str], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         options(**given)
 
 
-def test_options_are_read_whatever_their_case_and_what_spark_adds_is_let_pass() -> None:
+def test_options_are_case_insensitive_and_those_of_spark_are_ignored() -> None:
     assert options(
         TOPIC="orders",
         orderby="queue",

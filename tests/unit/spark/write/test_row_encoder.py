@@ -1,4 +1,4 @@
-"""Rows as messages: every column, every rule, without a server."""
+"""Rows as messages: every column and every rule, without a server."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_any_slice_of_the_items_is_a_batch_and_sizes_tell_where_to_cut() -> None
     assert [item.body for item in decode_batch(b"".join(items[1:]))] == [b"two", b"three"]
 
 
-def test_text_travels_as_utf8() -> None:
+def test_text_is_sent_as_utf8() -> None:
     rows = encoded(batch_of(body=pa.array(["grün", "x"])))
     assert rows.bodies.to_pylist() == ["grün".encode(), b"x"]
 
@@ -140,7 +140,7 @@ def test_a_list_of_keys_is_joined_by_blanks(is_nullable: bool) -> None:
 
 
 def test_what_the_protocol_owns_is_dropped_from_properties_that_were_read() -> None:
-    """The map of a message that was read is full of it; brokers write all of it anew."""
+    """The map of a message that was read holds many such properties; brokers set them again."""
     owned = {
         *("UNIQ_KEY", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "MSG_REGION", "TRACE_ON", "CLUSTER"),
         *("INSTANCE_ID", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"),
@@ -184,7 +184,7 @@ def test_ids_are_the_same_for_the_same_row_and_no_other() -> None:
     other = RowIds("query 1 batch 7 partition 1").of(0, 70_000).to_pylist()
     assert first[65_530:65_540] == again
     assert len({*first, *other}) == 140_000
-    # Pinned: another release of ours must make the same ids, or a restart sends under new ones.
+    # Pinned: later releases must make the same ids, or a restart sends rows under new ones.
     assert first[65_537] == b"C4442F057CAC0E940001000000000001"
 
 
@@ -202,7 +202,7 @@ def test_a_partition_with_more_rows_than_ids_is_refused() -> None:
         RowIds("x").of(2**32 - 1, 2)
 
 
-def test_ids_by_chance_are_those_of_producers() -> None:
+def test_producer_ids_are_those_of_producers() -> None:
     maker = UniqueIdMaker(b"\x0a\x00\x00\x01", 7, 1, lambda _: (0, 1 << 60))
     ids = producer_ids(maker, 1000, 3).to_pylist()
     assert len(set(ids)) == 3
@@ -260,14 +260,14 @@ def test_a_row_that_cannot_be_sent_is_named(
 
 
 @pytest.mark.parametrize("name", ["tags", "keys", "sharding_key"])
-def test_a_text_that_is_no_utf8_is_named(name: str) -> None:
+def test_a_text_that_is_not_utf8_is_named(name: str) -> None:
     broken = pa.array([b"a", None, b"\xff"], pa.binary()).view(pa.string())
     with pytest.raises(InvalidMessage, match=f"row 12 .*{name} is not UTF-8"):
         encoded(batch_of(body=[b"1", b"2", b"3"], **{name: broken}), first_row=10)
 
 
 @pytest.mark.parametrize("place", ["names", "values"])
-def test_a_property_that_is_no_utf8_is_named(place: str) -> None:
+def test_a_property_that_is_not_utf8_is_named(place: str) -> None:
     good = pa.array(["a", "b"])
     broken = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
     names, values = (broken, good) if place == "names" else (good, broken)
@@ -285,7 +285,7 @@ def test_a_property_that_is_no_utf8_is_named(place: str) -> None:
         (["a", "SELF_TEST_TOPIC"], "row 1 .*'SELF_TEST_TOPIC' "),
     ],
 )
-def test_a_topic_that_cannot_be_is_named(topics: list[Any], problem: str) -> None:
+def test_an_invalid_topic_is_named(topics: list[Any], problem: str) -> None:
     column = pa.array(topics, pa.binary()).view(pa.string())
     rows = Rows(batch_of(topic=column, body=[b"1"] * 2), 0, 3)
     parsed = parse_write({"nameServer": "127.0.0.1:1"})
