@@ -38,6 +38,7 @@ SIZES = StoreOptions(
     key_entries=400,
     queue_memory_units=40,
     key_memory_entries=90,
+    recovery_records=50,
 )
 #: Delay levels.
 DELAYS_MS = {1: 1_000, 2: 3_000, 3: 10_000}

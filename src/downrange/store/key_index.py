@@ -33,10 +33,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from downrange.errors import DiskFull
 from downrange.store.files import Write
 from downrange.wire.hashes import key_hash, key_hash_behind
-from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from downrange.store.files import File, Files
 
@@ -53,10 +52,6 @@ _ENTRY_BYTES: Final = _ENTRY.size
 _SLOT_BYTES: Final = 4
 #: Slots are written in pages of 4 KiB.
 _PAGE_SLOTS_LOG2: Final = 10
-# Plain strings: hashing a member of an enum costs more than the lookup.
-_UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
-_KEYS: Final = PropertyKey.KEYS.value
-_TAGS: Final = PropertyKey.TAGS.value
 
 
 class Found(NamedTuple):
@@ -369,26 +364,28 @@ class KeyIndex:
         self,
         entries: list[tuple[int, int]],
         front: int,
-        properties: Mapping[str, str],
         log_offset: int,
+        unique_key: str | None,
+        keys: str | None,
+        tag: str | None,
     ) -> None:
         """Append the entries of a record: of its unique id and of the user's keys.
 
         Args:
             entries: Hashes of keys with log offsets, for `put`.
             front: The `key_front` of the record's topic.
-            properties: The record's properties.
             log_offset: The record's position.
+            unique_key: Its property UNIQ_KEY.
+            keys: Its property KEYS: keys with blanks between them.
+            tag: Its property TAGS, which is a key like `T#tag` if tags are indexed.
         """
-        unique = properties.get(_UNIQUE_KEY)
-        if unique:
-            entries.append((key_hash_behind(front, unique), log_offset))
-        keys = properties.get(_KEYS)
+        if unique_key:
+            entries.append((key_hash_behind(front, unique_key), log_offset))
         if keys:
             for key in keys.split(" "):
                 if key:
                     entries.append((key_hash_behind(front, key), log_offset))  # noqa: PERF401
-        if self._index_tags and (tag := properties.get(_TAGS)):
+        if tag and self._index_tags:
             entries.append((_tag_key_hash(front, tag), log_offset))
 
     def put(self, entries: Sequence[tuple[int, int]], store_ms: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import CorruptStore, MalformedRecord, StoreError
-from downrange.store.files import Write
+from downrange.store.files import SECTOR_BYTES, Write
 from downrange.store.segments import SegmentChain
 from downrange.wire.batches import RecordBatch, encode_run
 from downrange.wire.limits import INT32_MAX
@@ -22,13 +22,15 @@ from downrange.wire.records import (
     blank_record,
     decode_record,
     encode_parts,
+    index_fields,
+    intact_run,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from downrange.store.files import Buffer, File, Files
-    from downrange.wire.records import Record
+    from downrange.wire.records import IndexFields, Record
 
 FOLDER: Final = "commitlog"
 SEGMENT_BYTES: Final = 1024 * 1024 * 1024
@@ -108,6 +110,96 @@ class _Layout:
         self.position += blank_bytes
         self._left, self._parts = room, []
         self.runs.append((self.position, self._parts))
+
+
+class _Reader:
+    """Reads the records of a log one after the other, through a buffer.
+
+    Args:
+        log: Names positions in errors.
+        chain: The files of the log.
+        position: Where the first record begins.
+    """
+
+    __slots__ = ("_begun", "_buffer", "_chain", "_log", "position")
+
+    def __init__(self, log: CommitLog, chain: SegmentChain, position: int) -> None:
+        self._log = log
+        self._chain = chain
+        self._buffer = b""
+        self._begun = position  # the position of the buffer's first byte
+        self.position = position
+
+    def next_record(self) -> Record | None:
+        """Return the next record, or None behind the last one.
+
+        Raises:
+            CorruptStore: It is damaged.
+        """
+        chain = self._chain
+        while self.position < chain.end:
+            position = self.position
+            left = chain.segment_bytes - position % chain.segment_bytes
+            if left < BLANK_BYTES_MIN:
+                problem = f"{left} bytes at the end are not a blank record"
+                raise self._log.corrupt(position, problem)
+            if len(self._buffer) - (position - self._begun) < min(RECORD_BYTES_MIN, left):
+                self._fill(_READ_BYTES)
+            at = position - self._begun
+            size = int.from_bytes(self._buffer[at : at + 4], "big", signed=True)
+            magic = int.from_bytes(self._buffer[at + 4 : at + 8], "big", signed=True)
+            if magic == BLANK_MAGIC:
+                self.position += left
+                self._buffer, self._begun = b"", self.position
+                continue
+            if size == 0 and magic == 0:
+                return None
+            if len(self._buffer) - at < size <= left:
+                self._fill(max(size, _READ_BYTES))
+            return self._decode(position)
+        return None
+
+    def next_run(self) -> list[IndexFields]:
+        """Return what the indexes need of the next records in the buffer, as far as they are usual.
+
+        `next_record` reads the record behind them.
+        """
+        run = intact_run(self._buffer, self.position - self._begun, self.position)
+        if run:
+            last_offset, last_size, *_ = run[-1]
+            self.position = last_offset + last_size
+        return run
+
+    def _fill(self, size: int) -> None:
+        self._buffer, self._begun = self._chain.read(self.position, size), self.position
+
+    def _decode(self, position: int) -> Record:
+        log = self._log
+        try:
+            record = decode_record(self._buffer, position - self._begun)
+        except MalformedRecord as error:
+            raise log.corrupt(position, error.problem) from error
+        if not record.is_intact:
+            raise log.corrupt(position, "the body does not match its CRC")
+        if record.log_offset != position:
+            raise log.corrupt(position, f"the record is of position {record.log_offset}")
+        self.position = position + record.size
+        return record
+
+
+def is_torn(record: Record) -> bool:
+    """Whether a sector that holds the end of a record was never written.
+
+    The CRC covers only the body. Topic and properties follow it, and after a power loss whole
+    sectors of them may be zeros. No valid record has zeros there: `CommitLog.append` refuses them.
+    """
+    end = record.log_offset + record.size
+    properties_at = end - len(record.property_bytes)
+    first = -(-properties_at // SECTOR_BYTES) * SECTOR_BYTES
+    return any(
+        not any(record.property_bytes[at - properties_at : at - properties_at + SECTOR_BYTES])
+        for at in range(first, end, SECTOR_BYTES)
+    )
 
 
 class CommitLog:
@@ -230,45 +322,39 @@ class CommitLog:
         Raises:
             CorruptStore: A record is damaged; names the segment and the position in it.
         """
-        chain = self._chain
-        buffer, begun = b"", position
-        while position < chain.end:
-            at = position - begun
-            left = chain.segment_bytes - position % chain.segment_bytes
-            if left < BLANK_BYTES_MIN:
-                raise self.corrupt(position, f"{left} bytes at the end are not a blank record")
-            if len(buffer) - at < min(RECORD_BYTES_MIN, left):
-                buffer, begun, at = chain.read(position, _READ_BYTES), position, 0
-            size = int.from_bytes(buffer[at : at + 4], "big", signed=True)
-            magic = int.from_bytes(buffer[at + 4 : at + 8], "big", signed=True)
-            if magic == BLANK_MAGIC:
-                position += left
-                buffer, begun = b"", position
-                continue
-            if size == 0 and magic == 0:
-                return
-            if len(buffer) - at < size <= left:
-                buffer, begun, at = chain.read(position, max(size, _READ_BYTES)), position, 0
-            try:
-                record = decode_record(buffer, at)
-            except MalformedRecord as error:
-                raise self.corrupt(position, error.problem) from error
-            if not record.is_intact:
-                raise self.corrupt(position, "the body does not match its CRC")
-            if record.log_offset != position:
-                raise self.corrupt(position, f"the record is of position {record.log_offset}")
+        reader = _Reader(self, self._chain, position)
+        while (record := reader.next_record()) is not None:
             yield record
-            position += record.size
 
-    def cut(self, position: int, *, durable_to: int) -> None:
-        """End the log at a position, and remove all bytes behind it.
+    def scan(self, position: int, *, was_clean: bool) -> Iterator[list[IndexFields]]:
+        """Read the same records, many at once, and only what the indexes need of them.
 
-        Records between `durable_to` and there were read, but maybe only from the page cache, which
-        keeps the writes of a killed process. So they still have to be flushed.
+        Args:
+            position: Where the first record begins.
+            was_clean: Whether the store had been closed. If not, a torn record is an error, too.
+
+        Raises:
+            CorruptStore: A record is damaged; all records before it were returned.
         """
+        reader = _Reader(self, self._chain, position)
+        while (record := reader.next_record()) is not None:
+            if not was_clean and is_torn(record):
+                raise self.corrupt(record.log_offset, "its end was not written")
+            yield [index_fields(record), *reader.next_run()]
+
+    def begin_scan(self, position: int) -> None:
+        """Note that everything before a position is durable, and that the log is read from there.
+
+        Records behind it may only be in the page cache, which keeps the writes of a killed process.
+        So they have to be flushed.
+        """
+        self.end = self.flushed = position
+
+    def cut(self, position: int) -> None:
+        """End the log at a position, and remove all bytes behind it."""
         self._chain.cut(position)
         self.end = position
-        self.flushed = min(durable_to, position)
+        self.flushed = min(self.flushed, position)
 
     def begin_flush(self) -> LogFlush:
         """Return a flush of all records so far: run it in any thread, then `finish_flush` it."""

@@ -18,21 +18,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from downrange.errors import CorruptStore, MalformedRecord
+from downrange.errors import CorruptStore, DiskFull, MalformedRecord
 from downrange.store import log as commit_log
 from downrange.store import queue_index
 from downrange.store.checkpoint import Checkpoint, save_checkpoint
 from downrange.store.key_index import ENTRIES, MEMORY_ENTRIES, SLOTS, KeyIndex
 from downrange.store.log import CommitLog
 from downrange.store.queue_index import QueueIndex, Unit
-from downrange.store.recovery import ABORT, recover
+from downrange.store.recovery import ABORT, REBUILD, recover
 from downrange.wire.batches import RecordBatch
 from downrange.wire.codes import TransactionFlag
 from downrange.wire.hashes import tag_hash
 from downrange.wire.limits import FRAME_BYTES_MAX
-from downrange.wire.properties import PropertyKey
+from downrange.wire.properties import PropertyKey, index_properties
 from downrange.wire.records import decode_record
 
 if TYPE_CHECKING:
@@ -42,12 +42,16 @@ if TYPE_CHECKING:
     from downrange.store.key_index import Found, KeyFlush
     from downrange.store.log import LogFlush
     from downrange.store.queue_index import Numbers
-    from downrange.wire.records import Record
+    from downrange.wire.records import IndexFields, Record
 
 # Plain values: arithmetic and hashing of enum members cost more than the rest of a lookup.
 #: Records with this bit, prepared and rolled-back ones, are in no queue.
 _PREPARED: Final = int(TransactionFlag.PREPARED)
+_UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
+_KEYS: Final = PropertyKey.KEYS.value
 _TAGS: Final = PropertyKey.TAGS.value
+#: Topic, queue id, store time and tag of a record -> the tag hash of its queue unit.
+UnitTag: TypeAlias = "Callable[[bytes, int, int, str | None], int]"
 #: How many queues a full flush searches for files that are no longer needed.
 _QUEUES_SWEPT: Final = 64
 #: The gaps between the records of one `read_range` together, so that it never takes long. A gap
@@ -68,6 +72,10 @@ class StoreOptions:
             are written to the index file early, which does not make them durable.
         key_memory_entries: The same for entries of the key index.
         index_tags: Whether messages can be found by `T#tag` like by a key, as in release 5.5.
+        recovery_records: After a crash, recovery writes a checkpoint each time it has read so many
+            messages, and at its end. The default is about half a second of reading: a start that is
+            interrupted again and again, by a supervisor with a time limit for example, gets further
+            each time.
     """
 
     log_segment_bytes: int = commit_log.SEGMENT_BYTES
@@ -77,6 +85,7 @@ class StoreOptions:
     queue_memory_units: int = queue_index.MEMORY_UNITS
     key_memory_entries: int = MEMORY_ENTRIES
     index_tags: bool = False
+    recovery_records: int = 100_000
 
 
 class Fetched(NamedTuple):
@@ -133,11 +142,13 @@ class MessageStore:
     Args:
         files: The folder; only this store may write to it.
         options: Sizes of its files.
-        unit_tag: Returns the tag hash of a record's queue unit, given the record and its tag. A
-            delayed message has its delivery time there; the default is the hash of the tag.
+        unit_tag: Returns the tag hash of a record's queue unit, given the record's topic, queue id,
+            store time and tag. A delayed message has its delivery time there; the default is the
+            hash of the tag.
 
     Raises:
         CorruptStore: A durable part of the store is damaged; names file and position.
+        OSError: The disk fails.
     """
 
     def __init__(
@@ -145,7 +156,7 @@ class MessageStore:
         files: Files,
         options: StoreOptions,
         *,
-        unit_tag: Callable[[Record, str | None], int] | None = None,
+        unit_tag: UnitTag | None = None,
     ) -> None:
         self._files = files
         self._options = options
@@ -168,9 +179,15 @@ class MessageStore:
             options.key_memory_entries,
             index_tags=options.index_tags,
         )
-        self.recovery = recover(files, self.log, self._cut_indexes, self._index_again)
+        self.recovery = recover(
+            files,
+            self.log,
+            self._cut_indexes,
+            self._index_again,
+            self._save_recovered,
+            save_records=options.recovery_records,
+        )
         self._last_ms = self.recovery.last_ms
-        files.make_folder(queue_index.FOLDER)  # if it were missing, recovery would read everything
         if self.recovery.was_clean:  # otherwise the file exists, and must never be missing
             files.replace(ABORT, b"")
 
@@ -212,7 +229,7 @@ class MessageStore:
                 continue
             queue = self._current.get((record.topic_bytes, record.queue_id))
             if queue is None:
-                queue = self._queue_of(record)
+                queue = self._queue_of(record.topic_bytes, record.queue_id)
             offset = next_offsets.get(queue, queue.max_offset)
             record.queue_offset = offset
             next_offsets[queue] = offset + count
@@ -227,10 +244,14 @@ class MessageStore:
                 continue
             known = entry.properties() if properties is None else properties[number]
             tag = known.get(_TAGS)
-            tag_code = tag_hash(tag) if self._unit_tag is None else self._unit_tag(entry, tag)
+            if self._unit_tag is None:
+                tag_code = tag_hash(tag)
+            else:
+                tag_code = self._unit_tag(entry.topic_bytes, entry.queue_id, store_ms, tag)
             log_offset = entry.log_offset
             queue.put(log_offset, entry.size, tag_code)
-            self._keys.collect(keyed, queue.key_front, known, log_offset)
+            unique_key, keys = known.get(_UNIQUE_KEY), known.get(_KEYS)
+            self._keys.collect(keyed, queue.key_front, log_offset, unique_key, keys, tag)
         self._keys.put(keyed, store_ms)
         self._dirty.update(next_offsets)
 
@@ -239,13 +260,15 @@ class MessageStore:
     ) -> None:
         tags = [properties.get(_TAGS) for properties in batch.properties]
         unit_tag, shared = self._unit_tag, batch.shared
-        tag_codes = (
-            map(tag_hash, tags) if unit_tag is None else [unit_tag(shared, tag) for tag in tags]
-        )
+        if unit_tag is None:
+            tag_codes = list(map(tag_hash, tags))
+        else:
+            topic, queue_id, store_ms = shared.topic_bytes, shared.queue_id, shared.store_ms
+            tag_codes = [unit_tag(topic, queue_id, store_ms, tag) for tag in tags]
         queue.put_all(batch.log_offsets, batch.sizes, tag_codes)
         collect, front = self._keys.collect, queue.key_front
-        for properties, log_offset in zip(batch.properties, batch.log_offsets, strict=True):
-            collect(keyed, front, properties, log_offset)
+        for known, tag, log_offset in zip(batch.properties, tags, batch.log_offsets, strict=True):
+            collect(keyed, front, log_offset, known.get(_UNIQUE_KEY), known.get(_KEYS), tag)
 
     def flush(self) -> None:
         """Make all records and indexes durable, and write the checkpoint."""
@@ -315,6 +338,7 @@ class MessageStore:
     def close(self) -> None:
         """Flush and mark the store as closed; no flush may be running."""
         self.flush()
+        self._files.remove(REBUILD)  # it exists if the disk was full at the end of recovery
         self._files.remove(ABORT)
 
     # ---- reading ----
@@ -462,22 +486,62 @@ class MessageStore:
         for topic, queue_id in list(self.queue_names()):
             self._open_queue(topic, queue_id).cut_from(log_offset)
 
-    def _index_again(self, record: Record) -> None:
-        """Index a record of the log during recovery, where an index does not have it already."""
-        if record.sys_flag & _PREPARED:
-            return
-        properties = record.properties()
-        queue = self._queue_of(record)
-        self._remove_unneeded()  # a queue that begins again may need files of the same names
-        tag = properties.get(_TAGS)
-        tag_code = tag_hash(tag) if self._unit_tag is None else self._unit_tag(record, tag)
-        log_offset = record.log_offset
-        queue.put_again(record.queue_offset, Unit(log_offset, record.size, tag_code))
-        self._dirty.add(queue)
-        if log_offset > self._keys.end_offset:
-            keyed: list[tuple[int, int]] = []
-            self._keys.collect(keyed, queue.key_front, properties, log_offset)
-            self._keys.put(keyed, record.store_ms)
+    def _index_again(self, entries: Sequence[IndexFields]) -> tuple[int, CorruptStore | None]:
+        """Index records of the log during recovery, where an index does not have them already.
+
+        Returns:
+            How many were indexed, and what is wrong with the next one.
+        """
+        keys, current, unit_tag, mark_dirty = (
+            self._keys,
+            self._current,
+            self._unit_tag,
+            self._dirty.add,
+        )
+        keys_end = keys.end_offset
+        keyed: list[tuple[int, int]] = []  # entries of records with the store time `keyed_ms`
+        keyed_ms, count, problem = 0, 0, None
+        for log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic, data in entries:
+            if not sys_flag & _PREPARED:
+                queue = current.get((topic, queue_id))
+                if queue is None:
+                    queue = self._queue_of(topic, queue_id)
+                    self._remove_unneeded()  # a queue that begins again may need the same files
+                unique_key, user_keys, tag = index_properties(data)
+                tag_code = (
+                    tag_hash(tag) if unit_tag is None else unit_tag(topic, queue_id, store_ms, tag)
+                )
+                if queue_offset == queue.max_offset:
+                    queue.put(log_offset, size, tag_code)
+                else:
+                    try:
+                        queue.put_again(queue_offset, Unit(log_offset, size, tag_code))
+                    except CorruptStore as error:
+                        problem = error
+                        break
+                mark_dirty(queue)
+                if log_offset > keys_end:
+                    if store_ms != keyed_ms:
+                        keys.put(keyed, keyed_ms)
+                        keyed, keyed_ms = [], store_ms
+                    keys.collect(keyed, queue.key_front, log_offset, unique_key, user_keys, tag)
+            count += 1
+        keys.put(keyed, keyed_ms)
+        return count, problem
+
+    def _save_recovered(self, last_ms: int) -> str | None:
+        """Flush during recovery; return the problem if the disk is full.
+
+        On a full disk, the store can still be read, and retention can free space. Other errors of
+        the disk must end the start: after a failed sync, the kernel may drop records that were not
+        written, and the next sync succeeds without them.
+        """
+        self._last_ms = last_ms
+        try:
+            self.flush()
+        except DiskFull as error:
+            return str(error)
+        return None
 
     def _remove_unneeded(self) -> None:
         while self._unneeded:
@@ -497,8 +561,8 @@ class MessageStore:
         self._queues[topic, queue_id] = queue
         return queue
 
-    def _queue_of(self, record: Record) -> QueueIndex:
+    def _queue_of(self, topic: bytes, queue_id: int) -> QueueIndex:
         """Return a record's queue, and cache it for the next record."""
-        queue = self.queue(record.topic, record.queue_id)
-        self._current[record.topic_bytes, record.queue_id] = queue
+        queue = self.queue(topic.decode(errors="replace"), queue_id)
+        self._current[topic, queue_id] = queue
         return queue

@@ -103,6 +103,32 @@ def decode_properties(text: str) -> dict[str, str]:
     return properties
 
 
+def index_properties(data: bytes) -> tuple[str | None, str | None, str | None]:
+    """Return the values of UNIQ_KEY, KEYS and TAGS: those that the indexes of a store need.
+
+    They are the same as in `decode_properties`, at half the cost.
+
+    Args:
+        data: The bytes of a property string; those that are not UTF-8 become U+FFFD.
+    """
+    data = b"\x02" + data  # now each name is between two separators
+    _, unique_found, rest = data.rpartition(b"\x02UNIQ_KEY\x01")
+    unique = rest.partition(b"\x02")[0]
+    _, keys_found, rest = data.rpartition(b"\x02KEYS\x01")
+    keys = rest.partition(b"\x02")[0]
+    _, tags_found, rest = data.rpartition(b"\x02TAGS\x01")
+    tags = rest.partition(b"\x02")[0]
+    if (unique_found and not unique) or (keys_found and not keys) or (tags_found and not tags):
+        # An empty value does not count, but an earlier one of the same name may.
+        known = decode_properties(data.decode("utf-8", "replace"))
+        return known.get("UNIQ_KEY"), known.get("KEYS"), known.get("TAGS")
+    return (
+        unique.decode("utf-8", "replace") if unique_found else None,
+        keys.decode("utf-8", "replace") if keys_found else None,
+        tags.decode("utf-8", "replace") if tags_found else None,
+    )
+
+
 def _unencodable(properties: Mapping[str, str]) -> Unencodable:
     bad = next(
         (name, value)

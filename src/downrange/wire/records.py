@@ -66,6 +66,12 @@ _FORMS: Final = {
     _V6_BITS: (_FIXED[_V6_BITS], 16, 16),
 }
 _FIXED_BYTES_MIN: Final = _FIXED[0].size
+#: The same bits -> reads what `intact_run` needs of the fixed part, and the size of that part.
+_INDEXED: Final = {
+    bits: (Struct(f">iiii4xqqi8x{born}x4xq{store}x4x4x8xi").unpack_from, fixed.size)
+    for bits, (fixed, born, store) in _FORMS.items()
+}
+_FIXED_BYTES_MAX: Final = _FIXED[_V6_BITS].size
 #: In the smallest record, only the lengths of topic and properties follow the fixed part.
 RECORD_BYTES_MIN: Final = _FIXED_BYTES_MIN + 3
 _I16: Final = Struct(">h")
@@ -269,6 +275,75 @@ def decode_records(data: bytes) -> list[Record]:
         records.append(record)
         at += record.size
     return records
+
+
+#: What the indexes need of a stored record: log offset, size, queue id, queue offset, sysFlag,
+#: store time, topic, properties. A plain tuple: recovery makes one per record.
+IndexFields: TypeAlias = tuple[int, int, int, int, int, int, bytes, bytes]
+
+
+def intact_run(data: bytes, at: int, log_offset: int) -> list[IndexFields]:
+    """Read what the indexes need of the records from a position on, without an object per record.
+
+    The run ends before the first record that is not of the usual form: damaged, cut off, blank, of
+    another log offset, with a long topic (V2), with a NUL byte in its properties, or close to the
+    end of the data. The caller reads that one with `decode_record`, which says what is wrong.
+
+    Args:
+        data: Bytes of a commit log.
+        at: Where a record begins in them.
+        log_offset: The log offset of that record.
+    """
+    run: list[IndexFields] = []
+    note, view, forms, crc32 = run.append, memoryview(data), _INDEXED, zlib.crc32
+    data_end = len(data)
+    last_at = data_end - _FIXED_BYTES_MAX
+    while at <= last_at:
+        unpack_from, fixed_size = forms[data[at + _SYS_FLAG_LOW_BYTE_AT] & _V6_BITS]
+        size, magic, crc, queue_id, queue_offset, own_offset, sys_flag, store_ms, body_size = (
+            unpack_from(data, at)
+        )
+        end = at + size
+        body_at = at + fixed_size
+        topic_at = body_at + body_size + 1  # behind its length of one byte
+        if (
+            magic != MAGIC_V1
+            or own_offset != log_offset
+            or body_size < 0
+            or not topic_at + 2 <= end <= data_end
+        ):
+            break
+        topic_end = topic_at + data[topic_at - 1]
+        properties_at = topic_end + 2
+        if (
+            topic_end - topic_at > TOPIC_BYTES_MAX
+            or not 0 <= end - properties_at <= PROPERTIES_BYTES_MAX
+            or data[topic_end] << 8 | data[topic_end + 1] != end - properties_at
+            or crc32(view[body_at : topic_at - 1]) & 0x7FFFFFFF != crc
+        ):
+            break
+        properties = data[properties_at:end]
+        if 0 in properties:
+            break
+        topic = data[topic_at:topic_end]
+        note((log_offset, size, queue_id, queue_offset, sys_flag, store_ms, topic, properties))
+        at = end
+        log_offset += size
+    return run
+
+
+def index_fields(record: Record) -> IndexFields:
+    """Return what the indexes need of a record."""
+    return (
+        record.log_offset,
+        record.size,
+        record.queue_id,
+        record.queue_offset,
+        record.sys_flag,
+        record.store_ms,
+        record.topic_bytes,
+        record.property_bytes,
+    )
 
 
 def scan_segment(data: bytes) -> Iterator[Record]:

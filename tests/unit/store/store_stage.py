@@ -19,6 +19,7 @@ SMALL = StoreOptions(
     key_entries=20,
     queue_memory_units=6,
     key_memory_entries=9,
+    recovery_records=7,
 )
 
 

@@ -147,6 +147,17 @@ class CrashRun:
         del self.appended[gone + len(survivors) :]
         self.drop_again()
 
+    def open_interrupted(self, steps: int) -> bool:
+        """Open the store, and lose power after some writes; return whether that was on the way."""
+        self.files.steps_left = steps
+        try:
+            self.store = MessageStore(self.files, SMALL)
+        except PowerLost:
+            self.files.crash(self.random)
+            return True
+        self.files.steps_left = None
+        return False
+
     def kept(self) -> list[Record]:
         """Return the appended records that are not in dropped segments."""
         return [made for made in self.appended if made.log_offset >= self.store.log.first]
@@ -182,6 +193,27 @@ def test_no_flushed_message_is_lost(seed: int) -> None:
     for _ in range(STEPS):
         run.step()
         run.check()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_power_loss_at_each_write_of_a_recovery_loses_nothing(seed: int) -> None:
+    """Also at each write of the checkpoints of the recovery, and of the recovery after it."""
+    steps, is_interrupted = 0, True
+    while is_interrupted:
+        run = CrashRun(seed)
+        while len(run.appended) < 25:
+            run.step()
+        run.flush_log()
+        run.append()
+        run.files.crash(run.random)
+        is_interrupted = run.open_interrupted(steps)
+        if is_interrupted:
+            run.open_interrupted(steps // 2)
+        run.crash()
+        run.check()
+        assert MessageStore(run.files, SMALL).recovery.scanned_records == 0
+        steps += 1
+    assert steps > 20
 
 
 def test_same_seed_gives_the_same_run() -> None:

@@ -31,7 +31,9 @@ def _stored(number: int, store_ms: int | None = None) -> Record:
 
 def _put(index: KeyIndex, made: Record) -> None:
     entries: list[tuple[int, int]] = []
-    index.collect(entries, key_front("T"), made.properties(), made.log_offset)
+    known = made.properties()
+    unique_key, keys = known.get("UNIQ_KEY"), known.get("KEYS")
+    index.collect(entries, key_front("T"), made.log_offset, unique_key, keys, known.get("TAGS"))
     index.put(entries, made.store_ms)
 
 

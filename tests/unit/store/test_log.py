@@ -96,7 +96,8 @@ def test_log_has_the_durable_position(files: Files) -> None:
 def test_log_is_cut_behind_a_record(files: Files) -> None:
     log = _log(files, 12)
     position = [found.log_offset for found in log.walk(0)][4]
-    log.cut(position, durable_to=SEGMENT)
+    log.begin_scan(SEGMENT)
+    log.cut(position)
     assert (log.end, log.flushed) == (position, min(position, SEGMENT))
     assert _bodies(log) == [f"body {number}".encode() for number in range(4)]
     log.append([record(77)])

@@ -73,7 +73,7 @@ def test_store_times_never_go_back(files: Files) -> None:
 
 
 def test_unit_tag_can_be_something_else(files: Files) -> None:
-    store = MessageStore(files, SMALL, unit_tag=lambda made, tag: made.store_ms if tag else 0)
+    store = MessageStore(files, SMALL, unit_tag=lambda _topic, _queue, ms, tag: ms if tag else 0)
     store.append([record(1)], 5000)
     (unit,) = store.queue("T", 0).units(0, 1)
     assert unit.tag_hash == 5000
@@ -265,7 +265,7 @@ def test_a_batch_that_cannot_be_stored_leaves_nothing_and_may_be_tried_again(fil
 
 
 def test_units_of_a_batch_hold_the_tag_hash_of_the_broker(files: Files) -> None:
-    store = MessageStore(files, SMALL, unit_tag=lambda made, tag: made.store_ms + len(tag or ""))
+    store = MessageStore(files, SMALL, unit_tag=lambda _topic, _queue, ms, tag: ms + len(tag or ""))
     store.append([batch_of([record(0), record(1)])], 7000)
     assert [unit.tag_hash for unit in store.queue("T", 0).units(0, 9)] == [7001, 7001]
 

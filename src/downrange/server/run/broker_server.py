@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from downrange.errors import OptionError
+from downrange.errors import OptionError, StoreError
 from downrange.options import BrokerOptions, ListenerOptions
 from downrange.server.broker.record_fields import StoreHost
 from downrange.server.broker.scheduled.delay_levels import unit_tag_of
@@ -238,7 +238,10 @@ class BrokerServer:
     def _open_store(self, files: OsFiles) -> MessageStore:
         begun = time.monotonic()
         unit_tag = unit_tag_of(self._options.delay_levels)
-        store = MessageStore(files, self._store_options, unit_tag=unit_tag)
+        try:
+            store = MessageStore(files, self._store_options, unit_tag=unit_tag)
+        except OSError as error:
+            raise StoreError(f"store {self.folder} cannot be opened: {error}") from error
         found = store.recovery
         if not found.was_clean:
             _log.warning(
@@ -250,6 +253,12 @@ class BrokerServer:
             )
         if found.cut_at is not None:
             _log.warning("the log was cut at %d: %s", found.cut_at, found.cut_reason)
+        if found.unsaved_reason is not None:
+            _log.warning(
+                "no checkpoint at the end of recovery: %s; without free space, the next start "
+                "reads the same records again",
+                found.unsaved_reason,
+            )
         return store
 
     def _assemble(

@@ -25,12 +25,9 @@ from downrange.wire.hashes import tag_hash
 from downrange.wire.system_names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from downrange.errors import RocketMQError
-    from downrange.store.message_store import MessageStore
+    from downrange.store.message_store import MessageStore, UnitTag
     from downrange.store.queue_index import QueueIndex, Unit
-    from downrange.wire.records import Record
 
 PATH: Final = "config/delayOffset.json"
 
@@ -215,14 +212,14 @@ def queue_of(store: MessageStore, level: DelayLevel) -> QueueIndex:
     return store.queue(SCHEDULE_TOPIC, level.queue_id)
 
 
-def unit_tag_of(levels: str) -> Callable[[Record, str | None], int]:
+def unit_tag_of(levels: str) -> UnitTag:
     """Return the function for the tag hashes of queue units: due times of delayed messages."""
     delays = delays_of(levels)
     last = len(delays) - 1
 
-    def unit_tag(record: Record, tag: str | None) -> int:
-        if record.topic_bytes != _TOPIC:
+    def unit_tag(topic: bytes, queue_id: int, store_ms: int, tag: str | None) -> int:
+        if topic != _TOPIC:
             return tag_hash(tag)
-        return record.store_ms + delays[min(record.queue_id, last)]
+        return store_ms + delays[min(queue_id, last)]
 
     return unit_tag

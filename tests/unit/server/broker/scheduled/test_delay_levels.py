@@ -67,12 +67,11 @@ def test_message_is_refused_when_its_level_is_not_a_number(level: str) -> None:
 
 def test_queue_unit_of_a_delayed_message_holds_when_it_is_due() -> None:
     unit_tag = unit_tag_of("1s 5s")
-    delayed = Record(topic_bytes=SCHEDULE_TOPIC.encode(), queue_id=1, store_ms=100)
-    of_a_former_level = Record(topic_bytes=SCHEDULE_TOPIC.encode(), queue_id=7, store_ms=100)
-    assert unit_tag(delayed, "tag") == 5_100
-    assert unit_tag(of_a_former_level, "tag") == 5_100
-    assert unit_tag(Record(topic_bytes=b"T", store_ms=100), "tag") == tag_hash("tag")
-    assert unit_tag(Record(topic_bytes=b"T", store_ms=100), None) == 0
+    delayed, former_level = 1, 7
+    assert unit_tag(SCHEDULE_TOPIC.encode(), delayed, 100, "tag") == 5_100
+    assert unit_tag(SCHEDULE_TOPIC.encode(), former_level, 100, "tag") == 5_100
+    assert unit_tag(b"T", 1, 100, "tag") == tag_hash("tag")
+    assert unit_tag(b"T", 1, 100, None) == 0
 
 
 # ---- delivering ----
