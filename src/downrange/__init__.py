@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import (
     BatchFailed,
+    BrokerNotFound,
     CallTimeout,
     CannotListen,
     CheckFailed,
@@ -144,6 +145,7 @@ __all__ = [
     "AutoBatch",
     "BatchFailed",
     "BatchReceipt",
+    "BrokerNotFound",
     "BrokerOptions",
     "CallTimeout",
     "CannotListen",

@@ -15,7 +15,7 @@ program can act on them. Its text says what was wrong, where, and what to do nex
     ├── NoNameServer                   no address of a name server is known
     ├── CheckFailed                    `doctor` found problems; lists all of them
     ├── RouteNotFound                  a topic has no queues to use
-    ├── SendFailed                     a message was not stored; lists every attempt
+    ├── SendFailed                     no broker confirmed a message; lists every attempt
     │   ├── SendTimedOut (TimeoutError)
     │   ├── SendUnreachable (ConnectionError)    no broker could be reached
     │   ├── SendNotPermitted (PermissionError)   topic's permission, or access check
@@ -38,6 +38,7 @@ program can act on them. Its text says what was wrong, where, and what to do nex
     ├── TransportError                 a peer did not answer
     │   ├── ConnectFailed (ConnectionError)   it cannot be reached; nothing was sent
     │   │   ├── HostNotFound           its name has no address
+    │   │   ├── BrokerNotFound         the name server has no broker, or not the one needed
     │   │   └── TlsFailed              it does not speak TLS as required, or is not trusted
     │   ├── ConnectionLost (ConnectionError)  outcome unknown
     │   └── CallTimeout (TimeoutError)        outcome unknown
@@ -233,33 +234,53 @@ class RouteNotFound(RocketMQError):
 class SendFailed(RocketMQError):
     """No broker confirmed that it stored a message.
 
-    If the reply to an attempt was lost, the message may be stored nevertheless.
-
     Attributes:
         topic: The topic of the message.
         attempts: What was tried, in order: broker, address, queue, error, time.
         elapsed: Seconds from the first attempt to the error.
+        message_id: The unique id, which a stored copy has too; for a batch, those of its messages,
+            joined by commas; None if no id was made yet.
+        may_be_stored: Whether an attempt may have stored it: the reply was lost or late. If False,
+            it is certain that the message is not stored.
     """
 
     #: The next step, as the last line of the text.
     hint: ClassVar[str] = ""
 
-    def __init__(self, topic: str, attempts: Sequence[Attempt], elapsed: float) -> None:
+    def __init__(
+        self,
+        topic: str,
+        attempts: Sequence[Attempt],
+        elapsed: float,
+        message_id: str | None = None,
+    ) -> None:
         """List the attempts; code, address and whether to retry are those of the last one."""
+        may_be_stored = any(attempt.may_be_stored for attempt in attempts)
+        outcome = "may have been stored: not confirmed" if may_be_stored else "was not stored"
         tries = f"{len(attempts)} attempt{'s' if len(attempts) != 1 else ''}"
         listed = "".join(f"\n  {number}. {attempt}" for number, attempt in enumerate(attempts, 1))
         super().__init__(
-            f"a message for {topic!r} was not stored after {tries} in {elapsed:.1f} s:{listed}"
-            f"{self.hint}"
+            f"{message_name(message_id)} for {topic!r} {outcome} after {tries} in {elapsed:.1f} s:"
+            f"{listed}{self.hint}"
         )
         self.topic = topic
         self.attempts = tuple(attempts)
         self.elapsed = elapsed
+        self.message_id = message_id
+        self.may_be_stored = may_be_stored
         if attempts:
             error = attempts[-1].error
             self.code = error.code
             self.address = attempts[-1].address
             self.retryable = error.retryable
+
+
+def message_name(message_id: str | None) -> str:
+    """Return how texts name a message or a batch: by its id, or that of its first message."""
+    if message_id is None:
+        return "a message"
+    first, *others = message_id.split(",")
+    return f"a batch of message {first} and {len(others)} more" if others else f"message {first}"
 
 
 class SendTimedOut(SendFailed, TimeoutError):
@@ -291,6 +312,7 @@ class BatchFailed(SendFailed):
     Attributes:
         stored: The part that is stored: a receipt per request, and how many messages each carried.
         unsent: The messages of the request that failed; those after it were not tried.
+        may_be_stored: Whether the request that failed may have stored its messages.
     """
 
     def __init__(
@@ -298,11 +320,14 @@ class BatchFailed(SendFailed):
     ) -> None:
         """Say what was stored, and what stopped the rest."""
         super().__init__(
-            error.topic or "", getattr(error, "attempts", ()), getattr(error, "elapsed", 0.0)
+            error.topic or "",
+            getattr(error, "attempts", ()),
+            getattr(error, "elapsed", 0.0),
+            getattr(error, "message_id", None),
         )
         self.args = (
-            f"{len(stored)} messages of a list were stored, then a request failed, so the rest "
-            f"was not sent: {error}",
+            f"{len(stored)} messages of a list were stored, then a request failed; those after it "
+            f"were not sent: {error}",
         )
         self.code, self.address, self.retryable = error.code, error.address, error.retryable
         self.stored = stored
@@ -498,6 +523,23 @@ class ConnectFailed(TransportError, ConnectionError):
 
 class HostNotFound(ConnectFailed):
     """A host name has no address."""
+
+
+class BrokerNotFound(ConnectFailed):
+    """The name server has no broker, or not the one that a queue is on; nothing was sent.
+
+    It is retryable: a broker that restarts is missing until it has registered again.
+
+    Attributes:
+        address: The name server.
+    """
+
+    code = 10003
+
+    def __init__(self, address: str, problem: str, topic: str | None = None) -> None:
+        """Name the name server, what is missing there, and the topic."""
+        super().__init__(address, problem)
+        self.topic = topic
 
 
 class TlsFailed(ConnectFailed):

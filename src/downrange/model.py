@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final, NewType
 
 import msgspec
 
-from downrange.errors import ConnectFailed, OptionError, RocketMQError, TransportError
+from downrange.errors import (
+    ConnectFailed,
+    MalformedCommand,
+    OptionError,
+    RocketMQError,
+    TransportError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -203,6 +209,14 @@ class Attempt(msgspec.Struct, frozen=True):
     error: RocketMQError
     elapsed: float
 
+    @property
+    def may_be_stored(self) -> bool:
+        """Whether it may have stored the message: its reply was lost, late or unreadable."""
+        error = self.error
+        if isinstance(error, TransportError):
+            return not isinstance(error, ConnectFailed)
+        return isinstance(error, MalformedCommand) or error.code in _LATE_STATUSES
+
     def __str__(self) -> str:
         return (
             f"{self.broker} {self.address} queue {self.queue_number}: "
@@ -245,7 +259,7 @@ class SendReceipt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def may_be_stored_twice(self) -> bool:
         """Whether an earlier attempt may have stored it, too: its reply was lost or late."""
-        return any(map(_may_have_stored, self.failures))
+        return any(attempt.may_be_stored for attempt in self.failures)
 
 
 class Outcome(Enum):
@@ -269,13 +283,6 @@ class TransactionReceipt(msgspec.Struct, frozen=True):
     receipt: SendReceipt
     outcome: Outcome
     error: Exception | None = None
-
-
-def _may_have_stored(attempt: Attempt) -> bool:
-    error = attempt.error
-    if isinstance(error, TransportError):
-        return not isinstance(error, ConnectFailed)
-    return error.code in _LATE_STATUSES
 
 
 class BatchReceipt(msgspec.Struct, frozen=True):

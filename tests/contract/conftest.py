@@ -151,7 +151,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield request.getfixturevalue("embedded_session")
         return
     versions: ApacheVersions = request.getfixturevalue("apache_versions")
-    shared = _server_of(versions.cluster(request.param))
+    shared = server_of(versions.cluster(request.param))
     yield shared
     shared.close()
 
@@ -160,14 +160,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 def apache_server(make: Callable[[], ApacheCluster]) -> Generator[Server]:
     """Start an Apache cluster; skip the tests when it cannot run here."""
     with cluster_or_skip(make) as cluster:
-        own = _server_of(cluster)
+        own = server_of(cluster)
         try:
             yield own
         finally:
             own.close()
 
 
-def _server_of(cluster: ApacheCluster) -> Server:
+def server_of(cluster: ApacheCluster) -> Server:
+    """Return an Apache cluster with the interface that all clusters have here."""
     addresses = [broker.address for broker in cluster.brokers]
     return Server(cluster.name_server, addresses, cluster.version, _unique_name)
 

@@ -10,7 +10,7 @@ import pytest
 
 from downrange.client.flows.routing.selectors import by_hash, by_random, by_room
 from downrange.embedded import cut, refuse
-from downrange.errors import InvalidMessage, OptionError, RouteNotFound, SendFailed
+from downrange.errors import BrokerNotFound, InvalidMessage, OptionError, SendFailed
 from downrange.model import Message, QueueId
 from downrange.options import FaultTolerance, ProducerOptions
 from downrange.wire.codes import RequestCode
@@ -189,8 +189,9 @@ def test_an_invalid_choice_is_an_error_that_names_it(
         sender.send(Message(topic, b"1"), queue=nothing)
     with pytest.raises(InvalidMessage, match="another topic"):
         sender.send(Message(topic, b"1"), queue=QueueId("other", "broker-a", 0))
-    with pytest.raises(RouteNotFound, match="broker-z"):
+    with pytest.raises(BrokerNotFound, match="broker-z") as unknown:
         sender.send(Message(topic, b"1"), queue=QueueId(topic, "broker-z", 0))
+    assert unknown.value.code == 10003
 
 
 def test_a_chosen_queue_is_not_left_for_another(pair: Embedded, producer: MakeProducer) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange.errors import SendUnreachable
 from downrange.model import Message
 from downrange.options import ClientOptions, FaultTolerance, ProducerOptions
 from tests.faults.fleet import Fleet, running_fleet
@@ -107,3 +108,58 @@ def test_another_name_server_takes_over_when_the_one_in_use_is_killed(
             assert topic in producer.client.stats().topics
         finally:
             dying.start()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tolerance", ["off", PROBING], ids=["off", "5.x"])
+def test_oneway_messages_go_to_the_other_broker_when_one_is_killed(
+    fleet: Fleet, kind: Kind, tolerance: FaultTolerance
+) -> None:
+    topic = f"oneway-{kind}-{id(tolerance)}"
+    fleet.create_topic(topic)
+    options = ProducerOptions(fault_tolerance=tolerance)
+    alive, dying = fleet.brokers
+    with producing(kind, fleet.addresses, options=options) as producer:
+        seen: set[str] = set()
+        while len(seen) < 2:
+            seen.add(producer.send(Message(topic, b"warm-up")).queue.broker)
+        # A broker that was just started may be slow, and so be avoided.
+        wait_until(lambda: all(one.is_available for one in producer.client.stats().brokers))
+        dying.kill()
+        try:
+            if kind == "async":  # the loop notices the end of the connection
+                wait_until(lambda: dying.address not in producer.client.stats().connections)
+            bodies = [f"{number}".encode() for number in range(6)]
+            for body in bodies:
+                producer.send_oneway(Message(topic, body))
+            wait_until(
+                lambda: set(bodies) <= {record.body for record in read_queue(alive.address, topic)}
+            )
+            stats = producer.client.stats().producers["faults"]
+            assert (stats.oneway, stats.failed) == (6, 0)
+            assert stats.retried >= 1
+        finally:
+            dying.start()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attempts_do_not_burn_at_once_while_all_brokers_refuse_connections(
+    fleet: Fleet, kind: Kind
+) -> None:
+    topic = f"spaced-{kind}"
+    fleet.create_topic(topic)
+    options = ProducerOptions(retries=4, retry_backoff=0.05)
+    with producing(kind, fleet.addresses, options=options) as producer:
+        producer.send(Message(topic, b"warm-up"))
+        for broker in fleet.brokers:
+            broker.kill()
+        try:
+            with pytest.raises(SendUnreachable) as caught:
+                producer.send(Message(topic, b"1"))
+            pauses = 0.05 + 0.1 + 0.2  # none before the first retry, on the other broker
+            assert pauses <= caught.value.elapsed < options.timeout
+            assert len(caught.value.attempts) == 5
+            assert not caught.value.may_be_stored
+        finally:
+            for broker in fleet.brokers:
+                broker.start()

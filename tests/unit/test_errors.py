@@ -14,6 +14,7 @@ from downrange.errors import RocketMQError
 from downrange.model import Attempt, BatchReceipt
 
 CUT = Attempt("a", "a:1", 0, errors.ConnectionLost("a:1", "cut"), 0.5)
+AWAY = Attempt("a", "a:1", 0, errors.ConnectFailed("a:1", "refused"), 0.5)
 BUSY = Attempt("b", "b:1", 3, errors.SystemBusy(2, None, "b:1"), 0.75)
 LISTED = (
     "\n  1. a a:1 queue 0: ConnectionLost after 0.5 s (cut)"
@@ -62,20 +63,24 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
     ),
     (
         errors.SendFailed("orders", [CUT, BUSY], 1.25),
-        {"topic": "orders", "elapsed": 1.25, "code": 2, "address": "b:1", "retryable": True},
-        f"a message for 'orders' was not stored after 2 attempts in 1.2 s:{LISTED}",
+        {"topic": "orders", "elapsed": 1.25, "code": 2, "address": "b:1", "retryable": True}
+        | {"may_be_stored": True, "message_id": None},
+        f"a message for 'orders' may have been stored: not confirmed after 2 attempts in 1.2 s:"
+        f"{LISTED}",
     ),
     (
         errors.SendTimedOut("orders", [], 3.0),
-        {"topic": "orders", "attempts": (), "code": 10002, "address": None, "retryable": True},
+        {"topic": "orders", "attempts": (), "code": 10002, "address": None, "retryable": True}
+        | {"may_be_stored": False},
         "a message for 'orders' was not stored after 0 attempts in 3.0 s:"
         "\n  Give it more time with timeout=, or look at the brokers with `downrange doctor`.",
     ),
     (
-        errors.SendUnreachable("orders", [CUT], 1.0),
-        {"topic": "orders", "code": None, "address": "a:1", "retryable": True},
-        "a message for 'orders' was not stored after 1 attempt in 1.0 s:"
-        "\n  1. a a:1 queue 0: ConnectionLost after 0.5 s (cut)"
+        errors.SendUnreachable("orders", [AWAY], 1.0, "ID"),
+        {"topic": "orders", "code": 10001, "address": "a:1", "retryable": True}
+        | {"may_be_stored": False, "message_id": "ID"},
+        "message ID for 'orders' was not stored after 1 attempt in 1.0 s:"
+        "\n  1. a a:1 queue 0: ConnectFailed after 0.5 s (refused)"
         "\n  These addresses come from the name server; `downrange doctor` shows which of them "
         "are reachable from here.",
     ),
@@ -91,8 +96,8 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         ),
         {"topic": "orders", "stored": BatchReceipt((), ()), "unsent": (), "attempts": (), "code": 2}
         | {"address": "b:1", "retryable": True},
-        "0 messages of a list were stored, then a request failed, so the rest was not sent: b:1 "
-        "answered with code 2: busy (flow control: send more slowly, or to more brokers)",
+        "0 messages of a list were stored, then a request failed; those after it were not sent: "
+        "b:1 answered with code 2: busy (flow control: send more slowly, or to more brokers)",
     ),
     (
         errors.TooManySends("in_flight_max", 10, 0.25),
@@ -146,6 +151,11 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         "b:1 answered with code 17: no (create it with `downrange topic create`)",
     ),
     (errors.NotFound(22, "no", "b:1"), {"code": 22}, "b:1 answered with code 22: no"),
+    (
+        errors.BrokerNotFound("ns:1", "no broker is registered", "orders"),
+        {"code": 10003, "address": "ns:1", "topic": "orders", "retryable": True},
+        "ns:1: no broker is registered",
+    ),
     (errors.HostNotFound("x:1", "name not found"), {"code": 10001}, "x:1: name not found"),
     (errors.TlsFailed("x:1", "no trust"), {"code": 10001}, "x:1: no trust"),
     (errors.LinkError("text"), {}, "text"),
@@ -367,7 +377,40 @@ def test_name_servers_that_failed_in_different_ways_cannot_be_reached() -> None:
 
 
 def test_a_list_that_failed_carries_the_attempts_of_what_stopped_it() -> None:
-    stopped = errors.SendFailed("orders", [CUT, BUSY], 1.25)
+    stopped = errors.SendFailed("orders", [CUT, BUSY], 1.25, "A,B,C")
     error = errors.BatchFailed(stopped, stored=BatchReceipt((), ()), unsent=[])
     assert (error.attempts, error.elapsed, error.topic) == ((CUT, BUSY), 1.25, "orders")
     assert (error.code, error.address, error.retryable) == (2, "b:1", True)
+    assert (error.may_be_stored, error.message_id) == (True, "A,B,C")
+
+
+# ---- what is known of a message that was not confirmed -------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "may_be_stored"),
+    [
+        (errors.ConnectionLost("a:1", "cut"), True),
+        (errors.CallTimeout("a:1", 1.0), True),
+        (errors.MissingField("SendReply", "queueOffset"), True),
+        (errors.ServerError(10, "flush disk timeout", "a:1"), True),
+        (errors.ConnectFailed("a:1", "refused"), False),
+        (errors.SystemBusy(2, None, "a:1"), False),
+        (errors.TooManyInFlight(1), False),
+        (errors.Unencodable("property", "odd"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_message_may_be_stored_when_the_outcome_of_an_attempt_is_unknown(
+    error: RocketMQError, may_be_stored: bool
+) -> None:
+    attempt = Attempt("a", "a:1", 0, error, 0.5)
+    failed = errors.SendFailed("orders", [attempt, AWAY], 1.0, "ID")
+    assert (attempt.may_be_stored, failed.may_be_stored) == (may_be_stored, may_be_stored)
+    assert ("may have been stored" in str(failed)) is may_be_stored
+    assert ("was not stored" in str(failed)) is not may_be_stored
+
+
+def test_a_batch_is_named_by_its_first_message() -> None:
+    failed = errors.SendFailed("orders", [AWAY], 1.0, "A,B,C")
+    assert str(failed).startswith("a batch of message A and 2 more for 'orders' was not stored")

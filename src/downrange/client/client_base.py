@@ -25,6 +25,7 @@ from downrange.client.flows.client_core import ClientCore
 from downrange.client.flows.effects import Flow, UserCall
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.names import namespace_of_endpoint
+from downrange.client.notice_log import NoticeLog
 from downrange.errors import ClientClosed, NoNameServer, NotStarted
 from downrange.options import ClientOptions
 from downrange.wire.fields import request_command
@@ -34,8 +35,6 @@ from downrange.wire.system_names import DEFAULT_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from downrange.client.flows.routing.health import HealthSnapshot
-    from downrange.client.flows.routing.routes import Route
     from downrange.options import TLS, Credentials, Proxy
 
 _log = logging.getLogger("downrange.client")
@@ -165,9 +164,8 @@ class ClientBase:
             randomness=SystemRandomness(),
             unique_ids=unique_ids(ip),
         )
-        core.routes.on_change.append(_log_route)
         core.report = report_hook
-        core.on_health = _log_health
+        core.observe = NoticeLog(core.clock).observe
         return core
 
     def _background(self, core: ClientCore) -> list[Flow[None]]:
@@ -220,23 +218,3 @@ def _with_namespace_of(options: ClientOptions, addresses: list[str]) -> ClientOp
         if namespace is not None:
             return dataclasses.replace(options, namespace=namespace)
     return options
-
-
-def _log_health(state: HealthSnapshot) -> None:
-    if state.is_available and state.is_reachable:
-        _log.info("broker %s is used again", state.broker)
-    else:
-        _log.warning(
-            "broker %s is avoided for %.1f s: slow, or it failed", state.broker, state.avoided_for
-        )
-
-
-def _log_route(old: Route | None, new: Route) -> None:
-    _log.info(
-        "route of %s %s: %d queues to write to on %s%s",
-        new.topic,
-        "found" if old is None else "changed",
-        len(new.writable),
-        ", ".join(sorted(new.masters)) or "no broker",
-        " (borrowed from the default topic)" if new.is_borrowed else "",
-    )

@@ -303,6 +303,10 @@ class ProducerOptions:
         retries: Further attempts after the first one of a `send` (retryTimesWhenSendFailed).
         submit_retries: Further attempts after the first one of a `submit`
             (retryTimesWhenSendAsyncFailed). For `send` of an `AsyncProducer`, `retries` counts.
+        retry_backoff: Seconds to wait before a retry, doubled each time; the first retry on another
+            broker is made at once. A pause takes at most half of the time left. Java has none:
+            when brokers refuse connections, all its attempts are over within milliseconds. 0 gives
+            that behaviour.
         retry_when_not_stored: Whether to try another broker if one stored a message, but did not
             flush it or copy it to its slave in time (retryAnotherBrokerWhenNotStoreOK).
         retry_codes: Response codes after which another attempt is made (retryResponseCodes).
@@ -336,6 +340,7 @@ class ProducerOptions:
     attempt_timeout: float | None = None
     retries: int = 2
     submit_retries: int = 2
+    retry_backoff: float = 0.1
     retry_when_not_stored: bool = False
     retry_codes: frozenset[int] = frozenset({1, 2, 14, 16, 17, 204, 205, 1500})
     compress_over_bytes: int = 4096
@@ -370,6 +375,8 @@ class ProducerOptions:
             check_at_least(1, name, getattr(self, name))
         check_at_least(0, "retries", self.retries)
         check_at_least(0, "submit_retries", self.submit_retries)
+        if not 0 <= self.retry_backoff < float("inf"):
+            raise OptionError(f"retry_backoff={self.retry_backoff} is not a time span in seconds")
         # Java's smallest values. With less, a producer could hardly send anything.
         check_at_least(10, "in_flight_max", self.in_flight_max)
         check_at_least(MIB, "in_flight_bytes_max", self.in_flight_bytes_max)

@@ -102,8 +102,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_lost = False
         self._unsent: list[bytes] = []
-        #: Callers of one-way requests that are not written yet.
-        self._notifiers: list[Caller] = []
+        #: Callers of one-way requests that are not written yet, each with its request.
+        self._notifiers: list[tuple[Caller, bytes]] = []
         self._is_flushing = False
         self._is_paused = False
         #: When the first request went out after which nothing came in.
@@ -160,18 +160,21 @@ class Connection(asyncio.Protocol):
     def notify(self, caller: Caller, call: Call) -> bool:
         """Send a one-way request; return whether it is written.
 
-        If not, the caller is resumed when the connection is open, when the peer reads again, or at
-        the deadline.
+        If not, the caller is resumed when the connection is open, when the peer reads again, or
+        with an error: at the deadline, or when the connection has ended. After an error the request
+        is never written, so that it can be sent elsewhere.
 
         Raises:
             WireError: The command cannot be encoded.
         """
-        self._write(self._link.oneway(call.command))
-        if self._transport is not None and not self._is_paused:
+        data = self._link.oneway(call.command)
+        self._write(data)
+        transport = self._transport
+        if transport is not None and not self._is_paused and not transport.is_closing():
             return True
         caller.called_at = self._clock.now()
         caller.deadline = call.deadline
-        self._notifiers.append(caller)
+        self._notifiers.append((caller, data))
         if call.deadline < self._earliest:
             self._sweep_after(call.deadline)
         return False
@@ -183,7 +186,7 @@ class Connection(asyncio.Protocol):
 
     def _resume_notifiers(self, error: RocketMQError | None = None) -> None:
         notifiers, self._notifiers = self._notifiers, []
-        for caller in notifiers:
+        for caller, _ in notifiers:
             caller.resume(None, None if error is None else copy(error))
 
     def _write(self, data: bytes) -> None:
@@ -259,6 +262,7 @@ class Connection(asyncio.Protocol):
         if self.is_ended:
             self._transport.abort()
             return
+        _log.debug("connected to %s", self.address)
         if self._silent_since is not None:
             self._silent_since = self._clock.now()
         self._flush()
@@ -279,6 +283,8 @@ class Connection(asyncio.Protocol):
         if self.is_ended:
             return
         self.is_ended = True
+        event = "no connection to" if self._transport is None else "end of the connection to"
+        _log.debug("%s %s: %s", event, self.address, error.brief)
         self._connecting.cancel()
         self._owner.deadlines.discard(self)
         if self._transport is not None:
@@ -306,9 +312,9 @@ class Connection(asyncio.Protocol):
                 late.append(caller)
             else:
                 earliest = min(earliest, caller.deadline)
-        late += [caller for caller in self._notifiers if caller.deadline <= now]
-        self._notifiers = [caller for caller in self._notifiers if caller.deadline > now]
-        earliest = min([earliest, *(caller.deadline for caller in self._notifiers)])
+        if self._notifiers:
+            late += self._take_late_notifiers(now)
+            earliest = min([earliest, *(caller.deadline for caller, _ in self._notifiers)])
         self._earliest = self.deadline = _NEVER
         if earliest < _NEVER:
             self._sweep_after(earliest)
@@ -317,3 +323,11 @@ class Connection(asyncio.Protocol):
             self.close("the server does not answer")
         for caller in late:
             caller.resume(error=CallTimeout(self.address, round(now - caller.called_at, 3)))
+
+    def _take_late_notifiers(self, now: float) -> list[Caller]:
+        """Remove and return the callers of one-way requests that are late; drop their requests."""
+        late = [notifier for notifier in self._notifiers if notifier[0].deadline <= now]
+        self._notifiers = [notifier for notifier in self._notifiers if notifier[0].deadline > now]
+        dropped = {id(data) for _, data in late}
+        self._unsent = [data for data in self._unsent if id(data) not in dropped]
+        return [caller for caller, _ in late]

@@ -10,6 +10,7 @@ A connection on which a call failed is closed: its late reply is of no use.
 from __future__ import annotations
 
 import contextlib
+import logging
 import select
 import socket
 import ssl
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from downrange.options import ClientOptions
     from downrange.wire.command import Command
 
+_log = logging.getLogger("downrange.drivers")
 _READ_BYTES: Final = 65_536
 #: After a thread has found no free connection, all threads use the engine for so many seconds:
 #: mixing threads that read with threads that are woken causes GIL contention.
@@ -280,10 +282,12 @@ class BlockingConnections:
             self._drop(connection)
         try:
             connected = self._dialer.connect(address, call.deadline - self._clock.now())
-        except BaseException:
+        except BaseException as error:
             with self._lock:
                 self._counts[address] -= 1
+            _log.debug("no connection to %s", error)
             raise
+        _log.debug("connected to %s", address)
         kind = TlsConnection if isinstance(connected, ssl.SSLSocket) else BlockingConnection
         connection = kind(address, connected, self._clock, self._codec, self._busy_poll)
         with self._lock:

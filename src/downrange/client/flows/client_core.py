@@ -6,13 +6,15 @@ broker health, ids, members, timers.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from downrange.client.flows.effects import Call, Clock, Flow, Pause, Randomness
+from downrange.client.flows.effects import Call, Clock, Flow, Pause, Randomness, UserCall
 from downrange.client.flows.hooks import run_observers
-from downrange.client.flows.routing.health import BrokerHealth, HealthSnapshot, tolerance_of
+from downrange.client.flows.notices import NOTICES_MAX, RouteChanged
+from downrange.client.flows.routing.health import BrokerHealth, tolerance_of
 from downrange.client.flows.routing.name_servers import NameServers
 from downrange.client.flows.routing.routes import RouteTable
 from downrange.errors import (
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from downrange.client.flows.hooks import Hooks, Report
+    from downrange.client.flows.notices import Notice
+    from downrange.client.flows.routing.routes import Route
     from downrange.options import ClientOptions, Credentials, FaultTolerance
     from downrange.options.clients import FaultStyle
     from downrange.wire.bodies import ConsumerMember
@@ -77,7 +81,8 @@ class ClientCore:
 
     Attributes:
         report: Called with the error of a hook around requests: where it happened, and the error.
-        on_health: Called when a broker begins to be avoided, and when it is used again.
+        notices: What happened and was not published yet.
+        observe: Called with each notice by `publish`, outside of the atomic step.
     """
 
     def __init__(
@@ -100,9 +105,11 @@ class ClientCore:
         self.randomness = randomness
         self.unique_ids = unique_ids
         self.report: Report = _ignore
-        self.on_health: Callable[[HealthSnapshot], None] | None = None
+        self.notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
+        self.observe: Callable[[Notice], None] | None = None
         self.name_servers = NameServers(name_servers, randomness)
         self.routes = RouteTable()
+        self.routes.on_change.append(self._note_route)
         #: Group -> its `ProducerCore`; `producers_of` gives them with their type.
         self.producers: dict[str, object] = {}
         self.consumers: dict[str, RegisteredConsumer] = {}
@@ -162,13 +169,27 @@ class ClientCore:
         """Return the health of the brokers; producers with equal settings share it."""
         tolerance = tolerance_of(option)
         if tolerance not in self._health:
-            self._health[tolerance] = BrokerHealth(tolerance, self.randomness, self.on_health)
+            self._health[tolerance] = BrokerHealth(tolerance, self.randomness, self.notices.append)
         return self._health[tolerance]
 
     @property
     def healths(self) -> list[BrokerHealth]:
         """The health of the brokers, one entry per fault tolerance in use."""
         return list(self._health.values())
+
+    # ---- notices -----------------------------------------------------------------------------
+
+    def publish(self) -> Flow[None]:
+        """Hand all notices to the observer; without one, drop them."""
+        observe = self.observe
+        if observe is None:
+            self.notices.clear()
+            return
+        while self.notices:
+            yield UserCall(observe, (self.notices.popleft(),))
+
+    def _note_route(self, old: Route | None, new: Route) -> None:
+        self.notices.append(RouteChanged(old, new))
 
     # ---- requests ------------------------------------------------------------------------------
 
@@ -280,6 +301,7 @@ class ClientCore:
                 facts.failures += 1
             facts.runs += 1
             facts.last_run_ms = self.clock.wall_ms()
+            yield from self.publish()
             yield Pause(interval)
 
 

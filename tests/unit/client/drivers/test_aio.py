@@ -82,8 +82,9 @@ def test_errors_in_the_background_are_logged_by_severity(
         with_driver(main)
     levels = [(record.levelname, record.message) for record in caplog.records]
     assert ("DEBUG", "in the background: a:1: connection refused") in levels
+    assert ("DEBUG", "no connection to a:1: connection refused") in levels
     assert ("ERROR", "a background flow ended") in levels
-    assert len(levels) == 2
+    assert len(levels) == 3
 
 
 # ---- the end -------------------------------------------------------------------------------------

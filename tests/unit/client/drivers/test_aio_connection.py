@@ -327,6 +327,52 @@ def test_a_one_way_request_waits_no_longer_than_its_deadline() -> None:
     with_driver(main, FakeDialer(silence))
 
 
+def test_a_one_way_request_that_was_late_is_never_written() -> None:
+    """Its message goes to another broker then, so it must not be sent here as well."""
+
+    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
+        await driver.run(asking(driver, is_oneway=True))
+        connection = driver.connection("a:1")
+        connection.pause_writing()
+        in_time = asyncio.ensure_future(driver.run(asking(driver, b"2", is_oneway=True)))
+        with pytest.raises(CallTimeout):
+            await driver.run(asking(driver, b"1", timeout=0.01, is_oneway=True))
+        connection.resume_writing()
+        await in_time
+        peer = dialer.peers[0]
+        await wait_until_async(lambda: len(peer.requests) == 2)
+        assert [request.body for request in peer.requests] == [b"", b"2"]
+
+    with_driver(main, FakeDialer(silence))
+
+
+def test_a_one_way_request_to_a_connection_that_is_ending_is_an_error() -> None:
+    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
+        await driver.run(asking(driver, is_oneway=True))
+        connection = driver.connection("a:1")
+        assert connection._transport is not None
+        connection._transport.close()
+        with pytest.raises(ConnectionLost):
+            await driver.run(asking(driver, b"1", is_oneway=True))
+
+    with_driver(main, FakeDialer(silence))
+
+
+def test_the_beginning_and_the_end_of_a_connection_are_logged_at_debug(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
+        await driver.run(asking(driver))
+        driver.connection("a:1").close("it was not used")
+
+    with caplog.at_level(logging.DEBUG, "downrange.drivers"):
+        with_driver(main)
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("DEBUG", "connected to a:1"),
+        ("DEBUG", "end of the connection to a:1: the connection was closed: it was not used"),
+    ]
+
+
 def test_a_one_way_request_may_be_cancelled() -> None:
     async def main(driver: AioDriver, dialer: FakeDialer) -> None:
         task = asyncio.ensure_future(driver.run(asking(driver, is_oneway=True)))

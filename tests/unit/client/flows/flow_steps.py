@@ -100,6 +100,7 @@ def core_with(
     )
     for known in routes:
         core.routes.replace(known)
+    core.notices.clear()
     return core
 
 

@@ -10,6 +10,8 @@ from downrange.client.flows.background import background_flows
 from downrange.client.flows.client_core import TimerFacts
 from downrange.client.flows.effects import Flow, Once, Pause, UserCall
 from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.notices import NOTICES_MAX, HeartbeatEnded, RouteChanged
+from downrange.client.flows.routing.health import HealthSnapshot
 from downrange.client.flows.routing.lookup import refresh_all
 from downrange.client.flows.routing.membership import heartbeat_on_connect
 from downrange.errors import ConnectFailed, ConnectionLost, GroupTaken, NoPermission
@@ -19,6 +21,7 @@ from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.signatures import signature
 from tests.unit.client.flows.flow_steps import (
+    answer_user_call,
     clock_of,
     core_with,
     expect,
@@ -31,7 +34,7 @@ from tests.unit.client.flows.flow_steps import (
 )
 
 if TYPE_CHECKING:
-    from downrange.client.flows.routing.health import HealthSnapshot
+    from downrange.client.flows.notices import Notice
 
 
 class FakeConsumer:
@@ -280,10 +283,50 @@ def test_brokers_that_no_route_names_any_more_are_no_longer_judged() -> None:
     assert [state.broker for state in health.snapshot(core.clock.now())] == ["a"]
 
 
-def test_on_health_is_called_when_a_broker_begins_to_be_avoided() -> None:
-    core = core_with(route("a"))
-    changes: list[HealthSnapshot] = []
-    core.on_health = changes.append
+# ---- notices -------------------------------------------------------------------------------------
+
+
+def test_notices_are_published_to_the_observer_in_order() -> None:
+    core = core_with()
+    published: list[Notice] = []
+    core.observe = published.append
     health = core.health_for("4.x")
+    found = core.routes.replace(route("a"))
     health.failed("a", ConnectionLost("a:1", "cut"), 0.1, core.clock.now())
-    assert [(state.broker, state.is_available) for state in changes] == [("a", False)]
+    play(core.publish(), lambda _: None)
+    assert published == [RouteChanged(None, found), HealthSnapshot("a", False, True, 0.1, 600.0)]
+    assert not core.notices
+
+
+def test_notices_without_an_observer_are_dropped() -> None:
+    core = core_with()
+    core.routes.replace(route("a"))
+    assert len(core.notices) == 1
+    finish(core.publish())
+    assert not core.notices
+
+
+def test_notices_that_are_never_published_are_limited() -> None:
+    core = core_with()
+    for number in range(NOTICES_MAX + 5):
+        core.notices.append(HeartbeatEnded("a:1", float(number)))
+    assert len(core.notices) == NOTICES_MAX
+    assert core.notices[0] == HeartbeatEnded("a:1", 5.0)
+
+
+def test_a_timer_publishes_what_its_action_noted() -> None:
+    core = core_with()
+    published: list[Notice] = []
+    core.observe = published.append
+
+    def act() -> Flow[int]:
+        core.notices.append(HeartbeatEnded("a:1", 0.5))
+        yield Pause(0.0)
+        return 0
+
+    flow = core.timer("mine", 10.0, 1.0, act)
+    next(flow)
+    flow.send(None)
+    answer_user_call(flow.send(None))
+    assert published == [HeartbeatEnded("a:1", 0.5)]
+    assert expect(Pause, flow.send(None)).seconds == 10.0

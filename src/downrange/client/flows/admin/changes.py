@@ -15,7 +15,7 @@ from downrange.client.flows.admin.clusters import ask_each, find_masters
 from downrange.client.flows.admin.topics import TopicSettings, topic_route, topic_settings
 from downrange.client.flows.effects import Flow, Once, Pause
 from downrange.client.flows.names import with_namespace
-from downrange.client.flows.routing.lookup import ask_route, refresh_route
+from downrange.client.flows.routing.lookup import ask_route, missing_route, refresh_route
 from downrange.client.flows.routing.routes import route_of
 from downrange.client.flows.validation import check_group, check_topic
 from downrange.errors import OptionError, RouteNotFound
@@ -238,6 +238,7 @@ def create_missing_topic(
 
     Raises:
         RouteNotFound: There is no default topic.
+        BrokerNotFound: No broker is registered.
         RocketMQError: A broker failed; others may have created it.
     """
     yield Once(
@@ -258,7 +259,7 @@ def _create_like_default(
             f", and the cluster does not create topics automatically (no {default_topic} route).\n"
             f"  Create it with `downrange topic create {topic}`."
         )
-        raise RouteNotFound(topic, core.name_servers.addresses, problem)
+        raise (yield from missing_route(core, topic, deadline, problem))
     settings = TopicSettings(topic=topic, read_queues=queue_count, write_queues=queue_count)
     yield from _put_topic(core, settings, {}, masters, deadline)
     yield from refresh_route(core, topic, deadline)

@@ -8,7 +8,7 @@ import msgspec
 
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.routing.routes import MASTER
-from downrange.errors import OptionError, RocketMQError, RouteNotFound
+from downrange.errors import BrokerNotFound, OptionError, RocketMQError
 from downrange.wire.bodies import ClusterBody, KeyValueBody, decode_body
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
@@ -113,7 +113,7 @@ def find_masters(
 
     Raises:
         OptionError: There is no such cluster or broker, or none was given and there are several.
-        RouteNotFound: No broker has a master.
+        BrokerNotFound: No broker has a master.
     """
     facts = yield from cluster_facts(core, deadline=deadline)
     chosen = _choose_brokers(facts, cluster, brokers)
@@ -123,8 +123,8 @@ def find_masters(
         if broker.name in chosen and MASTER in broker.addresses
     }
     if not masters:
-        problem = ": no broker with a master is registered there"
-        raise RouteNotFound(topic, core.name_servers.addresses, problem)
+        problem = "no broker with a master is registered; start one, or wait until it is there"
+        raise BrokerNotFound(core.name_servers.addresses[0], problem, topic)
     return masters
 
 

@@ -16,9 +16,9 @@ from downrange.client.flows.names import (
     with_namespace,
     without_namespace,
 )
-from downrange.client.flows.routing.lookup import ask_route
+from downrange.client.flows.routing.lookup import ask_route, missing_route
 from downrange.client.flows.routing.routes import Route, route_of
-from downrange.errors import NotSupported, RocketMQError, RouteNotFound, TopicNotFound
+from downrange.errors import NotSupported, RocketMQError, TopicNotFound
 from downrange.model import QueueId
 from downrange.wire.bodies import (
     TopicConfig,
@@ -134,11 +134,12 @@ def topic_route(core: ClientCore, topic: str, *, deadline: float) -> Flow[Route]
 
     Raises:
         RouteNotFound: There is no such topic.
+        BrokerNotFound: No broker is registered.
     """
     body = yield from ask_route(core, with_namespace(topic, core.options.namespace), deadline)
     if body is None:
         problem = f".\n  Create it with `downrange topic create {topic}`."
-        raise RouteNotFound(topic, core.name_servers.addresses, problem)
+        raise (yield from missing_route(core, topic, deadline, problem))
     return route_of(topic, body)
 
 

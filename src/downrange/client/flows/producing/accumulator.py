@@ -193,7 +193,7 @@ class Accumulator:
         topic, elapsed = batch.key[0], self._clock.now() - batch.opened_at
         error = SendTimedOut(topic, (), elapsed)
         outcome = (
-            "was sent, but has no reply yet; it may be stored anyway"
+            "was sent, but has no reply yet; it may have been stored"
             if batch.is_sent
             else "was not sent yet; it is not stored"
         )
@@ -203,6 +203,7 @@ class Accumulator:
         )
         error.code = _CALL_TIMEOUT_CODE
         error.retryable = True
+        error.may_be_stored = batch.is_sent
         return error
 
 

@@ -15,11 +15,12 @@ import msgspec
 
 from downrange.client.flows.effects import Flow, Pause
 from downrange.client.flows.names import with_namespace
+from downrange.client.flows.producing.failures import failure_of
 from downrange.client.flows.producing.prepare import Outgoing
 from downrange.client.flows.producing.producer_state import SendRules
-from downrange.client.flows.producing.retry_loop import failure_of, send_with_retries
+from downrange.client.flows.producing.retry_loop import send_with_retries
 from downrange.client.flows.routing.lookup import refresh_route
-from downrange.errors import RocketMQError, RouteNotFound, SendFailed
+from downrange.errors import BrokerNotFound, RocketMQError, RouteNotFound, SendFailed
 from downrange.model import Attempt, Message
 from downrange.wire.codes import RequestCode
 from downrange.wire.properties import PropertyKey, decode_properties, encode_properties
@@ -164,29 +165,33 @@ def send_until(
         attempt_timeout: How long one attempt may take.
 
     Raises:
-        SendFailed: It was not stored; lists all attempts.
-        RouteNotFound: The topic, or the target's broker, had no route until the deadline.
+        SendFailed: No broker confirmed that it stored it; lists all attempts.
+        RouteNotFound: The topic had no route until the deadline.
+        BrokerNotFound: No broker, or not the target's, was registered until the deadline.
         RocketMQError: No name server answered, or a hook forbids the send.
     """
     clock = producer.client.clock
     started = clock.now()
     failures: list[Attempt] = []
     pause = _FIRST_PAUSE
+    last: RocketMQError | None = None
     while True:
         now = clock.now()
         until = min(deadline, now + attempt_timeout)
-        last: RocketMQError
         try:
             receipt = yield from send_with_retries(
                 producer, outgoing, round_robin, until, _ONE_ATTEMPT, target
             )
         except SendFailed as failed:
             failures += failed.attempts
-            last = failure_of(outgoing.message.topic, failures, clock.now() - started)
+            elapsed = clock.now() - started
+            last = failure_of(outgoing.message.topic, failures, elapsed, outgoing.message_id)
             if not failed.retryable:
-                raise last from failed
-        except RouteNotFound as missing:  # gone for now, or not registered yet after a restart
-            last = missing
+                raise last from last.__cause__
+        except (RouteNotFound, BrokerNotFound) as missing:
+            # Gone for now, or not registered yet after a restart. Attempts before that count more:
+            # they may have stored it.
+            last = last or missing
         else:
             if not failures:
                 return receipt

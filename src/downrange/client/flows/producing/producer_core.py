@@ -14,7 +14,7 @@ from downrange.client.flows.producing.accumulator import Accumulator
 from downrange.client.flows.producing.batches import check_batch, checked, size_in_batch, split
 from downrange.client.flows.producing.prepare import Outgoing, prepare, prepare_checked_batch
 from downrange.client.flows.producing.producer_state import ProducerState
-from downrange.client.flows.producing.retry_loop import attempt_oneway, send_with_retries
+from downrange.client.flows.producing.retry_loop import send_oneway, send_with_retries
 from downrange.client.flows.producing.trace_buffer import (
     BODY_BYTES_MAX,
     SEND_TIMEOUT,
@@ -168,7 +168,7 @@ class ProducerCore(ProducerState):
         deadline = self.deadline(timeout)
         outgoing = prepare(self, message)
         return self.run_tracked(
-            attempt_oneway(self, outgoing, round_robin, deadline, target), deadline
+            send_oneway(self, outgoing, round_robin, deadline, target), deadline
         )
 
     def send_batch(

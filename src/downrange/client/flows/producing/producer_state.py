@@ -54,7 +54,7 @@ class ProducerCounts(msgspec.Struct):
     Attributes:
         sent: Stored by a broker.
         failed: Given up.
-        oneway: Sent without waiting for a reply.
+        oneway: Written without waiting for a reply.
         retried: Attempts beyond the first.
         late_replies: Replies to requests that had timed out.
         checked: Checks of transactions that were answered.
@@ -120,6 +120,7 @@ class ProducerState:
         self.waiting_rules = SendRules("sync", options.retries, True, False)
         self.async_rules = SendRules("async", options.retries, True, False)
         self.submit_rules = SendRules("async", options.submit_retries, False, True)
+        self.oneway_rules = SendRules("oneway", options.retries, False, False)
         self.forms: dict[tuple[QueueId, int], SendForm] = {}
         self.checks: TransactionChecks | None = None
         self.requests = PendingRequests()

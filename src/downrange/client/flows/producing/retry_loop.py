@@ -14,6 +14,8 @@ for `send` and for `send` with a callback; `submit` keeps the rules of the latte
 
 A message with a chosen queue is never sent to another one. After an attempt without a reply the
 broker may have stored the message: the next attempt may store it twice, and the receipt says so.
+Each attempt updates the health of its broker, one-way ones included. A one-way message that could
+not be written is sent to another broker; one that was written is not followed up.
 """
 
 from __future__ import annotations
@@ -29,6 +31,12 @@ from downrange.client.flows.hooks import (
     run_observers,
 )
 from downrange.client.flows.producing.attempt import plain_command, receipt_of, send_command
+from downrange.client.flows.producing.failures import (
+    failure_of,
+    is_retried,
+    pause_before_retry,
+    record_failure,
+)
 from downrange.client.flows.producing.trace_buffer import trace_of_send
 from downrange.client.flows.routing.lookup import find_send_address
 from downrange.client.flows.routing.selectors import (
@@ -40,23 +48,8 @@ from downrange.client.flows.routing.selectors import (
     select,
     selector_failed,
 )
-from downrange.errors import (
-    CallTimeout,
-    ClientStateError,
-    ConnectFailed,
-    InvalidMessage,
-    NoPermission,
-    RocketMQError,
-    SendFailed,
-    SendForbidden,
-    SendNotPermitted,
-    SendTimedOut,
-    SendUnreachable,
-    ServerError,
-    WireError,
-    server_error,
-)
-from downrange.model import Attempt, QueueId, SendReceipt, SendStatus
+from downrange.errors import InvalidMessage, RocketMQError, SendForbidden, server_error
+from downrange.model import QueueId, SendReceipt, SendStatus
 from downrange.wire.properties import decode_properties
 
 if TYPE_CHECKING:
@@ -65,6 +58,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.client.flows.routing.routes import Route
     from downrange.client.flows.routing.selectors import Selector
+    from downrange.model import Attempt
     from downrange.wire.command import Command
 
 _STORED: Final = SendStatus.STORED
@@ -90,9 +84,9 @@ def send_with_retries(
         target: A queue, or a selector that chooses one.
 
     Raises:
-        SendFailed: No broker stored it; lists all attempts.
+        SendFailed: No broker confirmed that it stored it; lists all attempts.
         RouteNotFound: The topic has no queue to send to.
-        RocketMQError: No name server answered, or a hook forbids the send.
+        RocketMQError: No name server answered, no broker is registered, or a hook forbids the send.
     """
     client = producer.client
     clock = client.clock
@@ -101,27 +95,28 @@ def send_with_retries(
     route = client.routes.get(topic)
     if route is None or not route.writable:
         route = yield from producer.find_route(topic, deadline)
-    chosen = None
+    chosen = chosen_address = None
     if target is not None or outgoing.message.sharding_key is not None:
         chosen = yield from _choose(producer, route, outgoing, target)
+        chosen_address = route.masters.get(chosen.broker)
+        if chosen_address is None:
+            chosen_address = yield from find_send_address(client, chosen, deadline)
     retries = rules.retries if chosen is None or rules.is_retried_when_chosen else 0
     failures: list[Attempt] = []
     late: SendReceipt | None = None
     failed_broker: str | None = None
-    while True:
-        now = clock.now()
-        if now >= deadline:
-            break
-        if failures:
-            producer.counts.retried += 1
+    while (now := clock.now()) < deadline:
         queue = chosen or producer.picker.pick(
             round_robin, topic, route.writable, route.write_counts, failed_broker, now
         )
-        address = route.masters.get(queue.broker)
-        if address is None:
-            address = yield from find_send_address(client, queue, deadline)
+        address = chosen_address or route.masters[queue.broker]
         if client.options.vip_channel:
             address = vip_address(address)
+        if failures:
+            yield from pause_before_retry(
+                producer, outgoing, failures, queue.broker, address, deadline
+            )
+            now = clock.now()
         until, limit = deadline, producer.options.attempt_timeout
         if limit is not None and len(failures) < retries:  # the last one gets all the time left
             until = min(deadline, now + limit)
@@ -140,78 +135,102 @@ def send_with_retries(
         except RocketMQError as error:
             ended = clock.now()
             producer.health.failed(queue.broker, error, ended - now, ended)
-            failures.append(Attempt(queue.broker, address, queue.number, error, ended - now))
+            yield from record_failure(producer, outgoing, failures, queue, address, error, now)
             failed_broker = queue.broker
-            if len(failures) > retries or not _is_retried(producer, rules, error):
+            if len(failures) > retries or not is_retried(producer, rules, error):
                 break
         else:
             if producer.health.is_on:
                 ended = clock.now()
                 producer.health.answered(queue.broker, ended - now, ended)
+                if client.notices:
+                    yield from client.publish()
             if receipt.status is _STORED:
                 producer.counts.sent += outgoing.count
                 return receipt
             late, failed_broker = receipt, queue.broker
-            refusal = server_error(receipt.status.value, receipt.status.name, address, topic)
-            elapsed = clock.now() - now
-            failures.append(Attempt(queue.broker, address, queue.number, refusal, elapsed))
-            if not producer.options.retry_when_not_stored or len(failures) > retries:
+            if not producer.options.retry_when_not_stored or len(failures) >= retries:
                 break
+            refusal = server_error(receipt.status.value, receipt.status.name, address, topic)
+            yield from record_failure(producer, outgoing, failures, queue, address, refusal, now)
     if late is not None:
         producer.counts.sent += outgoing.count
         return late
     producer.counts.failed += outgoing.count
-    raise failure_of(outgoing.message.topic, failures, clock.now() - started)
+    elapsed = clock.now() - started
+    raise failure_of(outgoing.message.topic, failures, elapsed, outgoing.message_id)
 
 
-def attempt_oneway(
+def send_oneway(
     producer: ProducerState,
     outgoing: Outgoing,
     round_robin: RoundRobin,
     deadline: float,
     target: QueueId | Selector | None = None,
 ) -> Flow[None]:
-    """Send a message once, without a reply; whether the broker stores it is unknown.
+    """Write a message to a connection, without a reply; whether the broker stores it is unknown.
+
+    A message that cannot be written goes to another broker, up to `retries` times.
 
     Raises:
+        SendFailed: It could not be written to any connection; lists all attempts.
         RouteNotFound: The topic has no queue to send to.
-        RocketMQError: The broker or all name servers cannot be reached, or a hook forbids the send.
+        RocketMQError: No name server answered, no broker is registered, or a hook forbids the send.
     """
-    client = producer.client
+    client, clock, rules = producer.client, producer.client.clock, producer.oneway_rules
+    started = clock.now()
     route = client.routes.get(outgoing.topic)
     if route is None or not route.writable:
         route = yield from producer.find_route(outgoing.topic, deadline)
+    chosen = chosen_address = None
     if target is not None or outgoing.message.sharding_key is not None:
-        queue = yield from _choose(producer, route, outgoing, target)
-    else:
-        queue = producer.picker.pick(
-            round_robin,
-            outgoing.topic,
-            route.writable,
-            route.write_counts,
-            None,
-            client.clock.now(),
+        chosen = yield from _choose(producer, route, outgoing, target)
+        chosen_address = route.masters.get(chosen.broker)
+        if chosen_address is None:
+            chosen_address = yield from find_send_address(client, chosen, deadline)
+    retries = rules.retries if chosen is None else 0
+    failures: list[Attempt] = []
+    failed_broker: str | None = None
+    while (now := clock.now()) < deadline:
+        queue = chosen or producer.picker.pick(
+            round_robin, outgoing.topic, route.writable, route.write_counts, failed_broker, now
         )
-    address = route.masters.get(queue.broker)
-    if address is None:
-        address = yield from find_send_address(client, queue, deadline)
-    if client.options.vip_channel:
-        address = vip_address(address)
-    if producer.is_plain:
-        yield Call(address, send_command(producer, outgoing, queue), deadline, is_oneway=True)
-    else:
-        command = plain_command(producer, outgoing, queue)
-        context = _context(producer, outgoing, queue, address, "oneway")
-        yield from run_forbidden(producer.hooks.forbid_send, context)
-        yield from run_observers(producer.hooks.before_send, (context,), producer.report)
+        address = chosen_address or route.masters[queue.broker]
+        if client.options.vip_channel:
+            address = vip_address(address)
+        if failures:
+            yield from pause_before_retry(
+                producer, outgoing, failures, queue.broker, address, deadline
+            )
+            now = clock.now()
+        until, limit = deadline, producer.options.attempt_timeout
+        if limit is not None and len(failures) < retries:
+            until = min(deadline, now + limit)
         try:
-            yield from client.call(address, command, deadline, is_oneway=True)
-        except RocketMQError as error:
-            context.error = error
-            yield from run_observers(producer.hooks.after_send, (context,), producer.report)
+            if producer.is_plain:
+                yield Call(address, send_command(producer, outgoing, queue), until, is_oneway=True)
+            else:
+                yield from _write_with_hooks(producer, outgoing, queue, address, until)
+        except SendForbidden:
             raise
-        yield from run_observers(producer.hooks.after_send, (context,), producer.report)
-    producer.counts.oneway += 1
+        except RocketMQError as error:
+            ended = clock.now()
+            producer.health.failed(queue.broker, error, ended - now, ended)
+            yield from record_failure(producer, outgoing, failures, queue, address, error, now)
+            failed_broker = queue.broker
+            if len(failures) > retries or not is_retried(producer, rules, error):
+                break
+        else:
+            producer.counts.oneway += 1
+            if producer.health.is_on:
+                ended = clock.now()
+                producer.health.answered(queue.broker, ended - now, ended)
+                if client.notices:
+                    yield from client.publish()
+            return
+    producer.counts.failed += 1
+    elapsed = clock.now() - started
+    raise failure_of(outgoing.message.topic, failures, elapsed, outgoing.message_id)
 
 
 # ---- queues --------------------------------------------------------------------------------------
@@ -243,31 +262,6 @@ def vip_address(address: str) -> str:
     """Return the address of a broker's VIP channel, a second listener two ports below."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) - _VIP_DISTANCE}"
-
-
-# ---- failures ------------------------------------------------------------------------------------
-
-
-def _is_retried(producer: ProducerState, rules: SendRules, error: RocketMQError) -> bool:
-    if isinstance(error, ServerError):
-        return rules.is_refusal_retried and error.code in producer.options.retry_codes
-    # A command that cannot be encoded, or a closed client, fails in the same way again.
-    return not isinstance(error, WireError | ClientStateError)
-
-
-def failure_of(topic: str, failures: list[Attempt], elapsed: float) -> SendFailed:
-    """Return the error for attempts that all failed; its class depends on their common cause."""
-    errors = [attempt.error for attempt in failures]
-    kind = SendFailed
-    if not errors or isinstance(errors[-1], CallTimeout):
-        kind = SendTimedOut
-    elif all(isinstance(error, ConnectFailed) for error in errors):
-        kind = SendUnreachable
-    elif all(isinstance(error, NoPermission) for error in errors):
-        kind = SendNotPermitted
-    failed = kind(topic, failures, elapsed)
-    failed.__cause__ = errors[-1] if errors else None
-    return failed
 
 
 # ---- hooks and trace -----------------------------------------------------------------------------
@@ -317,6 +311,24 @@ def _attempt_with_hooks(
             )
         )
     return receipt
+
+
+def _write_with_hooks(
+    producer: ProducerState, outgoing: Outgoing, queue: QueueId, address: str, deadline: float
+) -> Flow[None]:
+    """Make one attempt to write a one-way message, with hooks and signature."""
+    hooks = producer.hooks
+    context = _context(producer, outgoing, queue, address, "oneway")
+    yield from run_forbidden(hooks.forbid_send, context)
+    yield from run_observers(hooks.before_send, (context,), producer.report)
+    try:
+        command = plain_command(producer, outgoing, queue)
+        yield from producer.client.call(address, command, deadline, is_oneway=True)
+    except RocketMQError as error:
+        context.error = error
+        yield from run_observers(hooks.after_send, (context,), producer.report)
+        raise
+    yield from run_observers(hooks.after_send, (context,), producer.report)
 
 
 def _context(

@@ -230,7 +230,8 @@ def _begin(
     error = server_error(status.value, status.name, address, topic)
     elapsed = clock.now() - started
     attempt = Attempt(queue.broker, address, queue.number, error, elapsed)
-    raise SendFailed(topic, [*receipt.failures, attempt], elapsed)
+    attempts = [*receipt.failures, attempt]
+    raise SendFailed(topic, attempts, elapsed, receipt.message_id) from error
 
 
 def _decide(

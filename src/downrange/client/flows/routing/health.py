@@ -73,7 +73,7 @@ class HealthSnapshot(msgspec.Struct, frozen=True):
 class _Broker:
     """The record of one broker."""
 
-    __slots__ = ("avoid_until", "is_reachable", "latency", "name", "notified", "probe_at")
+    __slots__ = ("avoid_until", "is_reachable", "is_reported", "latency", "name", "probe_at")
 
     def __init__(self, name: str, now: float) -> None:
         self.name = name
@@ -81,8 +81,11 @@ class _Broker:
         self.avoid_until = now
         self.is_reachable = True
         self.probe_at = now
-        #: Available and reachable, as `on_change` last got them.
-        self.notified: tuple[bool, bool] = (True, True)
+        #: Whether `on_change` was last called because the broker is avoided.
+        self.is_reported = False
+
+    def is_avoided(self, now: float) -> bool:
+        return now < self.avoid_until or not self.is_reachable
 
     def state(self, now: float) -> HealthSnapshot:
         until = self.avoid_until
@@ -97,7 +100,7 @@ class BrokerHealth:
     Args:
         tolerance: Style and tables.
         randomness: Where the choice among avoided brokers starts.
-        on_change: Called once when a broker begins to be avoided, and once when it is back.
+        on_change: Called when a broker begins to be avoided, and when it is used again.
 
     Attributes:
         style: The style; with "off" nothing is recorded and every broker is available.
@@ -205,8 +208,9 @@ class BrokerHealth:
         """Record the result of a probe; a failed one changes nothing."""
         known = self._brokers.get(broker)
         if known is not None and is_reachable:
+            was_avoided = known.is_avoided(now)
             known.is_reachable = True
-            self._notify(known, now)
+            self._report(known, was_avoided, now)
 
     def snapshot(self, now: float) -> tuple[HealthSnapshot, ...]:
         """Return the health of each broker that was sent to."""
@@ -218,19 +222,23 @@ class BrokerHealth:
         known = self._brokers.get(broker)
         if known is None:
             known = self._brokers[broker] = _Broker(broker, now)
+        was_avoided = known.is_avoided(now)
         known.latency = latency
         known.is_reachable = is_reachable
         if self.style == "4.x" or (avoid and now + avoid > known.avoid_until):
             known.avoid_until = now + avoid
-        self._notify(known, now)
+        self._report(known, was_avoided, now)
 
-    def _notify(self, known: _Broker, now: float) -> None:
-        """Call `on_change` after a change.
+    def _report(self, known: _Broker, was_avoided: bool, now: float) -> None:
+        """Call `on_change` if the broker begins to be avoided, or is no longer avoided.
 
-        A broker that becomes available because time has passed is noticed at its next result.
+        A broker that is used again because time has passed is noticed at its next result. An
+        answered probe alone changes nothing as long as the broker is still avoided.
         """
-        is_available = now >= known.avoid_until
-        if known.notified != (is_available, known.is_reachable):
-            known.notified = (is_available, known.is_reachable)
+        is_avoided = known.is_avoided(now)
+        has_begun = is_avoided and not was_avoided
+        has_ended = known.is_reported and not is_avoided
+        if has_begun or has_ended:
+            known.is_reported = is_avoided
             if self.on_change is not None:
                 self.on_change(known.state(now))

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Final
 from downrange.client.flows.effects import Flow, Gather, Once
 from downrange.client.flows.names import shown_queue, with_namespace
 from downrange.client.flows.routing.routes import Route, route_of
-from downrange.errors import CallTimeout, RocketMQError, RouteNotFound, server_error
-from downrange.wire.bodies import RouteBody, decode_body
-from downrange.wire.codes import ResponseCode
+from downrange.errors import (
+    BrokerNotFound,
+    CallTimeout,
+    RocketMQError,
+    RouteNotFound,
+    server_error,
+)
+from downrange.wire.bodies import ClusterBody, RouteBody, decode_body
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import RouteRequest
 
@@ -75,7 +82,11 @@ def refresh_route(core: ClientCore, topic: str, deadline: float) -> Flow[Route |
 
 def _ask_and_keep(core: ClientCore, topic: str, deadline: float) -> Flow[Route | None]:
     body = yield from ask_route(core, topic, deadline)
-    return None if body is None else core.routes.replace(route_of(topic, body))
+    if body is None:
+        return None
+    route = core.routes.replace(route_of(topic, body))
+    yield from core.publish()
+    return route
 
 
 def refresh_all(core: ClientCore, topics: Iterable[str] | None = None) -> Flow[int]:
@@ -99,13 +110,14 @@ def find_route(core: ClientCore, topic: str, deadline: float) -> Flow[Route]:
 
     Raises:
         RouteNotFound: The topic does not exist.
-        RocketMQError: No name server answered.
+        RocketMQError: No name server answered, or no broker is registered.
     """
     route = core.routes.get(topic)
     if route is None or route.is_borrowed:
         route = yield from refresh_route(core, topic, deadline)
     if route is None:
-        raise _not_found(core, topic, f".\n  Create it with `downrange topic create {topic}`.")
+        problem = f".\n  Create it with `downrange topic create {topic}`."
+        raise (yield from missing_route(core, topic, deadline, problem))
     return route
 
 
@@ -114,12 +126,14 @@ def find_readable(core: ClientCore, topic: str, deadline: float) -> Flow[Route]:
 
     Raises:
         RouteNotFound: There is none.
-        RocketMQError: No name server answered.
+        RocketMQError: No name server answered, or no broker is registered.
     """
     route = core.routes.get(topic)
     if route is None or not route.readable or route.is_borrowed:
         route = yield from refresh_route(core, topic, deadline)
-    if route is None or not route.readable:
+    if route is None:
+        raise (yield from missing_route(core, topic, deadline, "."))
+    if not route.readable:
         raise _not_found(core, topic, ".")
     return route
 
@@ -138,7 +152,7 @@ def find_writable(
 
     Raises:
         RouteNotFound: There is none.
-        RocketMQError: No name server answered.
+        RocketMQError: No name server answered, or no broker is registered.
     """
     route = core.routes.get(topic)
     if route is None or not route.writable:
@@ -152,6 +166,9 @@ def find_writable(
     assert route is None or isinstance(route, Route)
     if route is not None and route.writable:
         return route
+    if route is not None and not route.masters:
+        problem = f"no master of {', '.join(sorted(route.brokers))} is registered"
+        raise _no_broker(core, topic, problem)
     if route is not None:
         problem = ": no broker with a master lets it be written to. Check its permission."
         raise _not_found(core, topic, problem)
@@ -160,7 +177,8 @@ def find_writable(
         if default_topic is not None
         else "."
     )
-    raise _not_found(core, topic, f"{why}\n  Create it with `downrange topic create {topic}`.")
+    problem = f"{why}\n  Create it with `downrange topic create {topic}`."
+    raise (yield from missing_route(core, topic, deadline, problem))
 
 
 def _borrow(
@@ -169,7 +187,42 @@ def _borrow(
     body = yield from ask_route(core, default_topic, deadline)
     if body is None:
         return None
-    return core.routes.replace(route_of(topic, body, queue_count_max=queue_count))
+    route = core.routes.replace(route_of(topic, body, queue_count_max=queue_count))
+    yield from core.publish()
+    return route
+
+
+def missing_route(
+    core: ClientCore, topic: str, deadline: float, problem: str
+) -> Flow[RouteNotFound | BrokerNotFound]:
+    """Return the error for a topic that the name server has no route of.
+
+    When all brokers are gone, no topic has a route, and to create it is not the remedy. So the name
+    server is asked for its brokers; if it does not answer that, the topic is reported as missing.
+    """
+    has_brokers: bool = yield Once(("brokers",), lambda: _has_brokers(core, deadline))
+    if has_brokers:
+        return _not_found(core, topic, problem)
+    return _no_broker(core, topic, "no broker is registered")
+
+
+def _has_brokers(core: ClientCore, deadline: float) -> Flow[bool]:
+    try:
+        command = Command(int(RequestCode.GET_BROKER_CLUSTER_INFO))
+        reply = yield from core.ask_name_server(command, deadline)
+        return bool(decode_body(ClusterBody, reply.body).broker_addr_table)
+    except RocketMQError:
+        return True
+
+
+def _no_broker(core: ClientCore, topic: str, problem: str) -> BrokerNotFound:
+    address = core.name_servers.addresses[0]
+    return BrokerNotFound(
+        address,
+        f"{problem}, so topic {topic!r} has no route.\n  Start a broker, or wait until it has "
+        f"registered; `downrange doctor {address}` shows more.",
+        topic,
+    )
 
 
 def _not_found(core: ClientCore, topic: str, problem: str) -> RouteNotFound:
@@ -229,7 +282,7 @@ def find_send_address(core: ClientCore, queue: QueueId, deadline: float) -> Flow
     Unlike `find_master`, any cached route that names the broker will do.
 
     Raises:
-        RouteNotFound: The name server does not have the broker, or it has no master.
+        BrokerNotFound: The name server does not have the broker, or it has no master.
         RocketMQError: No name server answered.
     """
     address = core.routes.master_of(queue.broker)
@@ -237,8 +290,8 @@ def find_send_address(core: ClientCore, queue: QueueId, deadline: float) -> Flow
         return address
     route = yield from refresh_route(core, queue.topic, deadline)
     if route is None or queue.broker not in route.masters:
-        problem = f": broker {queue.broker!r} is not known there, or has no master now."
-        raise _not_found(core, queue.topic, problem)
+        problem = f"broker {queue.broker!r} is not registered, or has no master now"
+        raise _no_broker(core, queue.topic, problem)
     return route.masters[queue.broker]
 
 

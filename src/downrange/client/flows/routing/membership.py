@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
+from downrange.client.flows.notices import HeartbeatEnded
 from downrange.client.flows.routing.routes import MASTER
 from downrange.errors import RocketMQError
 from downrange.wire.bodies import HeartbeatBody, ProducerMember
@@ -82,13 +83,22 @@ def send_heartbeat(core: ClientCore, address: str, deadline: float | None = None
         consumer_data_set=[consumer.membership() for consumer in core.consumers.values()],
     )
     command = Command(int(RequestCode.HEART_BEAT), body=msgspec.json.encode(body))
+    started = core.clock.now()
     if deadline is None:
-        deadline = core.clock.now() + core.options.call_timeout
-    reply = yield from core.call(address, command, deadline)
-    if reply.code != ResponseCode.SUCCESS:
-        core.registered.discard(address)
-        raise core.refused(reply, address)
-    core.registered.add(address)
+        deadline = started + core.options.call_timeout
+    failure: RocketMQError | None = None
+    try:
+        reply = yield from core.call(address, command, deadline)
+        if reply.code != ResponseCode.SUCCESS:
+            core.registered.discard(address)
+            raise core.refused(reply, address)
+        core.registered.add(address)
+    except RocketMQError as error:
+        failure = error
+    core.notices.append(HeartbeatEnded(address, core.clock.now() - started, failure))
+    yield from core.publish()
+    if failure is not None:
+        raise failure
 
 
 def ensure_registered(core: ClientCore, addresses: Iterable[str], deadline: float) -> Flow[None]:

@@ -12,7 +12,13 @@ from downrange.client.flows.admin.changes import (
     delete_topic,
     update_topic,
 )
-from downrange.errors import ConnectFailed, OptionError, RouteNotFound, ServerFailure
+from downrange.errors import (
+    BrokerNotFound,
+    ConnectFailed,
+    OptionError,
+    RouteNotFound,
+    ServerFailure,
+)
 from downrange.wire.bodies import (
     BrokerReplicas,
     ClusterBody,
@@ -193,7 +199,7 @@ def test_creation_refuses_a_name_that_is_none() -> None:
 
 def test_creation_fails_where_there_is_no_master() -> None:
     servers = servers_with(cluster(main="A"))
-    with pytest.raises(RouteNotFound, match="no broker with a master"):
+    with pytest.raises(BrokerNotFound, match="no broker with a master is registered"):
         servers.run(create_topic(servers.core, "orders", deadline=DEADLINE))
 
 

@@ -15,11 +15,11 @@ from downrange.client.flows.producing.bulk import (
 )
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import (
+    BrokerNotFound,
     ConnectFailed,
     ConnectionLost,
     MessageRefused,
     RocketMQError,
-    RouteNotFound,
     SendFailed,
     SendTimedOut,
 )
@@ -213,8 +213,24 @@ def test_a_broker_without_a_route_is_waited_for() -> None:
 
     receipt = play_with_pauses(producer, sending(producer, target=QueueId("orders", "b", 0)), serve)
     assert receipt.queue.broker == "b"
-    with pytest.raises(RouteNotFound, match="'c' is not known"):
+    with pytest.raises(BrokerNotFound, match="'c' is not registered"):
         play_with_pauses(producer, sending(producer, target=QueueId("orders", "c", 0)), serve)
+
+
+def test_attempts_before_a_broker_was_missing_stay_in_the_error() -> None:
+    producer = producer_with(route("a"))
+    target = QueueId("orders", "a", 0)
+
+    def serve(call: Call) -> Any:
+        if call.command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            producer.client.routes.replace(route("b"))
+            return routed(body("b"))
+        return ConnectionLost(call.address, "cut")
+
+    with pytest.raises(SendFailed) as caught:
+        play_with_pauses(producer, sending(producer, target=target), serve)
+    assert len(caught.value.attempts) == 1
+    assert caught.value.may_be_stored
 
 
 def test_a_name_server_that_does_not_answer_leaves_the_route_as_it_is() -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from downrange.client.flows.effects import Call, Flow, Once, UserCall
 from downrange.client.flows.hooks import Hooks, SendContext
+from downrange.client.flows.notices import AttemptFailed, AttemptRepeated
 from downrange.client.flows.producing.attempt import FORMS_MAX, send_command
+from downrange.client.flows.producing.failures import backoff
 from downrange.client.flows.producing.prepare import prepare, prepare_batch
 from downrange.client.flows.producing.retry_loop import (
-    attempt_oneway,
+    send_oneway,
     send_with_retries,
     vip_address,
 )
+from downrange.client.flows.routing.health import HealthSnapshot
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.client.flows.routing.selectors import by_hash, by_random
 from downrange.errors import (
+    BrokerNotFound,
     CallTimeout,
     ClientClosed,
     ConnectFailed,
@@ -36,12 +41,13 @@ from downrange.errors import (
     TooManyInFlight,
     Unencodable,
 )
-from downrange.model import Message, QueueId, SendReceipt, SendStatus
+from downrange.model import Attempt, Message, QueueId, SendReceipt, SendStatus
 from downrange.options import ClientOptions, Credentials, FaultTolerance, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.headers import SendRequestV2
 from tests.unit.client.flows.flow_steps import (
+    answer_user_call,
     body,
     clock_of,
     core_with,
@@ -55,8 +61,11 @@ from tests.unit.client.flows.flow_steps import (
     routed,
     stored,
 )
+from tests.unit.client.flows.interpreter import Interpreter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from downrange.client.flows.producing.producer_core import ProducerCore
     from downrange.client.flows.producing.producer_state import SendRules
 
@@ -181,7 +190,7 @@ def test_queues_take_turns() -> None:
     assert [f"{queue.broker}{queue.number}" for queue in seen] == ["a0", "a1", "b0", "b1", "a0"]
 
 
-@pytest.mark.parametrize("sent", [send_with_retries, attempt_oneway])
+@pytest.mark.parametrize("sent", [send_with_retries, send_oneway])
 def test_the_vip_channel_is_two_ports_below(sent: Any) -> None:
     client = core_with(route("a"), options=ClientOptions(vip_channel=True))
     producer = producer_with(client=client)
@@ -249,7 +258,8 @@ def test_a_refusal_with_another_code_is_the_end(rules: str, code: int) -> None:
 
 
 def test_which_codes_are_followed_by_the_next_is_an_option() -> None:
-    producer = producer_with(route("a"), options=ProducerOptions(retry_codes=frozenset({999})))
+    options = ProducerOptions(retry_codes=frozenset({999}), retry_backoff=0)
+    producer = producer_with(route("a"), options=options)
     flow = sending(producer)
     next(flow)
     expect_call(flow.send(refused(999)))
@@ -338,7 +348,8 @@ def test_a_connection_that_can_take_no_more_is_followed_by_the_next() -> None:
 
 @pytest.mark.parametrize("retries", [0, 1, 5])
 def test_there_are_as_many_attempts_as_the_options_say(retries: int) -> None:
-    producer = producer_with(route("a"), options=ProducerOptions(retries=retries))
+    options = ProducerOptions(retries=retries, retry_backoff=0)
+    producer = producer_with(route("a"), options=options)
     flow = sending(producer)
     next(flow)
     for _ in range(retries):
@@ -350,7 +361,8 @@ def test_there_are_as_many_attempts_as_the_options_say(retries: int) -> None:
 
 
 def test_a_submit_has_a_number_of_attempts_of_its_own() -> None:
-    producer = producer_with(route("a"), options=ProducerOptions(retries=5, submit_retries=1))
+    options = ProducerOptions(retries=5, submit_retries=1, retry_backoff=0)
+    producer = producer_with(route("a"), options=options)
     flow = sending(producer, rules=producer.submit_rules)
     next(flow)
     flow.throw(LOST)
@@ -414,6 +426,47 @@ def test_one_attempt_never_has_more_time_than_the_whole() -> None:
     assert expect_call(next(sending(producer))).deadline == 103.0
 
 
+def pauses_of(producer: ProducerCore, flow: Flow[Any], deadline: float = 103.0) -> list[float]:
+    """Refuse all connections; return the pauses between the attempts."""
+    interpreter = Interpreter(lambda call: ConnectFailed(call.address, "no"), clock_of(producer))
+    with pytest.raises(SendUnreachable):
+        interpreter.run(flow)
+    assert clock_of(producer).seconds < deadline
+    return interpreter.pauses
+
+
+@pytest.mark.parametrize(
+    ("brokers", "options", "pauses"),
+    [
+        ("ab", ProducerOptions(), [0.1]),
+        ("ab", ProducerOptions(retries=4), [0.1, 0.2, 0.4]),
+        ("a", ProducerOptions(), [0.1, 0.2]),
+        ("ab", ProducerOptions(retries=3, retry_backoff=0.25), [0.25, 0.5]),
+        ("a", ProducerOptions(retry_backoff=0), []),
+        ("a", ProducerOptions(retries=0), []),
+    ],
+)
+def test_retries_are_spaced_except_the_first_on_another_broker(
+    brokers: str, options: ProducerOptions, pauses: list[float]
+) -> None:
+    for is_oneway in (False, True):
+        producer = producer_with(route(*brokers), options=options)
+        flow: Flow[Any] = sending(producer)
+        if is_oneway:
+            flow = send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
+        assert pauses_of(producer, flow) == pytest.approx(pauses)
+
+
+def test_a_pause_leaves_half_of_the_time_to_the_attempt_after_it() -> None:
+    producer = producer_with(route("a"), options=ProducerOptions(retries=4, retry_backoff=1.0))
+    pauses = pauses_of(producer, sending(producer, deadline=103.0))
+    assert pauses == pytest.approx([1.0, 1.0, 0.5, 0.25])
+
+
+def test_a_pause_does_not_overflow_after_very_many_retries() -> None:
+    assert backoff(0.1, [Attempt("a", "a:1", 0, LOST, 0.0)] * 5000, "a") > 1e6
+
+
 # ---- outcomes of the loop ------------------------------------------------------------------------
 
 
@@ -431,8 +484,99 @@ def test_when_no_broker_can_be_reached_the_error_says_so() -> None:
     assert "2. b b:10911" in str(failed)
 
 
+def test_a_failure_has_one_cause_without_the_frames_of_the_connection() -> None:
+    producer = producer_with(route("a"), options=ProducerOptions(retries=0))
+    flow = sending(producer)
+    next(flow)
+    refusal = ConnectFailed("a:10911", "refused")
+    refusal.__cause__ = ConnectionRefusedError()
+    failed = failing(flow, refusal)
+    lines = "".join(traceback.format_exception(failed))
+    assert failed.__cause__ is refusal
+    assert lines.count("direct cause") == 1
+    assert lines.count("Traceback") == 1
+    assert "ConnectionRefusedError" not in lines
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "may_be_stored"),
+    [
+        (CallTimeout("a:10911", 1.0), refused(16), True),
+        (LOST, ConnectFailed("b:10911", "refused"), True),
+        (refused(1), Command(0), True),  # a success without an offset
+        (ConnectFailed("a:10911", "refused"), refused(16), False),
+    ],
+)
+def test_a_failure_says_whether_the_message_may_be_stored(
+    first: Any, last: Any, may_be_stored: bool
+) -> None:
+    producer = producer_with(route("a", "b"), options=ProducerOptions(retries=1))
+    outgoing = prepare(producer, MESSAGE)
+    flow = send_with_retries(producer, outgoing, RoundRobin(), 103.0, producer.waiting_rules)
+    next(flow)
+    flow.throw(first) if isinstance(first, RocketMQError) else flow.send(first)
+    failed = failing(flow, last)
+    assert (failed.may_be_stored, failed.message_id) == (may_be_stored, outgoing.message_id)
+    assert outgoing.message_id in str(failed)
+    assert ("may have been stored" in str(failed)) is may_be_stored
+    assert ("was not stored" in str(failed)) is not may_be_stored
+
+
+# ---- notices -------------------------------------------------------------------------------------
+
+
+def test_failed_attempts_and_retries_are_published_in_order() -> None:
+    client = core_with(route("a", "b"))
+    published: list[Any] = []
+    client.observe = published.append
+    producer = producer_with(client=client, options=ProducerOptions(fault_tolerance="5.x"))
+    outgoing = prepare(producer, MESSAGE)
+    flow = send_with_retries(producer, outgoing, RoundRobin(), 103.0, producer.waiting_rules)
+    answers: Iterator[Any] = iter([ConnectFailed("a:10911", "refused"), refused(2)])
+    receipt = play(flow, lambda call: next(answers, None) or stored(call))
+    failed = [notice for notice in published if isinstance(notice, AttemptFailed)]
+    assert [notice.attempt for notice in failed] == list(receipt.failures)
+    assert {(notice.topic, notice.message_id) for notice in failed} == {
+        ("orders", outgoing.message_id)
+    }
+    assert [notice.number for notice in failed] == [1, 2]
+    assert [type(notice) for notice in published] == [
+        *(HealthSnapshot, AttemptFailed, AttemptRepeated),
+        *(HealthSnapshot, AttemptFailed, AttemptRepeated),
+    ]
+    repeated = [notice for notice in published if isinstance(notice, AttemptRepeated)]
+    assert [(one.number, one.broker, one.address) for one in repeated] == [
+        *((2, "b", "b:10911"), (3, receipt.queue.broker, f"{receipt.queue.broker}:10911"))
+    ]
+    assert [one.pause for one in repeated] == [0.0, 0.1]
+
+
+def test_a_message_that_one_broker_stored_late_is_published_when_the_next_is_tried() -> None:
+    client = core_with(route("a", "b"))
+    published: list[Any] = []
+    client.observe = published.append
+    producer = producer_with(client=client, options=ProducerOptions(retry_when_not_stored=True))
+    play(sending(producer), lambda call: stored(call, code=10 * (call.address == "a:10911")))
+    (failed,) = [notice for notice in published if isinstance(notice, AttemptFailed)]
+    assert failed.attempt.error.code == 10
+
+
+def test_a_slow_reply_is_published_before_the_send_ends() -> None:
+    client = core_with(route("a"))
+    published: list[Any] = []
+    client.observe = published.append
+    producer = producer_with(client=client, options=ProducerOptions(fault_tolerance="5.x"))
+
+    def serve(call: Call) -> Command:
+        clock_of(producer).seconds += 1.0
+        return stored(call)
+
+    play(sending(producer), serve)
+    assert published == [HealthSnapshot("a", False, True, 1.0, 2.0)]
+
+
 def test_when_no_broker_permits_it_the_error_says_so() -> None:
-    producer = producer_with(route("a"), options=ProducerOptions(retries=1))
+    producer = producer_with(route("a"), options=ProducerOptions(retries=1, retry_backoff=0))
     flow = sending(producer)
     next(flow)
     flow.send(refused(16))
@@ -453,7 +597,7 @@ def test_when_no_broker_permits_it_the_error_says_so() -> None:
 def test_attempts_that_failed_in_different_ways_are_just_a_failure(
     first: RocketMQError, last: RocketMQError
 ) -> None:
-    producer = producer_with(route("a"), options=ProducerOptions(retries=1))
+    producer = producer_with(route("a"), options=ProducerOptions(retries=1, retry_backoff=0))
     flow = sending(producer)
     next(flow)
     flow.throw(first)
@@ -483,7 +627,7 @@ def test_a_route_without_a_writable_queue_is_looked_for_again() -> None:
     producer = producer_with(route("a", masterless=["a"]))
     for flow in (
         sending(producer),
-        attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0),
+        send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0),
     ):
         expect(Once, next(flow))
 
@@ -507,15 +651,15 @@ def test_a_missing_topic_borrows_the_default_topics_route() -> None:
 
 def test_a_missing_topic_is_an_error_where_topics_are_not_created() -> None:
     producer = producer_with(options=ProducerOptions(auto_create="off"))
-    asked: list[str] = []
+    asked: list[str | None] = []
 
     def serve(call: Any) -> Command:
-        asked.append(call.command.fields["topic"])
+        asked.append(call.command.fields.get("topic"))
         return routed(body("a") if asked[-1] == "TBW102" else None)
 
     with pytest.raises(RouteNotFound, match="downrange topic create"):
         play(sending(producer), serve)
-    assert asked == ["orders"]
+    assert asked == ["orders", None]  # then it asks for the brokers
 
 
 def test_a_missing_topic_is_created_on_every_master_with_auto_create_balanced() -> None:
@@ -582,7 +726,7 @@ def test_a_chosen_queue_gets_one_attempt_of_a_send() -> None:
 
 
 def test_a_chosen_queue_is_tried_again_by_a_submit_but_no_other_queue() -> None:
-    producer = producer_with(route("a", "b"))
+    producer = producer_with(route("a", "b"), options=ProducerOptions(retry_backoff=0))
     flow = sending(producer, target=CHOSEN, rules=producer.submit_rules)
     next(flow)
     for _ in range(2):
@@ -630,7 +774,7 @@ def test_a_sharding_key_chooses_the_queue_as_its_hash_does() -> None:
         hashed.address,
         hashed.command.fields["e"],
     )
-    flow = attempt_oneway(producer, prepare(producer, sharded), RoundRobin(), 103.0)
+    flow = send_oneway(producer, prepare(producer, sharded), RoundRobin(), 103.0)
     assert expect_call(next(flow)).address == by_key.address
 
 
@@ -673,7 +817,7 @@ def test_a_broker_that_the_route_does_not_name_is_looked_for_in_other_routes() -
     assert expect_call(next(sending(producer, target=CHOSEN))).address == "b:10911"
 
 
-@pytest.mark.parametrize("sent", [send_with_retries, attempt_oneway])
+@pytest.mark.parametrize("sent", [send_with_retries, send_oneway])
 def test_a_broker_that_no_route_names_is_asked_for_again(sent: Any) -> None:
     producer = producer_with(route("a"))
     rules = (producer.waiting_rules,) if sent is send_with_retries else ()
@@ -694,8 +838,13 @@ def test_a_broker_that_no_route_names_is_asked_for_again(sent: Any) -> None:
 )
 def test_a_broker_without_a_known_master_is_an_error(said: Any) -> None:
     flow = sending(producer_with(route("a")), target=CHOSEN)
-    with pytest.raises(RouteNotFound, match="broker 'b' is not known there"):
+    with pytest.raises(BrokerNotFound, match="broker 'b' is not registered") as caught:
         play(flow, lambda _: routed(said))
+    assert (caught.value.code, caught.value.topic, caught.value.retryable) == (
+        10003,
+        "orders",
+        True,
+    )
 
 
 # ---- health --------------------------------------------------------------------------------------
@@ -780,7 +929,7 @@ def test_hooks_get_message_queue_address_and_mode() -> None:
         play(sending(producer, later, rules=rules), stored)
     outgoing = prepare_batch(producer, [MESSAGE, MESSAGE])
     play(send_with_retries(producer, outgoing, RoundRobin(), 103.0, producer.async_rules), stored)
-    play(attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0), lambda _: None)
+    play(send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0), lambda _: None)
     assert [context.mode for context in contexts] == ["sync", "async", "async", "oneway"]
     assert [len(context.messages) for context in contexts] == [1, 1, 2, 1]
     assert [context.message_type.name for context in contexts] == ["DELAY"] * 2 + ["NORMAL"] * 2
@@ -904,25 +1053,111 @@ def test_attempts_without_an_answer_leave_no_trace() -> None:
 
 def test_a_one_way_message_is_handed_over_once_without_an_answer() -> None:
     producer = producer_with(route("a"))
-    flow = attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
+    flow = send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
     call = expect_call(next(flow))
     assert (call.address, call.is_oneway, call.deadline) == ("a:10911", True, 103.0)
     finish(flow)
     assert (producer.counts.oneway, producer.counts.sent) == (1, 0)
 
 
-def test_a_one_way_message_is_not_sent_again() -> None:
+@pytest.mark.parametrize("error", NO_ANSWER, ids=lambda error: type(error).__name__)
+def test_a_one_way_message_that_cannot_be_written_goes_to_another_broker(error: Any) -> None:
     producer = producer_with(route("a", "b"))
-    flow = attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
+    flow = send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
+    first = expect_call(next(flow))
+    second = expect_call(flow.throw(error))
+    assert [first.address, second.address] == ["a:10911", "b:10911"]
+    assert second.is_oneway
+    finish(flow)
+    assert (producer.counts.oneway, producer.counts.retried, producer.counts.failed) == (1, 1, 0)
+
+
+def test_a_one_way_message_that_no_broker_takes_fails_with_all_attempts() -> None:
+    producer = producer_with(route("a", "b"), options=ProducerOptions(retries=1))
+    outgoing = prepare(producer, MESSAGE)
+    flow = send_oneway(producer, outgoing, RoundRobin(), 103.0)
     next(flow)
-    with pytest.raises(ConnectionLost):
-        flow.throw(LOST)
-    assert producer.counts.oneway == 0
+    flow.throw(ConnectFailed("a:10911", "refused"))
+    failed = failing(flow, ConnectFailed("b:10911", "refused"))
+    assert isinstance(failed, SendUnreachable)
+    assert [attempt.broker for attempt in failed.attempts] == ["a", "b"]
+    assert (failed.message_id, failed.may_be_stored) == (outgoing.message_id, False)
+    assert (producer.counts.oneway, producer.counts.failed) == (0, 1)
+
+
+def test_a_one_way_message_to_a_chosen_queue_goes_to_no_other() -> None:
+    producer = producer_with(route("a", "b"))
+    flow = send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0, CHOSEN)
+    next(flow)
+    assert len(failing(flow, LOST).attempts) == 1
+
+
+def test_a_one_way_message_that_cannot_be_encoded_is_not_sent_elsewhere() -> None:
+    producer = producer_with(route("a", "b"))
+    flow = send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
+    next(flow)
+    assert len(failing(flow, Unencodable("property", "odd")).attempts) == 1
+
+
+def test_no_one_way_attempt_begins_after_the_deadline() -> None:
+    producer = producer_with(route("a"))
+    with pytest.raises(SendTimedOut, match="0 attempts"):
+        next(send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 100.0))
+
+
+def test_one_way_attempts_share_the_deadline_as_other_attempts_do() -> None:
+    options = ProducerOptions(attempt_timeout=0.5, retries=1)
+    producer = producer_with(route("a", "b"), options=options)
+    flow = send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
+    assert expect_call(next(flow)).deadline == 100.5
+    assert expect_call(flow.throw(CallTimeout("a:10911", 0.5))).deadline == 103.0
+
+
+@pytest.mark.parametrize("style", ["4.x", "5.x"])
+def test_one_way_messages_avoid_the_broker_that_failed(style: Any) -> None:
+    producer = producer_with(route("a", "b"), options=ProducerOptions(fault_tolerance=style))
+    round_robin = RoundRobin()
+    flow = send_oneway(producer, prepare(producer, MESSAGE), round_robin, 103.0)
+    next(flow)
+    flow.throw(LOST)
+    finish(flow)
+    seen: set[str] = set()
+    for _ in range(6):
+        flow = send_oneway(producer, prepare(producer, MESSAGE), round_robin, 103.0)
+        seen.add(expect_call(next(flow)).address)
+        finish(flow)
+    assert seen == {"b:10911"}
+    states = {state.broker: state for state in producer.health.snapshot(100.0)}
+    assert (states["a"].is_available, states["b"].is_available) == (False, True)
+
+
+def test_a_slow_write_of_a_one_way_message_is_seen_in_the_health() -> None:
+    client = core_with(route("a"))
+    published: list[Any] = []
+    client.observe = published.append
+    producer = producer_with(client=client, options=ProducerOptions(fault_tolerance="5.x"))
+    flow = send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
+    next(flow)
+    clock_of(producer).seconds += 1.0
+    answer_user_call(flow.send(None))
+    finish(flow)
+    assert published == [HealthSnapshot("a", False, True, 1.0, 2.0)]
+
+
+def test_a_forbidden_one_way_message_is_not_sent_elsewhere() -> None:
+    def forbid(_: SendContext) -> None:
+        raise KeyError
+
+    producer = producer_with(route("a", "b"), hooks=Hooks(forbid_send=(forbid,)))
+    flow = send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
+    with pytest.raises(SendForbidden):
+        play(flow, stored)
+    assert [state.broker for state in producer.health.snapshot(100.0)] == []
 
 
 def test_a_one_way_message_goes_to_the_queue_that_was_named() -> None:
     producer = producer_with(route("a", "b"))
-    flow = attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0, CHOSEN)
+    flow = send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0, CHOSEN)
     call = expect_call(next(flow))
     assert (call.address, call.command.fields["e"]) == ("b:10911", "2")
 
@@ -932,7 +1167,7 @@ def test_hooks_come_in_order_around_a_one_way_message_too() -> None:
     calls = Hooks(before_call=(lambda *_: seen.append("before call"),))
     client = core_with(route("a"), hooks=calls)
     producer = producer_with(client=client, hooks=hooks_noting(seen))
-    flow = attempt_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
+    flow = send_oneway(producer, prepare(producer, MESSAGE), RoundRobin(), 103.0)
     play(flow, lambda call: seen.append(call.address))
     assert seen == [
         ("forbid", False, None),
@@ -975,10 +1210,10 @@ def test_hooks_get_the_error_of_a_one_way_message() -> None:
     hooks = Hooks(after_send=(seen.append,))
     producer = producer_with(route("a"), hooks=hooks)
     outgoing = prepare(producer, Message("orders", b"1"))
-    flow = attempt_oneway(producer, outgoing, RoundRobin(), 103.0)
-    with pytest.raises(ConnectFailed):
+    flow = send_oneway(producer, outgoing, RoundRobin(), 103.0)
+    with pytest.raises(SendUnreachable):
         play(flow, lambda _: ConnectFailed("a:10911", "refused"))
-    assert [type(context.error) for context in seen] == [ConnectFailed]
+    assert [type(context.error) for context in seen] == [ConnectFailed] * 3
 
 
 def test_forms_of_requests_are_kept_up_to_a_limit() -> None:

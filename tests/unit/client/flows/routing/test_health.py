@@ -260,7 +260,7 @@ def test_a_probe_of_a_forgotten_broker_has_no_effect() -> None:
 # ---- on_change -----------------------------------------------------------------------------------
 
 
-def test_on_change_is_called_once_when_a_broker_is_avoided_and_once_when_it_is_back() -> None:
+def test_on_change_is_called_when_a_broker_begins_to_be_avoided_and_when_it_is_back() -> None:
     heard: list[HealthSnapshot] = []
     brokers = BrokerHealth(tolerance_of("5.x"), FakeRandomness(), heard.append)
     brokers.answered("a", 0.001, now=0.0)
@@ -268,12 +268,34 @@ def test_on_change_is_called_once_when_a_broker_is_avoided_and_once_when_it_is_b
     brokers.failed("a", LOST, 0.5, now=1.0)
     brokers.failed("a", LOST, 0.5, now=2.0)
     assert heard == [HealthSnapshot("a", False, False, 0.5, 10.0)]
-    brokers.probed("a", True, now=4.0)
+    brokers.probed("a", True, now=4.0)  # it answers, but is avoided until its time has passed
     brokers.probed("a", True, now=5.0)
-    assert heard[1:] == [HealthSnapshot("a", False, True, 0.5, 8.0)]
+    assert heard[1:] == []
     brokers.answered("a", 0.001, now=13.0)
     brokers.answered("a", 0.001, now=14.0)
-    assert heard[2:] == [HealthSnapshot("a", True, True, 0.001, 0.0)]
+    assert heard[1:] == [HealthSnapshot("a", True, True, 0.001, 0.0)]
+
+
+def test_on_change_is_called_when_an_answered_probe_ends_the_avoidance() -> None:
+    heard: list[HealthSnapshot] = []
+    brokers = BrokerHealth(tolerance_of("5.x"), FakeRandomness(), heard.append)
+    brokers.failed("a", LOST, 0.5, now=0.0)
+    brokers.probed("a", False, now=11.0)
+    assert len(heard) == 1
+    brokers.probed("a", True, now=12.0)
+    assert heard[1:] == [HealthSnapshot("a", True, True, 0.5, 0.0)]
+
+
+def test_on_change_is_called_again_when_a_broker_is_avoided_again_after_its_time() -> None:
+    heard: list[HealthSnapshot] = []
+    brokers = BrokerHealth(tolerance_of("5.x"), FakeRandomness(), heard.append)
+    brokers.answered("a", 1.0, now=0.0)  # slow: avoided for 2 s
+    brokers.answered("a", 1.0, now=1.0)
+    brokers.answered("a", 1.0, now=20.0)
+    assert heard == [
+        HealthSnapshot("a", False, True, 1.0, 2.0),
+        HealthSnapshot("a", False, True, 1.0, 2.0),
+    ]
 
 
 def test_a_snapshot_has_the_health_of_each_broker() -> None:

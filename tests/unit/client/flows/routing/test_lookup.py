@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from downrange.client.flows.admin.changes import create_missing_topic
+from downrange.client.flows.admin.topics import topic_route
 from downrange.client.flows.effects import Gather, Once
+from downrange.client.flows.notices import RouteChanged
 from downrange.client.flows.routing.lookup import (
     find_master,
     find_master_or_proxy,
@@ -21,9 +24,18 @@ from downrange.client.flows.routing.lookup import (
     refresh_route,
 )
 from downrange.client.flows.routing.routes import Route, route_of
-from downrange.errors import CallTimeout, ConnectFailed, RocketMQError, RouteNotFound, ServerError
+from downrange.errors import (
+    BrokerNotFound,
+    CallTimeout,
+    ConnectFailed,
+    RocketMQError,
+    RouteNotFound,
+    ServerError,
+)
 from downrange.model import QueueId
+from downrange.wire.bodies import BrokerReplicas, ClusterBody
 from downrange.wire.codes import RequestCode
+from downrange.wire.command import Command
 from tests.unit.client.flows import fake_servers
 from tests.unit.client.flows.fake_servers import FakeServers
 from tests.unit.client.flows.flow_steps import (
@@ -46,7 +58,6 @@ if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.effects import Call, Flow
     from downrange.wire.bodies import RouteBody
-    from downrange.wire.command import Command
 
 QUEUE = QueueId("orders", "a", 1)
 
@@ -109,7 +120,7 @@ def test_a_flow_that_reads_never_gets_a_borrowed_route() -> None:
     flows: list[Flow[Any]] = [look_for(core), find_readable(core, "orders", 103.0)]
 
     def serve(call: Call) -> Command:
-        return routed(body("a") if call.command.fields["topic"] == "TBW102" else None)
+        return routed(body("a") if call.command.fields.get("topic") == "TBW102" else None)
 
     written, read = play_together(flows, serve)
     assert written.is_borrowed
@@ -189,7 +200,7 @@ def test_without_a_default_topic_an_unknown_topic_has_no_route() -> None:
 
     with pytest.raises(RouteNotFound, match="downrange topic create orders") as caught:
         play(look_for(core_with(), default_topic=None), serve)
-    assert len(asked) == 1
+    assert [call.command.code for call in asked] == [ROUTE, BROKERS]
     assert "automatically" not in str(caught.value)
     assert (caught.value.topic, caught.value.addresses) == ("orders", ("ns:9876",))
 
@@ -223,6 +234,76 @@ def test_name_servers_that_are_away_are_no_missing_route() -> None:
         play(look_for(core_with()), lambda call: ConnectFailed(call.address, "refused"))
 
 
+# ---- no brokers ----------------------------------------------------------------------------------
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+BROKERS = RequestCode.GET_BROKER_CLUSTER_INFO
+
+
+def brokerless(call: Call) -> Command:
+    """Answer as a name server at which no broker is registered."""
+    if call.command.code == BROKERS:
+        return Command(0, body=ClusterBody(cluster_addr_table={"DefaultCluster": []}).encode())
+    return routed(None)
+
+
+@pytest.mark.parametrize(
+    "find",
+    [
+        lambda core: look_for(core),
+        lambda core: look_for(core, default_topic=None),
+        lambda core: find_readable(core, "orders", 103.0),
+        lambda core: find_route(core, "orders", 103.0),
+        lambda core: topic_route(core, "orders", deadline=103.0),
+        lambda core: create_missing_topic(core, "orders", 4, 103.0),
+    ],
+)
+def test_a_name_server_without_brokers_is_not_a_missing_topic(find: Any) -> None:
+    with pytest.raises(BrokerNotFound, match="ns:9876: no broker is registered") as caught:
+        play(find(core_with()), brokerless)
+    error = caught.value
+    assert isinstance(error, ConnectFailed)
+    assert (error.code, error.retryable, error.topic) == (10003, True, "orders")
+    assert "topic create" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        refused(1),
+        ConnectFailed("ns:9876", "refused"),
+        Command(0, body=b"?"),
+        Command(0, body=ClusterBody(broker_addr_table={"a": BrokerReplicas("a", {})}).encode()),
+    ],
+    ids=["refused", "away", "malformed", "some"],
+)
+def test_a_name_server_that_does_not_say_that_it_has_no_broker_misses_the_topic(said: Any) -> None:
+    with pytest.raises(RouteNotFound, match="downrange topic create"):
+        play(
+            look_for(core_with()),
+            lambda call: said if call.command.code == BROKERS else routed(None),
+        )
+
+
+def test_flows_that_miss_a_topic_together_ask_for_the_brokers_once() -> None:
+    asked: list[int] = []
+
+    def serve(call: Call) -> Command:
+        asked.append(call.command.code)
+        return brokerless(call)
+
+    core = core_with()
+    failed = play_together([find_route(core, "orders", 103.0) for _ in range(3)], serve)
+    assert [type(error) for error in failed] == [BrokerNotFound] * 3
+    assert asked == [ROUTE, BROKERS]
+
+
+def test_brokers_without_a_master_are_missing() -> None:
+    said = routed(body("a", "b", masterless="ab"))
+    with pytest.raises(BrokerNotFound, match="no master of a, b is registered"):
+        play(look_for(core_with()), lambda _: said)
+
+
 # ---- readable routes -----------------------------------------------------------------------------
 
 
@@ -249,6 +330,20 @@ def test_a_route_that_cannot_be_read_from_is_asked_for(known: list[Route]) -> No
 def test_a_topic_that_cannot_be_read_from_has_no_route(said: RouteBody | None) -> None:
     with pytest.raises(RouteNotFound, match="'orders' has no route at ns:9876"):
         play(find_readable(core_with(), "orders", 103.0), lambda _: routed(said))
+
+
+def test_a_route_that_was_found_or_borrowed_is_published() -> None:
+    core = core_with()
+    published: list[Any] = []
+    core.observe = published.append
+
+    def serve(call: Call) -> Command:
+        return routed(body("a") if call.command.fields["topic"] == "TBW102" else None)
+
+    borrowed = play(look_for(core), serve)
+    found = play(refresh_route(core, "orders", 103.0), lambda _: routed(body("b")))
+    assert found is not None
+    assert published == [RouteChanged(None, borrowed), RouteChanged(borrowed, found)]
 
 
 # ---- refreshing ----------------------------------------------------------------------------------

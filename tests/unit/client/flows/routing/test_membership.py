@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from downrange.client.flows.effects import Call, Gather
+from downrange.client.flows.notices import HeartbeatEnded
 from downrange.client.flows.routing.membership import (
     ensure_registered,
     heartbeat_targets,
@@ -28,10 +31,37 @@ from tests.unit.client.flows.flow_steps import (
     route,
 )
 
+if TYPE_CHECKING:
+    from downrange.client.flows.notices import Notice
+    from downrange.errors import RocketMQError
+
 
 class FakeConsumer:
     def membership(self) -> ConsumerMember:
         return ConsumerMember(group_name="readers")
+
+
+def test_the_end_of_a_heartbeat_is_published() -> None:
+    core = core_with(route("a"))
+    published: list[Notice] = []
+    core.observe = published.append
+    lost = ConnectionLost("a:10911", "cut")
+
+    def serve(call: Call) -> Command | RocketMQError:
+        clock_of(core).seconds += 0.5
+        return answers.pop(0)
+
+    answers: list[Command | RocketMQError] = [Command(0), lost, refused(2)]
+    play(send_heartbeat(core, "a:10911"), serve)
+    with pytest.raises(ConnectionLost):
+        play(send_heartbeat(core, "a:10911"), serve)
+    with pytest.raises(SystemBusy) as busy:
+        play(send_heartbeat(core, "a:10911"), serve)
+    assert published == [
+        HeartbeatEnded("a:10911", 0.5),
+        HeartbeatEnded("a:10911", 0.5, lost),
+        HeartbeatEnded("a:10911", 0.5, busy.value),
+    ]
 
 
 def test_heartbeats_go_to_the_masters_of_all_routes() -> None:

@@ -1,0 +1,85 @@
+"""Notices: what happened in a flow that an operator may want to read in a log.
+
+Flows do not log. They append a notice to `ClientCore.notices`, and `ClientCore.publish` hands it to
+the client's observer as a `UserCall`, outside the atomic step: a log handler may block, or send a
+message with the same client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from downrange.client.flows.routing.health import HealthSnapshot
+
+if TYPE_CHECKING:  # the structs here are never decoded, so their annotations are not evaluated
+    from downrange.client.flows.routing.routes import Route  # noqa: TC004
+    from downrange.errors import RocketMQError  # noqa: TC004
+    from downrange.model import Attempt  # noqa: TC004
+
+#: Most notices that wait to be published; then the oldest are dropped.
+NOTICES_MAX: Final = 1000
+
+
+class AttemptFailed(msgspec.Struct, frozen=True):
+    """An attempt to send failed.
+
+    Attributes:
+        topic: The topic of the message.
+        message_id: Its unique id; the ids of a batch joined by commas.
+        number: Which attempt it was, from 1 on.
+        attempt: Broker, address, queue, error and time.
+    """
+
+    topic: str
+    message_id: str
+    number: int
+    attempt: Attempt
+
+
+class AttemptRepeated(msgspec.Struct, frozen=True):
+    """Another attempt follows one that failed.
+
+    Attributes:
+        message_id: The unique id of the message.
+        number: Which attempt it is, from 2 on.
+        broker: The broker that it goes to.
+        address: The broker's address.
+        pause: Seconds until it begins.
+    """
+
+    message_id: str
+    number: int
+    broker: str
+    address: str
+    pause: float
+
+
+class RouteChanged(msgspec.Struct, frozen=True):
+    """A route was found, or differs from the cached one.
+
+    Attributes:
+        old: The cached route; None if there was none.
+        new: The route that replaces it.
+    """
+
+    old: Route | None
+    new: Route
+
+
+class HeartbeatEnded(msgspec.Struct, frozen=True):
+    """A heartbeat was answered, or failed.
+
+    Attributes:
+        address: The broker's address.
+        elapsed: Seconds that it took.
+        error: Why it failed; None if it was answered.
+    """
+
+    address: str
+    elapsed: float
+    error: RocketMQError | None = None
+
+
+Notice: TypeAlias = AttemptFailed | AttemptRepeated | RouteChanged | HeartbeatEnded | HealthSnapshot

@@ -1,0 +1,155 @@
+"""Brokers that are killed: one of two, then all of them, while the name server is up."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import traceback
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downrange import Admin
+from downrange.errors import BrokerNotFound, ConnectFailed, SendUnreachable
+from downrange.model import Message
+from downrange.options import ProducerOptions
+from tests.apache.cluster import ApacheCluster
+from tests.apache.fixtures import cluster_or_skip
+from tests.contract.conftest import SERVERS, embedded_server, server_of
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from downrange import Producer
+    from downrange.options.clients import FaultStyle
+    from tests.apache.fixtures import UniqueName
+    from tests.contract.conftest import Kind, Make, MakeProducer
+    from tests.contract.servers import Server
+
+
+class Outage:
+    """A cluster of broker-a and broker-b, which can be killed."""
+
+    def __init__(
+        self, server: Server, kill: Callable[[int], None], start: Callable[[int], None]
+    ) -> None:
+        """Take the cluster, and how its brokers are killed and started."""
+        self.server = server
+        self._kill = kill
+        self._start = start
+
+    @contextlib.contextmanager
+    def without(self, *brokers: int) -> Generator[None]:
+        """Kill brokers, and start them again in the end."""
+        for broker in brokers:
+            self._kill(broker)
+        try:
+            yield
+        finally:
+            for broker in brokers:
+                self._start(broker)
+            wait_until(lambda: len(self.server.route_brokers("TBW102")) == 2, 60)
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def outage(request: pytest.FixtureRequest) -> Iterator[Outage]:
+    """Give a cluster whose brokers can be killed."""
+    if request.param == "embedded":
+        with embedded_server(brokers=2) as ours:
+            yield Outage(ours, ours.cluster.kill_broker, ours.cluster.restart_broker)
+        return
+    with cluster_or_skip(lambda: ApacheCluster(request.param, brokers=2)) as apache:
+        server = server_of(apache)
+        yield Outage(server, apache.kill_broker, apache.start_broker)
+        server.close()
+
+
+def _warm_up(producer: Producer, topic: str) -> None:
+    """Send until the producer has used both brokers, so that it has a route and connections."""
+    seen: set[str] = set()
+    while len(seen) < 2:
+        seen.add(producer.send(Message(topic, b"warm-up")).queue.broker)
+    # A broker that was just started may be slow, and so be avoided.
+    wait_until(lambda: all(one.is_available for one in producer.client.stats().brokers))
+
+
+@pytest.mark.parametrize("style", ["off", "5.x"])
+def test_no_oneway_message_is_lost_while_one_of_two_brokers_is_dead(
+    outage: Outage,
+    producer: MakeProducer,
+    kind: Kind,
+    style: FaultStyle,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = outage.server
+    topic = server.topic(queues=1)
+    sender = producer(server, options=ProducerOptions(fault_tolerance=style))
+    _warm_up(sender, topic)
+    caplog.set_level(logging.WARNING, "downrange.client")
+    dead = server.brokers[1]
+    with outage.without(1):
+        if kind == "async":  # the loop notices the end of the connection
+            wait_until(lambda: dead not in sender.client.stats().connections)
+        bodies = [f"{number}".encode() for number in range(6)]
+        for body in bodies:
+            sender.send_oneway(Message(topic, body))
+
+        def arrived() -> list[bytes]:
+            stored = [message.body for message in server.read_all(topic, 1)]
+            return [body for body in stored if body != b"warm-up"]
+
+        wait_until(lambda: server.route_brokers(topic) == ["broker-a"])
+        wait_until(lambda: len(arrived()) >= 6)
+        assert sorted(arrived()) == bodies  # Apache stores requests of one turn in any order
+        stats = sender.client.stats().producers[sender.group]
+        assert (stats.oneway, stats.failed) == (6, 0)
+        assert stats.retried == 1 if style == "5.x" else stats.retried > 1
+    failures = [line for line in caplog.messages if line.startswith("attempt 1 to send message")]
+    assert len(failures) == stats.retried
+    assert f"broker broker-b at {dead} queue 0, after 0." in failures[0]
+    assert failures[0].endswith("ConnectFailed: connection refused")
+    avoided = [line for line in caplog.messages if "broker-b is avoided" in line]
+    assert len(avoided) == (style == "5.x")
+
+
+def test_all_brokers_gone_is_reported_as_such(
+    outage: Outage,
+    producer: MakeProducer,
+    make: Make,
+    unique_name: UniqueName,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = outage.server
+    topic = server.topic(queues=1)
+    sender = producer(server)
+    _warm_up(sender, topic)
+    caplog.set_level(logging.DEBUG, "downrange.client")
+    with outage.without(0, 1):
+        with pytest.raises(SendUnreachable, match="was not stored after 3 attempts") as known:
+            sender.send(Message(topic, b"1"))
+        error = known.value
+        assert (error.may_be_stored, error.retryable, error.code) == (False, True, 10001)
+        assert error.message_id is not None
+        assert error.message_id in str(error)
+        assert error.elapsed >= 0.1
+        assert "".join(traceback.format_exception(error)).count("direct cause") == 1
+        warnings = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+        starts = [f"attempt {number} to send message {error.message_id}" for number in (1, 2, 3)]
+        assert [line[: len(start)] for line, start in zip(warnings, starts, strict=True)] == starts
+        retried = f"send message {error.message_id} goes to broker"
+        assert len([line for line in caplog.messages if retried in line]) == 2
+
+        wait_until(lambda: server.route_brokers(topic) == [])
+        for asked in (
+            lambda: sender.send(Message(unique_name("missing"), b"1")),
+            lambda: sender.send_oneway(Message(unique_name("missing"), b"1")),
+            lambda: producer(server).send(Message(topic, b"1")),
+            lambda: make(Admin, server.name_server).start().topic_route(topic),
+        ):
+            with pytest.raises(BrokerNotFound, match="no broker is registered") as missing:
+                asked()
+            assert isinstance(missing.value, ConnectFailed)
+            assert (missing.value.code, missing.value.retryable) == (10003, True)
+            assert "topic create" not in str(missing.value)
+    assert sender.send(Message(topic, b"2"), timeout=10).queue.topic == topic
