@@ -193,8 +193,10 @@ class Producer(ProducerFutures):
 
         Raises:
             InvalidMessage: The message breaks a rule.
-            SendFailed: No broker stored it; `attempts` lists why.
+            SendFailed: No broker confirmed that it stored it; `attempts` lists why, and
+                `may_be_stored` says whether one may have stored it.
             RouteNotFound: The topic does not exist and cannot be created.
+            BrokerNotFound: No broker is registered at the name server.
             RocketMQError: No name server answers, or a hook forbids the message.
         """
         core, client = self._running_core(), self._client
@@ -210,14 +212,17 @@ class Producer(ProducerFutures):
     ) -> None:
         """Send a message without an answer from the broker; it may be lost.
 
+        A message that cannot be written to a connection goes to another broker.
+
         Args:
             message: The message.
-            queue: A queue, or a selector that chooses one.
-            timeout: For finding and reaching the broker; the producer's option unless given.
+            queue: A queue, or a selector that chooses one; no other queue is tried then.
+            timeout: For finding and reaching brokers; the producer's option unless given.
 
         Raises:
             InvalidMessage: The message breaks a rule.
-            RocketMQError: The broker cannot be found or reached.
+            SendFailed: It could not be written to any connection; `attempts` lists why.
+            RocketMQError: No broker is registered, no name server answers, or a hook forbids it.
         """
         core, client = self._running_core(), self._client
         client.run(core.send_oneway(message, client.round_robin, queue, timeout))
