@@ -68,6 +68,7 @@ class Cluster:
         nameserver_port: The name server's port; 0 picks a free one.
         broker_port: The first broker's port; 0 picks free ones.
         flush: "sync" acknowledges a message when it is durable, "async" before.
+        vip: Whether brokers also listen on their port less 2, for clients with `vip_channel`.
         broker: All other settings of the brokers.
         nameserver: All other settings of the name server.
         listener: Limits of all servers.
@@ -95,6 +96,7 @@ class Cluster:
         nameserver_port: int = 0,
         broker_port: int = 0,
         flush: str | None = None,
+        vip: bool = False,
         broker: BrokerOptions | None = None,
         nameserver: NameServerOptions | None = None,
         listener: ListenerOptions | None = None,
@@ -106,6 +108,8 @@ class Cluster:
         listener = listener or ListenerOptions()
         if flush is not None:
             broker = dataclasses.replace(broker, flush=flush)  # type: ignore[arg-type]
+        if vip:
+            broker = dataclasses.replace(broker, is_vip_port_open=True)
         if host is not None:
             listener = dataclasses.replace(listener, host=host)
         self._options = ClusterOptions(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.errors import CannotListen
+from downrange.errors import CannotListen, OptionError
 from downrange.options import ListenerOptions
 from downrange.server.net import interception
 from downrange.server.net.listener import Listener
@@ -23,11 +24,10 @@ from downrange.server.run.runner import ServerThread, run_until_signal
 from downrange.wire.codes import HeaderCodec, ResponseCode
 from downrange.wire.command import Command
 from tests.conversations.peers import Peer, SocketChannel
-from tests.embedded.servers import DEADLINE
+from tests.embedded.servers import DEADLINE, is_closed
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Generator, Iterable
 
 ANSWER, KEEP, FAIL, FAIL_LATE, PUSH, LEAVE, FLOOD, ASK = range(1, 9)
@@ -96,6 +96,74 @@ def _stage(**options: Any) -> Generator[tuple[ScriptedService, Listener, Peer, S
 def test_handlers_get_the_listeners_clock() -> None:
     with _stage() as (_, _, peer, _):
         assert peer.ask(Command(ANSWER)).fields == {"now": "77"}
+
+
+def test_the_vip_channel_is_two_ports_below_and_shares_service_and_limits() -> None:
+    service = ScriptedService()
+    options = ListenerOptions(connections_max=2)
+    listener = Listener(service, options, clock_ms=lambda: 77, has_vip_port=True)
+    with ServerThread(listener):
+        host, _, port = listener.address.rpartition(":")
+        assert listener.vip_address == f"{host}:{int(port) - 2}"
+        main = Peer(SocketChannel(listener.address), HeaderCodec.JSON)
+        vip = Peer(SocketChannel(listener.vip_address), HeaderCodec.JSON)
+        assert main.ask(Command(ANSWER)).fields == vip.ask(Command(ANSWER)).fields == {"now": "77"}
+        assert listener.connection_count == 2
+        with socket.create_connection((host, int(port) - 2), DEADLINE) as third:
+            assert is_closed(third), "the limit of connections counts both ports"
+        for peer in (main, vip):
+            peer.close()
+    assert not listener.is_serving
+
+
+def test_a_listener_has_no_vip_channel_unless_told() -> None:
+    with _stage() as (_, listener, _, _):
+        assert listener.vip_address is None
+
+
+def test_a_vip_channel_that_is_in_use_is_named_with_the_next_step() -> None:
+    with _stage() as (_, other, _, _):
+        taken = int(other.address.rpartition(":")[2])
+        listener = Listener(ScriptedService(), ListenerOptions(port=taken + 2), has_vip_port=True)
+        with pytest.raises(CannotListen) as failed:
+            ServerThread(listener).start()
+        assert failed.value.address == f"127.0.0.1:{taken}"
+        for text in (f"VIP channel of 127.0.0.1:{taken + 2}", "choose another port", "--vip"):
+            assert text in str(failed.value)
+        assert not listener.is_serving
+
+
+def test_a_free_port_is_drawn_again_when_its_vip_channel_is_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bind_to, failures = Listener._bind_to, [1, 3]
+
+    def bind(self: Listener, listening: socket.socket, address: Any) -> None:
+        if address[1] and failures:
+            failures.pop()
+            raise OSError(errno.EADDRINUSE, "in use")
+        bind_to(self, listening, address)
+
+    monkeypatch.setattr(Listener, "_bind_to", bind)
+    listener = Listener(ScriptedService(), ListenerOptions(), has_vip_port=True)
+    with ServerThread(listener):
+        assert listener.vip_address is not None
+    assert failures == []
+
+
+def test_a_restarted_listener_keeps_both_ports() -> None:
+    listener = Listener(ScriptedService(), ListenerOptions(), has_vip_port=True)
+    with ServerThread(listener) as thread:
+        before = (listener.address, listener.vip_address)
+        thread.run(listener.stop())
+        thread.run(listener.start())
+        assert (listener.address, listener.vip_address) == before
+
+
+@pytest.mark.parametrize("port", [1, 2])
+def test_a_port_that_leaves_no_room_for_the_vip_channel_is_refused(port: int) -> None:
+    with pytest.raises(OptionError, match=f"port={port} leaves no port for the VIP channel"):
+        Listener(ScriptedService(), ListenerOptions(port=port), has_vip_port=True)
 
 
 def test_a_listener_that_polls_answers_and_stops_polling(

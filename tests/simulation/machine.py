@@ -118,7 +118,7 @@ class Machine:
         self.recovered_to = store.log.end
         options = dataclasses.replace(OPTIONS, flush=self._flush)
         now_ms = self._loop.wall_clock_ms()
-        state = BrokerState(options, _HOST, store, self._make_id, now_ms)
+        state = BrokerState(options, _HOST, store, self._make_id, now_ms, retention=RETENTION)
         dispatcher = Dispatcher(
             self,
             clock_ms=self._loop.wall_clock_ms,
@@ -131,7 +131,6 @@ class Machine:
             dispatcher.perform,
             Registrar(_IDENTITY, (), state.topics.table),
             cast("ThreadPoolExecutor", self._threads),
-            RETENTION,
             None,
         )
         await self._run.start()

@@ -29,6 +29,11 @@ _FLUSH: Final = click.option(
     show_default="async",
     help="Acknowledge a message after it was flushed to disk, or before.",
 )
+_VIP: Final = click.option(
+    "--vip",
+    is_flag=True,
+    help="Listen on the broker's port less 2 too, for clients with vip_channel; off by default.",
+)
 
 
 @command()
@@ -39,6 +44,7 @@ _FLUSH: Final = click.option(
 @click.option("--broker-port", default=10911, help="Port of the first broker; 0 picks free ones.")
 @click.option("--brokers", default=1, help="Number of brokers.")
 @_FLUSH
+@_VIP
 @with_common_flags
 def serve(
     flags: CommonFlags,
@@ -47,6 +53,7 @@ def serve(
     broker_port: int,
     brokers: int,
     flush: str | None,
+    vip: bool,
 ) -> None:
     """Run a whole cluster in the foreground: a name server and brokers with a durable store.
 
@@ -64,6 +71,7 @@ def serve(
         broker_port=broker_port,
         brokers=brokers,
         flush=flush,
+        vip=vip,
     )
 
     def print_ready() -> None:
@@ -108,6 +116,7 @@ def nameserver(flags: CommonFlags, port: int, store: Path | None) -> None:
 @click.option("--name", show_default="broker-a", help="Name of the broker.")
 @click.option("--cluster", show_default="DefaultCluster", help="Name of the cluster.")
 @_FLUSH
+@_VIP
 @with_common_flags
 def broker(
     flags: CommonFlags,
@@ -117,6 +126,7 @@ def broker(
     name: str | None,
     cluster: str | None,
     flush: str | None,
+    vip: bool,
 ) -> None:
     """Run one broker in the foreground and register it at name servers, ours or Apache's.
 
@@ -134,6 +144,7 @@ def broker(
         cluster=cluster,
         name_servers=list(nameserver),
         flush=flush,
+        vip=vip,
     )
     run_until_signal(server, lambda: _print_ready(f"broker={server.address} store={server.folder}"))
 

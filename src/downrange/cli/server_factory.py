@@ -111,6 +111,7 @@ def make_broker(
     cluster: str | None,
     name_servers: list[str],
     flush: str | None,
+    vip: bool = False,
 ) -> BrokerServer:
     """Build a broker.
 
@@ -128,6 +129,7 @@ def make_broker(
             cluster=cluster,
             name_servers=tuple(name_servers) or None,
             flush=flush,
+            is_vip_port_open=vip or None,
         ),
         _listener_options(settings, flags, port),
         store=settings.make(StoreOptions, "store"),
@@ -147,6 +149,7 @@ def make_cluster(
     broker_port: int,
     brokers: int,
     flush: str | None,
+    vip: bool = False,
 ) -> ClusterServer:
     """Build a cluster.
 
@@ -162,7 +165,7 @@ def make_cluster(
         broker_port=broker_port,
         listener=parts.listener,
         nameserver=settings.make(NameServerOptions, "nameserver"),
-        broker=settings.make(BrokerOptions, "broker", flush=flush),
+        broker=settings.make(BrokerOptions, "broker", flush=flush, is_vip_port_open=vip or None),
         store_files=settings.make(StoreOptions, "store"),
         retention=settings.make(RetentionOptions, "retention"),
     )

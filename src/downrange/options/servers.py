@@ -19,6 +19,9 @@ FlushMode: TypeAlias = Literal["sync", "async"]
 #: Apache's delay levels, from 1 on.
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
+#: A broker's VIP channel is its port less this (Java: MixAll.brokerVIPChannel).
+VIP_DISTANCE: Final = 2
+
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 #: Half of the largest frame that clients accept.
 _BULK_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
@@ -155,6 +158,12 @@ class BrokerOptions:
         checkpoint_interval: Seconds between two flushes of log and indexes together. Recovery
             after a crash reads the part of the log behind the last one.
         retention_interval: Seconds between two searches for old segments (cleanResourceInterval).
+        permission: What clients may do: 6 send and pull, 4 only pull, 2 only send, 0 neither. Other
+            requests are refused with NO_PERMISSION, and the broker registers its topics with this
+            permission at most (brokerPermission).
+        is_vip_port_open: Whether the broker also listens on its port less 2, for clients with
+            `vip_channel` (vipChannelEnabled). Off, since Apache's clients do not use it by default
+            either. Connections to both ports have the same service and share the limits.
         is_topic_created: Whether a send to a missing topic creates it (autoCreateTopicEnable).
         topics_created_per_minute_max: How many topics sends may create per minute.
         topics_max: How many topics there may be in all.
@@ -168,6 +177,7 @@ class BrokerOptions:
         timer_delay_max: Seconds that a timed message may lie ahead (timerMaxDelaySec).
         timer_messages_max: How many timed messages may wait.
         is_recall_enabled: Whether producers may recall timed messages (recallMessageEnable).
+        is_transaction_rejected: Whether half messages are refused (rejectTransactionMessage).
         transaction_timeout: Seconds until the producer of a half message is asked for the outcome
             (transactionTimeOut).
         transaction_check_interval: Seconds between two searches for old half messages.
@@ -199,6 +209,8 @@ class BrokerOptions:
     flush_timeout: float = 5.0
     checkpoint_interval: float = 5.0
     retention_interval: float = 10.0
+    permission: int = 6
+    is_vip_port_open: bool = False
     is_topic_created: bool = True
     topics_created_per_minute_max: int = 60_000
     topics_max: int = 100_000
@@ -210,6 +222,7 @@ class BrokerOptions:
     timer_delay_max: float = 259_200.0
     timer_messages_max: int = 1_000_000
     is_recall_enabled: bool = True
+    is_transaction_rejected: bool = False
     transaction_timeout: float = 6.0
     transaction_check_interval: float = 30.0
     transaction_checks_max: int = 15
@@ -245,6 +258,7 @@ class BrokerOptions:
                 f"{_REGION_LENGTH_MAX} characters long"
             )
         check_one_of("flush", self.flush, get_args(FlushMode))
+        check_one_of("permission", self.permission, (6, 4, 2, 0))
         for name in (
             *("register_interval", "flush_interval", "flush_timeout", "checkpoint_interval"),
             *("retention_interval", "timer_delay_max", "transaction_timeout"),
@@ -269,6 +283,19 @@ class BrokerOptions:
                 "half of the largest frame that clients accept"
             )
         delays_of(self.delay_levels)
+
+
+def check_vip_port(name: str, port: int) -> None:
+    """Refuse a port that has no port for the VIP channel below it; 0 picks one that has.
+
+    Raises:
+        OptionError: Names the option and its value.
+    """
+    if 0 < port <= VIP_DISTANCE:
+        raise OptionError(
+            f"{name}={port} leaves no port for the VIP channel, which is the port less "
+            f"{VIP_DISTANCE}: choose a higher one, or turn the VIP channel off"
+        )
 
 
 def delays_of(levels: str) -> list[int]:

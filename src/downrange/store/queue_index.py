@@ -33,7 +33,7 @@ SEGMENT_UNITS: Final = 300_000
 MEMORY_UNITS: Final = 1024
 
 _UNIT: Final = Struct(">qiq")
-_UNIT_BYTES: Final = _UNIT.size
+UNIT_BYTES: Final = _UNIT.size
 _PADDING_SIZE: Final = 0x7FFFFFFF
 _PADDING: Final = _UNIT.pack(0, _PADDING_SIZE, 0)
 _NO_LIMIT: Final = 1 << 62
@@ -97,10 +97,10 @@ class QueueIndex:
             raise StoreError(f"topic {topic!r} cannot be the name of a folder")
         self._folder = f"{FOLDER}/{topic}/{queue_id}"
         self._chain = SegmentChain(
-            files, self._folder, segment_units * _UNIT_BYTES, is_fresh=is_fresh
+            files, self._folder, segment_units * UNIT_BYTES, is_fresh=is_fresh
         )
         self._memory = bytearray()
-        self._memory_bytes = memory_units * _UNIT_BYTES
+        self._memory_bytes = memory_units * UNIT_BYTES
         self._memory_bytes_max = _NO_LIMIT if is_fresh else self._memory_bytes
         self.topic = topic
         #: The state of the hash after the topic; the key index continues it with each key.
@@ -108,8 +108,8 @@ class QueueIndex:
         #: The log's first position when `drop_before` was last called.
         self.log_first = 0
         #: The number of the first message, and the number behind the last one.
-        self.min_offset = self._chain.first // _UNIT_BYTES
-        self.max_offset = self._memory_from = self._chain.end // _UNIT_BYTES
+        self.min_offset = self._chain.first // UNIT_BYTES
+        self.max_offset = self._memory_from = self._chain.end // UNIT_BYTES
         self.max_offset = self.find(lambda unit: unit.size > 0)
         self.min_offset = self.find(lambda unit: unit.size == _PADDING_SIZE)
         self._memory_from = self.max_offset  # the number of the first unit in memory
@@ -132,7 +132,7 @@ class QueueIndex:
         """Add the units of the next messages."""
         data = b"".join(map(_UNIT.pack, log_offsets, sizes, tag_hashes))
         self._memory += data
-        self.max_offset += len(data) // _UNIT_BYTES
+        self.max_offset += len(data) // UNIT_BYTES
         if len(self._memory) >= self._memory_bytes_max:
             self._spill()
 
@@ -152,7 +152,7 @@ class QueueIndex:
         elif offset > self.max_offset:
             if self.max_offset > self.min_offset:
                 problem = f"messages {self.max_offset} to {offset - 1} are missing"
-                raise CorruptStore(self._folder, self.max_offset * _UNIT_BYTES, problem)
+                raise CorruptStore(self._folder, self.max_offset * UNIT_BYTES, problem)
             self._begin_at(offset)
         self.put(*unit)
 
@@ -179,7 +179,7 @@ class QueueIndex:
         if offset >= self.min_offset:
             while offset < end:
                 pieces.append(self._read(offset, end))
-                offset += len(pieces[-1]) // _UNIT_BYTES
+                offset += len(pieces[-1]) // UNIT_BYTES
         return chain.from_iterable(map(_UNIT.iter_unpack, pieces))
 
     def walk(self, offset: int) -> Iterator[Unit]:
@@ -206,10 +206,10 @@ class QueueIndex:
         """Return the bytes of one or more units from a number on, but none from `end` on."""
         in_memory = offset - self._memory_from
         if in_memory >= 0:
-            stop = (end - self._memory_from) * _UNIT_BYTES
-            return self._memory[in_memory * _UNIT_BYTES : stop]
+            stop = (end - self._memory_from) * UNIT_BYTES
+            return self._memory[in_memory * UNIT_BYTES : stop]
         in_files = min(end, self._memory_from) - offset
-        return self._chain.read(offset * _UNIT_BYTES, in_files * _UNIT_BYTES)
+        return self._chain.read(offset * UNIT_BYTES, in_files * UNIT_BYTES)
 
     # ---- removing ----
 
@@ -223,7 +223,7 @@ class QueueIndex:
     def cut(self, offset: int) -> None:
         """Remove units from a number on."""
         self.write()
-        self._chain.cut(offset * _UNIT_BYTES)
+        self._chain.cut(offset * UNIT_BYTES)
         self.max_offset = self._memory_from = max(offset, self.min_offset)
         self._durable_to = min(self._durable_to, self.max_offset)
 
@@ -238,7 +238,7 @@ class QueueIndex:
         self.min_offset = self.find(
             lambda unit: unit.log_offset < log_offset or unit.size == _PADDING_SIZE
         )
-        needed_from = min(self.min_offset, self._memory_from) * _UNIT_BYTES
+        needed_from = min(self.min_offset, self._memory_from) * UNIT_BYTES
         dropped: list[str] = []
         while len(self._chain.starts) > 1 and self._chain.starts[1] <= needed_from:
             dropped.append(self._chain.drop_first())
@@ -253,8 +253,8 @@ class QueueIndex:
         writes: list[Write] = []
         if self._durable_to < self._memory_from:
             # These files were written before the flush; they only need to be synced.
-            begin = chain.start_of(max(self._durable_to * _UNIT_BYTES, chain.first))
-            for start in range(begin, self._memory_from * _UNIT_BYTES, size):
+            begin = chain.start_of(max(self._durable_to * UNIT_BYTES, chain.first))
+            for start in range(begin, self._memory_from * UNIT_BYTES, size):
                 writes.append(Write(chain.path(start), size, 0, b""))  # noqa: PERF401
         for start, at, data in self._pieces():
             chain.extend(start)
@@ -266,7 +266,7 @@ class QueueIndex:
         self._durable_to = self._flush_to
         flushed = self._flush_to - self._memory_from
         if flushed > 0:
-            del self._memory[: flushed * _UNIT_BYTES]
+            del self._memory[: flushed * UNIT_BYTES]
             self._memory_from = self._flush_to
 
     def allow_writes(self) -> None:
@@ -288,14 +288,14 @@ class QueueIndex:
         """Begin again with a number; the first file is padded up to it."""
         self._memory = bytearray()
         self._chain.cut(0)
-        start = self._chain.start_of(offset * _UNIT_BYTES) // _UNIT_BYTES
+        start = self._chain.start_of(offset * UNIT_BYTES) // UNIT_BYTES
         self._memory_from = self._durable_to = start
         self._memory = bytearray(_PADDING * (offset - start))
         self.min_offset = self.max_offset = offset
 
     def _pieces(self) -> list[tuple[int, int, bytes]]:
         """Copy the units in memory, by file: its first position, the position in it, the bytes."""
-        data, position = bytes(self._memory), self._memory_from * _UNIT_BYTES
+        data, position = bytes(self._memory), self._memory_from * UNIT_BYTES
         segment_bytes = self._chain.segment_bytes
         pieces: list[tuple[int, int, bytes]] = []
         while data:

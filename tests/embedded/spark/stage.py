@@ -232,12 +232,10 @@ class RetentionStage(Stage):
         before = self._first(topic)
 
         async def drop() -> None:
-            run: Any = self._server.brokers[0]._broker_loop
-            run._retention = RetentionOptions(keep_hours=1e-9)
+            self._server.brokers[0].state.retention = RetentionOptions(keep_hours=1e-9)
 
         async def keep() -> None:
-            run: Any = self._server.brokers[0]._broker_loop
-            run._retention = RetentionOptions()
+            self._server.brokers[0].state.retention = RetentionOptions()
 
         async def is_done() -> bool:
             return len(self._server.brokers[0].state.store.log.segment_starts) == 1

@@ -69,6 +69,11 @@ class StoreHost:
             id_prefix=offset_id(packed, port, 0)[:-16],
         )
 
+    @property
+    def host(self) -> str:
+        """The numeric address as text, an IPv6 one without brackets (Java: brokerIP1)."""
+        return self.address.rpartition(":")[0].strip("[]")
+
     def id_of(self, log_offset: int) -> str:
         """Return the offset id of a record in this broker's log."""
         return f"{self.id_prefix}{log_offset:016X}"

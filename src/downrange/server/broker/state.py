@@ -11,25 +11,34 @@ from typing import TYPE_CHECKING, Final
 from downrange.server.broker.held_pulls import HeldPulls
 from downrange.server.broker.scheduled.delay_levels import DelayedMessages
 from downrange.server.broker.scheduled.timed_messages import TimedMessages
+from downrange.server.broker.settings import ChangedSettings, Settings
 from downrange.server.broker.tables.client_table import Clients
 from downrange.server.broker.tables.group_offsets import GroupOffsets
 from downrange.server.broker.tables.group_table import GroupTable
 from downrange.server.broker.tables.queue_locks import QueueLocks
 from downrange.server.broker.tables.statistics import Statistics
-from downrange.server.broker.tables.topic_table import READ_WRITE, TopicTable, create_system_topics
+from downrange.server.broker.tables.topic_table import (
+    READ,
+    READ_WRITE,
+    WRITE,
+    TopicTable,
+    create_system_topics,
+)
 from downrange.server.broker.transactions.half_table import HalfMessages
 from downrange.server.broker.write_queue import WriteQueue
 from downrange.server.outputs import Note
+from downrange.store.retention import RetentionOptions
 from downrange.wire.properties import PropertyKey, encode_properties
 from downrange.wire.send_replies import StoredForm
 from downrange.wire.system_names import is_broker_system_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from downrange.options import BrokerOptions
     from downrange.server.broker.record_fields import StoreHost
     from downrange.store.message_store import MessageStore
+    from downrange.wire.bodies import TopicTableBody
 
 #: The value of `BrokerState.unwritable` after an append found no space. The driver, which watches
 #: the disk, resets it.
@@ -41,6 +50,12 @@ class BrokerState:
 
     Attributes:
         options: As given, then as changed by request 25.
+        retention: How long messages are kept; changed in the same way.
+        settings: The changes, as they are saved.
+        fixed_settings: Settings of the whole server that cannot be changed, by Java's names, as
+            request 26 shows them.
+        accepts_sends: Whether clients may send (`BrokerOptions.permission`).
+        accepts_pulls: Whether clients may pull.
         host: Its address in records and message ids.
         broker_properties: Properties that the broker adds to every message of a producer.
         broker_properties_text: The same as a property string.
@@ -62,8 +77,14 @@ class BrokerState:
         store: MessageStore,
         make_unique_id: Callable[[int], str],
         now_ms: int,
+        *,
+        retention: RetentionOptions | None = None,
+        fixed_settings: Mapping[str, str] | None = None,
     ) -> None:
         self.host = host
+        self.retention = retention or RetentionOptions()
+        self.fixed_settings = dict(fixed_settings or {})
+        self.settings = ChangedSettings(Settings(options, self.retention), self._apply)
         self.store = store
         self.make_unique_id = make_unique_id
         self._number = 0
@@ -86,12 +107,38 @@ class BrokerState:
 
     @property
     def tables_version(self) -> int:
-        """The number of changes of topics and groups; `Broker.published` takes such a version."""
-        return self.topics.version + self.groups.version
+        """The number of changes of topics, groups and settings; see `Broker.published`."""
+        return self.topics.version + self.groups.version + self.settings.version
+
+    def announced_topics(self) -> TopicTableBody:
+        """Return all topics as name servers get them: with the broker's permission at most."""
+        return self.topics.table(self.options.permission)
+
+    def change_settings(self, texts: Mapping[str, str], now_ms: int) -> None:
+        """Put new values of settings into force and keep them.
+
+        Args:
+            texts: New values by Java's name; each name is one of `settings.SETTINGS`.
+            now_ms: The time.
+
+        Raises:
+            OptionError: A value is refused; nothing has changed.
+        """
+        permission = self.options.permission
+        self.settings.change(Settings(self.options, self.retention), texts, now_ms)
+        if self.options.permission != permission:
+            self.topics.change_all(now_ms)
+        create_system_topics(self.topics, self.options, now_ms)  # those that are allowed now
+
+    def _apply(self, settings: Settings) -> None:
+        self.retention = settings.retention
+        self.change_options(settings.broker)
 
     def change_options(self, options: BrokerOptions) -> None:
         """Replace the options; delay levels, names and addresses keep their first values."""
         self.options = options
+        self.accepts_sends = bool(options.permission & WRITE)
+        self.accepts_pulls = bool(options.permission & READ)
         self.held_pulls.pulls_max = options.parked_pulls_max
         self.broker_properties = {
             str(PropertyKey.REGION): options.region,
@@ -110,7 +157,7 @@ class BrokerState:
 
     def prepare(self, now_ms: int) -> list[Note]:
         """Create missing topics and system groups; call it after all files are loaded."""
-        notes = self._find_lost_topics(now_ms)
+        notes = [*self.settings.prepare(), *self._find_lost_topics(now_ms)]
         create_system_topics(self.topics, self.options, now_ms)
         self.groups.create_system_groups(now_ms)
         return notes

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from downrange.busy_poll import BusyPoll
 from downrange.errors import CannotListen, OptionError
+from downrange.options.servers import VIP_DISTANCE, check_vip_port
 from downrange.server.net.connection import Connection
 from downrange.server.net.dispatcher import Dispatcher, Service
 from downrange.server.outputs import Output, Peer
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("downrange.server")
 
 _BACKLOG: Final = 1024
+#: How often the system chooses a port whose VIP channel is in use before the start fails.
+_PORT_DRAWS_MAX: Final = 20
 _TLS_HANDSHAKE: Final = b"\x16"
 _SWEEP_INTERVAL_MAX: Final = 5.0
 #: Refused connections are logged at this interval, so that an attack does not fill the disk.
@@ -57,9 +60,11 @@ class Listener:
         tls: Certificate and key, for the TLS modes other than disabled.
         clock_ms: The time that handlers get.
         logger: Logs the notes of handlers.
+        has_vip_port: Whether it also listens on its port less 2. Connections to both ports have
+            the same service and share the limits.
 
     Raises:
-        OptionError: TLS is required and `tls` is missing.
+        OptionError: TLS is required and `tls` is missing, or there is no port for the VIP channel.
     """
 
     def __init__(
@@ -70,7 +75,10 @@ class Listener:
         tls: ssl.SSLContext | None = None,
         clock_ms: Callable[[], int] = monotonic_ms,
         logger: logging.Logger = _log,
+        has_vip_port: bool = False,
     ) -> None:
+        if has_vip_port:
+            check_vip_port("port", options.port)
         if options.tls_mode == "enforcing" and tls is None:
             raise OptionError("tls_mode='enforcing' needs a certificate: give an SSLContext as tls")
         self._options = options
@@ -79,8 +87,10 @@ class Listener:
             service, clock_ms=clock_ms, logger=logger, on_closed=self._on_closed
         )
         self._busy_poll: BusyPoll | None = None
-        self._socket: socket.socket | None = None
+        self._has_vip_port = has_vip_port
+        self._sockets: list[socket.socket] = []
         self._address = ""
+        self._vip_address: str | None = None
         self._port = 0
         self._per_host: Counter[str] = Counter()
         self._hosts: dict[int, str] = {}  # number of a connection -> host
@@ -96,9 +106,14 @@ class Listener:
         return self._address
 
     @property
+    def vip_address(self) -> str | None:
+        """The address of the VIP channel; None without one."""
+        return self._vip_address
+
+    @property
     def is_serving(self) -> bool:
         """Whether it listens."""
-        return self._socket is not None
+        return bool(self._sockets)
 
     @property
     def connection_count(self) -> int:
@@ -120,31 +135,34 @@ class Listener:
         Raises:
             CannotListen: The address cannot be bound; the text says why and what to do.
         """
-        if self._socket is not None:
+        if self._sockets:
             return
-        self._socket = await self._bind()
-        self._address = _text_of(self._socket.getsockname())
-        self._port = self._socket.getsockname()[1]
-        if not ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback:
+        self._sockets = await self._bind_ports()
+        names = [listening.getsockname() for listening in self._sockets]
+        self._address, *vip = map(_text_of, names)
+        self._vip_address = vip[0] if vip else None
+        self._port = names[0][1]
+        if not ipaddress.ip_address(names[0][0]).is_loopback:
             _log.info("%s can be reached from other machines", self._address)
         loop = asyncio.get_running_loop()
         if self._options.busy_poll > 0:
             self._busy_poll = BusyPoll(loop, self._options.busy_poll)
         self._loops = [
-            loop.create_task(self._accept(self._socket)),
+            *[loop.create_task(self._accept(listening)) for listening in self._sockets],
             loop.create_task(self._sweep()),
         ]
 
     async def stop(self) -> None:
         """Stop listening, send the replies, close all connections; does nothing if stopped."""
-        if self._socket is None:
+        if not self._sockets:
             return
-        listening, self._socket = self._socket, None
+        sockets, self._sockets = self._sockets, []
         for task in self._loops:
             task.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         self._loops.clear()
-        listening.close()
+        for listening in sockets:
+            listening.close()
         # Connections in setup are completed first. A cancelled setup would leave a transport on a
         # closed socket that never reports its end.
         if self._tasks:
@@ -176,6 +194,10 @@ class Listener:
             self._none_left = None
         return not self._dispatcher.connections
 
+    def stop_polling(self) -> None:
+        """Turn `ListenerOptions.busy_poll` off for connections that open from now on."""
+        self._busy_poll = None
+
     def perform(self, outputs: Iterable[Output]) -> None:
         """Perform outputs that do not answer the request that is being handled.
 
@@ -186,10 +208,35 @@ class Listener:
 
     # ---- internals ----
 
-    async def _bind(self) -> socket.socket:
-        host = self._options.host
+    async def _bind_ports(self) -> list[socket.socket]:
+        """Bind the port, and the one of the VIP channel if there is one."""
         # A port chosen by the system is kept, so that clients find a restarted server.
         port = self._options.port or self._port
+        draws = 1 if port else _PORT_DRAWS_MAX
+        while True:
+            main = await self._bind(port)
+            if not self._has_vip_port:
+                return [main]
+            host, bound = main.getsockname()[:2]
+            try:
+                return [main, await self._bind(bound - VIP_DISTANCE)]
+            except CannotListen as error:
+                main.close()
+                draws -= 1
+                if not draws:
+                    problem = (
+                        f"{error.problem}. This is the VIP channel of {_text_of((host, bound))}, "
+                        f"its port less {VIP_DISTANCE}: choose another port for the broker, or "
+                        "turn the VIP channel off (--vip, is_vip_port_open)"
+                    )
+                    where = _text_of((self._options.host, bound - VIP_DISTANCE))
+                    raise CannotListen(where, problem) from error
+            except BaseException:
+                main.close()
+                raise
+
+    async def _bind(self, port: int) -> socket.socket:
+        host = self._options.host
         where = _text_of((host, port))
         loop = asyncio.get_running_loop()
         try:

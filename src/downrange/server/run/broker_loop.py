@@ -15,6 +15,7 @@ from downrange.server.broker.broker import Broker
 from downrange.server.broker.scheduled import timer_handover
 from downrange.server.broker.scheduled.timer_handover import TimerHandover
 from downrange.server.broker.state import DISK_FULL
+from downrange.server.broker.tables.topic_table import with_permission
 from downrange.server.run.flusher import Flusher, finish_in_thread
 from downrange.server.run.saved_tables import confirmed_tables, progress_tables
 from downrange.store.retention import disk_used, drop_old_segments, is_disk_full
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from downrange.server.outputs import OnReply, Output, Peer
     from downrange.server.run.registrar import Registrar
     from downrange.store.files import OsFiles
-    from downrange.store.retention import RetentionOptions
     from downrange.wire.command import Command
 
 _log: Final = logging.getLogger("downrange.broker")
@@ -54,7 +54,6 @@ class BrokerLoop:
         perform: Performs outputs; see `Listener.perform`.
         registrar: Registers the broker with name servers.
         executor: Runs blocking calls.
-        retention: How long messages are kept.
         access: Access rules, reloaded when their file changes.
 
     Attributes:
@@ -72,7 +71,6 @@ class BrokerLoop:
         perform: Callable[[Iterable[Output]], None],
         registrar: Registrar,
         executor: ThreadPoolExecutor,
-        retention: RetentionOptions,
         access: AccessFile | None,
     ) -> None:
         self.registrar = registrar
@@ -80,7 +78,6 @@ class BrokerLoop:
         self._files = files
         self._perform = perform
         self._executor = executor
-        self._retention = retention
         self._access = access
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
@@ -246,7 +243,8 @@ class BrokerLoop:
             await asyncio.sleep(_RETRY_INTERVAL)
             return
         if changed:
-            await self.registrar.announce(changed, data_version)
+            announced = with_permission(changed, self._state.options.permission)
+            await self.registrar.announce(announced, data_version)
         self._published = version
         self._perform(self.broker.published(version))
 
@@ -275,7 +273,7 @@ class BrokerLoop:
 
     def _apply_retention(self) -> None:
         state, files = self._state, self._files
-        dropped = drop_old_segments(state.store, files, self._retention, wall_clock_ms())
+        dropped = drop_old_segments(state.store, files, state.retention, wall_clock_ms())
         if dropped:
             state.is_checkpoint_due = True
             _log.info(
@@ -284,7 +282,7 @@ class BrokerLoop:
                 state.store.log.segment_bytes,
             )
         state.disk_used = disk_used(files)
-        is_full = is_disk_full(files, self._retention)
+        is_full = is_disk_full(files, state.retention)
         if is_full and state.unwritable is None:
             state.unwritable = f"{DISK_FULL}: {state.disk_used:.0%} are in use"
             _log.warning("sends are refused: %s", state.unwritable)

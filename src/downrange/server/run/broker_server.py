@@ -19,12 +19,14 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import OptionError, StoreError
 from downrange.options import BrokerOptions, ListenerOptions
 from downrange.server.broker.record_fields import StoreHost
 from downrange.server.broker.scheduled.delay_levels import unit_tag_of
+from downrange.server.broker.settings import write_switch
 from downrange.server.broker.state import BrokerState
 from downrange.server.net.listener import Listener
 from downrange.server.outputs import BrokerIdentity, Reply
@@ -33,6 +35,7 @@ from downrange.server.run.flusher import finish_in_thread
 from downrange.server.run.registrar import Registrar
 from downrange.store.files import OsFiles
 from downrange.store.message_store import MessageStore, StoreOptions
+from downrange.store.queue_index import UNIT_BYTES
 from downrange.store.retention import RetentionOptions
 from downrange.wire.ids import UniqueIdMaker
 
@@ -104,7 +107,9 @@ class BrokerServer:
             tls=tls,
             clock_ms=wall_clock_ms,
             logger=_log,
+            has_vip_port=self._options.is_vip_port_open,
         )
+        self._listener_options = listener
         self._broker_loop: BrokerLoop | None = None
         self._lifecycle_lock = asyncio.Lock()  # for start, stop and kill
         self._address = ""
@@ -113,6 +118,11 @@ class BrokerServer:
     def address(self) -> str:
         """The address for clients, "host:port"; empty before the first start."""
         return self._address
+
+    @property
+    def vip_address(self) -> str | None:
+        """Where it listens for clients with `vip_channel`, "host:port"; None if it does not."""
+        return self._listener.vip_address
 
     @property
     def is_serving(self) -> bool:
@@ -176,6 +186,8 @@ class BrokerServer:
             await self._listener.start()
             # No connection is read from before this coroutine awaits again.
             self._broker_loop = self._assemble(files, store, executor)
+            if self.state.options.flush == "sync":  # by a change at run time that was saved
+                self._listener.stop_polling()
         except BaseException:
             await self._listener.stop()
             if files is not None:
@@ -187,7 +199,9 @@ class BrokerServer:
         except BaseException:
             await self._kill(self._broker_loop)
             raise
-        _log.info("broker %s listens on %s", self._options.name, self._address)
+        vip = self._listener.vip_address
+        also = "" if vip is None else f" and {vip} (VIP channel)"
+        _log.info("broker %s listens on %s%s", self._options.name, self._address, also)
 
     async def _stop(self, broker_loop: BrokerLoop) -> None:
         try:
@@ -271,7 +285,15 @@ class BrokerServer:
         make_unique_id = UniqueIdMaker(
             store_host.ip, os.getpid(), now_ms & 0x7FFFFFFF, _month_around
         ).make
-        state = BrokerState(self._options, store_host, store, make_unique_id, now_ms)
+        state = BrokerState(
+            self._options,
+            store_host,
+            store,
+            make_unique_id,
+            now_ms,
+            retention=self._retention,
+            fixed_settings=self._fixed_settings(),
+        )
         identity = BrokerIdentity(
             name=self._options.name,
             cluster=self._options.cluster,
@@ -282,14 +304,27 @@ class BrokerServer:
         registrar = Registrar(
             identity,
             self._options.name_servers,
-            state.topics.table,
+            state.announced_topics,
             interval=self._options.register_interval,
             tls=self._name_server_tls,
             credentials=self._credentials,
         )
-        return BrokerLoop(
-            state, files, self._listener.perform, registrar, executor, self._retention, self._access
-        )
+        return BrokerLoop(state, files, self._listener.perform, registrar, executor, self._access)
+
+    def _fixed_settings(self) -> dict[str, str]:
+        """Return settings of store and listener by Java's names, as request 26 shows them."""
+        sizes, folder = self._store_options, Path(self.folder).absolute()
+        return {
+            "aclEnable": write_switch(self._access is not None),
+            "bindAddress": self._listener_options.host,
+            "mappedFileSizeCommitLog": str(sizes.log_segment_bytes),
+            "mappedFileSizeConsumeQueue": str(sizes.queue_segment_units * UNIT_BYTES),
+            "maxHashSlotNum": str(sizes.key_slots),
+            "maxIndexNum": str(sizes.key_entries),
+            "serverChannelMaxIdleTimeSeconds": str(round(self._listener_options.idle_timeout)),
+            "storePathCommitLog": str(folder / "commitlog"),
+            "storePathRootDir": str(folder),
+        }
 
     def _advertised(self) -> tuple[str, int]:
         """Return the numeric address and the port that clients connect to."""

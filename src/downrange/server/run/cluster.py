@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from downrange.errors import OptionError
 from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
+from downrange.options.servers import VIP_DISTANCE, check_vip_port
 from downrange.server.run.broker_server import BrokerServer
 from downrange.server.run.name_server import NameServer
 from downrange.store.message_store import StoreOptions
@@ -62,8 +63,17 @@ class ClusterOptions:
             raise OptionError(f"brokers={self.brokers} must be at least 1")
         if not self.store:
             raise OptionError("store='' must be a folder")
-        for port in (self.nameserver_port, *map(self.port_of, range(self.brokers))):
+        ports = [self.port_of(index) for index in range(self.brokers)]
+        for port in (self.nameserver_port, *ports):
             dataclasses.replace(self.listener, port=port)
+        if self.broker.is_vip_port_open:
+            check_vip_port("broker_port", self.broker_port)
+            if self.nameserver_port and self.nameserver_port + VIP_DISTANCE in ports:
+                raise OptionError(
+                    f"nameserver_port={self.nameserver_port} is the VIP channel of the broker on "
+                    f"port {self.nameserver_port + VIP_DISTANCE}: choose another port for one of "
+                    "them"
+                )
 
     def port_of(self, index: int) -> int:
         """Return the port of a broker; 0 picks a free one."""

@@ -2,8 +2,8 @@
 
 There are two kinds:
 
-- Confirmed tables: topics and groups. The reply to a change waits until the table is saved, and
-  for topics until the name servers are informed.
+- Confirmed tables: topics, groups and changed settings. The reply to a change waits until
+  the table is saved, and for topics until the name servers are informed.
 - Progress tables: offsets of groups, of delay levels and of timed messages. They are saved every
   few seconds; after a crash a little of this progress is repeated.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from downrange.errors import CorruptStore, MalformedBody
+from downrange.server.broker import settings
 from downrange.server.broker.scheduled import (
     delay_levels,
     timed_messages,
@@ -100,7 +101,14 @@ class SavedTables:
 
 def confirmed_tables(files: Files, state: BrokerState) -> SavedTables:
     """Return the tables whose changes are confirmed only after they are saved."""
-    return SavedTables(files, {topic_table.PATH: state.topics, group_table.PATH: state.groups})
+    return SavedTables(
+        files,
+        {
+            topic_table.PATH: state.topics,
+            group_table.PATH: state.groups,
+            settings.PATH: state.settings,
+        },
+    )
 
 
 def progress_tables(files: Files, state: BrokerState) -> SavedTables:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from downrange.server.outputs import Output, Peer, Reply, TablesChanged, refusal
+from downrange.wire.codes import ResponseCode
 from downrange.wire.command import Command
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
     from downrange.server.broker.state import BrokerState
     from downrange.wire.bodies import GroupConfig, TopicConfig
-    from downrange.wire.codes import ResponseCode
     from downrange.wire.fields import Header
 
     #: A function of the broker, the request, its sender and the time. A request without a `Reply`
@@ -30,6 +30,12 @@ def succeed(
 def refuse(code: ResponseCode, remark: str) -> list[Output]:
     """Answer at once: refused, and why."""
     return [Reply(refusal(code, remark))]
+
+
+def sending_forbidden(state: BrokerState, what: str = "message") -> Command:
+    """Return the refusal of a send that the broker's settings forbid, in Apache's words."""
+    remark = f"the broker[{state.host.host}] sending {what} is forbidden"
+    return refusal(ResponseCode.NO_PERMISSION, remark)
 
 
 def succeed_when_saved(state: BrokerState) -> list[Output]:

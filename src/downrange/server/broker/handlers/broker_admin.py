@@ -1,9 +1,10 @@
 """The broker itself: settings, figures, maintenance requests of an operator.
 
-    25    change settings: body, `name=value` lines with Java's names; `SETTINGS` lists those that
-          can be changed while the broker runs. Others are ignored with a note, as by Apache; a
-          value that cannot be read is refused, and then nothing is changed. Changes last until
-          the broker stops: it does not write its configuration
+    25    change settings: body, `name=value` lines with Java's names; `settings.SETTINGS` lists
+          those that can be changed while the broker runs. The reply waits until they are saved.
+          An unknown name or a value that cannot be used is refused (1), and so is a change of
+          another setting (16); then nothing is changed. Apache answers success, whatever it
+          ignored
     26    show settings
     28    runtime figures, under the names that Java's tools expect
     306 316 329  clean up: nothing to do, since the broker cleans up by itself
@@ -15,21 +16,21 @@ messages), latencies, and thread pools, which do not exist here (0).
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from downrange.errors import OptionError
-from downrange.server.broker.handlers.answers import refuse, succeed
+from downrange.options.hints import similar_names
+from downrange.server.broker.handlers.answers import refuse, succeed, succeed_when_saved
 from downrange.server.broker.queues import count_since
-from downrange.server.broker.tables.topic_table import create_system_topics
-from downrange.server.outputs import Note, TablesChanged
+from downrange.server.broker.settings import SETTINGS, Settings, write_ms
+from downrange.server.outputs import Note
 from downrange.wire.bodies import Count, CountsBody, DataVersion, KeyValueBody
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.headers import BrokerConfigReply, BrokerStatsRequest
-from downrange.wire.system_names import SCHEDULE_TOPIC
+from downrange.wire.system_names import SCHEDULE_TOPIC, TRACE_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
@@ -43,120 +44,35 @@ VERSION: Final = "V5_5_0"
 # ---- settings ----------------------------------------------------------------------------------
 
 
-class Setting(NamedTuple):
-    """An option that can be changed while the broker runs.
-
-    Attributes:
-        option: Its name in `BrokerOptions`.
-        read: Turns Java's text into a value; raises ValueError.
-        write: Turns a value into Java's text.
-    """
-
-    option: str
-    read: Callable[[str], Any]
-    write: Callable[[Any], str]
-
-
-def _read_switch(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("is neither true nor false")
-    return text.lower() == "true"
-
-
-def _write_switch(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _read_flush(text: str) -> str:
-    if text not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
-        raise ValueError("is neither SYNC_FLUSH nor ASYNC_FLUSH")
-    return "sync" if text == "SYNC_FLUSH" else "async"
-
-
-def _write_flush(value: str) -> str:
-    return "SYNC_FLUSH" if value == "sync" else "ASYNC_FLUSH"
-
-
-def _read_number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("is not a whole number") from None
-
-
-def _read_ms(text: str) -> float:
-    return _read_number(text) / 1000
-
-
-def _write_ms(seconds: float) -> str:
-    return str(round(seconds * 1000))
-
-
-def _switch(option: str) -> Setting:
-    return Setting(option, _read_switch, _write_switch)
-
-
-def _write_number(value: float) -> str:
-    return str(round(value))
-
-
-def _number(option: str) -> Setting:
-    return Setting(option, _read_number, _write_number)
-
-
-def _duration(option: str) -> Setting:
-    return Setting(option, _read_ms, _write_ms)
-
-
-#: Java's name -> the option that it changes.
-SETTINGS: Final = {
-    "flushDiskType": Setting("flush", _read_flush, _write_flush),
-    "autoCreateTopicEnable": _switch("is_topic_created"),
-    "autoCreateSubscriptionGroup": _switch("is_group_created"),
-    "recallMessageEnable": _switch("is_recall_enabled"),
-    "traceOn": _switch("is_trace_on"),
-    "regionId": Setting("region", str, str),
-    "defaultTopicQueueNums": _number("default_topic_queues"),
-    "maxMessageSize": _number("message_bytes_max"),
-    "maxTransferCountOnMessageInMemory": _number("pull_messages_max"),
-    "maxTransferBytesOnMessageInMemory": _number("pull_bytes_max"),
-    "timerMaxDelaySec": _number("timer_delay_max"),
-    "transactionCheckMax": _number("transaction_checks_max"),
-    "channelExpiredTimeout": _duration("client_timeout"),
-    "flushIntervalCommitLog": _duration("flush_interval"),
-    "syncFlushTimeout": _duration("flush_timeout"),
-    "transactionCheckInterval": _duration("transaction_check_interval"),
-    "transactionTimeOut": _duration("transaction_timeout"),
-}
-
-
 def _change_settings(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
 ) -> Sequence[Output]:
     requested = _read_properties(request.body.decode(errors="replace"))
-    changes: dict[str, Any] = {}
-    for name, text in requested.items():
-        setting = SETTINGS.get(name)
-        if setting is None:
-            continue
-        try:
-            changes[setting.option] = setting.read(text)
-        except ValueError as error:
-            return refuse(ResponseCode.SYSTEM_ERROR, f"{name}={text[:100]} {error}")
+    shown = _all_settings(state)
+    for name in sorted(requested.keys() - SETTINGS.keys()):
+        if name not in shown:
+            remark = f"this broker has no setting {name[:80]}{_hint(name)}; nothing was changed"
+            return refuse(ResponseCode.SYSTEM_ERROR, remark)
+        if requested[name] != shown[name]:
+            remark = (
+                f"{name}={shown[name]} cannot be changed while the broker runs: change it in its "
+                "configuration and start it again; nothing was changed"
+            )
+            return refuse(ResponseCode.NO_PERMISSION, remark)
+    changes = {name: text for name, text in requested.items() if name in SETTINGS}
     try:
-        options = dataclasses.replace(state.options, **changes)
+        state.change_settings(changes, now_ms)
     except OptionError as error:
         return refuse(ResponseCode.SYSTEM_ERROR, str(error))
-    state.change_options(options)
-    outputs: list[Output] = [Note(f"settings changed by {peer.address}: {sorted(changes)}")]
-    if create_system_topics(state.topics, options, now_ms):  # the default topic, if allowed now
-        outputs.append(TablesChanged(state.tables_version))
-    ignored = sorted(requested.keys() - SETTINGS.keys())
-    if ignored:
-        names = [name[:80] for name in ignored[:20]]
-        text = f"settings that cannot be changed, sent by {peer.address}: {names}"
-        outputs.append(Note(text, is_warning=True))
-    return [*outputs, *succeed()]
+    texts = ", ".join([f"{name}={changes[name]}" for name in sorted(changes)])
+    note = Note(f"settings changed by {peer.address}: {texts[:1000]}")
+    return [note, *succeed_when_saved(state)]
+
+
+def _hint(name: str) -> str:
+    for likely in similar_names(name[:80], SETTINGS):
+        return f"; did you mean {likely}?"
+    return ""
 
 
 def _read_properties(text: str) -> dict[str, str]:
@@ -169,25 +85,51 @@ def _read_properties(text: str) -> dict[str, str]:
 def _show_settings(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
 ) -> Sequence[Output]:
+    lines = [f"{name}={value}\n" for name, value in sorted(_all_settings(state).items())]
+    version = DataVersion(
+        timestamp=state.settings.changed_ms or state.boot_ms,
+        counter=state.settings.version,
+        state_version=0,
+    )
+    return succeed(BrokerConfigReply(version=version.encode().decode()), "".join(lines).encode())
+
+
+def _all_settings(state: BrokerState) -> dict[str, str]:
+    """Return all settings by Java's names, those that cannot be changed included."""
     options, host = state.options, state.host
-    settings = {
-        name: setting.write(getattr(options, setting.option)) for name, setting in SETTINGS.items()
-    }
-    settings |= {
+    now = Settings(options, state.retention)
+    return {
+        **{name: setting.text(now) for name, setting in SETTINGS.items()},
+        **_FEATURES,
+        **state.fixed_settings,
         "brokerClusterName": options.cluster,
-        "brokerIP1": host.address.rpartition(":")[0].strip("[]"),
+        "brokerIP1": host.host,
+        "brokerIP2": host.host,
         "brokerId": str(options.broker_id),
         "brokerName": options.name,
-        "brokerPermission": "6",
         "brokerRole": "ASYNC_MASTER" if options.broker_id == 0 else "SLAVE",
         "listenPort": str(host.port),
         "messageDelayLevel": options.delay_levels,
         "namesrvAddr": ";".join(options.name_servers),
-        "traceTopicEnable": _write_switch(options.is_trace_topic_created),
+        "registerNameServerPeriod": write_ms(options.register_interval),
     }
-    text = "".join([f"{name}={value}\n" for name, value in sorted(settings.items())])
-    version = DataVersion(timestamp=state.boot_ms, counter=0, state_version=0)
-    return succeed(BrokerConfigReply(version=version.encode().decode()), text.encode())
+
+
+#: Features that Java's broker can switch and this one has, or has not, for good.
+_FEATURES: Final = {
+    "brokerTopicEnable": "true",
+    "clusterTopicEnable": "true",
+    "enableControllerMode": "false",
+    "enableDLegerCommitLog": "false",
+    "enablePropertyFilter": "false",  # SQL92
+    "litePullMessageEnable": "true",
+    "longPollingEnable": "true",
+    "messageIndexEnable": "true",
+    "msgTraceTopicName": TRACE_TOPIC,
+    "slaveReadEnable": "false",
+    "storeReplyMessageEnable": "true",
+    "timerWheelEnable": "true",
+}
 
 
 # ---- figures -----------------------------------------------------------------------------------

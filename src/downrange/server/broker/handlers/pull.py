@@ -3,10 +3,11 @@
     11 361   group, topic, queue and offset, count, bytes, `sysFlag` (commit, suspend,
              subscription), commit offset, suspend time, subscription text and version
 
-Checked in Apache's order (Java: PullMessageProcessor): group, topic, queue, subscription. The state
-of the queue decides the code and the next offset: see the table of `_Found`. Tags are compared by
-hash, so a consumer compares their text again. A pull that finds no message and may wait is held. It
-is answered when a message arrives that its filter matches, or when its time is over.
+Checked in Apache's order (Java: PullMessageProcessor): the broker's permission, group,
+topic, queue, subscription. The state of the queue decides the code and the next offset: see the
+table of `_Found`. Tags are compared by hash, so a consumer compares their text again. A pull that
+finds no message and may wait is held. It is answered when a message arrives that its filter
+matches, or when its time is over.
 
 An answer keeps to Apache's limits: 32 messages, whatever `maxMsgBytes` says. A pull that asks for
 more messages and more bytes than these limits gets both; our own readers of whole topics do so.
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _COMMIT_OFFSET: Final = 0x1
 _SUSPEND: Final = 0x2
 _SUBSCRIPTION: Final = 0x4
+_FORBIDDEN_BROKER: Final = "1"
 _FORBIDDEN_GROUP: Final = "2"
 _FORBIDDEN_TOPIC: Final = "3"
 _FORBIDDEN_BROADCAST: Final = "4"
@@ -72,6 +74,8 @@ class _Found(NamedTuple):
 
 
 def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
+    if not state.accepts_pulls:
+        return [Reply(_pulling_forbidden(state))]
     header = PullRequest.from_fields(request.fields)
     outputs: list[Output] = []
     group = state.groups.get(header.consumer_group)
@@ -145,6 +149,11 @@ def _check_topic(header: PullRequest, topic: TopicConfig | None, peer: Peer) -> 
         )
         return refusal(ResponseCode.INVALID_PARAMETER, remark)
     return None
+
+
+def _pulling_forbidden(state: BrokerState) -> Command:
+    remark = f"the broker[{state.host.host}] pulling message is forbidden"
+    return _forbidden(remark, _FORBIDDEN_BROKER)
 
 
 def _forbidden(remark: str, kind: str) -> Command:
@@ -326,6 +335,8 @@ def _answer_all(state: BrokerState, pulls: list[HeldPull], now_ms: int) -> list[
 
 def _read_for_held(state: BrokerState, pull: HeldPull, now_ms: int) -> Command:
     """Return the answer to a held pull: checks are repeated, its offset and filter are kept."""
+    if not state.accepts_pulls:
+        return _pulling_forbidden(state)
     header = pull.header
     group = state.groups.get_or_create(header.consumer_group, state.options, now_ms)
     topic = state.topics.get(header.topic)

@@ -3,10 +3,14 @@
     10       one message or a batch (`batch`), full field names
     310 320  the same, one-letter field names
 
-Checked in Apache's order (Java: SendMessageProcessor): a body, a legal topic that clients may send
-to, the topic exists or can be created, the queue id, the group of a retry topic, sizes. The stored
-message has the properties that 5.x adds: CLUSTER, MSG_REGION, TRACE_ON, and a unique id if it had
-none; the checkpoint of a pop is removed. A retry that was tried often enough becomes a dead letter.
+A broker without the permission to write refuses all sends. Apache refuses those to order topics
+only, and leaves the others to routes that are up to 30 s old.
+
+Checked in Apache's order (Java: SendMessageProcessor): permission, a body, a legal topic
+that clients may send to, the topic exists or can be created, the queue id, the group of a retry
+topic, sizes. The stored message has the properties that 5.x adds: CLUSTER, MSG_REGION, TRACE_ON,
+and a unique id if it had none; the checkpoint of a pop is removed. A retry that was tried often
+enough becomes a dead letter.
 
 Of `sysFlag` only the bits that describe the body are taken from the client. The host bits, the bits
 of an inner batch and those of a transaction change how a record is read back, so they are set here.
@@ -20,7 +24,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import DiskFull, RocketMQError, StoreError
-from downrange.server.broker.handlers.answers import ensure_group, ensure_topic
+from downrange.server.broker.handlers.answers import (
+    ensure_group,
+    ensure_topic,
+    sending_forbidden,
+)
 from downrange.server.broker.record_fields import CLIENT_FLAGS, born_host, join_properties
 from downrange.server.broker.scheduled.timed_delivery import recall_handle_of
 from downrange.server.broker.store_message import REDIRECT_KEYS, store_directly, store_message
@@ -87,6 +95,8 @@ def _send_v1(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> S
 def _send(
     state: BrokerState, request: Command, header: SendHeader, peer: Peer, now_ms: int
 ) -> Sequence[Output]:
+    if not state.accepts_sends:
+        return _refused(state, sending_forbidden(state))
     if not request.body:
         return _refused(state, refusal(ResponseCode.SYSTEM_ERROR, "the message has no body"))
     config = state.topics.get(header.topic)
@@ -232,7 +242,10 @@ def _store_unusual(
     record.property_bytes = join_properties(properties)
     if header.topic.startswith(RETRY_PREFIX):
         refused = _prepare_retry(state, header, record, properties, now_ms, changes)
-    if refused is None and properties.get(_PREPARED) == "true":
+    is_half = properties.get(_PREPARED) == "true"
+    if is_half and state.options.is_transaction_rejected:
+        refused = sending_forbidden(state, "transaction message")
+    if refused is None and is_half:
         prepare_half(record, properties)
         refused = store_directly(state, record, properties, on_stored, is_flush_awaited=is_awaited)
     elif refused is None:

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from downrange.server.broker.handlers.answers import ensure_group, ensure_topic, refuse, succeed
+from downrange.server.broker.handlers.answers import (
+    ensure_group,
+    ensure_topic,
+    refuse,
+    sending_forbidden,
+    succeed,
+)
 from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties
 from downrange.server.broker.store_message import store_message
 from downrange.server.broker.tables.topic_table import READ_WRITE, WRITE
@@ -51,6 +57,8 @@ def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
     if group is None:
         remark = f"subscription group not exist, {header.group} {FAQ}"
         return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    if not state.accepts_sends:
+        return [*outputs, Reply(sending_forbidden(state))]
     if group.retry_queue_nums <= 0:
         return [*outputs, *succeed()]
     topic, queues = retry_topic(header.group), group.retry_queue_nums

@@ -70,13 +70,13 @@ class TopicTable:
     def put(self, config: TopicConfig, now_ms: int) -> None:
         """Create or change a topic."""
         self._topics[config.topic_name] = config
-        self._note(config.topic_name, now_ms)
+        self._note(now_ms, config.topic_name)
 
     def delete(self, topic: str, now_ms: int) -> bool:
         """Remove a topic; return whether it existed."""
         if self._topics.pop(topic, None) is None:
             return False
-        self._note(topic, now_ms)
+        self._note(now_ms, topic)
         return True
 
     def ensure(self, topic: str, queues: int, perm: int, now_ms: int) -> TopicConfig:
@@ -140,10 +140,22 @@ class TopicTable:
         """Mark topics that `changed` returned as changed again: they could not be announced."""
         self._changed = {**dict.fromkeys([topic.topic_name for topic in topics]), **self._changed}
 
-    def table(self) -> TopicTableBody:
-        """Return the whole table in the form of a registration."""
+    def change_all(self, now_ms: int) -> None:
+        """Mark all topics as changed: the broker's permission, which they are announced with."""
+        self._note(now_ms, *self._topics)
+
+    def table(self, permission: int = READ_WRITE) -> TopicTableBody:
+        """Return the whole table in the form of a registration.
+
+        Args:
+            permission: The broker's; see `with_permission`.
+        """
+        topics = self._topics
+        if permission != READ_WRITE:
+            limited = with_permission(list(topics.values()), permission)
+            topics = {topic.topic_name: topic for topic in limited}
         return TopicTableBody(
-            topic_config_table=self._topics,
+            topic_config_table=topics,
             data_version=self.data_version,
             mapping_data_version=DataVersion(state_version=0),
             topic_queue_mapping_detail_map={},
@@ -170,12 +182,23 @@ class TopicTable:
         if self.data_version.state_version is None:
             self.data_version.state_version = 0
 
-    def _note(self, topic: str, now_ms: int) -> None:
+    def _note(self, now_ms: int, *topics: str) -> None:
         self.version += 1
-        self._changed[topic] = None
+        self._changed.update(dict.fromkeys(topics))
         self.data_version = DataVersion(
             timestamp=now_ms, counter=self.data_version.counter + 1, state_version=0
         )
+
+
+def with_permission(topics: list[TopicConfig], permission: int) -> list[TopicConfig]:
+    """Return topics with at most the permission of a broker (Java: registerBrokerAll).
+
+    A broker that allows sends and pulls announces topics as they are, including the right to
+    inherit from them.
+    """
+    if permission == READ_WRITE:
+        return topics
+    return [msgspec.structs.replace(topic, perm=topic.perm & permission) for topic in topics]
 
 
 def create_system_topics(topics: TopicTable, options: BrokerOptions, now_ms: int) -> bool:

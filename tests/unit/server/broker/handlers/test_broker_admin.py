@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from downrange.server.outputs import Note
+from downrange.server.outputs import Note, TablesChanged
 from downrange.wire.bodies import CountsBody, KeyValueBody, decode_body
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.headers import BrokerConfigReply, BrokerStatsRequest
 from downrange.wire.system_names import SCHEDULE_TOPIC
 from tests.unit.server.broker.broker_stage import NOW_MS
-from tests.unit.server.broker.handlers.handler_stage import HandlerStage, reply_of
+from tests.unit.server.broker.handlers.handler_stage import HandlerStage
 
 CHANGE = RequestCode.UPDATE_BROKER_CONFIG
 
@@ -41,6 +41,9 @@ def test_settings_are_shown_under_javas_names() -> None:
     assert settings["timerMaxDelaySec"] == "259200"
     assert (settings["flushDiskType"], settings["transactionTimeOut"]) == ("ASYNC_FLUSH", "1500")
     assert (settings["autoCreateTopicEnable"], settings["brokerRole"]) == ("true", "ASYNC_MASTER")
+    assert (settings["brokerPermission"], settings["fileReservedTime"]) == ("6", "72")
+    assert settings["registerNameServerPeriod"] == "30000"
+    assert (settings["longPollingEnable"], settings["enablePropertyFilter"]) == ("true", "false")
     assert settings_of(HandlerStage(broker_id=1))["brokerRole"] == "SLAVE"
 
 
@@ -85,20 +88,73 @@ def test_a_bad_value_is_refused_by_name_and_nothing_is_changed(text: str) -> Non
     assert broker.state.options is before
 
 
-def test_settings_that_cannot_be_changed_are_passed_over_with_a_note() -> None:
+@pytest.mark.parametrize(
+    ("text", "code", "problem"),
+    [
+        ("brokerName=other", ResponseCode.NO_PERMISSION, "brokerName=broker-a cannot be changed"),
+        ("longPollingEnable=false", ResponseCode.NO_PERMISSION, "start it again"),
+        ("fileReservedTme=1", ResponseCode.SYSTEM_ERROR, "did you mean fileReservedTime?"),
+        ("zzz=1", ResponseCode.SYSTEM_ERROR, "this broker has no setting zzz; nothing was changed"),
+    ],
+)
+def test_a_setting_that_cannot_be_changed_is_refused_and_nothing_is_changed(
+    text: str, code: ResponseCode, problem: str
+) -> None:
     broker = HandlerStage()
-    outputs = broker.outputs(Command(int(CHANGE), body=b"brokerName=other\ntraceOn=false"))
-    assert reply_of(outputs).code == ResponseCode.SUCCESS
-    assert broker.state.options.name == "broker-a"
-    assert not broker.state.options.is_trace_on
-    warnings = [output.text for output in outputs if isinstance(output, Note) and output.is_warning]
-    assert len(warnings) == 1
-    assert "brokerName" in warnings[0]
+    before = broker.state.options
+    reply = broker.ask(CHANGE, f"traceOn=false\n{text}".encode())
+    assert reply.code == code
+    assert problem in (reply.remark or "")
+    assert broker.state.options is before
+    assert broker.state.settings.version == 0
+
+
+def test_all_settings_may_be_sent_back_with_one_of_them_changed() -> None:
+    broker = HandlerStage()
+    settings = settings_of(broker) | {"fileReservedTime": "48"}
+    text = "".join(f"{name}={value}\n" for name, value in settings.items())
+    assert broker.ask(CHANGE, text.encode()).code == ResponseCode.SUCCESS
+    assert broker.state.retention.keep_hours == 48
+    assert settings_of(broker) == settings
+
+
+def test_the_reply_to_a_change_waits_until_it_is_saved() -> None:
+    broker = HandlerStage()
+    outputs = broker.outputs(Command(int(CHANGE), body=b"fileReservedTime=48"))
+    assert TablesChanged(broker.state.tables_version, is_confirmed=True) in outputs
+    assert broker.state.settings.version == 1
+    reply = broker.ask(RequestCode.GET_BROKER_CONFIG)
+    assert '"counter":1' in BrokerConfigReply.from_fields(reply.fields).version
+
+
+def test_a_changed_permission_is_announced_for_all_topics() -> None:
+    broker = HandlerStage()
+    broker.state.topics.changed()
+    before = broker.state.topics.data_version.counter
+    broker.ask(CHANGE, b"brokerPermission=4")
+    assert len(broker.state.topics.changed()) == len(broker.state.topics)
+    assert broker.state.topics.data_version.counter == before + 1
+    announced = broker.state.announced_topics().topic_config_table
+    assert {topic.perm for topic in announced.values()} == {4}
+    kept = broker.state.topics.get("T")
+    assert kept is not None
+    assert kept.perm == 6
+    broker.ask(CHANGE, b"brokerPermission=4\ntraceOn=false")
+    assert broker.state.topics.changed() == []
+    broker.ask(CHANGE, b"brokerPermission=6")
+    assert broker.state.announced_topics().topic_config_table["TBW102"].perm == 7
 
 
 def test_a_client_cannot_write_long_lines_into_the_log() -> None:
     outputs = HandlerStage().outputs(Command(int(CHANGE), body=b"x" * 100_000))
     assert all(len(output.text) < 1_000 for output in outputs if isinstance(output, Note))
+
+
+def test_the_trace_topic_appears_when_it_is_switched_on() -> None:
+    broker = HandlerStage()
+    assert broker.state.topics.get("RMQ_SYS_TRACE_TOPIC") is None
+    broker.ask(CHANGE, b"traceTopicEnable=true")
+    assert broker.state.topics.get("RMQ_SYS_TRACE_TOPIC") is not None
 
 
 def test_the_default_topic_appears_when_creation_is_switched_on() -> None:

@@ -467,6 +467,29 @@ def test_a_pull_whose_offset_moved_does_not_wait(stage: Stage) -> None:
     assert code_of(stage, stage.hand_in(pull_request(5, suspend_ms=15_000))) == MOVED
 
 
+def test_a_broker_without_read_permission_refuses_pulls() -> None:
+    stage = a_stage(permission=2)
+    fill(stage, "a")
+    for topic in ("T", "missing"):
+        answer = stage.ask(pull_request(topic=topic))
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert answer.remark == "the broker[10.0.0.2] pulling message is forbidden"
+        assert answer.fields == {"forbiddenType": "1"}
+
+
+def test_a_broker_without_write_permission_answers_pulls(stage: Stage) -> None:
+    fill(stage, "a")
+    stage.state.change_settings({"brokerPermission": "4"}, NOW_MS)
+    assert stage.ask(pull_request()).code == FOUND
+
+
+def test_a_held_pull_is_refused_when_the_permission_is_gone(stage: Stage) -> None:
+    pull = wait(stage)
+    stage.state.change_settings({"brokerPermission": "2"}, NOW_MS)
+    fill(stage, "a")
+    assert code_of(stage, pull) == ResponseCode.NO_PERMISSION
+
+
 def test_a_one_way_pull_does_not_wait(stage: Stage) -> None:
     stage.hand_in(pull_request(suspend_ms=15_000, is_oneway=True))
     assert len(stage.state.held_pulls) == 0

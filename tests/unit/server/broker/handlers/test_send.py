@@ -39,6 +39,37 @@ def only_record(stage: Stage, topic: str = "T", queue_id: int = 0) -> Record:
 # ---- the checks, in their order ----
 
 
+@pytest.mark.parametrize("permission", [4, 0])
+@pytest.mark.parametrize("code", [BATCH, RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
+def test_a_broker_without_write_permission_refuses_every_send(
+    code: RequestCode, permission: int
+) -> None:
+    stage = Stage(permission=permission)
+    stage.create("T")
+    for topic in ("T", "New", "%RETRY%G", "illegal topic"):
+        answer = stage.ask(send_request(topic=topic, code=code))
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert answer.remark == "the broker[10.0.0.2] sending message is forbidden"
+        assert set(answer.fields) == {"MSG_REGION", "TRACE_ON"}
+    assert stage.records("T", 0) == []
+    assert stage.state.topics.get("New") is None
+
+
+def test_a_broker_without_read_permission_accepts_sends() -> None:
+    stage = Stage(permission=2)
+    assert stage.ask(send_request()).code == 0
+
+
+def test_half_messages_are_refused_when_the_setting_says_so(stage: Stage) -> None:
+    half = send_request(properties={"TRAN_MSG": "true", "PGROUP": "P"})
+    assert stage.ask(half).code == 0
+    stage.state.change_settings({"rejectTransactionMessage": "true"}, NOW_MS)
+    answer = stage.ask(send_request(properties={"TRAN_MSG": "true", "PGROUP": "P"}))
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert answer.remark == "the broker[10.0.0.2] sending transaction message is forbidden"
+    assert stage.ask(send_request()).code == 0
+
+
 def test_a_send_without_a_body_is_refused_before_all_else(stage: Stage) -> None:
     answer = stage.ask(send_request(b"", "illegal topic"))
     assert (answer.code, answer.remark) == (1, "the message has no body")

@@ -57,6 +57,17 @@ def scheduled(world: TransactionStage, level: int) -> list[Record]:
     return world.records(SCHEDULE_TOPIC, level - 1)
 
 
+def test_a_broker_without_write_permission_refuses_messages_that_are_sent_back(
+    world: TransactionStage, message: Record
+) -> None:
+    world.state.change_settings({"brokerPermission": "4"}, START_MS)
+    reply = send_back(world, message.log_offset)
+    assert reply.code == ResponseCode.NO_PERMISSION
+    assert "sending message is forbidden" in (reply.remark or "")
+    world.state.change_settings({"brokerPermission": "6"}, START_MS)
+    assert send_back(world, message.log_offset).code == ResponseCode.SUCCESS
+
+
 def test_only_a_message_of_the_named_topic_is_accepted(
     world: TransactionStage, message: Record
 ) -> None:

@@ -130,6 +130,20 @@ def test_the_table_that_is_registered_holds_everything() -> None:
     assert table.data_version == topics.data_version
 
 
+@pytest.mark.parametrize(
+    ("permission", "default", "benchmark"), [(6, 7, 6), (4, 4, 4), (2, 2, 2), (0, 0, 0)]
+)
+def test_topics_are_registered_with_the_brokers_permission_at_most(
+    permission: int, default: int, benchmark: int
+) -> None:
+    topics, _ = a_table()
+    table = topics.table(permission).topic_config_table
+    assert (table["TBW102"].perm, table["BenchmarkTest"].perm) == (default, benchmark)
+    kept = topics.get("TBW102")
+    assert kept is not None
+    assert kept.perm == 7
+
+
 def test_a_broker_has_its_own_topics_and_those_of_its_options() -> None:
     topics, _ = a_table(is_trace_topic_created=True, name="b", cluster="c", delay_levels="1s 2s")
     perms = {config.topic_name: (config.write_queue_nums, config.perm) for config in topics}
