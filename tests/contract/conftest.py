@@ -132,7 +132,7 @@ def embedded_server(**settings: Any) -> Generator[Embedded]:
 @pytest.fixture(scope="session")
 def embedded_session() -> Iterator[Embedded]:
     """Give our shared cluster, for other fixtures."""
-    with embedded_server() as shared:
+    with embedded_server(vip=True) as shared:
         yield shared
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from downrange.model import Message, QueueId
 from downrange.options import ClientOptions, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
-from tests.contract.conftest import only_apache
 from tests.contract.servers import members_of
 from tests.support.waiting import wait_until
 
@@ -152,8 +151,7 @@ def test_the_client_id_holds_address_instance_unit_and_stream(
     wait_until(lambda: members_of(server, group) == ["192.0.2.7@shop@south@STREAM"])
 
 
-@only_apache
-def test_vip_channel_uses_the_second_port_of_an_apache_broker(
+def test_vip_channel_uses_the_second_port_of_a_broker(
     server: Server, producer: MakeProducer
 ) -> None:
     host, _, port = server.brokers[0].rpartition(":")

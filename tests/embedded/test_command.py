@@ -156,6 +156,32 @@ def test_serve_keeps_what_it_acknowledged_though_it_is_killed(tmp_path: Path) ->
     assert "was not closed" in log
 
 
+@pytest.mark.parametrize("told", ["flag", "file"])
+def test_serve_listens_on_the_vip_channel_when_told(tmp_path: Path, told: str) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("[broker]\nis_vip_port_open = true\n")
+    how = ("--vip",) if told == "flag" else ("--config", str(config))
+    arguments = ("serve", "--store", str(tmp_path / "s"), *ANY_PORTS, *how)
+    with _started(*arguments) as (process, said):
+        host, _, port = said["broker"].rpartition(":")
+        vip = f"{host}:{int(port) - 2}"
+        assert send(vip, b"hello") == 0
+        assert bodies(said["broker"]) == [b"hello"]
+        _, log = _stop(process)
+    assert f"broker broker-a listens on {said['broker']} and {vip} (VIP channel)" in log
+
+
+def test_serve_ends_with_1_and_the_next_step_when_the_vip_channel_is_in_use(tmp_path: Path) -> None:
+    with _started("serve", "--store", str(tmp_path / "a"), *ANY_PORTS) as (process, said):
+        port = int(said["broker"].rpartition(":")[2])
+        arguments = ("--nameserver", said["nameserver"], "--port", str(port + 2), "--vip")
+        second = _end("broker", "--store", str(tmp_path / "b"), *arguments)
+        assert second.returncode == 1
+        assert f"cannot listen on {said['broker']}: another process uses the port" in second.stderr
+        assert f"VIP channel of 127.0.0.1:{port + 2}" in second.stderr
+        _stop(process)
+
+
 def test_serve_runs_several_brokers(tmp_path: Path) -> None:
     arguments = ("serve", "--store", str(tmp_path), *ANY_PORTS, "--brokers", "2")
     with _started(*arguments) as (process, said):

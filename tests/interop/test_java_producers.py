@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange.embedded import Cluster
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.apache.java_client import JavaClient, JavaError, Json, body_of, message
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import ThreadPoolExecutor
 
-    from downrange.embedded import Cluster
     from tests.apache.fixtures import UniqueName
 
 MODES = ("sync", "async", "oneway", "batch", "ordered", "queue")
@@ -160,3 +160,24 @@ def test_autobatching_producer_sends_all(scene: Scene) -> None:
     assert {result["status"] for result in results} == {"SEND_OK"}
     got = scene.received(scene.consumer(topic), len(bodies))
     assert sorted(body_of(one) for one in got) == bodies
+
+
+def test_a_java_client_uses_the_vip_channel_of_a_broker_that_has_one(
+    java: JavaClient, unique_name: UniqueName, stopper: ThreadPoolExecutor
+) -> None:
+    vip = {"vipChannelEnabled": True}
+    with Cluster(vip=True) as cluster:
+        scene = Scene(java, cluster, unique_name, stopper)
+        topic = scene.topic()
+        (result,) = scene.send(scene.producer(options=vip), [message(topic, b"x")])
+        assert result["status"] == "SEND_OK"
+        consumer = scene.consumer(topic, options=vip)
+        assert [body_of(one) for one in scene.received(consumer, 1)] == [b"x"]
+        scene.stop(*scene.started)
+    with Cluster() as cluster:
+        scene = Scene(java, cluster, unique_name, stopper)
+        topic, port = scene.topic(), int(cluster.brokers[0].rpartition(":")[2])
+        messages = [message(topic, b"x")]
+        (result,) = scene.send(scene.producer(options=vip), messages, collect_errors=True)
+        assert f"127.0.0.1:{port - 2}" in str(result["error"])
+        scene.stop(*scene.started)

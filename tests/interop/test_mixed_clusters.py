@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from downrange.embedded import Cluster
 from downrange.options import BrokerOptions
 from downrange.server.run.broker_server import BrokerServer
 from downrange.server.run.runner import ServerThread
+from downrange.wire.codes import RequestCode
+from downrange.wire.headers import CreateTopicRequest
 from tests.apache import probe
 from tests.apache.cluster import ApacheCluster
 from tests.apache.java_client import body_of, message
@@ -55,6 +58,40 @@ def test_our_broker_serves_under_an_apache_name_server(
         scene = Scene(java, Addresses(apache.name_server, addresses), unique_name, stopper)
         _send_over_both(scene, {"broker-a", name})
     wait_until(lambda: name not in probe.route(apache.name_server, "TBW102"))
+
+
+def test_the_permission_of_our_broker_is_in_the_routes_of_an_apache_name_server(
+    java: JavaClient, apache_versions: ApacheVersions, unique_name: UniqueName, tmp_path: Path
+) -> None:
+    names = apache_versions.cluster(java.version).name_server
+    name, topic = unique_name("ours"), unique_name("topic")
+    options = BrokerOptions(name=name, cluster=unique_name("cluster"), name_servers=(names,))
+
+    def perm() -> int | None:
+        answer = probe.call(names, probe.GET_ROUTE, {"topic": topic})
+        queues = json.loads(answer.body)["queueDatas"] if answer.code == 0 else []
+        return queues[0]["perm"] if queues else None
+
+    def change(permission: int) -> None:
+        body = f"brokerPermission={permission}\n".encode()
+        answer = probe.call(broker.address, RequestCode.UPDATE_BROKER_CONFIG, {}, body=body)
+        assert answer.code == 0
+
+    broker = BrokerServer(tmp_path, options)
+    with ServerThread(broker) as thread:
+        header = CreateTopicRequest(
+            topic=topic, default_topic="TBW102", read_queue_nums=2, write_queue_nums=2, perm=6
+        )
+        fields = header.to_fields()
+        created = probe.call(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        assert (created.code, perm()) == (0, 6)
+        change(4)
+        assert perm() == 4
+        thread.run(broker.stop())
+        thread.run(broker.start())
+        wait_until(lambda: perm() == 4)
+        change(6)
+        assert perm() == 6
 
 
 def test_apache_broker_serves_under_our_name_server(

@@ -62,6 +62,8 @@ def test_cluster_and_brokers_are_described(scene: Scene) -> None:
     assert re.search(r"brokerVersionDesc +: V5_5_0", status)
     assert re.search(r"maxMessageSize += +4194304", settings)
     assert re.search(r"brokerName += +broker-a", settings)
+    assert re.search(r"brokerPermission += +6", settings)
+    assert re.search(r"fileReservedTime += +72", settings)
     assert re.search(r"orderMessageEnable += +false", name_server)
     assert {"TBW102", "broker-a", "DefaultCluster"} <= set(topics.split())
     assert "TBW102" in stats
@@ -218,6 +220,39 @@ def test_settings_are_changed(own_scene: Scene) -> None:
     changed = scene.mqadmin("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true")
     assert "success" in changed
     assert re.search(r"orderMessageEnable += +true", scene.mqadmin("getNamesrvConfig"))
+
+
+def test_permission_and_retention_are_changed_and_kept_over_a_restart(
+    java: JavaClient, unique_name: UniqueName, stopper: ThreadPoolExecutor
+) -> None:
+    with Cluster() as cluster:
+        scene, address = Scene(java, cluster, unique_name, stopper), cluster.brokers[0]
+        topic, producer = scene.topic(), scene.producer()
+        scene.send(producer, [message(topic, b"x")])
+        for name, value in (("brokerPermission", "4"), ("fileReservedTime", "48")):
+            changed = scene.mqadmin("updateBrokerConfig", "-b", address, "-k", name, "-v", value)
+            assert f"update broker config success, {address}" in changed
+        assert '"perm":4' in _packed(scene.mqadmin("topicRoute", "-t", topic))
+        (refused,) = scene.send(producer, [message(topic, b"x")], collect_errors=True)
+        assert refused["error"]["code"] == 16
+        cluster.restart_broker()
+        settings = scene.mqadmin("getBrokerConfig", "-b", address)
+        assert re.search(r"brokerPermission += +4", settings)
+        assert re.search(r"fileReservedTime += +48", settings)
+        scene.mqadmin("updateBrokerConfig", "-b", address, "-k", "brokerPermission", "-v", "6")
+        assert '"perm":6' in _packed(scene.mqadmin("topicRoute", "-t", topic))
+        (result,) = scene.send(scene.producer(), [message(topic, b"x")])
+        assert result["status"] == "SEND_OK"
+        scene.stop(*scene.started)
+
+
+def test_a_setting_that_cannot_be_changed_is_refused_with_the_reason(own_scene: Scene) -> None:
+    scene, address = own_scene, own_scene.brokers[0]
+    fixed = scene.mqadmin("updateBrokerConfig", "-b", address, "-k", "listenPort", "-v", "1")
+    assert "CODE: 16" in fixed
+    assert "cannot be changed while the broker runs" in fixed
+    unknown = scene.mqadmin("updateBrokerConfig", "-b", address, "-k", "fileReserved", "-v", "1")
+    assert "did you mean fileReservedTime?" in unknown
 
 
 def test_name_server_keeps_values_and_takes_write_permission_away(own_scene: Scene) -> None:

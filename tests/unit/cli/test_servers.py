@@ -102,6 +102,14 @@ def test_a_server_process_busy_polls_where_a_core_is_spare(
     assert broker._listener._options.busy_poll == expected
 
 
+@pytest.mark.parametrize("command", ["serve", "broker"])
+def test_help_says_that_the_vip_channel_is_off_by_default(command: str) -> None:
+    ended = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    words = " ".join(ended.output.partition("--vip")[2].split())
+    assert words.startswith("Listen on the broker's port less 2 too")
+    assert "off by default" in words.partition(".")[0]
+
+
 def test_a_cluster_without_a_file_has_the_defaults(tmp_path: Path) -> None:
     cluster = make_cluster(
         NO_FLAGS, store=tmp_path, nameserver_port=1, broker_port=2, brokers=3, flush=None

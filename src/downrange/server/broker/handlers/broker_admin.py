@@ -119,6 +119,8 @@ def _all_settings(state: BrokerState) -> dict[str, str]:
 _FEATURES: Final = {
     "brokerTopicEnable": "true",
     "clusterTopicEnable": "true",
+    "deleteWhen": ";".join([f"{hour:02}" for hour in range(24)]),  # old segments go at any hour,
+    "diskMaxUsedSpaceRatio": "0",  # however little of the disk is in use
     "enableControllerMode": "false",
     "enableDLegerCommitLog": "false",
     "enablePropertyFilter": "false",  # SQL92
