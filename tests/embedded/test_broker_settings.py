@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,8 +20,6 @@ from downrange.wire.headers import RouteRequest
 from tests.embedded.brokers import bodies, connection, create_request, pull_request, send
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from downrange.server import BrokerServer
 
 
@@ -143,6 +142,13 @@ def test_a_change_of_what_cannot_change_is_an_error() -> None:
             reply = change(cluster.brokers[0], text)
             assert reply.code == code
             assert text.partition("=")[0] in (reply.remark or "")
+
+
+def test_the_guide_names_every_setting() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/serving.md").read_text()
+    with Cluster() as cluster:
+        shown = settings_of(cluster.brokers[0])
+    assert [name for name in shown if f"`{name}`" not in guide] == []
 
 
 # ---- VIP channel -------------------------------------------------------------------------------
