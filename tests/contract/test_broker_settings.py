@@ -14,7 +14,7 @@ from tests.contract.conftest import only_apache, only_sync
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from tests.apache.probe import Answer
     from tests.contract.conftest import Embedded, MakeProducer
@@ -35,7 +35,7 @@ def settings_of(server: Server) -> dict[str, str]:
 
 
 @contextmanager
-def permission(server: Server, value: int) -> Iterator[None]:
+def permission(server: Server, value: int) -> Generator[None]:
     """Take permissions from the broker, and give them back."""
     assert change(server, brokerPermission=str(value)).code == 0
     try:

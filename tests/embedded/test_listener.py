@@ -104,9 +104,10 @@ def test_the_vip_channel_is_two_ports_below_and_shares_service_and_limits() -> N
     listener = Listener(service, options, clock_ms=lambda: 77, has_vip_port=True)
     with ServerThread(listener):
         host, _, port = listener.address.rpartition(":")
-        assert listener.vip_address == f"{host}:{int(port) - 2}"
+        vip_address = f"{host}:{int(port) - 2}"
+        assert listener.vip_address == vip_address
         main = Peer(SocketChannel(listener.address), HeaderCodec.JSON)
-        vip = Peer(SocketChannel(listener.vip_address), HeaderCodec.JSON)
+        vip = Peer(SocketChannel(vip_address), HeaderCodec.JSON)
         assert main.ask(Command(ANSWER)).fields == vip.ask(Command(ANSWER)).fields == {"now": "77"}
         assert listener.connection_count == 2
         with socket.create_connection((host, int(port) - 2), DEADLINE) as third:

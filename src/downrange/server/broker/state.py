@@ -115,7 +115,7 @@ class BrokerState:
         return self.topics.table(self.options.permission)
 
     def change_settings(self, texts: Mapping[str, str], now_ms: int) -> None:
-        """Put new values of settings into force and keep them.
+        """Put new values of settings into force and keep them; create topics they allow.
 
         Args:
             texts: New values by Java's name; each name is one of `settings.SETTINGS`.
@@ -125,10 +125,11 @@ class BrokerState:
             OptionError: A value is refused; nothing has changed.
         """
         permission = self.options.permission
-        self.settings.change(Settings(self.options, self.retention), texts, now_ms)
+        if texts:
+            self.settings.change(Settings(self.options, self.retention), texts, now_ms)
         if self.options.permission != permission:
             self.topics.change_all(now_ms)
-        create_system_topics(self.topics, self.options, now_ms)  # those that are allowed now
+        create_system_topics(self.topics, self.options, now_ms)
 
     def _apply(self, settings: Settings) -> None:
         self.retention = settings.retention

@@ -54,19 +54,21 @@ def _change_settings(
             remark = f"this broker has no setting {name[:80]}{_hint(name)}; nothing was changed"
             return refuse(ResponseCode.SYSTEM_ERROR, remark)
         if requested[name] != shown[name]:
-            remark = (
-                f"{name}={shown[name]} cannot be changed while the broker runs: change it in its "
-                "configuration and start it again; nothing was changed"
-            )
+            step = "this broker has no other value for it"
+            if name not in _FEATURES:
+                step = "change it in the configuration and start the broker again"
+            remark = f"{name}={shown[name]} cannot be changed: {step}; nothing was changed"
             return refuse(ResponseCode.NO_PERMISSION, remark)
-    changes = {name: text for name, text in requested.items() if name in SETTINGS}
+    changes = {name: text for name, text in requested.items() if text != shown[name]}
     try:
         state.change_settings(changes, now_ms)
     except OptionError as error:
         return refuse(ResponseCode.SYSTEM_ERROR, str(error))
-    texts = ", ".join([f"{name}={changes[name]}" for name in sorted(changes)])
-    note = Note(f"settings changed by {peer.address}: {texts[:1000]}")
-    return [note, *succeed_when_saved(state)]
+    notes: list[Output] = []
+    if changes:
+        texts = ", ".join([f"{name}={changes[name]}" for name in sorted(changes)])
+        notes.append(Note(f"settings changed by {peer.address}: {texts[:1000]}"))
+    return [*notes, *succeed_when_saved(state)]
 
 
 def _hint(name: str) -> str:

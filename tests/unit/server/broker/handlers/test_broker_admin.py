@@ -92,7 +92,8 @@ def test_a_bad_value_is_refused_by_name_and_nothing_is_changed(text: str) -> Non
     ("text", "code", "problem"),
     [
         ("brokerName=other", ResponseCode.NO_PERMISSION, "brokerName=broker-a cannot be changed"),
-        ("longPollingEnable=false", ResponseCode.NO_PERMISSION, "start it again"),
+        ("listenPort=1", ResponseCode.NO_PERMISSION, "and start the broker again"),
+        ("deleteWhen=04", ResponseCode.NO_PERMISSION, "this broker has no other value for it"),
         ("fileReservedTme=1", ResponseCode.SYSTEM_ERROR, "did you mean fileReservedTime?"),
         ("zzz=1", ResponseCode.SYSTEM_ERROR, "this broker has no setting zzz; nothing was changed"),
     ],
@@ -110,12 +111,15 @@ def test_a_setting_that_cannot_be_changed_is_refused_and_nothing_is_changed(
 
 
 def test_all_settings_may_be_sent_back_with_one_of_them_changed() -> None:
-    broker = HandlerStage()
+    broker = HandlerStage(flush_bytes=1)  # less than a page, the unit of its setting
     settings = settings_of(broker) | {"fileReservedTime": "48"}
     text = "".join(f"{name}={value}\n" for name, value in settings.items())
     assert broker.ask(CHANGE, text.encode()).code == ResponseCode.SUCCESS
     assert broker.state.retention.keep_hours == 48
+    assert broker.state.options.flush_bytes == 1
     assert settings_of(broker) == settings
+    assert broker.ask(CHANGE, text.encode()).code == ResponseCode.SUCCESS
+    assert broker.state.settings.version == 1
 
 
 def test_the_reply_to_a_change_waits_until_it_is_saved() -> None:
