@@ -444,6 +444,18 @@ class NotSupported(ServerError):
     hint = " (an older server, or a name server's address where a broker's should be)"
 
 
+def not_a_name_server(remark: str | None, address: str) -> NotSupported:
+    """Return the error for a server that does not know a request which every name server knows."""
+    error = NotSupported(3, remark, address)
+    reason = f": {remark.strip()}" if remark else ""
+    error.args = (
+        f"{address} is not a name server: it answered with code 3{reason}."
+        "\n  Give the address of the name server, which usually has port 9876, not that of a "
+        f"broker. `downrange doctor {address}` shows more.",
+    )
+    return error
+
+
 @_for_codes(13)
 class MessageRefused(ServerError):
     """The broker refuses this message (MESSAGE_ILLEGAL)."""

@@ -366,6 +366,12 @@ def test_name_servers_that_failed_alike_make_an_error_of_that_kind() -> None:
     assert "downrange doctor a:1" in str(error)
 
 
+def test_a_server_that_is_not_a_name_server_may_give_no_reason() -> None:
+    error = errors.not_a_name_server(None, "b:1")
+    assert str(error).startswith("b:1 is not a name server: it answered with code 3.\n")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
 def test_name_servers_that_failed_in_different_ways_cannot_be_reached() -> None:
     failures = [errors.CallTimeout("a:1", 1.0), errors.ConnectFailed("b:1", "refused")]
     error = errors.no_name_server_answered(failures)

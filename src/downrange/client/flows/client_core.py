@@ -20,10 +20,12 @@ from downrange.client.flows.routing.routes import RouteTable
 from downrange.errors import (
     GroupTaken,
     NoNameServer,
+    NotSupported,
     RocketMQError,
     ServerError,
     TransportError,
     no_name_server_answered,
+    not_a_name_server,
     server_error,
 )
 from downrange.wire.codes import ResponseCode
@@ -237,6 +239,7 @@ class ClientCore:
 
         Raises:
             NoNameServer: No address is known.
+            NotSupported: One of them is not a name server, and no other one answered.
             TransportError: None of them answered; names all.
         """
         addresses = self.name_servers.addresses
@@ -246,16 +249,22 @@ class ClientCore:
                 "discovery_url in the client's options"
             )
         failures: list[TransportError] = []
+        stranger: NotSupported | None = None
         for index, address in enumerate(addresses):
             now = self.clock.now()
             # An equal share of the time left for each, so that the last one has time, too.
             share = (deadline - now) / (len(addresses) - index)
             attempt = min(deadline, now + max(share, 0.0))
             try:
-                return (yield from self.call(address, command, attempt))
+                reply = yield from self.call(address, command, attempt)
+                if reply.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    return reply
+                stranger = not_a_name_server(reply.remark, address)
             except TransportError as error:
                 failures.append(error)
-                self.name_servers.pass_over(address)
+            self.name_servers.pass_over(address)
+        if stranger is not None:
+            raise stranger
         raise no_name_server_answered(failures) from failures[-1]
 
     def ask_name_server(self, command: Command, deadline: float) -> Flow[Command]:

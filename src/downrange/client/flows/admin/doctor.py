@@ -48,6 +48,8 @@ Step: TypeAlias = Literal[
     "address", "dns", "tcp", "tls", "answer", "access", "brokers", "master", "route"
 ]
 
+#: The first word of a broker's target.
+_BROKER: Final = "broker "
 _REFUSED: Final = "connection refused"
 _NO_LISTENER: Final = (
     "no server listens there: is the server running, and is this its port? `downrange serve` "
@@ -58,6 +60,14 @@ _WRONG_HOST: Final = "correct the host name, or the name service of this machine
 _NOT_ROCKETMQ: Final = (
     "a server that requires TLS ends plain connections, and the gRPC port of a proxy does not "
     "speak this protocol: try with TLS, or the port of the name server, which is usually 9876"
+)
+_NOT_A_NAME_SERVER: Final = (
+    "this is not a name server: give the name server's address, which usually has port 9876, not "
+    "a broker's"
+)
+_NOT_A_BROKER: Final = (
+    "this is not a broker, but perhaps a name server. A broker registered this address: configure "
+    "the right one, brokerIP1 and listenPort in Apache's broker.conf, advertised_host in ours"
 )
 _ADVERTISED: Final = (
     "the broker itself registered this address at the name server. If it cannot be reached from "
@@ -224,7 +234,7 @@ def _check_brokers(core: ClientCore, brokers: Mapping[str, BrokerReplicas]) -> F
     asked = [_ask_broker(core, address) for address in masters.values()]
     answers: list[_Answer] = (yield Gather(asked, CALLS_AT_ONCE)) if asked else []
     for (name, address), answer in zip(masters.items(), answers, strict=True):
-        steps = _steps(core, f"broker {name} {address}", address, answer)
+        steps = _steps(core, f"{_BROKER}{name} {address}", address, answer)
         findings += [_with_hint(core, finding, address) for finding in steps]
     return findings
 
@@ -303,7 +313,8 @@ def _failure(core: ClientCore, step: Step, target: str, error: RocketMQError) ->
     elif step == "access":
         next_step = _access_step(core)
     elif isinstance(error, NotSupported):
-        next_step = "this is not a name server: give the name server's address, not a broker's"
+        is_broker = target.startswith(_BROKER)
+        next_step = _NOT_A_BROKER if is_broker else _NOT_A_NAME_SERVER
     elif isinstance(error, ConnectionLost) or not isinstance(error, TransportError | ServerError):
         next_step = _NOT_ROCKETMQ
     elif isinstance(error, TransportError):

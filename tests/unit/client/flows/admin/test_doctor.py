@@ -141,6 +141,12 @@ def test_a_broker_in_the_place_of_a_name_server_is_recognized() -> None:
     assert "not a name server" in _step(failed)
 
 
+def test_a_name_server_in_the_place_of_a_broker_is_recognized() -> None:
+    failed = _failed(_servers(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)))
+    assert (failed.name, failed.target) == ("answer", "broker a a:1")
+    assert "this is not a broker" in _step(failed)
+
+
 def test_a_server_that_fails_says_why_and_nothing_else_is_known() -> None:
     failed = _failed(_servers(refusal(ResponseCode.SYSTEM_ERROR, "broken")))
     assert (failed.name, failed.text) == ("answer", "refused with code 1: broken")

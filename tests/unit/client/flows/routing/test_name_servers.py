@@ -13,6 +13,7 @@ from downrange.errors import (
     ConnectionLost,
     HostNotFound,
     NoNameServer,
+    NotSupported,
     TooManyInFlight,
 )
 from downrange.wire.command import Command
@@ -107,6 +108,30 @@ def test_each_name_server_gets_an_equal_share_of_the_time() -> None:
     assert expect_call(flow.throw(ConnectFailed("a:1", "x"))).deadline == pytest.approx(101.55)
     clock_of(core).seconds = 104.0
     assert expect_call(flow.throw(ConnectFailed("b:1", "x"))).deadline == 103.0
+
+
+def test_a_broker_in_the_list_is_passed_over() -> None:
+    core = core_with(name_servers=["a:1", "b:1"], randomness=FakeRandomness(1))
+    flow = core.call_name_server(REQUEST, 103.0)
+    next(flow)
+    assert expect_call(flow.send(Command(3))).address == "b:1"
+    assert finish(flow, Command(0)).code == 0
+    assert core.name_servers.addresses == ["b:1", "a:1"]
+
+
+def test_a_broker_in_place_of_all_name_servers_is_named_with_the_next_step() -> None:
+    core = core_with(name_servers=["a:1", "b:1"], randomness=FakeRandomness(1))
+    flow = core.call_name_server(REQUEST, 103.0)
+    next(flow)
+    flow.send(Command(3, remark=" request type 105 not supported"))
+    with pytest.raises(NotSupported) as caught:
+        flow.throw(ConnectFailed("b:1", "refused"))
+    assert str(caught.value) == (
+        "a:1 is not a name server: it answered with code 3: request type 105 not supported.\n"
+        "  Give the address of the name server, which usually has port 9876, not that of a broker. "
+        "`downrange doctor a:1` shows more."
+    )
+    assert (caught.value.code, caught.value.address, caught.value.retryable) == (3, "a:1", False)
 
 
 def test_when_no_name_server_answers_the_error_names_all() -> None:
