@@ -15,8 +15,9 @@ def main() -> None:
     except MissingExtra as error:
         sys.exit(_report(error))
     from downrange.cli import app  # after the check: it imports the extra
+    from downrange.cli.standard_streams import run
 
-    app()
+    run(app)
 
 
 def _report(error: MissingExtra) -> int:

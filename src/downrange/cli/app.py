@@ -93,7 +93,11 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, is_given: boo
 @click.group(
     cls=_Downrange,
     panels=COMMANDS,
-    context_settings={"show_default": True, "max_content_width": _WIDTH_MAX},
+    context_settings={
+        "show_default": True,
+        "max_content_width": _WIDTH_MAX,
+        "help_option_names": ["--help", "-h"],
+    },
 )
 @click.option(
     "--version",

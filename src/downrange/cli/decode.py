@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import mmap
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from downrange.cli.exit_codes import FAILED
+from downrange.cli.exit_codes import FAILED, print_error
 from downrange.cli.parameters import READABLE_FILE, argument, command
 from downrange.errors import MalformedFrame, WireError
 from downrange.wire import fastjson
@@ -17,10 +19,11 @@ from downrange.wire.command import Command
 from downrange.wire.command import decode as decode_frame
 from downrange.wire.fields import REQUEST_HEADERS
 from downrange.wire.frames import FrameSplitter
+from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V1, MAGIC_V2, Record, decode_records, scan_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
 #: How many characters or bytes of a body are shown.
@@ -44,16 +47,33 @@ def decode(text: str | None, file: Path | None, records: bool, as_json: bool) ->
     """
     if text is not None and file is not None:
         raise click.BadParameter("give either HEX or --file, not both")
-    try:
-        data = file.read_bytes() if file else parse_hex(text or sys.stdin.read())
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
     show = show_records if records else show_frames
     try:
-        show(data, as_json=as_json)
+        with _open_bytes(text, file) as data:
+            show(data, as_json=as_json)
     except WireError as error:
-        click.echo(f"downrange: {error}", err=True)
+        print_error(error)
         raise click.exceptions.Exit(FAILED) from error
+
+
+@contextmanager
+def _open_bytes(text: str | None, file: Path | None) -> Generator[bytes]:
+    """Yield the input; a file is mapped, so that its first bytes are there at once."""
+    if file is None:
+        try:
+            data = parse_hex(text or sys.stdin.read())
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+        yield data
+        return
+    with file.open("rb") as opened:
+        try:
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):  # a pipe, or an empty file
+            yield opened.read()
+            return
+        with mapped:
+            yield cast("bytes", mapped)  # slices of it are bytes
 
 
 def parse_hex(text: str) -> bytes:
@@ -69,43 +89,30 @@ def parse_hex(text: str) -> bytes:
 
 def show_frames(data: bytes, *, as_json: bool) -> None:
     """Print every frame; raise `WireError` at the first one that cannot be decoded."""
+    from downrange.cli.output import print_json
+
     for each in _decode_frames(data):
         facts = _command_facts(each)
         if as_json:
-            print(json.dumps(facts, default=repr))
+            print_json(facts)
         else:
             _print_facts(facts)
 
 
 def show_records(data: bytes, *, as_json: bool) -> None:
     """Print every stored message; raise `WireError` at the first one that is damaged."""
-    from rich.console import Console
-    from rich.table import Table
+    from downrange.cli.output import print_json
 
-    table = Table("log offset", "topic", "queue", "offset", "tags", "keys", "body")
-    try:
-        for record in scan_segment(data):
-            if as_json:
-                print(json.dumps(_record_facts(record)))
-            else:
-                properties = record.properties()
-                table.add_row(
-                    str(record.log_offset),
-                    record.topic,
-                    str(record.queue_id),
-                    str(record.queue_offset),
-                    properties.get("TAGS"),
-                    properties.get("KEYS"),
-                    _readable(record.body[:40]),
-                )
-    finally:
-        if table.rows:
-            Console().print(table)
+    for record in scan_segment(data):
+        if as_json:
+            print_json(_record_facts(record))
+        else:
+            print(_record_line(record), flush=True)
 
 
 def _decode_frames(data: bytes) -> Iterator[Command]:
     frames = FrameSplitter()
-    frames.receive(data)
+    frames.receive(data[:])  # a copy of a mapped file
     while (frame := frames.next_frame()) is not None:
         yield decode_frame(frame)
     if not frames.is_idle:
@@ -118,9 +125,9 @@ def _command_facts(command: Command) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "kind": kind,
         "code": f"{int(code)} {getattr(code, 'name', '(unknown)')}",
-        "request id": command.request_id,
+        "request_id": command.request_id,
         "sender": f"{command.language.name if command.language else '?'} {command.version}",
-        "header codec": command.codec.name,
+        "header_codec": command.codec.name,
         "remark": command.remark,
         "fields": _typed_fields(command),
         "body": _body_facts(command.body),
@@ -154,18 +161,38 @@ def _body_facts(body: bytes) -> Any:
 
 
 def _record_facts(record: Record) -> dict[str, Any]:
+    """Return the fields of a record for JSON; those that `tail --json` has too are named alike."""
+    from downrange.cli.output import utc_text
+
     return {
         "topic": record.topic,
-        "queue id": record.queue_id,
-        "queue offset": record.queue_offset,
-        "log offset": record.log_offset,
-        "offset id": record.offset_id,
-        "sys flag": record.sys_flag,
-        "born": f"{record.born_ms} at {record.born_host}",
-        "stored": f"{record.store_ms} at {record.store_host}",
+        "queue": record.queue_id,
+        "offset": record.queue_offset,
+        "log_offset": record.log_offset,
+        "offset_id": record.offset_id,
+        "sys_flag": record.sys_flag,
+        "born_at": utc_text(record.born_ms),
+        "born_host": record.born_host,
+        "stored_at": utc_text(record.store_ms),
+        "store_host": record.store_host,
         "properties": record.properties(),
         "body": _readable(record.body),
     }
+
+
+def _record_line(record: Record) -> str:
+    from downrange.cli.output import LINE_BYTES, body_text, local_text, readable
+
+    properties = record.properties()
+    words = [
+        local_text(record.store_ms),
+        f"log={record.log_offset}",
+        f"{record.topic}/{record.queue_id}@{record.queue_offset}",
+    ]
+    if tags := properties.get(PropertyKey.TAGS):
+        words.append(f"[{tags}]")
+    words += [f"key={key}" for key in properties.get(PropertyKey.KEYS, "").split()]
+    return f"{readable(' '.join(words))} {body_text(record.body, LINE_BYTES)}"
 
 
 def _readable(body: bytes) -> str:
@@ -177,12 +204,11 @@ def _readable(body: bytes) -> str:
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from downrange.cli.output import print_facts
 
-    table = Table(show_header=False, title=f"{facts['kind']} {facts['code']}", title_justify="left")
-    for name, fact in facts.items():
-        if name not in ("kind", "code"):
-            text = fact if isinstance(fact, str | int) else json.dumps(fact, indent=1, default=repr)
-            table.add_row(name, str(text))
-    Console().print(table)
+    texts = {
+        name: fact if isinstance(fact, str | int) else json.dumps(fact, indent=1, default=str)
+        for name, fact in facts.items()
+        if name not in ("kind", "code")
+    }
+    print_facts(texts, title=f"{facts['kind']} {facts['code']}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from downrange.cli.completion import complete_topics
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import (
     EPILOG,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     required=False,
     help="Name server; that of -n if not given.",
 )
-@click.option("--topic", help="Topic whose route is checked, too.")
+@click.option("--topic", help="Topic whose route is checked, too.", shell_complete=complete_topics)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per finding.")
 @with_connection
 def doctor(connection: Connection, address: str | None, topic: str | None, as_json: bool) -> None:
@@ -67,9 +68,10 @@ def _show(findings: tuple[Finding, ...]) -> None:
     """Print the findings by target, with the next step below each that failed."""
     from rich.text import Text
 
-    from downrange.cli.output import console, readable
+    from downrange.cli.output import console, has_unicode, readable
 
     out = console()
+    arrow = "→" if has_unicode() else "->"
     target = None
     for finding in findings:
         if finding.target != target:
@@ -79,7 +81,7 @@ def _show(findings: tuple[Finding, ...]) -> None:
         out.print(mark.append(f"{finding.name:9}", "default").append(readable(finding.text)))
         if finding.next_step:
             out.print(
-                Text(f"        → {readable(use_option_names(finding.next_step))}", "yellow"),
+                Text(f"        {arrow} {readable(use_option_names(finding.next_step))}", "yellow"),
                 soft_wrap=True,
             )
     failed = sum(not finding.is_ok for finding in findings)

@@ -2,11 +2,12 @@
 
   0  success
   1  a server refused a request or failed, or some messages could not be sent
-  2  wrong option or argument; no request was sent
+  2  wrong option or argument, or an extra is missing; no request was sent
   3  no server could be reached, or none replied in time
   4  not permitted: access key, its rights, or the topic's permission
   5  no such topic, message or route
 130  ended by Ctrl-C
+141  the reader of standard output is gone, as after `| head` (see `standard_streams`)
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from downrange import errors
 from downrange.errors import (
+    MissingExtra,
     NoNameServer,
     NotFound,
     OptionError,
@@ -43,14 +46,16 @@ EPILOG: Final = (
 
 
 def exit_code_of(error: RocketMQError) -> int:
-    """Return the exit code for an error."""
-    if isinstance(error, OptionError):
+    """Return the exit code for an error; that of a pipeline's is that of the error in Spark."""
+    inner = getattr(errors, getattr(error, "error_name", ""), None)
+    kind = inner if isinstance(inner, type) else type(error)
+    if issubclass(kind, OptionError | MissingExtra):
         return WRONG_USE
-    if isinstance(error, PermissionError):
+    if issubclass(kind, PermissionError):
         return NOT_PERMITTED
-    if isinstance(error, RouteNotFound | TopicNotFound | NotFound):
+    if issubclass(kind, RouteNotFound | TopicNotFound | NotFound):
         return NOT_FOUND
-    if isinstance(error, NoNameServer | ConnectionError | TimeoutError):
+    if issubclass(kind, NoNameServer | ConnectionError | TimeoutError):
         return UNREACHABLE
     return FAILED
 

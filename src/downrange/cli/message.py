@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from downrange.cli.command_groups import Group
+from downrange.cli.completion import complete_topics
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG, NOT_FOUND, print_error
 from downrange.cli.parameters import argument
@@ -17,7 +18,7 @@ from downrange.cli.read import BODY_ONLY, JSON_LINES, choose_view, message_print
 if TYPE_CHECKING:
     from downrange.model import ReceivedMessage
 
-_TOPIC: Final = argument("topic", help="Topic of the message.")
+_TOPIC: Final = argument("topic", help="Topic of the message.", shell_complete=complete_topics)
 
 
 @click.group(cls=Group)
@@ -62,7 +63,7 @@ def show(
 
 
 def _show(found: ReceivedMessage) -> None:
-    from downrange.cli.output import body_text, message_facts, print_facts, time_of
+    from downrange.cli.output import body_text, local_text, message_facts, print_facts
 
     facts = message_facts(found)
     properties = {f"property {name}": value for name, value in facts.pop("properties").items()}
@@ -73,8 +74,8 @@ def _show(found: ReceivedMessage) -> None:
         {
             **facts,
             "keys": " ".join(found.keys) or None,
-            "born_at": time_of(found.born_at_ms),
-            "stored_at": time_of(found.stored_at_ms),
+            "born_at": local_text(found.born_at_ms),
+            "stored_at": local_text(found.stored_at_ms),
             **properties,
             **system,
             "body": body_text(found.body),

@@ -1,7 +1,8 @@
 """Output of the commands: tables for people, JSON for programs.
 
-One rule: control characters in texts from a server are escaped, so that a message cannot send
-commands to the terminal.
+Two rules: control characters in texts from a server are escaped, so that a message cannot send
+commands to the terminal. Outside a terminal, tables have no lines and no colors, so that other
+programs can read them.
 """
 
 from __future__ import annotations
@@ -10,27 +11,37 @@ import base64
 import codecs
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from downrange.client.flows.validation import RESERVED_PROPERTIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from datetime import tzinfo
 
     from rich.console import Console
 
     from downrange.model import ReceivedMessage, SendReceipt
 
-#: Width of a table that is not printed to a terminal.
+#: Width of rich's output that is not printed to a terminal.
 _PIPE_WIDTH: Final = 10_000
+#: What separates the columns of a plain table.
+_GAP: Final = "  "
 #: How many bytes of a body are shown in a line.
-_LINE_BYTES: Final = 200
+LINE_BYTES: Final = 200
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
-    print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+    """Print a value as one line of JSON; times in it are `utc_text`."""
+    # Without Unicode, the stream would write escapes such as \xfc, which JSON does not have.
+    print(json.dumps(value, ensure_ascii=not has_unicode(), default=str), flush=True)
+
+
+def has_unicode() -> bool:
+    """Return whether standard output has all characters."""
+    return (sys.stdout.encoding or "utf-8").lower().startswith("utf")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -49,7 +60,7 @@ def print_table(
     title: str | None = None,
     numbers: Sequence[str] = (),
 ) -> None:
-    """Print a table.
+    """Print a table; outside a terminal, a line with the names and a line per row.
 
     Args:
         columns: Names of the columns.
@@ -57,6 +68,10 @@ def print_table(
         title: Title of the table.
         numbers: Columns that are aligned to the right.
     """
+    texts = [["" if value is None else readable(str(value)) for value in row] for row in rows]
+    if not sys.stdout.isatty():
+        _print_plain(title, [list(columns), *texts], [column in numbers for column in columns])
+        return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -64,20 +79,51 @@ def print_table(
     for column in columns:
         justify = "right" if column in numbers else "left"
         table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for row in rows:
-        table.add_row(*("" if value is None else readable(str(value)) for value in row))
+    for row in texts:
+        table.add_row(*row)
     console().print(table)
+
+
+def print_gap() -> None:
+    """Print an empty line between two plain tables; those on a terminal begin with one."""
+    if not sys.stdout.isatty():
+        print()
 
 
 def print_facts(facts: dict[str, Any], *, title: str | None = None) -> None:
     """Print one name and value per line; values that are None are left out."""
+    texts = [
+        [name, readable(str(value), keep="\n")]
+        for name, value in facts.items()
+        if value is not None
+    ]
+    if not sys.stdout.isatty():
+        _print_plain(title, texts, [False, False])
+        return
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
-    for name, value in facts.items():
-        if value is not None:
-            table.add_row(name, readable(str(value), keep="\n"))
+    for row in texts:
+        table.add_row(*row)
     console().print(table)
+
+
+def _print_plain(
+    title: str | None, rows: Sequence[Sequence[str]], are_numbers: Sequence[bool]
+) -> None:
+    """Print rows in aligned columns; further lines of the last column are indented."""
+    widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
+    last = max((len(row[-1]) for row in rows), default=0) if are_numbers[-1] else 0
+    indent = " " * sum(width + len(_GAP) for width in widths)
+    if title is not None:
+        print(title)
+    for row in rows:
+        cells = [
+            f"{text:{'>' if is_number else '<'}{width}}"
+            for text, is_number, width in zip(row, are_numbers, [*widths, last], strict=True)
+        ]
+        print(_GAP.join(cells).rstrip().replace("\n", f"\n{indent}"))
+    sys.stdout.flush()
 
 
 # ---- messages and receipts -----------------------------------------------------------------------
@@ -101,9 +147,9 @@ def message_facts(message: ReceivedMessage) -> dict[str, Any]:
         "system_properties": {
             name: value for name, value in properties.items() if name in RESERVED_PROPERTIES
         },
-        "born_at": time_of(message.born_at_ms, UTC),
+        "born_at": utc_text(message.born_at_ms),
         "born_host": message.born_host,
-        "stored_at": time_of(message.stored_at_ms, UTC),
+        "stored_at": utc_text(message.stored_at_ms),
         "delivery_attempts": message.delivery_attempts,
         **_body_fact(message.body),
     }
@@ -124,9 +170,9 @@ def message_line(message: ReceivedMessage) -> str:
     where = f"{queue.broker}/{queue.number}@{message.offset}"
     return " ".join(
         [
-            time_of(message.stored_at_ms),
+            local_text(message.stored_at_ms),
             *(readable(mark) for mark in (where, *marks)),
-            body_text(message.body, _LINE_BYTES),
+            body_text(message.body, LINE_BYTES),
         ]
     )
 
@@ -173,7 +219,7 @@ def body_text(body: bytes, limit: int | None = None) -> str:
         text = readable(codecs.getincrementaldecoder("utf-8")().decode(part, final=not is_cut))
     except UnicodeDecodeError:
         text = part.hex(" ", 4)
-    return f"{text}… {len(body)} bytes" if is_cut else text
+    return f"{text}{'…' if has_unicode() else '...'} {len(body)} bytes" if is_cut else text
 
 
 def readable(text: str, *, keep: str = "") -> str:
@@ -186,8 +232,26 @@ def readable(text: str, *, keep: str = "") -> str:
     )
 
 
-def time_of(at_ms: int, zone: Any = None) -> str:
-    """Return a time in milliseconds since 1970 as text; in local time unless a zone is given."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone)
-    text = at.isoformat(sep=" " if zone is None else "T", timespec="milliseconds")
-    return text.replace("+00:00", "Z") if zone is UTC else text
+# ---- times ---------------------------------------------------------------------------------------
+
+
+def local_text(at_ms: int) -> str:
+    """Return a time in milliseconds since 1970 for people: local, with its zone."""
+    return _time_text(at_ms, None, " ")
+
+
+def utc_text(at_ms: int) -> str:
+    """Return a time in milliseconds since 1970 in the one form of JSON: 2026-01-31T12:00:00.000Z.
+
+    A number that is not a time stays a number.
+    """
+    return _time_text(at_ms, UTC, "T").replace("+00:00", "Z")
+
+
+def _time_text(at_ms: int, zone: tzinfo | None, separator: str) -> str:
+    try:
+        # Not fromtimestamp: a float would round the milliseconds.
+        at = _EPOCH + timedelta(milliseconds=at_ms)
+        return at.astimezone(zone).isoformat(sep=separator, timespec="milliseconds")
+    except (OverflowError, ValueError):
+        return str(at_ms)  # clients write any number there

@@ -20,10 +20,11 @@ import click
 import msgspec
 
 from downrange.cli.command_groups import Group
-from downrange.cli.exit_codes import EPILOG, exit_on_error
+from downrange.cli.completion import complete_topics
+from downrange.cli.exit_codes import EPILOG, WRONG_USE, exit_on_error, print_error
 from downrange.cli.parameters import PATH, Argument, Command, Option
 from downrange.errors import OptionError
-from downrange.extras import require
+from downrange.extras import check
 from downrange.options.cluster import VARIABLES
 from downrange.options.flags import option_fields
 from downrange.pipelines.options import make_options, read_pairs, tables_of
@@ -93,6 +94,7 @@ class Flags:
             variable = _variable(table, one.name)
             help_text = one.metadata["help"] + (f" [env var: {variable}]" if variable else "")
             metavar = one.metadata.get("metavar")
+            completion = complete_topics if one.name in ("topic", "topics") else None
             if one.name in self._arguments:
                 yield Argument(
                     [name],
@@ -101,6 +103,7 @@ class Flags:
                     required=False,  # the config file may set it
                     metavar=_optional(metavar or word.upper(), flag_type.is_repeatable),
                     help=help_text,
+                    shell_complete=completion,
                 )
                 continue
             names = f"{flag}/--{prefix}no-{word}" if flag_type.type is bool else flag
@@ -113,6 +116,7 @@ class Flags:
                 show_default=_default_text(one),
                 metavar=metavar,
                 help=help_text,
+                shell_complete=completion,
             )
 
     def options(self, given: Mapping[str, Any], file: Path | None) -> Any:
@@ -201,11 +205,17 @@ def _add(name: str, module: str, names: tuple[str, str], arguments: tuple[str, .
     flags = Flags(getattr(pipeline_module, options_name), name, arguments)
 
     def run(config: Path | None, as_json: bool, **given: Any) -> None:
-        require("a pipeline", "spark")
+        from downrange.pipelines.session import JavaMissing
+
         with exit_on_error():
             options = flags.options(given, config)
-            with show_progress(name) as show:
-                summary = getattr(pipeline_module, function_name)(options, show=show)
+            check("a pipeline", "spark")
+            try:
+                with show_progress(name) as show:
+                    summary = getattr(pipeline_module, function_name)(options, show=show)
+            except JavaMissing as error:
+                print_error(error)
+                raise click.exceptions.Exit(WRONG_USE) from error
             print_summary(summary, as_json=as_json)
 
     config = Option(
@@ -276,7 +286,7 @@ def show_progress(pipeline: str) -> Generator[Callable[[Progress], None]]:
 
     out = console(stderr=True)
     if out.is_terminal:
-        with out.status(f"{pipeline}: starting Spark") as status:
+        with out.status(f"{pipeline}: starting") as status:
             yield lambda progress: status.update(f"{pipeline}: {progress}")
         return
     yield PlainProgress(pipeline)

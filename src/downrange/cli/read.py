@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
+from downrange.cli.completion import complete_topics
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG
 from downrange.cli.parameters import argument, command
+from downrange.cli.queue_warnings import QueueWarnings
+from downrange.cli.standard_streams import check_reader
+from downrange.cli.tail_end import TailEnd
 from downrange.errors import OptionError, RocketMQError
 from downrange.wire.system_names import TOOLS_GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
-    from downrange import PullConsumer
+    from downrange.cli.tail_end import End
     from downrange.client.flows.consuming.offsets import Start
     from downrange.client.flows.consuming.pull import PullBatch
-    from downrange.model import QueueId, QueueOffset, ReceivedMessage
+    from downrange.model import QueueId, ReceivedMessage
 
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -50,7 +54,7 @@ JSON_LINES: Final = click.option(
 BODY_ONLY: Final = click.option(
     "--body-only", "-b", is_flag=True, help="Bodies only, each followed by a line feed."
 )
-_TOPIC: Final = argument("topic", help="Topic to read.")
+_TOPIC: Final = argument("topic", help="Topic to read.", shell_complete=complete_topics)
 _TAGS: Final = click.option(
     "--tags", "-t", default="*", help="Only messages with these tags, such as 'new || paid'."
 )
@@ -69,6 +73,12 @@ _GROUP: Final = click.option(
     help="earliest, latest, committed, an offset, a time such as 2026-01-31T12:00, or an age such "
     "as 15m.",
 )
+@click.option(
+    "--to",
+    "to",
+    metavar="WHERE",
+    help="End there, without the message: latest, an offset, a time or an age.",
+)
 @_TAGS
 @click.option("--sql", metavar="EXPRESSION", help="Only messages whose properties match.")
 @_GROUP
@@ -86,6 +96,7 @@ def tail(
     connection: Connection,
     topic: str,
     start: str,
+    to: str | None,
     tags: str,
     sql: str | None,
     group: str,
@@ -101,41 +112,33 @@ def tail(
     """
     from downrange import PullConsumer
 
-    begin = parse_start(start, datetime.now(UTC))
+    begin, end = parse_range(start, to, datetime.now(UTC))
     if commit and group == TOOLS_GROUP:
         raise OptionError(f"--commit needs a --group of its own; {TOOLS_GROUP} is shared")
+    if commit and to is not None:
+        raise OptionError("--commit and --to exclude each other: a queue is read beyond the end")
     show = message_printer(choose_view(as_json, body_only))
-    with connection.client() as client, PullConsumer(client, group=group) as consumer:
+    with (
+        connection.client() as client,
+        PullConsumer(client, group=group) as consumer,
+        QueueWarnings() as warnings,
+    ):
         consumer.assign(topic, start=begin, tags=tags, sql=sql)
-        ends = _queue_ends(consumer) if no_follow else None
+        place = TailEnd(consumer, "latest" if no_follow and end is None else end, no_follow)
         left = sys.maxsize if max_count is None else max_count
-        while left > 0 and not (ends is not None and has_reached(consumer, ends)):
+        while left > 0 and not place.is_reached():
             try:
-                messages = consumer.poll(_POLL, max_count=min(left, _POLL_COUNT))
+                messages = place.before(consumer.poll(_POLL, max_count=min(left, _POLL_COUNT)))
             except RocketMQError as error:
                 if no_follow or not error.retryable:
                     raise
                 continue  # the consumer has logged the error and retries
+            warnings.print_old()
+            check_reader()
             show(messages)
             left -= len(messages)
             if commit and messages:
                 consumer.commit()
-
-
-def _queue_ends(consumer: PullConsumer) -> dict[QueueId, QueueOffset]:
-    """Return the current end of each queue."""
-    from downrange import Admin
-
-    with Admin(consumer.client) as admin:
-        return {queue: admin.max_offset(queue) for queue in consumer.queues()}
-
-
-def has_reached(consumer: PullConsumer, ends: Mapping[QueueId, int]) -> bool:
-    """Whether the consumer has returned all messages before these ends."""
-    positions = {queue: consumer.position(queue) for queue in ends}
-    return all(
-        position is not None and position >= ends[queue] for queue, position in positions.items()
-    )
 
 
 @command(epilog=EPILOG)
@@ -217,6 +220,26 @@ def parse_start(text: str, now: datetime) -> Start:
     if word.isdecimal():
         return int(word)
     return parse_time("--from", text, now, "earliest, latest, committed, an offset, ")
+
+
+def parse_range(start: str, end: str | None, now: datetime) -> tuple[Start, End | None]:
+    """Parse the values of --from and --to.
+
+    Raises:
+        OptionError: One is invalid, or the end is not after the start.
+    """
+    begin = parse_start(start, now)
+    if end is None:
+        return begin, None
+    word = end.strip().lower()
+    if word == "latest":
+        return begin, "latest"
+    stop = int(word) if word.isdecimal() else parse_time("--to", end, now, "latest, an offset, ")
+    if (isinstance(begin, int) and isinstance(stop, int) and begin >= stop) or (
+        isinstance(begin, datetime) and isinstance(stop, datetime) and begin >= stop
+    ):
+        raise OptionError(f"--to {end} is not after --from {start}")
+    return begin, stop
 
 
 def parse_time(option: str, text: str, now: datetime, others: str = "") -> datetime:

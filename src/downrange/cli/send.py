@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from downrange.cli.completion import complete_topics
 from downrange.cli.connection import Connection, with_connection
 from downrange.cli.exit_codes import EPILOG
 from downrange.cli.parameters import READABLE_FILE, argument, command
@@ -37,7 +38,7 @@ def _parse_properties(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 @command(epilog=EPILOG)
-@argument("topic", help="Topic to send to.")
+@argument("topic", help="Topic to send to.", shell_complete=complete_topics)
 @argument("body", required=False, help="Body of the message; standard input if not given.")
 @click.option(
     "--file", "-f", type=READABLE_FILE, metavar="FILE", help="Send the content of this file."
@@ -171,7 +172,8 @@ def _check(
 
 def _single_body(body: str | None, file: Path | None) -> bytes:
     if body is not None:
-        return body.encode()
+        # Bytes of the argument that are not text in the locale are sent as they are.
+        return body.encode(errors="surrogateescape")
     if file is not None:
         return file.read_bytes()
     if sys.stdin.isatty():

@@ -8,20 +8,22 @@ import click
 import msgspec
 
 from downrange.cli.command_groups import Group
+from downrange.cli.completion import complete_topics
 from downrange.cli.connection import Connection, with_connection
-from downrange.cli.exit_codes import EPILOG, FAILED, print_error
+from downrange.cli.exit_codes import EPILOG, FAILED, NOT_FOUND, print_error
 from downrange.cli.parameters import argument
 from downrange.errors import OptionError, RouteNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
 
     from downrange.client.flows.admin.topics import QueueState, TopicSettings
 
 _READ, _WRITE, _INHERIT = 4, 2, 1
 _LETTERS: Final = {"r": _READ, "w": _WRITE, "i": _INHERIT}
 
-_TOPIC: Final = argument("topic", help="Name of the topic.")
+_TOPIC: Final = argument("topic", help="Name of the topic.", shell_complete=complete_topics)
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 _BROKERS: Final = click.option(
     "--broker", "brokers", multiple=True, metavar="NAME", help="Only on this broker; repeatable."
@@ -160,7 +162,7 @@ def list_(connection: Connection, everything: bool, as_json: bool) -> None:
 @with_connection
 def show(connection: Connection, topic: str, as_json: bool) -> None:
     """Show the settings of a topic on each broker, and the offsets of its queues."""
-    from downrange.cli.output import print_json
+    from downrange.cli.output import print_gap, print_json
 
     with connection.admin() as admin:
         settings = dict(sorted(admin.topic_settings(topic).items()))
@@ -176,6 +178,7 @@ def show(connection: Connection, topic: str, as_json: bool) -> None:
         )
         return
     _show_settings(settings.values(), as_json=False)
+    print_gap()
     _show_queues(queues)
 
 
@@ -187,7 +190,12 @@ def show(connection: Connection, topic: str, as_json: bool) -> None:
 def delete(connection: Connection, topic: str, cluster: str | None, yes: bool) -> None:
     """Delete a topic and all of its messages on every broker."""
     with connection.admin() as admin:
-        brokers = sorted(admin.topic_route(topic).brokers)
+        try:
+            brokers = sorted(admin.topic_route(topic).brokers)
+        except RouteNotFound as error:
+            # The text of the error advises to create the topic.
+            print_error(f"topic {topic!r} does not exist at {', '.join(error.addresses)}")
+            raise click.exceptions.Exit(NOT_FOUND) from error
         if not yes:
             question = f"Delete {topic!r} and its messages on {', '.join(brokers)}?"
             click.confirm(question, abort=True, err=True)
@@ -238,14 +246,20 @@ def _facts(settings: TopicSettings) -> dict[str, Any]:
     return {**facts, "permission": permission_text(settings.permission)}
 
 
+def _ms_of(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
 def _queue_facts(state: QueueState) -> dict[str, Any]:
+    from downrange.cli.output import utc_text
+
     return {
         "broker": state.queue.broker,
         "queue": state.queue.number,
         "min_offset": state.min_offset,
         "max_offset": state.max_offset,
         "messages": state.count,
-        "last_stored_at": state.stored_at and state.stored_at.isoformat(timespec="milliseconds"),
+        "last_stored_at": None if state.stored_at is None else utc_text(_ms_of(state.stored_at)),
     }
 
 
@@ -275,7 +289,7 @@ def _show_settings(topics: Iterable[TopicSettings], *, as_json: bool) -> None:
 
 
 def _show_queues(queues: list[QueueState]) -> None:
-    from downrange.cli.output import print_table
+    from downrange.cli.output import local_text, print_table
 
     numbers = ("queue", "first", "next", "messages")
     print_table(
@@ -287,8 +301,7 @@ def _show_queues(queues: list[QueueState]) -> None:
                 each.min_offset,
                 each.max_offset,
                 each.count,
-                each.stored_at
-                and each.stored_at.astimezone().isoformat(sep=" ", timespec="milliseconds"),
+                None if each.stored_at is None else local_text(_ms_of(each.stored_at)),
             )
             for each in queues
         ],

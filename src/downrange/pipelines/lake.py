@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from downrange.errors import OptionError
 from downrange.options.flags import flag
+from downrange.pipelines.cluster_check import check_sources
 from downrange.pipelines.folders import absolute, claim_output, folder_of, local_path, lock_folder
 from downrange.pipelines.manifest import read_manifest
 from downrange.pipelines.options import ReadingOptions
@@ -100,6 +101,7 @@ def run_lake(
 
     Raises:
         OptionError: An option is invalid, or output or checkpoint belong to another job.
+        RouteNotFound: A topic does not exist.
         FolderBusy: Another process uses the output.
         PipelineFailed: Spark ended with an error.
     """
@@ -113,12 +115,14 @@ def run_lake(
         "include_metadata": options.include_metadata,
         "tags": options.tags,
     }
+    default = f"{output}/_downrange/checkpoint"
+    if spark is None:
+        check_sources(options.cluster, options.topics, checkpoint=options.run.checkpoint or default)
     with (
         own_session("lake", spark, options.spark, _SETTINGS) as session,
         lock_folder(folder, "the lake"),
     ):
         output_folder = folder_of(output, session)
-        default = f"{output}/_downrange/checkpoint"
         checkpoint, job_id = take_checkpoint(session, options.run, default, job)
         claim_output(output, output_folder, job_id)
         with translate_errors():

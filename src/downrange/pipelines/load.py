@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
 from downrange.options.flags import flag
+from downrange.pipelines.cluster_check import check_target
 from downrange.pipelines.file_rows import SETTINGS, FileRows, numbered
 from downrange.pipelines.folders import absolute, folder_of, local_path, spark_path
 from downrange.pipelines.options import ClusterOptions, RunOptions, SparkOptions
@@ -179,6 +180,8 @@ def run_load(
     mapping = options.mapping()
     job = {"pipeline": "load", "path": path, "topic": options.topic, "id": options.id}
     run = options.run if options.watch else replace(options.run, once=True)
+    if spark is None:
+        check_target(options.cluster, options.topic)
     with own_session("load", spark, options.spark, SETTINGS) as session:
         checkpoint, _ = take_checkpoint(session, run, "", job)
         files = FileRows(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
 from downrange.options.flags import flag
+from downrange.pipelines.cluster_check import check_sources
 from downrange.pipelines.options import ReadingOptions
 from downrange.pipelines.stream_run import (
     own_session,
@@ -114,6 +115,8 @@ def run_mirror(
         PipelineFailed: Spark ended with an error.
     """
     target = options.target.or_else(options.cluster)
+    if spark is None:
+        check_sources(options.cluster, options.topics, checkpoint=options.run.checkpoint)
     queue_counts = find_queues(options.cluster, target, options.names, create=options.create)
     job = {
         "pipeline": "mirror",

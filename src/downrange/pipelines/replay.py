@@ -19,6 +19,7 @@ from downrange.client.flows.validation import check_topic
 from downrange.errors import OptionError
 from downrange.options.flags import flag
 from downrange.pipelines.batch_run import run_batch
+from downrange.pipelines.cluster_check import check_sources
 from downrange.pipelines.options import ClusterOptions, SparkOptions, time_ms
 from downrange.pipelines.stream_run import own_session, translate_errors
 from downrange.pipelines.summary import Summary
@@ -169,6 +170,8 @@ def run_replay(
     keys = options.all_keys()
     target = options.target.or_else(options.cluster)
     started = time.monotonic()
+    if spark is None:
+        check_sources(options.cluster, [options.topic])
     queue_counts: dict[str, dict[str, int]] = {}
     if not options.dry_run:
         names = {options.topic: options.target_topic}

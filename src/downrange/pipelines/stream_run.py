@@ -46,7 +46,17 @@ _OPTION_ERRORS: Final = ("OptionError", "InvalidMessage")
 
 
 class PipelineFailed(RocketMQError):
-    """A pipeline ended with an error of Spark, of its source or of its sink."""
+    """A pipeline ended with an error of Spark, of its source or of its sink.
+
+    Attributes:
+        error_name: The class of the Python error inside Spark's, such as "NoPermission"; "" if
+            there is none.
+    """
+
+    def __init__(self, reason: str, error_name: str = "") -> None:
+        """Take the reason and the name of the error inside Spark's."""
+        super().__init__(f"{error_name}: {reason}" if error_name else reason)
+        self.error_name = error_name
 
 
 class StopRequest:
@@ -343,7 +353,7 @@ def translate_errors() -> Generator[None]:
         kind, reason = reason_of(str(error))
         if kind in _OPTION_ERRORS:
             raise OptionError(reason) from error
-        raise PipelineFailed(reason if not kind else f"{kind}: {reason}") from error
+        raise PipelineFailed(reason, kind) from error
 
 
 def reason_of(text: str) -> tuple[str, str]:

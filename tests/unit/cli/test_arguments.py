@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from downrange.cli import app
 from downrange.cli.connection import Connection
-from downrange.cli.read import find_queue, parse_start, parse_time
+from downrange.cli.read import find_queue, parse_range, parse_start, parse_time
 from downrange.cli.topic import parse_attributes, parse_permission, permission_text
 from downrange.errors import OptionError
 from downrange.model import QueueId
@@ -46,6 +46,34 @@ def test_a_time_without_a_zone_is_local() -> None:
 def test_an_invalid_start_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match=r"--from .* is not one of: earliest, .* 15m"):
         parse_start(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        ("earliest", None, ("earliest", None)),
+        ("earliest", "Latest", ("earliest", "latest")),
+        ("5", "17", (5, 17)),
+        ("2h", "1h", (NOW - timedelta(hours=2), NOW - timedelta(hours=1))),
+        ("earliest", "2026-01-31T12:00:00Z", ("earliest", NOW)),
+        ("100", "1h", (100, NOW - timedelta(hours=1))),
+    ],
+)
+def test_a_range_has_an_end_or_none(start: str, end: str | None, found: object) -> None:
+    assert parse_range(start, end, NOW) == found
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "words"),
+    [
+        ("earliest", "committed", "--to 'committed' is not one of: latest, an offset, a time"),
+        ("5", "5", "--to 5 is not after --from 5"),
+        ("1h", "2h", "--to 2h is not after --from 1h"),
+    ],
+)
+def test_an_invalid_range_is_refused(start: str, end: str, words: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(words)):
+        parse_range(start, end, NOW)
 
 
 def test_a_queue_is_found_by_broker_and_number_or_number_alone() -> None:

@@ -81,6 +81,7 @@ def test_a_server_imports_nothing_that_only_other_commands_need(
         "parameters",
         "serve",
         "server_flags",
+        "standard_streams",
         *late,
     }
     assert not any(name.startswith("downrange.pipelines") for name in loaded)
@@ -110,7 +111,13 @@ def test_help_needs_neither_tables_nor_spark() -> None:
 def test_the_list_of_commands_imports_none_of_them() -> None:
     code, loaded = _loaded("--help")
     assert code == 0
-    assert _own(loaded) == {"app", "command_groups", "exit_codes", "parameters"}
+    assert _own(loaded) == {
+        "app",
+        "command_groups",
+        "exit_codes",
+        "parameters",
+        "standard_streams",
+    }
 
 
 # ---- help ----------------------------------------------------------------------------------------
@@ -157,6 +164,13 @@ def test_help_fits_a_narrow_terminal(path: tuple[str, ...]) -> None:
     assert ended.exit_code == 0
     assert max(map(len, ended.output.splitlines())) <= 80
     assert ended.output.startswith(f"Usage: app {' '.join(path)} ")
+
+
+@pytest.mark.parametrize("path", [(), *ALL], ids=" ".join)
+def test_the_short_option_shows_the_help_too(path: tuple[str, ...]) -> None:
+    ended = run(app, [*path, "-h"], env=NARROW)
+    assert (ended.exit_code, ended.output) == (0, run(app, [*path, "--help"], env=NARROW).output)
+    assert "-h, --help" in ended.output
 
 
 def test_help_shows_defaults_variables_limits_and_arguments() -> None:

@@ -73,7 +73,7 @@ def test_several_frames_are_shown_in_order() -> None:
     assert kinds[1]["sender"] == "? 479"
     assert kinds[1]["body"] == {"a": [1, 2]}
     assert kinds[2]["body"] == "{oops"
-    assert kinds[2]["header codec"] == "BINARY"
+    assert kinds[2]["header_codec"] == "BINARY"
     assert kinds[3]["fields"] == {"topic": "T"}  # a pull request has more fields
     assert str(kinds[3]["body"]).startswith("ff00ff00 ff00ff00")
 
@@ -92,7 +92,37 @@ def test_segment_is_shown_up_to_its_end(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "orders" in result.output
     as_json = run(app, ["decode", "--records", "--json", "--file", str(file)])
-    assert json.loads(as_json.output)["queue offset"] == 7
+    assert json.loads(as_json.output)["offset"] == 7
+
+
+def test_a_stored_message_is_shown_in_one_line_and_its_times_in_json(tmp_path: Path) -> None:
+    file = tmp_path / "segment"
+    record = Record(
+        queue_id=3,
+        queue_offset=7,
+        log_offset=900,
+        born_ms=2**62,  # not a time: clients write any number
+        store_ms=1_767_225_600_123,
+        body=b"two\nlines\x1b[2J",
+        topic_bytes=b"orders",
+        property_bytes=b"TAGS\x01new\x02KEYS\x01o-1 o-2\x02",
+    )
+    file.write_bytes(encode_record(record))
+    shown = run(app, ["decode", "--records", "--file", str(file)]).stdout
+    words = "log=900 orders/3@7 [new] key=o-1 key=o-2 two\\nlines\\x1b[2J"
+    assert shown.endswith(f" {words}\n")
+    assert shown.count("\n") == 1
+    facts = json.loads(run(app, ["decode", "--records", "--json", "--file", str(file)]).stdout)
+    assert (facts["born_at"], facts["stored_at"]) == (str(2**62), "2026-01-01T00:00:00.123Z")
+
+
+@pytest.mark.parametrize("content", [b"", encode(ROUTE)])
+def test_a_file_of_frames_may_be_empty(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "frames"
+    file.write_bytes(content)
+    result = run(app, ["decode", "--file", str(file)])
+    assert result.exit_code == 0
+    assert ("105 GET_ROUTEINFO_BY_TOPIC" in result.output) == bool(content)
 
 
 def test_damage_ends_with_code_1_after_what_was_good(tmp_path: Path) -> None:

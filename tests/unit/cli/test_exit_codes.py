@@ -9,6 +9,7 @@ from downrange.client.flows.admin.doctor import Finding, Step
 from downrange.errors import (
     CallTimeout,
     ConnectFailed,
+    MissingExtra,
     NoNameServer,
     OptionError,
     RocketMQError,
@@ -18,6 +19,7 @@ from downrange.errors import (
     SendUnreachable,
     server_error,
 )
+from downrange.pipelines.stream_run import PipelineFailed
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,11 @@ from downrange.errors import (
         (server_error(22, None, "a:1"), 5),
         (RouteNotFound("t", ["a:1"], "."), 5),
         (server_error(1, None, "a:1"), 1),
+        (PipelineFailed("Spark ended"), 1),
+        (PipelineFailed("x", "ZeroDivisionError"), 1),
+        (PipelineFailed("no such topic", "RouteNotFound"), 5),
+        (PipelineFailed("not you", "NoPermission"), 4),
+        (PipelineFailed("refused", "ConnectFailed"), 3),
     ],
 )
 def test_each_kind_of_error_has_its_exit_code(
@@ -49,6 +56,10 @@ def test_each_kind_of_error_has_its_exit_code(
         raise error
     assert caught.value.exit_code == code
     assert capsys.readouterr().err == f"downrange: {use_option_names(str(error))}\n"
+
+
+def test_a_missing_extra_is_wrong_use() -> None:
+    assert exit_code_of(MissingExtra("a pipeline", "spark")) == 2
 
 
 def test_an_error_names_the_options_of_the_command_line() -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from downrange.errors import OptionError
 from downrange.options.flags import flag
 from downrange.pipelines.batch_run import run_batch
+from downrange.pipelines.cluster_check import check_sources
 from downrange.pipelines.folders import absolute, claim_output, folder_of, local_path, lock_folder
 from downrange.pipelines.options import RunOptions, SourceOptions, time_ms
 from downrange.pipelines.stream_run import (
@@ -191,6 +192,13 @@ def run_trace(
     """
     output = absolute(options.output)
     started = time.monotonic()
+    if spark is None:
+        default = f"{output}/_downrange/checkpoint"
+        check_sources(
+            options.cluster,
+            (options.trace_topic, *options.topics),
+            checkpoint=(options.run.checkpoint or default) if options.stream else None,
+        )
     with (
         own_session("trace", spark, options.spark, _SETTINGS) as session,
         lock_folder(local_path(output), "the trace pipeline"),
