@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner
@@ -91,6 +92,27 @@ def test_the_doctor_finds_nothing_wrong(server: Server) -> None:
 
 def test_the_doctor_recognizes_a_broker_in_the_place_of_a_name_server(server: Server) -> None:
     assert "not a name server" in _run(server.brokers[0], "doctor", code=3)
+    for arguments in (("topic", "list"), ("send", "t", "x"), ("tail", "t")):
+        refused = _run(server.brokers[0], *arguments, code=1)
+        assert f"{server.brokers[0]} is not a name server" in refused
+
+
+def test_tail_ends_at_a_time_between_two_messages(server: Server) -> None:
+    at, topic = server.name_server, server.topic()
+    for number in range(4):
+        _run(at, "send", topic, str(number))
+        time.sleep(0.05)  # a store time of its own
+    tail = ("tail", topic, "--from", "earliest")
+    stored = {each["body"]: each["stored_at"] for each in _json(at, *tail, "--no-follow")}
+    assert len(stored) == 4
+    assert {each["body"] for each in _json(at, *tail, "--to", stored["2"])} == {"0", "1"}
+    later = ("tail", topic, "--from", stored["1"], "--to", stored["3"])
+    assert {"1", "2"} <= {each["body"] for each in _json(at, *later)} <= {"0", "1", "2"}
+
+
+def test_a_topic_that_is_not_there_is_not_deleted(server: Server) -> None:
+    refused = _run(server.name_server, "topic", "delete", "nowhere", "--yes", code=5)
+    assert refused.startswith("downrange: topic 'nowhere' does not exist at ")
 
 
 def _account(secret: str = USER.secret_key) -> dict[str, str]:
