@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange import Admin
+from downrange.embedded import cut
 from downrange.errors import BrokerNotFound, ConnectFailed, SendUnreachable
 from downrange.model import Message
 from downrange.options import ProducerOptions
+from downrange.wire.codes import RequestCode
 from tests.apache.cluster import ApacheCluster
 from tests.apache.fixtures import cluster_or_skip
-from tests.contract.conftest import SERVERS, embedded_server, server_of
+from tests.contract.conftest import SERVERS, embedded_server, only_sync, server_of
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from downrange import Producer
     from downrange.options.clients import FaultStyle
     from tests.apache.fixtures import UniqueName
-    from tests.contract.conftest import Kind, Make, MakeProducer
+    from tests.contract.conftest import Embedded, Kind, Make, MakeProducer
     from tests.contract.servers import Server
 
 
@@ -153,3 +155,30 @@ def test_all_brokers_gone_is_reported_as_such(
             assert (missing.value.code, missing.value.retryable) == (10003, True)
             assert "topic create" not in str(missing.value)
     assert sender.send(Message(topic, b"2"), timeout=10).queue.topic == topic
+
+
+@only_sync
+def test_a_log_handler_may_send_with_the_producer_that_failed(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    topic, log_topic = embedded.topic(), embedded.topic()
+    sender = producer(embedded)
+    sender.send(Message(topic, b"warm-up"))
+    cuts = [cut()]
+    embedded.cluster.intercept(
+        RequestCode.SEND_MESSAGE_V2, lambda request, peer: cuts.pop() if cuts else None
+    )
+
+    class Forward(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            sender.send(Message(log_topic, record.getMessage()))
+
+    logger, handler = logging.getLogger("downrange.client"), Forward(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        receipt = sender.send(Message(topic, b"1"))
+    finally:
+        logger.removeHandler(handler)
+    assert receipt.attempts == 2
+    (line,) = embedded.read_all(log_topic, 1)
+    assert f"send message {receipt.message_id} to '{topic}' failed".encode() in line.body

@@ -633,7 +633,7 @@ def test_a_queue_whose_broker_stays_away_fails_with_all_attempts(
     broker = server.route_brokers(topic)[0]
     batch = batch_of(body=[b"1"], queue_id=[0], broker_name=[broker])
     Requests(cluster, lambda *_: cut())
-    with pytest.raises(SendFailed, match=r"not stored after [3-9] attempts.*\n.*ConnectionLost"):
+    with pytest.raises(SendFailed, match=r"not confirmed after [3-9] attempts.*\n.*Connection"):
         write(server, batch, topic=topic, sendTimeoutMs="1500")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import ssl
 import threading
@@ -112,6 +113,19 @@ def test_headers_are_written_as_the_options_say() -> None:
     with connections(header_codec="binary") as (made, dialer):
         made.call(call())
         assert dialer.peers[0].requests[0].codec is HeaderCodec.BINARY
+
+
+def test_connections_are_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "downrange.drivers"), connections() as (made, dialer):
+        made.call(call())
+        made.call(call())
+        dialer.failure = ConnectFailed("b:1", "connection refused")
+        with pytest.raises(ConnectFailed):
+            made.call(Call("b:1", Command(11), CLOCK.now() + PATIENCE))
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("DEBUG", "connected to a:1"),
+        ("DEBUG", "no connection to b:1: connection refused"),
+    ]
 
 
 def test_a_one_way_call_does_not_wait() -> None:

@@ -64,8 +64,9 @@ def record_failure(
     client = producer.client
     attempt = Attempt(queue.broker, address, queue.number, error, client.clock.now() - started)
     failures.append(attempt)
+    outgoing.failed += 1
     topic = outgoing.message.topic
-    client.notices.append(AttemptFailed(topic, outgoing.message_id, len(failures), attempt))
+    client.notices.append(AttemptFailed(topic, outgoing.message_id, outgoing.failed, attempt))
     yield from client.publish()
 
 
@@ -82,7 +83,7 @@ def pause_before_retry(
     producer.counts.retried += 1
     left = deadline - client.clock.now()
     pause = min(backoff(producer.options.retry_backoff, failures, broker), left / 2)
-    number = len(failures) + 1
+    number = outgoing.failed + 1
     client.notices.append(AttemptRepeated(outgoing.message_id, number, broker, address, pause))
     yield from client.publish()
     if pause > 0:

@@ -52,6 +52,7 @@ class Outgoing(msgspec.Struct, gc=False):
         born_ms: When it was prepared, in milliseconds since 1970.
         batch: All messages of a batch; None for one message.
         count: How many messages it holds.
+        failed: How many attempts to send it have failed.
     """
 
     message: Message
@@ -64,6 +65,7 @@ class Outgoing(msgspec.Struct, gc=False):
     born_ms: int
     batch: Sequence[Message] | None = None
     count: int = 1
+    failed: int = 0
 
 
 def prepare(

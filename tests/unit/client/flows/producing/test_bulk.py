@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downrange.client.flows.effects import Call, Effect, Once, Pause
+from downrange.client.flows.notices import AttemptFailed
 from downrange.client.flows.producing.bulk import (
     EncodedMessages,
     encoded_batch,
@@ -215,6 +216,21 @@ def test_a_broker_without_a_route_is_waited_for() -> None:
     assert receipt.queue.broker == "b"
     with pytest.raises(BrokerNotFound, match="'c' is not registered"):
         play_with_pauses(producer, sending(producer, target=QueueId("orders", "c", 0)), serve)
+
+
+def test_attempts_are_numbered_through_in_notices() -> None:
+    producer = producer_with(route("a"))
+    published: list[Any] = []
+    producer.client.observe = published.append
+    answers: list[Any] = [LOST, LOST]
+
+    def serve(call: Call) -> Any:
+        if call.command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return routed(body("a"))
+        return answers.pop() if answers else stored(call)
+
+    play_with_pauses(producer, sending(producer), serve)
+    assert [one.number for one in published if isinstance(one, AttemptFailed)] == [1, 2]
 
 
 def test_attempts_before_a_broker_was_missing_stay_in_the_error() -> None:
