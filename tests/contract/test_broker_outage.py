@@ -74,6 +74,8 @@ def _warm_up(producer: Producer, topic: str) -> None:
         seen.add(producer.send(Message(topic, b"warm-up")).queue.broker)
     # A broker that was just started may be slow, and so be avoided.
     wait_until(lambda: all(one.is_available for one in producer.client.stats().brokers))
+    # The next refresh of the route comes in 30 s; until then it has both brokers.
+    wait_until(lambda: producer.client.stats().timers["routes"].runs > 0)
 
 
 @pytest.mark.parametrize("style", ["off", "5.x"])

@@ -125,6 +125,8 @@ def test_oneway_messages_go_to_the_other_broker_when_one_is_killed(
             seen.add(producer.send(Message(topic, b"warm-up")).queue.broker)
         # A broker that was just started may be slow, and so be avoided.
         wait_until(lambda: all(one.is_available for one in producer.client.stats().brokers))
+        # The next refresh of the route comes in 30 s; until then it has both brokers.
+        wait_until(lambda: producer.client.stats().timers["routes"].runs > 0)
         dying.kill()
         try:
             if kind == "async":  # the loop notices the end of the connection
