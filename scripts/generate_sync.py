@@ -10,6 +10,7 @@ Code and docstrings go through the same replacements, in this order:
 
        code  # sync: other code      the line is `other code` in the sync file
        # sync: code                  a line that only the sync file has
+       code  # no sync               a line that the sync file does not have
 
 2. `TEXTS`, passages of docstrings that differ, by file. Each must occur in its file.
 3. `WORDS`, regular expressions for all files.
@@ -67,6 +68,7 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     (r"\bany_function\b", "plain_function"),
 )
 _REPLACED: Final = re.compile(r"^( *)\S.*?  # sync: (.*)$", re.MULTILINE)
+_DROPPED: Final = re.compile(r"^.*  # no sync\n", re.MULTILINE)
 _ADDED: Final = re.compile(r"^( *)# sync:(?: (.*))?$", re.MULTILINE)
 
 
@@ -76,6 +78,7 @@ def sync_text(name: str, text: str) -> str:
     Raises:
         ValueError: A passage of `TEXTS` does not occur in the file.
     """
+    text = _DROPPED.sub("", text)
     text = _ADDED.sub(lambda found: f"{found[1]}{found[2] or ''}".rstrip(), text)
     text = _REPLACED.sub(r"\1\2", text)
     for passage, other in TEXTS.get(name, ()):

@@ -67,6 +67,7 @@ from downrange.errors import (
     TransportError,
     Unencodable,
     WireError,
+    WrongEventLoop,
 )
 from downrange.model import (
     Attempt,
@@ -244,6 +245,7 @@ __all__ = [
     "Unencodable",
     "UnknownTrace",
     "WireError",
+    "WrongEventLoop",
     "by_hash",
     "by_random",
     "by_room",

@@ -11,7 +11,8 @@ program can act on them. Its text says what was wrong, where, and what to do nex
     │   ├── NotStarted
     │   ├── ClientClosed
     │   ├── GroupTaken                 the client already has a member of that group
-    │   └── ForkedClient               it was started before this process was forked
+    │   ├── ForkedClient               it was started before this process was forked
+    │   └── WrongEventLoop             it was started on another event loop
     ├── NoNameServer                   no address of a name server is known
     ├── CheckFailed                    `doctor` found problems; lists all of them
     ├── RouteNotFound                  a topic has no queues to use
@@ -167,6 +168,20 @@ class ForkedClient(ClientStateError):
         super().__init__(
             f"{what} was started before this process was forked; make a new one in the child, "
             "for example in a post-fork hook of the web server"
+        )
+
+
+class WrongEventLoop(ClientStateError):
+    """It was started on another event loop: its connections and timers belong to that loop."""
+
+    def __init__(self, what: str, is_loop_closed: bool, thread: str) -> None:
+        """Name the client, producer or consumer, and the thread of its event loop."""
+        super().__init__(
+            f"{what} was started on an event loop that has ended; start, use and close it in one "
+            "asyncio.run()"
+            if is_loop_closed
+            else f"{what} was started on another event loop, in thread {thread!r}; use it there, "
+            "for example with asyncio.run_coroutine_threadsafe(), or make one for each loop"
         )
 
 
@@ -337,16 +352,21 @@ class BatchFailed(SendFailed):
 class TooManySends(RocketMQError, TimeoutError):
     """The limit of messages, or of their bytes, in flight is reached, and no reply came in time.
 
+    The message was not sent.
+
     Attributes:
         limit: The option that sets the limit.
     """
 
     retryable = True
 
-    def __init__(self, limit: str, value: int, waited: float) -> None:
-        """Name the option, its value, and how long the send waited."""
+    def __init__(self, limit: str, value: int, waited: float | None) -> None:
+        """Name the option, its value, and how long the send waited; None if it did not wait."""
         super().__init__(
-            f"{limit}={value} is reached, and no reply came within {waited:.3g} s; send more "
+            f"{limit}={value} is reached, and when_full='raise' does not wait; send more slowly, "
+            "raise the limit, or use when_full='block'"
+            if waited is None
+            else f"{limit}={value} is reached, and no reply came within {waited:.3g} s; send more "
             "slowly, raise the limit, or give more time"
         )
         self.limit = limit

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+import threading
 import time
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
 from downrange.embedded import deliver, drop
-from downrange.errors import OptionError, SendTimedOut, TooManySends
+from downrange.errors import (
+    ClientClosed,
+    OptionError,
+    RocketMQError,
+    SendTimedOut,
+    TooManySends,
+)
 from downrange.model import Message
-from downrange.options import ProducerOptions
+from downrange.options import ClientOptions, ProducerOptions
 from downrange.wire.codes import RequestCode
 from tests.contract.blocking import LONG_TIMEOUT
+from tests.contract.conftest import only_sync
 from tests.contract.servers import stats_of
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from downrange import Producer
+    from downrange.model import SendReceipt
     from tests.contract.conftest import Embedded, MakeProducer
     from tests.contract.servers import Server
 
 SEND = RequestCode.SEND_MESSAGE_V2
 MIB = 1 << 20
+#: Further sends wait in a line; with asyncio they do so in any case.
+QUEUEING = ProducerOptions(in_flight_max=10, when_full="queue")
 
 
 def started_producer(
@@ -38,7 +54,7 @@ def started_producer(
 def test_no_more_messages_than_allowed_are_on_their_way(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
-    sender, topic = started_producer(embedded, producer, ProducerOptions(in_flight_max=10))
+    sender, topic = started_producer(embedded, producer, QUEUEING)
     embedded.cluster.intercept(SEND, deliver(after=0.2))
     futures = [sender.submit(Message(topic, b"1")) for _ in range(25)]
     wait_until(lambda: (stats_of(sender).in_flight, stats_of(sender).waiting) == (10, 15))
@@ -51,7 +67,7 @@ def test_no_more_messages_than_allowed_are_on_their_way(
 def test_no_more_bytes_than_allowed_are_on_their_way(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
-    options = ProducerOptions(in_flight_bytes_max=MIB, compress_over_bytes=MIB)
+    options = ProducerOptions(in_flight_bytes_max=MIB, compress_over_bytes=MIB, when_full="queue")
     sender, topic = started_producer(embedded, producer, options)
     embedded.cluster.intercept(SEND, deliver(after=0.2))
     futures = [sender.submit(Message(topic, b"x" * 400_000)) for _ in range(5)]
@@ -74,7 +90,7 @@ def test_a_message_larger_than_all_bytes_allowed_goes_alone(
 def test_limits_can_be_changed_while_messages_wait(
     embedded: Embedded, producer: MakeProducer
 ) -> None:
-    sender, topic = started_producer(embedded, producer, ProducerOptions(in_flight_max=10))
+    sender, topic = started_producer(embedded, producer, QUEUEING)
     embedded.cluster.intercept(SEND, deliver(after=0.5))
     futures = [sender.submit(Message(topic, b"1")) for _ in range(30)]
     wait_until(lambda: stats_of(sender).waiting == 20)
@@ -121,7 +137,7 @@ def test_more_messages_than_the_limit_all_arrive(server: Server, producer: MakeP
 
 
 def test_a_cancelled_send_no_longer_waits(embedded: Embedded, producer: MakeProducer) -> None:
-    sender, topic = started_producer(embedded, producer, ProducerOptions(in_flight_max=10))
+    sender, topic = started_producer(embedded, producer, QUEUEING)
     embedded.cluster.intercept(SEND, deliver(after=0.3))
     futures = [sender.submit(Message(topic, b"1")) for _ in range(20)]
     wait_until(lambda: stats_of(sender).waiting == 10)
@@ -132,3 +148,140 @@ def test_a_cancelled_send_no_longer_waits(embedded: Embedded, producer: MakeProd
         future.result(LONG_TIMEOUT)
     assert stats_of(sender).in_flight == 0
     assert stats_of(sender).sent == 11
+
+
+# ---- `when_full` ---------------------------------------------------------------------------------
+
+
+@only_sync
+def test_submit_waits_for_room(embedded: Embedded, producer: MakeProducer) -> None:
+    sender, topic = started_producer(embedded, producer, ProducerOptions(in_flight_max=10))
+    embedded.cluster.intercept(SEND, deliver(after=0.1))
+    began = time.monotonic()
+    futures = []
+    for number in range(30):
+        futures.append(sender.submit(Message(topic, f"{number}")))
+        stats = stats_of(sender)
+        assert stats.in_flight + stats.waiting <= 10
+    assert time.monotonic() - began >= 0.2  # the last ten began when the first twenty had ended
+    assert len({future.result(LONG_TIMEOUT).message_id for future in futures}) == 30
+
+
+@only_sync
+def test_submit_raises_when_there_is_no_room_in_time(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    sender, topic = started_producer(embedded, producer, ProducerOptions(in_flight_max=10))
+    embedded.cluster.intercept(SEND, drop())
+    message = Message(topic, b"1")
+    under_way = [sender.submit(message, timeout=1.5) for _ in range(10)]
+    for submit in (
+        lambda: sender.submit(message, timeout=0.1),
+        lambda: sender.submit_batch([message], timeout=0.1),
+        lambda: sender.submit_request(message, timeout=0.1),
+    ):
+        with pytest.raises(TooManySends, match=r"in_flight_max=10 .* within 0\.\d+ s"):
+            submit()
+    for future in under_way:
+        future.cancel()
+
+
+@only_sync
+def test_a_thread_that_waits_for_room_is_counted_and_ends_when_the_producer_is_closed(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    options = ProducerOptions(in_flight_max=10, timeout=LONG_TIMEOUT)
+    sender, topic = started_producer(embedded, producer, options)
+    embedded.cluster.intercept(SEND, drop())
+    for _ in range(10):
+        sender.submit(Message(topic, b"1"))
+    errors: list[BaseException | None] = []
+
+    def wait_for_room() -> None:
+        try:
+            errors.append(sender.submit(Message(topic, b"1")).exception(LONG_TIMEOUT))
+        except ClientClosed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait_for_room)
+    thread.start()
+    wait_until(lambda: stats_of(sender).waiting == 1)
+    sender.close(timeout=0.1)
+    thread.join(LONG_TIMEOUT)
+    assert isinstance(errors[0], RocketMQError)
+
+
+def test_a_send_that_finds_no_room_fails_at_once_when_told_so(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    options = ProducerOptions(in_flight_max=10, when_full="raise")
+    sender, topic = started_producer(embedded, producer, options)
+    embedded.cluster.intercept(SEND, deliver(after=0.3))
+    message = Message(topic, b"1")
+    under_way = [sender.submit(message) for _ in range(10)]
+    wait_until(lambda: stats_of(sender).in_flight == 10)
+    for submit in (sender.submit, lambda message: sender.submit_batch([message])):
+        with pytest.raises(TooManySends, match="when_full='raise' does not wait"):
+            submit(message).result(LONG_TIMEOUT)
+    for future in under_way:
+        future.result(LONG_TIMEOUT)
+    assert sender.submit(message).result(LONG_TIMEOUT).attempts == 1
+
+
+@only_sync
+def test_memory_stays_flat_while_a_broker_is_silent(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    options = ProducerOptions(
+        in_flight_max=10, timeout=0.1, submit_retries=0, compress_over_bytes=MIB
+    )
+    sender, topic = started_producer(embedded, producer, options)
+    embedded.cluster.intercept(SEND, drop())
+    refused = 0
+
+    def submit(count: int) -> None:
+        nonlocal refused
+        for _ in range(count):
+            try:
+                sender.submit(Message(topic, bytes(50_000)))
+            except TooManySends:
+                refused += 1
+
+    tracemalloc.start()
+    try:
+        submit(30)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        submit(200)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Ten messages of 50 kB may be in flight, in a few copies each; 200 messages are 10 MB.
+    assert peak - before < 4 * MIB
+    assert refused < 230
+
+
+@only_sync
+def test_a_callback_may_submit_when_there_is_no_room(
+    embedded: Embedded, producer: MakeProducer
+) -> None:
+    """Each reply submits the next message, from a thread that may wait and one that may not."""
+    options = ProducerOptions(in_flight_max=10)
+    topic = embedded.topic()
+    sender = producer(
+        embedded, options=options, client_options=ClientOptions(callbacks_waiting_max=1)
+    )
+    is_done = threading.Event()
+    left = itertools.count(200, -1)
+
+    def submit_next(future: Future[SendReceipt]) -> None:
+        future.result()
+        if (number := next(left)) > 0:
+            sender.submit(Message(topic, f"{number}")).add_done_callback(submit_next)
+        elif number == 0:
+            is_done.set()
+
+    for _ in range(20):
+        sender.submit(Message(topic, b"1")).add_done_callback(submit_next)
+    assert is_done.wait(LONG_TIMEOUT)

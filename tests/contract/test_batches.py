@@ -17,8 +17,9 @@ from downrange.wire.codes import RequestCode
 from tests.contract.blocking import LONG_TIMEOUT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from downrange.client.flows.routing.selectors import Selector
     from downrange.server.outputs import Peer
     from downrange.wire.command import Command
     from tests.contract.conftest import Embedded, MakeProducer
@@ -215,6 +216,57 @@ def test_messages_of_many_callers_are_sent_together(server: Server, producer: Ma
     assert gathering.batches < 30
 
 
+def third_queue(queues: Sequence[QueueId], message: Message) -> QueueId:
+    return queues[2]
+
+
+@pytest.mark.parametrize("how", ["by_hash", "function", "sharding key"])
+def test_messages_for_a_chosen_queue_are_sent_together_in_order(
+    server: Server, producer: MakeProducer, how: str
+) -> None:
+    topic = server.topic(queues=4)
+    sender = producer(server, options=ProducerOptions(auto_batch=AutoBatch(hold_ms=50)))
+    selectors: dict[str, Selector] = {"by_hash": by_hash(2), "function": third_queue}
+    queue = selectors.get(how)
+    sharding_key = "customer-7" if how == "sharding key" else None
+    futures = [
+        sender.submit(Message(topic, f"{number}", sharding_key=sharding_key), queue=queue)
+        for number in range(50)
+    ]
+    receipts = [future.result(LONG_TIMEOUT) for future in futures]
+    assert {receipt.queue for receipt in receipts} == {receipts[0].queue}
+    assert [receipt.offset for receipt in receipts] == list(range(50))
+    stored = server.read_all(topic, 50)
+    assert [message.body for message in stored] == [b"%d" % number for number in range(50)]
+    assert [message.message_id for message in stored] == [one.message_id for one in receipts]
+    gathering = sender.core.accumulator
+    assert gathering is not None
+    assert gathering.messages == 50
+    assert gathering.batches <= 10
+    if sharding_key is None:
+        assert receipts[0].queue.number == 2
+
+
+def test_messages_of_several_keys_share_the_batches_of_their_queues(
+    server: Server, producer: MakeProducer
+) -> None:
+    topic = server.topic(queues=2)
+    sender = producer(server, options=ProducerOptions(auto_batch=AutoBatch(hold_ms=50)))
+    futures = [
+        sender.submit(Message(topic, f"{number}", sharding_key=f"{number % 8}"))
+        for number in range(80)
+    ]
+    for future in futures:
+        future.result(LONG_TIMEOUT)
+    by_key: dict[str, list[int]] = {}
+    for message in server.read_all(topic, 80):
+        by_key.setdefault(message.properties["__SHARDINGKEY"], []).append(int(message.body))
+    assert by_key == {f"{key}": list(range(key, 80, 8)) for key in range(8)}
+    gathering = sender.core.accumulator
+    assert gathering is not None
+    assert gathering.batches <= 20
+
+
 def test_threads_that_wait_are_gathered_as_well(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic(queues=1)
     sender = producer(embedded, options=ProducerOptions(auto_batch=AutoBatch(hold_ms=50)))
@@ -272,7 +324,7 @@ def test_messages_that_cannot_be_gathered_are_sent_alone(
     started = time.monotonic()
     sender.send(Message(topic, b"1", delay_level=1))
     sender.send(Message(topic, b"1"), timeout=LONG_TIMEOUT)
-    sender.send(Message(topic, b"1"), queue=by_hash("a"))
+    sender.send(Message(topic, b"1"), queue=by_hash("a"), timeout=LONG_TIMEOUT)
     sender.send_oneway(Message(topic, b"1"))
     sender.send_batch([Message(topic, b"1")])
     assert time.monotonic() - started < 10

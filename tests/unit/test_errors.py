@@ -50,6 +50,12 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         "the client was started before this process was forked; make a new one in the child, for "
         "example in a post-fork hook of the web server",
     ),
+    (
+        errors.WrongEventLoop("the client", False, "MainThread"),
+        {},
+        "the client was started on another event loop, in thread 'MainThread'; use it there, for "
+        "example with asyncio.run_coroutine_threadsafe(), or make one for each loop",
+    ),
     (errors.NoNameServer("text"), {"code": 10004}, "text"),
     (
         errors.CheckFailed(["dns", "tcp"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,13 +68,34 @@ def test_producer_loads_no_server_and_no_extra() -> None:
     assert loaded.isdisjoint({"yaml", "python_socks", "pytest"})
 
 
-@pytest.mark.parametrize("package", ["client", "server"])
-def test_nothing_is_printed_by_a_program_that_has_set_up_no_logging(package: str) -> None:
-    code = f"import logging, downrange.{package}\nlogging.getLogger('downrange.x').error('text')"
+def _printed(code: str) -> str:
+    """Return what a program without a logging set-up prints on standard error."""
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert result.stderr == ""
+    return result.stderr
+
+
+@pytest.mark.parametrize("logger", ["server", "broker", "nameserver"])
+def test_servers_print_nothing_in_a_program_that_has_set_up_no_logging(logger: str) -> None:
+    code = "import logging, downrange.server, downrange.client"
+    assert _printed(f"{code}\nlogging.getLogger('downrange.{logger}').error('text')") == ""
+
+
+def test_every_logger_of_the_servers_is_silent() -> None:
+    names = {
+        name
+        for path in (SOURCE.parent / "server").rglob("*.py")
+        for name in re.findall(r'getLogger\("downrange\.(\w+)"\)', path.read_text())
+    }
+    assert names == {"server", "broker", "nameserver"}
+
+
+def test_errors_of_clients_are_printed_in_a_program_that_has_set_up_no_logging() -> None:
+    code = "import logging, downrange.server, downrange.client"
+    log = "logging.getLogger('downrange.client')"
+    printed = _printed(f"{code}\n{log}.info('news')\n{log}.warning('slow')\n{log}.error('wrong')")
+    assert printed.split() == ["slow", "wrong"]
 
 
 def test_every_public_name_can_be_had() -> None:

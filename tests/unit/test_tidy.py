@@ -87,7 +87,7 @@ IMPURE_MODULES = {
     *("selectors", "signal", "socket", "ssl", "subprocess", "threading", "time", "uuid"),
 }
 #: Impure modules that a pure one needs for annotations only.
-TYPES_ONLY = {"downrange.options.clients": {"os", "ssl"}}
+TYPES_ONLY = {"downrange.options.clients": {"concurrent", "os", "ssl"}}
 IMPURE_CALLS = {
     ("datetime", "now"),
     ("datetime", "today"),

@@ -2,8 +2,3 @@
 
 Import the classes from `downrange`. `_async` is written by hand, `_sync` is generated from it.
 """
-
-import logging
-
-# Without a logging setup of the program, the library prints nothing.
-logging.getLogger("downrange").addHandler(logging.NullHandler())

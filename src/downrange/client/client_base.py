@@ -83,11 +83,6 @@ def cannot_pickle(what: object) -> TypeError:
     )
 
 
-def report_hook(where: str, error: Exception) -> None:
-    """Log the error of a user's hook; it has no other effect."""
-    _log.warning("%s failed: %r", where, error)
-
-
 class ClientBase:
     """Settings and core of a client; the twins add a driver and the methods that wait."""
 
@@ -164,7 +159,6 @@ class ClientBase:
             randomness=SystemRandomness(),
             unique_ids=unique_ids(ip),
         )
-        core.report = report_hook
         core.observe = NoticeLog(core.clock).observe
         return core
 

@@ -1,4 +1,4 @@
-"""`submit…` of the sync classes: send without waiting, get a future.
+"""`submit…` of the sync classes: send without waiting for the reply, get a future.
 
 The only part of the public classes without an asyncio twin: there, a task is a future already.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from downrange.client._sync.topic_calls import TopicCalls
+from downrange.client.flows.effects import Signal
 from downrange.client.flows.producing.request_reply import request
 from downrange.client.template_base import Details, TemplateBase
 
@@ -30,10 +31,10 @@ class ProducerFutures(TopicCalls):
         queue: QueueId | Selector | None = None,
         timeout: float | None = None,
     ) -> Future[SendReceipt]:
-        """Send a message without waiting.
+        """Send a message without waiting for its reply.
 
-        When `in_flight_max` messages are on their way, later ones wait for their turn; the wait
-        counts into the timeout.
+        When `in_flight_max` messages are on their way, the call waits until one of them has its
+        reply; with `when_full` other than "block" it does not. The wait counts into the timeout.
 
         Args:
             message: The message.
@@ -45,12 +46,20 @@ class ProducerFutures(TopicCalls):
 
         Raises:
             InvalidMessage: The message breaks a rule.
+            TooManySends: Too many messages are on their way, see `ProducerOptions.when_full`.
         """
         core, client = self._running_core(), self._client
+        room = _room_for(core)
         flow = core.send(
-            message, client.round_robin, core.submit_rules, queue, timeout, is_limited=True
+            message,
+            client.round_robin,
+            core.submit_rules,
+            queue,
+            timeout,
+            is_limited=True,
+            admitted=room,
         )
-        return client.submit(flow)
+        return client.submit(flow, room)
 
     def submit_batch(
         self,
@@ -59,21 +68,36 @@ class ProducerFutures(TopicCalls):
         queue: QueueId | Selector | None = None,
         timeout: float | None = None,
     ) -> Future[BatchReceipt]:
-        """Send messages of one topic without waiting, in as few requests as possible.
+        """Send messages of one topic without waiting for replies, in as few requests as possible.
+
+        The call waits until there is room for its first request, as `submit` does; further requests
+        wait in the background.
 
         Args:
-            messages: Any number of messages; they are taken from the iterable in the background.
+            messages: Any number of messages. Those of the first request are taken from the iterable
+                by this call, the others in the background; with `when_full="queue"`, all of them.
             queue: A queue, or a selector that chooses one, for each request.
             timeout: For each request; the producer's option unless given.
 
         Returns:
             A future of one receipt per request.
+
+        Raises:
+            InvalidMessage: A message breaks a rule.
+            TooManySends: Too many messages are on their way, see `ProducerOptions.when_full`.
         """
         core, client = self._running_core(), self._client
+        room = _room_for(core)
         flow = core.send_batch(
-            messages, client.round_robin, core.submit_rules, queue, timeout, is_limited=True
+            messages,
+            client.round_robin,
+            core.submit_rules,
+            queue,
+            timeout,
+            is_limited=True,
+            admitted=room,
         )
-        return client.submit(flow)
+        return client.submit(flow, room)
 
     def submit_request(
         self,
@@ -83,6 +107,8 @@ class ProducerFutures(TopicCalls):
         timeout: float | None = None,
     ) -> Future[ReceivedMessage]:
         """Send a request without waiting for its reply.
+
+        A request counts as a message on its way until its reply is there; see `submit`.
 
         Args:
             message: The request.
@@ -94,14 +120,29 @@ class ProducerFutures(TopicCalls):
 
         Raises:
             InvalidMessage: The message breaks a rule.
+            TooManySends: Too many messages are on their way, see `ProducerOptions.when_full`.
         """
         core, client = self._running_core(), self._client
-        rules = core.submit_rules
-        flow = request(core, message, client.round_robin, rules, queue, timeout, is_limited=True)
-        return client.submit(flow)
+        room = _room_for(core)
+        flow = request(
+            core,
+            message,
+            client.round_robin,
+            core.submit_rules,
+            queue,
+            timeout,
+            is_limited=True,
+            admitted=room,
+        )
+        return client.submit(flow, room)
 
     def _running_core(self) -> ProducerCore:
         raise NotImplementedError
+
+
+def _room_for(core: ProducerCore) -> Signal | None:
+    """Return the signal that a submit waits for: there is room; None where it never waits."""
+    return None if core.options.when_full == "queue" else Signal()
 
 
 class TemplateFutures(TemplateBase):

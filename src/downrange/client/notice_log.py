@@ -1,7 +1,8 @@
 """Writes the notices of a client's flows to the log.
 
 Failed attempts are warnings, and limited per broker: while a broker is down, every message may fail
-there. Attempts beyond the limit are logged at DEBUG and counted in the next warning.
+there. Attempts beyond the limit are logged at DEBUG and counted in the next warning. The same limit
+holds for exceptions of the user's code, which are errors, per function.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from downrange.client.flows.notices import (
     AttemptRepeated,
     HeartbeatEnded,
     RouteChanged,
+    UserCodeFailed,
+    WorkFailed,
 )
 from downrange.errors import message_name
 
@@ -42,7 +45,8 @@ class NoticeLog:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: Broker -> warnings that are left, when that was counted, attempts without a warning.
+        #: Broker or function -> lines that are left, when that was counted, and how many were
+        #: omitted since the last one.
         self._budgets: dict[str, tuple[float, float, int]] = {}
 
     def observe(self, notice: Notice) -> None:
@@ -62,6 +66,10 @@ class NoticeLog:
             _log_route(notice.old, notice.new)
         elif isinstance(notice, HeartbeatEnded):
             _log_heartbeat(notice)
+        elif isinstance(notice, UserCodeFailed):
+            self._log_user_error(notice)
+        elif isinstance(notice, WorkFailed):
+            _log.warning("%s failed: %s", notice.what, notice.error)
         else:
             _log_health(notice)
 
@@ -83,8 +91,23 @@ class NoticeLog:
             f" ({omitted} more failed there since the last warning)" if omitted else "",
         )
 
+    def _log_user_error(self, notice: UserCodeFailed) -> None:
+        omitted = self._take(notice.where)
+        _log.log(
+            logging.DEBUG if omitted is None else logging.ERROR,
+            "%s failed: %r%s",
+            notice.where,
+            notice.error,
+            f" ({omitted} more since the last error)" if omitted else "",
+            exc_info=notice.error,
+        )
+
     def _take(self, broker: str) -> int | None:
-        """Return how many attempts were omitted before this warning; None to omit this one."""
+        """Return how many lines were omitted before this one; None to omit this one.
+
+        Args:
+            broker: The broker, or the function of the user, that the line is about.
+        """
         with self._lock:
             now = self._clock.now()
             if broker not in self._budgets and len(self._budgets) >= _BROKERS_MAX:

@@ -25,6 +25,8 @@ class ProducerStats(msgspec.Struct, frozen=True):
         late_replies: Replies to `request` that arrived after its timeout.
         checked: Transaction checks that were answered.
         checks_dropped: Transaction checks that were not answered; the broker repeats them.
+        user_errors: Exceptions of your hooks, selectors, transaction checks and local work; each
+            is logged with its traceback.
         in_flight: Messages that count against `in_flight_max` now.
         in_flight_bytes: Bytes of their bodies.
         waiting: Sends that wait for back-pressure.
@@ -40,6 +42,7 @@ class ProducerStats(msgspec.Struct, frozen=True):
     late_replies: int
     checked: int
     checks_dropped: int
+    user_errors: int
     in_flight: int
     in_flight_bytes: int
     waiting: int
@@ -56,6 +59,8 @@ class ClientStats(msgspec.Struct, frozen=True):
         name_servers: Their addresses; the one in use is the first.
         connections: Address -> number of open connections.
         late_replies: Replies that arrived after the timeout of their requests.
+        user_errors: Exceptions of your code, all producers together, hooks of requests and
+            callbacks of futures included; each is logged with its traceback.
         timers: Timer name -> its runs and failures.
         topics: Topics whose routes are cached.
         brokers: Health of the brokers, where fault tolerance is on.
@@ -66,6 +71,7 @@ class ClientStats(msgspec.Struct, frozen=True):
     name_servers: tuple[str, ...]
     connections: dict[str, int]
     late_replies: int
+    user_errors: int
     timers: dict[str, TimerFacts]
     topics: tuple[str, ...]
     brokers: tuple[HealthSnapshot, ...]
@@ -80,6 +86,7 @@ def client_stats(core: ClientCore, connections: dict[str, int], late_replies: in
         name_servers=tuple(core.name_servers.addresses),
         connections=connections,
         late_replies=late_replies,
+        user_errors=core.user_errors,
         timers={name: msgspec.structs.replace(facts) for name, facts in core.timers.items()},
         topics=tuple(core.routes.topics()),
         brokers=tuple(state for health in core.healths for state in health.snapshot(now)),
@@ -98,6 +105,7 @@ def _producer_stats(producer: ProducerCore) -> ProducerStats:
         late_replies=counts.late_replies,
         checked=counts.checked,
         checks_dropped=counts.checks_dropped,
+        user_errors=counts.user_errors,
         in_flight=permits.in_flight,
         in_flight_bytes=permits.in_flight_bytes,
         waiting=permits.waiting,

@@ -13,12 +13,15 @@ from downrange.wire.system_names import DEFAULT_TOPIC, LEGAL_NAME, TRACE_TOPIC
 if TYPE_CHECKING:
     import os
     import ssl
+    from concurrent.futures import Executor
 
 #: How bodies are compressed.
 CompressionName: TypeAlias = Literal["zlib", "lz4", "zstd"]
 #: How a missing topic is created: not at all; by the first broker that gets a message for it
 #: (Apache's way); or by the producer, on every master, before the first message.
 AutoCreate: TypeAlias = Literal["off", "first-broker", "balanced"]
+#: What a send does when `in_flight_max` or `in_flight_bytes_max` is reached.
+WhenFull: TypeAlias = Literal["block", "raise", "queue"]
 #: How brokers that were slow or failed are avoided.
 FaultStyle: TypeAlias = Literal["off", "4.x", "5.x"]
 
@@ -230,6 +233,10 @@ class ClientOptions:
             threads than this share the connection of the background thread.
         callback_threads: Threads that run callbacks of futures and checks of transactions
             (clientCallbackExecutorThreads).
+        callback_executor: An executor of your own that runs them instead, such as a
+            `ThreadPoolExecutor` that your program shares; with asyncio, it runs checks that are
+            plain functions (callbackExecutor). The client does not shut it down. Options with one
+            do not pickle.
         callbacks_waiting_max: Callbacks that wait for such a thread; further ones run in the
             thread that completes the future.
         idle_timeout: Seconds after which an unused connection is closed.
@@ -259,6 +266,7 @@ class ClientOptions:
     in_flight_max: int = IN_FLIGHT_MAX
     sync_connections_max: int = 8
     callback_threads: int = 4
+    callback_executor: Executor | None = None
     callbacks_waiting_max: int = 10_000
     idle_timeout: float = 120.0
     busy_poll: float = 0.0
@@ -281,6 +289,12 @@ class ClientOptions:
         for name in ("sync_connections_max", "callbacks_waiting_max"):
             check_at_least(0, name, getattr(self, name))
         check_one_of("header_codec", self.header_codec, ("json", "binary"))
+        executor = self.callback_executor
+        if executor is not None and not callable(getattr(executor, "submit", None)):
+            raise OptionError(
+                f"callback_executor={executor!r} has no method submit; give an executor, such as "
+                "concurrent.futures.ThreadPoolExecutor(4)"
+            )
         if self.discovery_url is not None and not self.discovery_url.startswith("http"):
             raise OptionError(f"discovery_url={self.discovery_url!r} must begin with http")
         for name in ("instance", "unit", "namespace", "namespace_v2", "client_ip"):
@@ -321,11 +335,16 @@ class ProducerOptions:
             exists on one broker then, which gets all messages. "balanced" creates it on every
             master first. "off" raises an error.
         auto_batch: Collect small messages into batches; None sends each by itself.
-        in_flight_max: Messages of `submit` and of an `AsyncProducer` that wait for their replies;
-            a further send waits. Java has no limit by default, and its memory use grows while a
-            broker is slow (backPressureForAsyncSendNum).
+        in_flight_max: Messages of `submit` and of an `AsyncProducer` that wait for their replies.
+            Java has no limit by default, and its memory use grows while a broker is slow
+            (backPressureForAsyncSendNum).
         in_flight_bytes_max: The same for the bytes of their bodies
             (backPressureForAsyncSendSize).
+        when_full: What a further `submit` does. "block": it waits for room, up to the timeout of
+            the send, then it raises `TooManySends`; so a slow broker slows down the program that
+            sends. "raise": it raises `TooManySends` at once. "queue": it returns at once, and the
+            message waits in memory, any number of them. Under asyncio, where `send` is awaited,
+            "block" and "queue" are the same: the task waits.
         fault_tolerance: Avoid slow and failed brokers: a style, or all settings
             (sendLatencyFaultEnable).
         trace: Record each send in the trace topic.
@@ -353,6 +372,7 @@ class ProducerOptions:
     auto_batch: AutoBatch | None = None
     in_flight_max: int = 10_000
     in_flight_bytes_max: int = 100 * MIB
+    when_full: WhenFull = "block"
     fault_tolerance: FaultTolerance | FaultStyle = "off"
     trace: Trace | bool = False
     header_version: Literal[1, 2] = 2
@@ -383,6 +403,7 @@ class ProducerOptions:
         check_one_of("compression", self.compression, get_args(CompressionName))
         if not 0 <= self.compression_level <= 9:
             raise OptionError(f"compression_level={self.compression_level} is not from 0 to 9")
+        check_one_of("when_full", self.when_full, get_args(WhenFull))
         check_one_of("auto_create", self.auto_create, get_args(AutoCreate))
         check_one_of("header_version", self.header_version, (1, 2))
         if not isinstance(self.fault_tolerance, FaultTolerance):

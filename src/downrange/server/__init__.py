@@ -8,5 +8,7 @@ from downrange.server.run.name_server import NameServer
 
 __all__ = ["BrokerServer", "ClusterOptions", "ClusterServer", "NameServer"]
 
-# A library logs nothing unless the program configures logging.
-logging.getLogger("downrange").addHandler(logging.NullHandler())
+# An embedded cluster prints nothing unless the program configures logging: a test that stops a
+# broker does not need its warnings. Without this Python would print them, as it does for clients.
+for _name in ("server", "broker", "nameserver"):
+    logging.getLogger(f"downrange.{_name}").addHandler(logging.NullHandler())

@@ -87,6 +87,11 @@ def test_marked_lines_are_replaced_and_added() -> None:
     )
 
 
+def test_a_line_that_the_sync_file_does_not_have_is_dropped() -> None:
+    text = "one()\nif True:  # no sync\n    two()  # no sync\nthree()\n"
+    assert generate_sync.sync_text("x.py", text).endswith("edit.\none()\nthree()\n")
+
+
 def test_a_passage_that_is_gone_from_its_file_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(generate_sync.TEXTS, "x.py", (("on a loop", "in a thread"),))
     assert "in a thread" in generate_sync.sync_text("x.py", "# on a loop")

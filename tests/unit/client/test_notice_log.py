@@ -12,6 +12,8 @@ from downrange.client.flows.notices import (
     AttemptRepeated,
     HeartbeatEnded,
     RouteChanged,
+    UserCodeFailed,
+    WorkFailed,
 )
 from downrange.client.flows.routing.health import HealthSnapshot
 from downrange.client.flows.routing.routes import route_of
@@ -70,6 +72,11 @@ def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
             "WARNING",
             "broker a is avoided for 9.5 s: slow, or it failed",
         ),
+        (
+            WorkFailed("sending COMMIT", ConnectionLost("a:1", "cut")),
+            "WARNING",
+            "sending COMMIT failed: a:1: cut",
+        ),
         (HealthSnapshot("a", True, True, 0.001, 0.0), "INFO", "broker a is used again"),
         (
             RouteChanged(None, route("a", "b", queues=2)),
@@ -89,6 +96,28 @@ def test_a_notice_is_logged_with_its_facts(
 ) -> None:
     NoticeLog(FakeClock()).observe(notice)
     assert [(record.levelname, record.message) for record in caplog.records] == [(level, line)]
+
+
+def user_error() -> UserCodeFailed:
+    try:
+        raise KeyError("oops")
+    except KeyError as error:
+        return UserCodeFailed("hook shop.broken", error)
+
+
+def test_an_exception_of_the_users_code_is_an_error_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    log = NoticeLog(clock)
+    for _ in range(12):
+        log.observe(user_error())
+    clock.seconds += 1.0
+    log.observe(user_error())
+    assert levels(caplog) == ["ERROR"] * 10 + ["DEBUG"] * 2 + ["ERROR"]
+    assert caplog.messages[0] == "hook shop.broken failed: KeyError('oops')"
+    assert caplog.messages[-1].endswith("KeyError('oops') (2 more since the last error)")
+    assert 'raise KeyError("oops")' in caplog.text
 
 
 def test_failed_attempts_beyond_the_limit_of_their_broker_are_logged_at_debug(

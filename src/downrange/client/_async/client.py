@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     # sync: from concurrent.futures import Future
+    # sync: from downrange.client.flows.effects import Signal
     from types import TracebackType
 
     from downrange.client.client_base import Servers
@@ -72,6 +73,7 @@ class AsyncClient(ClientBase):
             raise ClientClosed("the client")
         if self._state == "running":
             self._check_fork()
+            self.check_loop()  # no sync
             return self
         core = self._make_core()
         driver = AioDriver(core, Dialer(self._tls, self._proxy, self._options.connect_timeout))
@@ -92,6 +94,7 @@ class AsyncClient(ClientBase):
         Args:
             timeout: How long the producers may take to send what they have accepted.
         """
+        self.check_loop()  # no sync
         driver, core = self._driver, self._core
         was_running, self._state = self._state == "running", "closed"
         if was_running and driver is not None and core is not None:
@@ -152,6 +155,11 @@ class AsyncClient(ClientBase):
 
     # ---- for producers, consumers and connectors ---------------------------------------------
 
+    def check_loop(self, what: str = "the client") -> None:  # no sync
+        """Check that a running client is used on its own event loop."""  # no sync
+        if self._state == "running" and self._driver is not None:  # no sync
+            self._driver.check_loop(what)  # no sync
+
     def run(self, flow: Flow[ResultT]) -> Coroutine[Any, Any, ResultT]:
         """Run a flow on this event loop."""
         return self._running_driver().run(flow)
@@ -160,9 +168,14 @@ class AsyncClient(ClientBase):
     # sync:     """Run a flow that begins after all submitted flows have begun."""
     # sync:     return self._running_driver().run_last(flow)
     # sync:
-    # sync: def submit(self, flow: Flow[ResultT]) -> Future[ResultT]:
-    # sync:     """Run a flow in the background; return the future of its result."""
-    # sync:     return self._running_driver().submit(flow)
+    # sync: def submit(
+    # sync:     self, flow: Flow[ResultT], admitted: Signal | None = None
+    # sync: ) -> Future[ResultT]:
+    # sync:     """Run a flow in the background; return the future of its result.
+    # sync:
+    # sync:     With `admitted`, a signal that the flow fires, it returns not before that.
+    # sync:     """
+    # sync:     return self._running_driver().submit(flow, None, admitted)
     # sync:
     def spawn(self, flow: Flow[None]) -> None:
         """Run a flow in the background until it ends or the client is closed."""

@@ -102,6 +102,8 @@ class AsyncClientUser:
         Args:
             timeout: How long its own client may take.
         """
+        if self._state == "running":  # no sync
+            self._client.check_loop(repr(self))  # no sync
         self._state = "closed"
         if self._owns_client:
             await self._client.close(timeout)

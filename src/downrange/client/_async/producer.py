@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Self
 
 from downrange.client._async.topic_calls import AsyncTopicCalls
-from downrange.client.client_base import CLOSE_TIMEOUT, report_hook
+from downrange.client.client_base import CLOSE_TIMEOUT
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.producing.producer_core import ProducerCore
 from downrange.client.flows.producing.recall import recall
@@ -163,6 +163,8 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
             timeout: How long that may take; messages that are not sent by then fail.
         """
         core, was_running = self._core, self._state == "running"
+        if was_running:  # no sync
+            self._client.check_loop(repr(self))  # no sync
         self._state = "closed"
         if core is not None and was_running and self._client.state == "running":
             try:
@@ -352,7 +354,7 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
         return core
 
     def _make_core(self) -> ProducerCore:
-        return ProducerCore(self._client.core, self._group, self._options, self._hooks, report_hook)
+        return ProducerCore(self._client.core, self._group, self._options, self._hooks)
 
     def _background(self, core: ProducerCore) -> list[Flow[None]]:
         return [*core.background(), *detect(core.client, core.health)]

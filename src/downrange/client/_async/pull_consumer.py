@@ -124,6 +124,8 @@ class AsyncPullConsumer(AsyncClientUser):
         Args:
             timeout: How long its own client may take.
         """
+        if self._state == "running":  # no sync
+            self._client.check_loop(repr(self))  # no sync
         was_running, self._state = self._state == "running", "closed"
         if was_running and self._core is not None and self._client.state == "running":
             with suppress(ClientStateError):  # the client was closed meanwhile, or before a fork

@@ -200,6 +200,7 @@ class AsyncTransaction(TransactionBase):
             await self._finish(outcome_of(error), error)
 
     async def _finish(self, outcome: Outcome, error: BaseException | None = None) -> None:
+        self._client.check_loop()  # no sync
         half = self._set_outcome(outcome)
         try:
             await self._client.run(end(self._core, half, outcome, reason_of(error)))

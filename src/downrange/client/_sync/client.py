@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from downrange.client.client_base import Servers
-    from downrange.client.flows.effects import Flow
+    from downrange.client.flows.effects import Flow, Signal
     from downrange.client.flows.routing.queue_picker import RoundRobin
 
 _log = logging.getLogger("downrange.client")
@@ -160,9 +160,12 @@ class Client(ClientBase):
         """Run a flow that begins after all submitted flows have begun."""
         return self._running_driver().run_last(flow)
 
-    def submit(self, flow: Flow[ResultT]) -> Future[ResultT]:
-        """Run a flow in the background; return the future of its result."""
-        return self._running_driver().submit(flow)
+    def submit(self, flow: Flow[ResultT], admitted: Signal | None = None) -> Future[ResultT]:
+        """Run a flow in the background; return the future of its result.
+
+        With `admitted`, a signal that the flow fires, it returns not before that.
+        """
+        return self._running_driver().submit(flow, None, admitted)
 
     def spawn(self, flow: Flow[None]) -> None:
         """Run a flow in the background until it ends or the client is closed."""

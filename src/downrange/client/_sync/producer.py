@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Self
 
-from downrange.client.client_base import CLOSE_TIMEOUT, report_hook
+from downrange.client.client_base import CLOSE_TIMEOUT
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.producing.producer_core import ProducerCore
 from downrange.client.flows.producing.recall import recall
@@ -343,7 +343,7 @@ class Producer(ProducerFutures):
         return core
 
     def _make_core(self) -> ProducerCore:
-        return ProducerCore(self._client.core, self._group, self._options, self._hooks, report_hook)
+        return ProducerCore(self._client.core, self._group, self._options, self._hooks)
 
     def _background(self, core: ProducerCore) -> list[Flow[None]]:
         return [*core.background(), *detect(core.client, core.health)]

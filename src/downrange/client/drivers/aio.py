@@ -20,12 +20,12 @@ from downrange.client.drivers.flow_task import AwaitedTask, FlowTask, Scheduler
 from downrange.client.drivers.fork_guard import ForkGuard
 from downrange.client.flows.routing.membership import heartbeat_on_connect
 from downrange.client.flows.routing.queue_picker import RoundRobin
-from downrange.errors import ClientClosed, ForkedClient, RocketMQError
+from downrange.errors import ClientClosed, ForkedClient, RocketMQError, WrongEventLoop
 from downrange.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Executor
 
     from downrange.client.drivers.dialer import Dialer
     from downrange.client.flows.client_core import ClientCore
@@ -45,7 +45,8 @@ class AioDriver:
         core: The client's core, whose flows it runs.
         dialer: Opens connections.
         lock: Held while a flow takes a step; a lock of its own unless other threads take steps.
-        pool: Runs user functions that may block; the loop's own pool unless given.
+        pool: Runs user functions that may block; the client's option unless given, or else the
+            loop's own pool.
         busy_poll: Replies that follow each other within so many seconds keep the loop awake; the
             client's option unless given. 0 for a loop in the background, which would take the
             GIL from the user's threads.
@@ -62,7 +63,7 @@ class AioDriver:
         dialer: Dialer,
         *,
         lock: threading.Lock | None = None,
-        pool: ThreadPoolExecutor | None = None,
+        pool: Executor | None = None,
         busy_poll: float | None = None,
     ) -> None:
         self.core = core
@@ -75,7 +76,12 @@ class AioDriver:
         self.deadlines = Deadlines(self.loop, self.clock)
         self.lock = lock or threading.Lock()
         self.scheduler = Scheduler(
-            self.loop, self.clock, self.lock, pool, self.deadlines, self.connection
+            self.loop,
+            self.clock,
+            self.lock,
+            pool or core.options.callback_executor,
+            self.deadlines,
+            self.connection,
         )
         self.round_robin = RoundRobin()
         self.late_replies = 0
@@ -83,6 +89,7 @@ class AioDriver:
         self._background: set[FlowTask] = set()
         self._tidying: asyncio.TimerHandle | None = None
         self._fork_guard = ForkGuard()
+        self._thread = threading.current_thread().name
 
     # ---- life cycle --------------------------------------------------------------------------
 
@@ -129,6 +136,15 @@ class AioDriver:
         if not self.is_forked and not self.loop.is_closed():
             self.scheduler.call_soon(lambda: self.loop.create_task(self.close()))
 
+    def check_loop(self, what: str = "the client") -> None:
+        """Check that this code runs on the driver's event loop; a forked child has another.
+
+        Raises:
+            WrongEventLoop: It runs on another one, or on none.
+        """
+        if asyncio._get_running_loop() is not self.loop and not self._fork_guard.is_forked:
+            raise WrongEventLoop(what, self.loop.is_closed(), self._thread)
+
     def _unusable(self) -> ClientClosed | ForkedClient:
         return ForkedClient("the client") if self.is_forked else ClientClosed("the client")
 
@@ -139,12 +155,16 @@ class AioDriver:
 
         Raises:
             ClientClosed, ForkedClient: The driver cannot be used any more.
+            WrongEventLoop: This is not the driver's event loop.
             BaseException: The error of the flow.
         """
         scheduler = self.scheduler
         if scheduler.is_closed or self._fork_guard.is_forked:
             flow.close()
             raise self._unusable()
+        if asyncio._get_running_loop() is not self.loop:
+            flow.close()
+            self.check_loop()
         future: asyncio.Future[ResultT] = self.loop.create_future()
         task = AwaitedTask(scheduler, flow, future=future)
         task.resume()

@@ -321,6 +321,7 @@ class Connection(asyncio.Protocol):
         silent_since = self._silent_since
         if late and self.is_open and silent_since is not None and now - silent_since >= _SILENCE:
             self.close("the server does not answer")
+            self.abort()  # a regular close would keep all that the server does not read
         for caller in late:
             caller.resume(error=CallTimeout(self.address, round(now - caller.called_at, 3)))
 

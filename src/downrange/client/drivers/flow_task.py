@@ -35,7 +35,7 @@ from downrange.errors import ClientClosed, RocketMQError
 
 if TYPE_CHECKING:  # the structs here are never decoded, so their annotations are not evaluated
     from collections.abc import Callable  # noqa: TC004
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Executor
 
     from downrange.client.drivers.aio_connection import Connection  # noqa: TC004
     from downrange.client.drivers.deadlines import Deadlines
@@ -66,7 +66,7 @@ class Scheduler:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         lock: threading.Lock,
-        pool: ThreadPoolExecutor | None,
+        pool: Executor | None,
         deadlines: Deadlines,
         connection: Callable[[str], Connection],
     ) -> None:
@@ -157,10 +157,23 @@ class FlowTask(msgspec.Struct, eq=False):  # a struct: one is made per message
     def start(self) -> None:
         """Take the first step; when the scheduler is closed, finish with `ClientClosed`."""
         if self._scheduler.is_closed:
-            self._flow.close()
+            self.close_flow()
             self.finish(None, ClientClosed("the client"))
         else:
             self.resume()
+
+    def perform(self, effect: Effect) -> None:
+        """Continue a flow whose last step was taken elsewhere, and yielded this effect."""
+        try:
+            if type(effect) is Call and not effect.is_oneway:
+                self._scheduler.connection(effect.address).call(self, effect)
+                return
+            value = self._perform(effect)
+        except BaseException as failure:
+            self.resume(error=failure)
+        else:
+            if value is not _LATER:
+                self.resume(value)
 
     def resume(self, value: Any = None, error: BaseException | None = None) -> None:
         """Continue with an answer or an error until the flow waits again or ends."""
@@ -202,6 +215,10 @@ class FlowTask(msgspec.Struct, eq=False):  # a struct: one is made per message
             self.connection.abandon(self.request_id)
         elif cancel_wait is not None:
             cancel_wait()
+        self.close_flow()
+
+    def close_flow(self) -> None:
+        """Close the flow as one step: it returns what it holds."""
         try:
             with self._scheduler.lock:
                 self._flow.close()

@@ -1,21 +1,23 @@
 """Flows that run on the engine while their callers continue, and the futures of their results.
 
 To cancel a future closes its flow; to close the client fails the futures of flows that have not
-ended. One rule: a flow is touched on the engine's thread only.
+ended. One rule: a flow is touched on the engine's thread only, once it was handed over: a flow that
+waits for room under the limits of back-pressure takes its first steps in the thread of its caller.
 """
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from downrange.client.drivers.flow_task import FlowTask
+from downrange.client.flows.hooks import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log = logging.getLogger("downrange.client")
+    from downrange.client.flows.effects import Effect
+
 ResultT = TypeVar("ResultT")
 
 
@@ -36,6 +38,10 @@ class Engine(Protocol):
         """Run a callback of the user in the pool."""
         ...
 
+    def report(self, where: str, error: BaseException) -> None:
+        """Report an exception of the user's code."""
+        ...
+
 
 class Submission(FlowTask, eq=False, kw_only=True):
     """A flow on the engine with a future; its methods are called on the engine's thread.
@@ -43,18 +49,24 @@ class Submission(FlowTask, eq=False, kw_only=True):
     Attributes:
         engine: The driver that it runs on.
         future: The future of its result.
+        effect: What the flow yielded last, if its caller took the first steps; else None.
     """
 
     engine: Engine
     future: Future[Any]
+    effect: Effect | None = None
 
     def start(self) -> None:
-        """Start the flow, unless the future was cancelled before."""
+        """Start or continue the flow, unless the future was cancelled before."""
         if self.future.cancelled():
-            self._flow.close()
+            self.close_flow()
             return
         self.engine.submissions.add(self)
-        super().start()
+        effect, self.effect = self.effect, None
+        if effect is None or self._scheduler.is_closed:
+            super().start()
+        else:
+            self.perform(effect)
 
     def give_up(self) -> None:
         """Close the flow; does nothing when it has ended."""
@@ -96,7 +108,7 @@ class CallbackFuture(Future[ResultT]):
     def add_done_callback(self, fn: Callable[[Future[ResultT]], object]) -> None:
         """Have a function called with this future when it is done, in a thread of the pool."""
         engine = self._engine
-        super().add_done_callback(lambda future: engine.callback(lambda: _call(fn, future)))
+        super().add_done_callback(lambda future: engine.callback(lambda: _call(engine, fn, future)))
 
     def cancel(self) -> bool:
         """Cancel the work, unless it is done; a message that was sent may be stored."""
@@ -111,8 +123,8 @@ class CallbackFuture(Future[ResultT]):
         return True
 
 
-def _call(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+def _call(engine: Engine, fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
     try:
         fn(future)
-    except Exception:
-        _log.exception("a callback failed")
+    except BaseException as error:  # an executor would drop it, and it must not end the engine
+        engine.report(f"callback {name_of(fn)} of a future", error)

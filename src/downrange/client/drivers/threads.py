@@ -1,7 +1,8 @@
 """Driver for threads: the caller's own thread where it waits, one engine thread for all else.
 
     run(flow)     steps the flow here; its calls go over blocking sockets of this thread
-    submit(flow)  steps it on the engine's event loop; the caller gets a future
+    submit(flow)  steps it on the engine's event loop; the caller gets a future, at once or when
+                  the flow is admitted
     spawn(flow)   the same, for flows whose end is not awaited
 
 Effects that concern several callers (`Once`, `Gather`) are performed on the engine too, so that
@@ -16,7 +17,7 @@ import logging
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -24,7 +25,18 @@ from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.blocking import BlockingConnections, NoneFree
 from downrange.client.drivers.fork_guard import ForkGuard
 from downrange.client.drivers.submission import CallbackFuture, Submission
-from downrange.client.flows.effects import Call, Effect, Flow, Gather, Once, Pause, UserCall, Wait
+from downrange.client.flows.effects import (
+    Call,
+    Effect,
+    Flow,
+    Gather,
+    Once,
+    Pause,
+    Signal,
+    UserCall,
+    Wait,
+)
+from downrange.client.flows.notices import UserCodeFailed
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ClientClosed, ForkedClient, RocketMQError
 
@@ -66,7 +78,7 @@ class ThreadDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._engine: AioDriver | None = None
         self._thread: threading.Thread | None = None
-        self._pool = ThreadPoolExecutor(
+        self._pool: Executor = core.options.callback_executor or ThreadPoolExecutor(
             core.options.callback_threads, thread_name_prefix="downrange-callback"
         )
         self._callbacks_waiting = 0
@@ -124,7 +136,8 @@ class ThreadDriver:
         loop.call_soon_threadsafe(lambda: asyncio.ensure_future(end(), loop=loop))
         if self._thread is not threading.current_thread():
             self._thread.join(_STOP_TIMEOUT)
-        self._pool.shutdown(wait=False)
+        if self._pool is not self.core.options.callback_executor:
+            self._pool.shutdown(wait=False)
 
     def abandon(self) -> None:
         """Close a driver whose client was not closed; called from a finalizer."""
@@ -176,10 +189,25 @@ class ThreadDriver:
         except StopIteration as finished:
             return cast("ResultT", finished.value)
 
-    def submit(self, flow: Flow[ResultT], future: Future[ResultT] | None = None) -> Future[ResultT]:
+    def submit(
+        self,
+        flow: Flow[ResultT],
+        future: Future[ResultT] | None = None,
+        admitted: Signal | None = None,
+    ) -> Future[ResultT]:
         """Run a flow on the engine; return the future of its result.
 
         To cancel the future before the flow has ended closes the flow.
+
+        Args:
+            flow: The flow.
+            future: A plain future; one whose callbacks run in the pool unless given.
+            admitted: A signal that the flow fires when there is room for it. With one, this thread
+                takes the first steps of the flow, until then.
+
+        Raises:
+            ClientClosed, ForkedClient: The driver cannot be used any more.
+            BaseException: The error of the flow before it was admitted.
         """
         self._check()
         if future is None:
@@ -187,8 +215,42 @@ class ThreadDriver:
         submission = Submission(self.engine.scheduler, flow, engine=self, future=future)
         if isinstance(future, CallbackFuture):
             future.submission = submission
-        self.on_engine(submission.start)
+        # The engine must not wait for room, which only the engine frees: there the flow waits.
+        is_engine = threading.current_thread() is self._thread
+        if admitted is not None and not is_engine and not self._admit(submission, flow, admitted):
+            return future
+        try:
+            self.on_engine(submission.start)
+        except ClientClosed:
+            submission.close_flow()  # gives its room back
+            raise
         return future
+
+    def _admit(self, submission: Submission, flow: Flow[Any], admitted: Signal) -> bool:
+        """Take the first steps of a flow here; return whether the engine is to continue it."""
+        lock = self._lock
+        try:
+            with lock:
+                effect = next(flow)
+            while not admitted.is_fired:
+                try:
+                    answer = self._perform(effect)
+                except BaseException as error:
+                    with lock:
+                        effect = flow.throw(error)
+                else:
+                    with lock:
+                        effect = flow.send(answer)
+        except StopIteration as finished:
+            submission.finish(finished.value, None)
+            return False
+        except BaseException as error:
+            if not admitted.is_fired:
+                raise
+            submission.finish(None, error)
+            return False
+        submission.effect = effect
+        return True
 
     def run_last(self, flow: Flow[ResultT]) -> ResultT:
         """Run a flow to its end that starts after all submitted flows have started."""
@@ -227,8 +289,15 @@ class ThreadDriver:
 
         try:
             self._pool.submit(counted)
-        except RuntimeError:  # the pool has ended, as the interpreter exits
+        except Exception:  # the pool has ended, as the interpreter exits; or it is full
             counted()
+
+    def report(self, where: str, error: BaseException) -> None:
+        """Count an exception of the user's code, and hand it to the observer."""
+        with self._lock:
+            self.core.user_errors += 1
+        if self.core.observe is not None:
+            self.core.observe(UserCodeFailed(where, error))
 
     def connections(self) -> dict[str, int]:
         """Return the number of open connections to each server."""

@@ -13,7 +13,7 @@ import msgspec
 
 from downrange.client.flows.effects import Call, Clock, Flow, Pause, Randomness, UserCall
 from downrange.client.flows.hooks import run_observers
-from downrange.client.flows.notices import NOTICES_MAX, RouteChanged
+from downrange.client.flows.notices import NOTICES_MAX, RouteChanged, UserCodeFailed
 from downrange.client.flows.routing.health import BrokerHealth, tolerance_of
 from downrange.client.flows.routing.name_servers import NameServers
 from downrange.client.flows.routing.routes import RouteTable
@@ -35,7 +35,7 @@ from downrange.wire.signatures import sign
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from downrange.client.flows.hooks import Hooks, Report
+    from downrange.client.flows.hooks import Hooks
     from downrange.client.flows.notices import Notice
     from downrange.client.flows.routing.routes import Route
     from downrange.options import ClientOptions, Credentials, FaultTolerance
@@ -82,7 +82,7 @@ class ClientCore:
         unique_ids: Makes the unique ids of messages.
 
     Attributes:
-        report: Called with the error of a hook around requests: where it happened, and the error.
+        user_errors: Exceptions of the user's hooks, selectors, checks and callbacks so far.
         notices: What happened and was not published yet.
         observe: Called with each notice by `publish`, outside of the atomic step.
     """
@@ -106,7 +106,7 @@ class ClientCore:
         self.clock = clock
         self.randomness = randomness
         self.unique_ids = unique_ids
-        self.report: Report = _ignore
+        self.user_errors = 0
         self.notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
         self.observe: Callable[[Notice], None] | None = None
         self.name_servers = NameServers(name_servers, randomness)
@@ -189,6 +189,12 @@ class ClientCore:
             return
         while self.notices:
             yield UserCall(observe, (self.notices.popleft(),))
+
+    def report(self, where: str, error: BaseException) -> Flow[None]:
+        """Count an exception of the user's code, and publish it."""
+        self.user_errors += 1
+        self.notices.append(UserCodeFailed(where, error))
+        yield from self.publish()
 
     def _note_route(self, old: Route | None, new: Route) -> None:
         self.notices.append(RouteChanged(old, new))
@@ -312,10 +318,6 @@ class ClientCore:
             facts.last_run_ms = self.clock.wall_ms()
             yield from self.publish()
             yield Pause(interval)
-
-
-def _ignore(where: str, error: Exception) -> None:
-    """Drop an error: nothing was set to report it to."""
 
 
 def _common_fields(options: ClientOptions) -> dict[str, str]:

@@ -117,8 +117,8 @@ EndTransactionHook: TypeAlias = Callable[[EndTransactionContext], object]
 BeforeCallHook: TypeAlias = "Callable[[str, Command], object]"
 #: Called with the address, the request and the reply; the reply is None for a one-way request.
 AfterCallHook: TypeAlias = "Callable[[str, Command, Command | None], object]"
-#: Called with the name of a hook that failed, and its error.
-Report: TypeAlias = Callable[[str, Exception], None]
+#: Reports an exception of the user's code: the name of the function, and the error.
+Report: TypeAlias = Callable[[str, BaseException], Flow[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ def run_observers(
         try:
             yield UserCall(hook, args)
         except Exception as error:  # the user's code may raise anything
-            report(_name_of(hook), error)
+            yield from report(f"hook {name_of(hook)}", error)
 
 
 def run_forbidden(hooks: Sequence[SendHook], context: SendContext) -> Flow[None]:
@@ -179,13 +179,15 @@ def run_forbidden(hooks: Sequence[SendHook], context: SendContext) -> Flow[None]
         except Exception as error:  # the user's code may raise anything
             topic = context.queue.topic
             forbidden = SendForbidden(
-                f"{_name_of(hook)} forbids to send to {topic!r}: {type(error).__name__}: {error}"
+                f"hook {name_of(hook)} forbids to send to {topic!r}: "
+                f"{type(error).__name__}: {error}"
             )
             forbidden.topic = topic
             raise forbidden from error
 
 
-def _name_of(hook: Callable[..., object]) -> str:
-    module = getattr(hook, "__module__", None)
-    name = getattr(hook, "__qualname__", None)
-    return f"hook {module}.{name}" if module and name else f"hook {hook!r}"
+def name_of(function: Callable[..., object]) -> str:
+    """Return the name of a user's function, for logs and errors."""
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", None)
+    return f"{module}.{name}" if module and name else repr(function)

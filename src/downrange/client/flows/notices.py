@@ -82,4 +82,36 @@ class HeartbeatEnded(msgspec.Struct, frozen=True):
     error: RocketMQError | None = None
 
 
-Notice: TypeAlias = AttemptFailed | AttemptRepeated | RouteChanged | HeartbeatEnded | HealthSnapshot
+class UserCodeFailed(msgspec.Struct, frozen=True):
+    """A hook, selector, check, local work or callback of the user raised an exception.
+
+    Attributes:
+        where: Which function.
+        error: The exception, with its traceback.
+    """
+
+    where: str
+    error: BaseException
+
+
+class WorkFailed(msgspec.Struct, frozen=True):
+    """Something failed that no caller waits for.
+
+    Attributes:
+        what: What was to be done.
+        error: Why it failed.
+    """
+
+    what: str
+    error: RocketMQError
+
+
+Notice: TypeAlias = (
+    AttemptFailed
+    | AttemptRepeated
+    | RouteChanged
+    | HeartbeatEnded
+    | HealthSnapshot
+    | UserCodeFailed
+    | WorkFailed
+)

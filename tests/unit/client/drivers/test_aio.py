@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock, patch
 
@@ -21,6 +23,7 @@ from downrange.errors import (
     ClientClosed,
     ConnectionLost,
     ForkedClient,
+    WrongEventLoop,
 )
 from downrange.options import ClientOptions
 from tests.support.waiting import wait_until_async
@@ -294,6 +297,49 @@ def test_a_forked_driver_refuses_flows_and_leaves_connections_alone() -> None:
         driver._fork_guard.is_forked = False
 
     with_driver(main)
+
+
+def test_a_driver_runs_flows_on_its_own_event_loop_only() -> None:
+    async def main(driver: AioDriver, dialer: FakeDialer) -> None:
+        def elsewhere() -> None:
+            with pytest.raises(WrongEventLoop, match=r"the client .* in thread 'MainThread'; use"):
+                asyncio.run(driver.run(asking(driver)))
+            with pytest.raises(WrongEventLoop, match="shop was started on another"):
+                driver.check_loop("shop")
+
+        await asyncio.to_thread(elsewhere)
+        driver.check_loop()
+        driver._fork_guard.is_forked = True
+        await asyncio.to_thread(driver.check_loop)  # a forked child is told so instead
+        driver._fork_guard.is_forked = False
+
+    with_driver(main)
+
+
+def test_a_driver_whose_event_loop_has_ended_says_so() -> None:
+    async def start() -> AioDriver:
+        async with aio_driver() as driver:
+            return driver
+
+    driver = asyncio.run(start())
+    with pytest.raises(WrongEventLoop, match="loop that has ended; start, use and close it in one"):
+        driver.check_loop()
+
+
+def test_plain_functions_that_may_block_run_in_the_executor_of_the_user() -> None:
+    async def main() -> str:
+        with ThreadPoolExecutor(1, "mine") as executor:
+            async with aio_driver(options=ClientOptions(callback_executor=executor)) as driver:
+
+                def name() -> str:
+                    return threading.current_thread().name
+
+                def flow() -> Flow[str]:
+                    return (yield UserCall(name, may_block=True))  # type: ignore[no-any-return]
+
+                return await driver.run(flow())
+
+    assert asyncio.run(main()) == "mine_0"
 
 
 def test_a_step_is_one_call_with_the_lock_held() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +22,15 @@ from downrange.client.flows.effects import (
     UserCall,
     Wait,
 )
-from downrange.errors import ClientClosed, ConnectFailed, ConnectionLost, ForkedClient
+from downrange.client.flows.notices import Notice, UserCodeFailed
+from downrange.client.flows.producing.permits import Permits
+from downrange.errors import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    ForkedClient,
+    TooManySends,
+)
 from downrange.options import ClientOptions
 from downrange.wire.command import Command
 from tests.unit.client.drivers.peers import (
@@ -283,6 +290,151 @@ def test_a_flow_may_end_after_its_future_was_cancelled() -> None:
         assert not driver.submissions
 
 
+# ---- room ----------------------------------------------------------------------------------------
+
+
+class Desk:
+    """Makes flows that wait for room before they do something, and note where they ran."""
+
+    def __init__(self, driver: ThreadDriver, count_max: int = 1) -> None:
+        self.driver = driver
+        self.permits = Permits(driver.core.clock, count_max, 1 << 20)
+        self.threads: list[str] = []
+
+    def flow(self, admitted: Signal, effect: Effect, timeout: float = PATIENCE) -> Flow[Any]:
+        self.threads.append(threading.current_thread().name)
+        yield from self.permits.take(1, later(self.driver, timeout))
+        try:
+            admitted.fire()
+            answer: Any = yield effect
+            self.threads.append(threading.current_thread().name)
+            return answer
+        finally:
+            self.permits.give_back(1)
+
+    def submit(self, effect: Effect, timeout: float = PATIENCE) -> Future[Any]:
+        admitted = Signal()
+        return self.driver.submit(self.flow(admitted, effect, timeout), None, admitted)
+
+
+def test_a_flow_that_finds_room_continues_on_the_engine() -> None:
+    with thread_driver() as driver:
+        desk = Desk(driver)
+        assert desk.submit(UserCall(int, ("7",))).result(PATIENCE) == 7
+        assert desk.submit(Call("a:1", Command(11), later(driver, PATIENCE))).result(PATIENCE)
+        assert desk.submit(Pause(0.001)).result(PATIENCE) is None
+        with pytest.raises(ValueError, match="invalid literal"):
+            desk.submit(UserCall(int, ("x",))).result(PATIENCE)
+        assert desk.threads[:2] == [threading.current_thread().name, "downrange-engine"]
+        assert desk.permits.in_flight == 0
+
+
+def test_a_thread_waits_until_there_is_room_for_its_flow() -> None:
+    with thread_driver() as driver:
+        desk, gate = Desk(driver), Signal()
+        first = desk.submit(Wait(gate, later(driver, PATIENCE)))
+        timer = threading.Timer(0.02, lambda: driver.step(gate.fire))
+        timer.start()
+        second = desk.submit(UserCall(int, ("7",)))
+        assert first.done()
+        assert second.result(PATIENCE) == 7
+        timer.join()
+
+
+def test_a_flow_that_finds_no_room_in_time_raises_its_error_in_the_thread_of_its_caller() -> None:
+    with thread_driver() as driver:
+        desk = Desk(driver)
+        first = desk.submit(Pause(PATIENCE))
+        with pytest.raises(TooManySends):
+            desk.submit(UserCall(int), timeout=0.01)
+        first.cancel()
+        driver.run_last(one(UserCall(int, ("7",))))
+        assert (desk.permits.in_flight, desk.permits.waiting) == (0, 0)
+
+
+def test_a_flow_decides_what_follows_an_error_before_it_has_room() -> None:
+    admitted = Signal()
+
+    def flow() -> Flow[str]:
+        with pytest.raises(ValueError, match="invalid literal"):
+            yield UserCall(int, ("x",))
+        name: str = yield UserCall(lambda: threading.current_thread().name)
+        admitted.fire()
+        yield Pause(0)
+        return name
+
+    with thread_driver() as driver:
+        future = driver.submit(flow(), None, admitted)
+        assert future.result(PATIENCE) == threading.current_thread().name
+
+
+def test_a_flow_that_ends_in_its_first_steps_has_its_future() -> None:
+    admitted = Signal()
+
+    def failing() -> Flow[None]:
+        yield UserCall(int)
+        admitted.fire()
+        raise KeyError("x")
+
+    def ending() -> Flow[int]:
+        return (yield UserCall(int, ("7",)))  # type: ignore[no-any-return]
+
+    with thread_driver() as driver:
+        assert driver.submit(ending(), None, Signal()).result(0) == 7
+        with pytest.raises(KeyError):
+            driver.submit(failing(), None, admitted).result(0)
+
+
+def test_the_engine_does_not_wait_for_room() -> None:
+    with thread_driver() as driver:
+        desk = Desk(driver)
+        first = desk.submit(Pause(0.01))
+        inner: Future[Any] = driver.submit(
+            one(UserCall(lambda: desk.submit(UserCall(int, ("7",)))))
+        ).result(PATIENCE)
+        assert not inner.done() or first.done()
+        assert inner.result(PATIENCE) == 7
+
+
+def test_a_flow_whose_future_is_cancelled_before_the_engine_has_it_gives_its_room_back() -> None:
+    with thread_driver() as driver:
+        desk = Desk(driver, 2)
+        is_held, gate = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            is_held.set()
+            gate.wait(PATIENCE)
+
+        desk.submit(UserCall(hold))
+        assert is_held.wait(PATIENCE)
+        log: list[str] = []
+        future = desk.submit(UserCall(log.append, ("ran",)))
+        assert desk.permits.in_flight == 2
+        assert future.cancel()
+        gate.set()
+        driver.run_last(one(UserCall(int, ("7",))))
+        assert (log, desk.permits.in_flight) == ([], 0)
+
+
+def test_a_flow_that_the_engine_refuses_gives_its_room_back() -> None:
+    with thread_driver(FakeDialer()) as driver:
+        desk = Desk(driver)
+    driver._is_closed = False  # it is closed just now
+    with pytest.raises(ClientClosed):
+        desk.submit(UserCall(int))
+    assert desk.permits.in_flight == 0
+    driver._is_closed = True
+
+
+def test_a_flow_that_comes_to_a_closed_engine_gives_its_room_back() -> None:
+    with thread_driver() as driver:
+        desk = Desk(driver)
+        driver.engine.scheduler.is_closed = True
+        future = desk.submit(UserCall(int))
+        assert isinstance(future.exception(PATIENCE), ClientClosed)
+        assert desk.permits.in_flight == 0
+
+
 # ---- callbacks -----------------------------------------------------------------------------------
 
 
@@ -327,18 +479,62 @@ def test_callbacks_run_where_they_are_when_the_pool_has_ended() -> None:
         assert driver._callbacks_waiting == 0
 
 
-def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", [KeyError, SystemExit])
+def test_a_callback_that_fails_is_reported(kind: type[BaseException]) -> None:
     def broken(_: Future[Any]) -> None:
-        raise KeyError("oops")
+        raise kind("oops")
 
-    with (
-        caplog.at_level(logging.ERROR, "downrange.client"),
-        thread_driver(options=ClientOptions(callbacks_waiting_max=0)) as driver,
-    ):
+    reports: list[tuple[str, BaseException]] = []
+    with thread_driver(options=ClientOptions(callbacks_waiting_max=0)) as driver:
+
+        def observe(notice: Notice) -> None:
+            assert isinstance(notice, UserCodeFailed)
+            reports.append((notice.where, notice.error))
+
+        driver.core.observe = observe
         future = driver.submit(one(UserCall(int, ("7",))))
         future.result(PATIENCE)
         future.add_done_callback(broken)
-    assert "a callback failed" in caplog.text
+        ((where, error),) = reports
+        assert where.startswith("callback tests.unit")
+        assert where.endswith("broken of a future")
+        assert isinstance(error, kind)
+        assert driver.core.user_errors == 1
+        driver.core.observe = None
+        future.add_done_callback(broken)
+        assert driver.core.user_errors == 2
+
+
+class OwnExecutor(ThreadPoolExecutor):
+    """An executor of the user's, which may refuse work."""
+
+    def __init__(self) -> None:
+        super().__init__(1, thread_name_prefix="mine")
+        self.is_full = False
+
+    def submit(self, fn: Any, /, *args: Any, **settings: Any) -> Future[Any]:
+        if self.is_full:
+            raise LookupError("the queue is full")
+        return super().submit(fn, *args, **settings)
+
+
+def test_callbacks_and_checks_run_in_the_executor_of_the_user() -> None:
+    def name() -> str:
+        return threading.current_thread().name
+
+    with OwnExecutor() as executor:
+        with thread_driver(options=ClientOptions(callback_executor=executor)) as driver:
+            names: list[str] = []
+            future = driver.submit(one(UserCall(name, may_block=True)))
+            assert future.result(PATIENCE) == "mine_0"
+            future.add_done_callback(lambda _: names.append(name()))
+            assert executor.submit(int, "7").result(PATIENCE) == 7  # after the callback
+            executor.is_full = True
+            future.add_done_callback(lambda _: names.append(name()))
+            assert names == ["mine_0", name()]
+            assert driver._callbacks_waiting == 0
+            executor.is_full = False
+        assert executor.submit(int, "7").result(PATIENCE) == 7  # the client did not shut it down
 
 
 # ---- the end -------------------------------------------------------------------------------------

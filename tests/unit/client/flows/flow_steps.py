@@ -14,6 +14,7 @@ import msgspec
 from downrange.client.flows.client_core import ClientCore
 from downrange.client.flows.effects import Call, Effect, Flow, UserCall
 from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.notices import UserCodeFailed
 from downrange.client.flows.producing.producer_core import ProducerCore
 from downrange.client.flows.routing.routes import Route, route_of
 from downrange.options import ClientOptions, Credentials, ProducerOptions
@@ -29,6 +30,7 @@ from tests.unit.client.flows.randomness import FakeRandomness
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from downrange.client.flows.notices import Notice
     from tests.unit.client.flows.interpreter import Serve
 
 ResultT = TypeVar("ResultT")
@@ -109,21 +111,22 @@ def producer_with(
     options: ProducerOptions | None = None,
     hooks: Hooks | None = None,
     client: ClientCore | None = None,
-    report: Callable[[str, Exception], None] | None = None,
+    report: Callable[[str, BaseException], None] | None = None,
     group: str = "shop",
 ) -> ProducerCore:
-    """Return a producer; its client has these routes cached, unless a client is given."""
+    """Return a producer; its client has these routes cached, unless a client is given.
 
-    def unexpected(where: str, error: Exception) -> None:
-        raise AssertionError(f"{where} failed") from error
+    With `report`, its notices are published, and those of exceptions in user code go there.
+    """
+    core = client or core_with(*routes)
+    if report is not None:
 
-    return ProducerCore(
-        client or core_with(*routes),
-        group,
-        options or ProducerOptions(),
-        hooks or Hooks(),
-        report or unexpected,
-    )
+        def observe(notice: Notice) -> None:
+            if isinstance(notice, UserCodeFailed):
+                report(notice.where, notice.error)
+
+        core.observe = observe
+    return ProducerCore(core, group, options or ProducerOptions(), hooks or Hooks())
 
 
 def clock_of(producer: ProducerCore | ClientCore) -> FakeClock:

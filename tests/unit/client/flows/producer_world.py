@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.notices import UserCodeFailed, WorkFailed
 from downrange.client.flows.producing.producer_core import ProducerCore
 from downrange.options import ProducerOptions
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -13,6 +14,7 @@ from tests.unit.client.flows.fake_servers import FakeServers, reply
 
 if TYPE_CHECKING:
     from downrange.client.flows.effects import Flow
+    from downrange.client.flows.notices import Notice
     from downrange.wire.command import Command
 
 ResultT = TypeVar("ResultT")
@@ -20,13 +22,6 @@ ResultT = TypeVar("ResultT")
 OFFSET_ID = "0A00000200002A9F00000000000004D2"
 LOG_OFFSET = 0x4D2
 HALF_OFFSET = 77
-
-
-class Reports(list[tuple[str, Exception]]):
-    """The errors that were reported."""
-
-    def take(self, where: str, error: Exception) -> None:
-        self.append((where, error))
 
 
 class ProducerWorld:
@@ -42,14 +37,24 @@ class ProducerWorld:
         self.servers = FakeServers(namespace=namespace)
         self.client = self.servers.core
         self.clock = self.servers.clock
-        self.reports = Reports()
+        #: Exceptions of the user's code that were published: where, and the error.
+        self.reports: list[tuple[str, BaseException]] = []
+        #: What the client could not do, without an error for a caller.
+        self.problems: list[tuple[str, BaseException]] = []
+        self.client.observe = self._observe
         self.producer = ProducerCore(
-            self.client, "pay", options or ProducerOptions(), hooks or Hooks(), self.reports.take
+            self.client, "pay", options or ProducerOptions(), hooks or Hooks()
         )
         self.client.add_producer(self.producer.group, self.producer)
         self.servers.answer("a:1", RequestCode.HEART_BEAT, reply())
         self.servers.answer("a:1", RequestCode.END_TRANSACTION, reply())
         self.answer_sends(ResponseCode.SUCCESS)
+
+    def _observe(self, notice: Notice) -> None:
+        if isinstance(notice, UserCodeFailed):
+            self.reports.append((notice.where, notice.error))
+        elif isinstance(notice, WorkFailed):
+            self.problems.append((notice.what, notice.error))
 
     def answer_sends(self, *codes: ResponseCode) -> None:
         """Make broker "a" store messages and reply with these codes."""

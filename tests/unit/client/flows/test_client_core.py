@@ -10,7 +10,12 @@ from downrange.client.flows.background import background_flows
 from downrange.client.flows.client_core import TimerFacts
 from downrange.client.flows.effects import Flow, Once, Pause, UserCall
 from downrange.client.flows.hooks import Hooks
-from downrange.client.flows.notices import NOTICES_MAX, HeartbeatEnded, RouteChanged
+from downrange.client.flows.notices import (
+    NOTICES_MAX,
+    HeartbeatEnded,
+    RouteChanged,
+    UserCodeFailed,
+)
 from downrange.client.flows.routing.health import HealthSnapshot
 from downrange.client.flows.routing.lookup import refresh_all
 from downrange.client.flows.routing.membership import heartbeat_on_connect
@@ -143,32 +148,29 @@ def test_what_a_hook_adds_to_a_request_is_signed() -> None:
 
 
 def test_an_error_in_a_hook_of_calls_is_reported_and_the_request_goes_on() -> None:
-    reports: list[tuple[str, str]] = []
+    notices: list[Any] = []
 
     def broken(*_: object) -> None:
         raise KeyError("oops")
 
     core = core_with(hooks=Hooks(before_call=(broken,), after_call=(broken,)))
-    core.report = lambda where, error: reports.append((where, repr(error)))
+    core.observe = notices.append
     reply = Command(0)
-    flow = core.call("a:1", Command(11), 103.0)
-    next(flow)
-    assert expect_call(flow.throw(KeyError("oops"))).address == "a:1"
-    expect(UserCall, flow.send(reply))
-    with pytest.raises(StopIteration) as finished:
-        flow.throw(KeyError("oops"))
-    assert finished.value.value is reply
-    assert [error for _, error in reports] == ["KeyError('oops')"] * 2
-    assert all("broken" in where for where, _ in reports)
+    assert play(core.call("a:1", Command(11), 103.0), lambda _: reply) is reply
+    assert [type(notice) for notice in notices] == [UserCodeFailed] * 2
+    assert [repr(notice.error) for notice in notices] == ["KeyError('oops')"] * 2
+    assert all("broken" in notice.where for notice in notices)
+    assert core.user_errors == 2
 
 
-def test_an_error_in_a_hook_is_ignored_unless_a_report_is_set() -> None:
+def test_an_error_in_a_hook_is_counted_without_an_observer() -> None:
     core = core_with(hooks=Hooks(after_call=(lambda *_: None,)))
     flow = core.call("a:1", Command(11), 103.0)
     next(flow)
     flow.send(Command(0))
     with pytest.raises(StopIteration):
         flow.throw(ValueError("oops"))
+    assert core.user_errors == 1
 
 
 def test_a_request_that_is_agreed_to_returns_the_reply() -> None:

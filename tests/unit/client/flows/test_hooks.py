@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from downrange.client.flows.effects import UserCall
+from downrange.client.flows.effects import Flow, UserCall
 from downrange.client.flows.hooks import (
     Hooks,
     MessageType,
@@ -35,9 +35,10 @@ def context() -> SendContext:
     )
 
 
-class Reports(list[tuple[str, Exception]]):
-    def __call__(self, where: str, error: Exception) -> None:
+class Reports(list[tuple[str, BaseException]]):
+    def __call__(self, where: str, error: BaseException) -> Flow[None]:
         self.append((where, error))
+        yield from ()
 
 
 @pytest.mark.parametrize(

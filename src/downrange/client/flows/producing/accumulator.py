@@ -12,9 +12,10 @@ A message whose caller was cancelled leaves the batch, unless the batch is being
 leader was cancelled during the send, it is unknown whether the batch is stored; the next leader
 sends it again, as any send does after a lost reply.
 
-Differences from Java's accumulator: the time in a batch counts towards the caller's deadline; a
-batch never exceeds one request; messages with a sharding key share a batch only with messages of
-the same key.
+As in Java's `ProduceAccumulator`, the queue is a part of the key: a selector or a sharding key
+chooses it first, then the message waits for others of that queue. Differences from Java: the time
+in a batch counts towards the caller's deadline; a batch never exceeds one request; `send` and
+`submit` share batches, unless a queue is chosen: then only `submit` repeats an attempt.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ if TYPE_CHECKING:
     from downrange.model import Message
     from downrange.options import AutoBatch
 
-    #: Sends a batch: its messages, the queue if one was chosen, the deadline.
-    SendBatch: TypeAlias = Callable[[list[Message], QueueId | None, float], Flow[SendReceipt]]
-    #: Topic, queue, wait_stored, tags, sharding key: equal for all messages of a batch.
-    Key: TypeAlias = tuple[str, QueueId | None, bool, str | None, str | None]
+    #: Sends a batch: its messages, the queue if one was chosen, whether it is sent again to that
+    #: queue after a failure, the deadline.
+    SendBatch: TypeAlias = Callable[[list[Message], QueueId | None, bool, float], Flow[SendReceipt]]
+    #: Topic, queue, wait_stored, tags, is_retried: equal for all messages of a batch.
+    Key: TypeAlias = tuple[str, QueueId | None, bool, str | None, bool]
 
 _PRODUCER_GROUP: Final = PropertyKey.PRODUCER_GROUP.value
 _CALL_TIMEOUT_CODE: Final = 10002
@@ -104,13 +106,20 @@ class Accumulator:
             and _PRODUCER_GROUP not in message.properties
         )
 
-    def add(self, message: Message, queue: QueueId | None, deadline: float) -> Flow[SendReceipt]:
+    def add(
+        self,
+        message: Message,
+        queue: QueueId | None,
+        deadline: float,
+        is_retried: bool = False,
+    ) -> Flow[SendReceipt]:
         """Send a message in a batch with others of the same key.
 
         Args:
             message: A message that the accumulator `can_hold`.
-            queue: The queue, if the caller chose one.
+            queue: The queue, if the caller, a selector or a sharding key chose one.
             deadline: When its caller gives up.
+            is_retried: Whether attempts to that queue are repeated; see `SendRules`.
 
         Returns:
             The receipt of the message; that of the batch when the broker gives only one.
@@ -122,10 +131,15 @@ class Accumulator:
         """
         size = self._size_of(message)
         body_bytes = len(message.body)
-        batch = self._batch_for(message, queue, size, deadline)
+        key = (message.topic, queue, message.wait_stored, message.tags, is_retried)
+        batch = self._batch_for(key, size, deadline)
         ticket = batch.admit(message, size, deadline)
         self.held_bytes += body_bytes
-        if batch.body_bytes > self._options.hold_bytes or batch.size >= self._body_bytes_max:
+        if (
+            batch.body_bytes > self._options.hold_bytes
+            or batch.size >= self._body_bytes_max
+            or self._is_closed  # since the selector was asked
+        ):
             self._shut(batch)
         try:
             while batch.outcome is None:
@@ -148,12 +162,8 @@ class Accumulator:
         for batch in list(self._open.values()):
             self._shut(batch)
 
-    def _batch_for(
-        self, message: Message, queue: QueueId | None, size: int, deadline: float
-    ) -> _Batch:
+    def _batch_for(self, key: Key, size: int, deadline: float) -> _Batch:
         """Return the open batch for a message, or a new one if there is none with room."""
-        sharding_key = message.sharding_key if queue is None else None
-        key = (message.topic, queue, message.wait_stored, message.tags, sharding_key)
         batch = self._open.get(key)
         if batch is not None:
             if batch.size + size <= self._body_bytes_max:
@@ -176,7 +186,8 @@ class Accumulator:
             self.batches += 1
             self.messages += len(messages)
             batch.is_sent = True
-            receipt = yield from self._send(messages, batch.key[1], batch.deadline)
+            _, queue, _, _, is_retried = batch.key
+            receipt = yield from self._send(messages, queue, is_retried, batch.deadline)
             batch.outcome = dict(zip(tickets, split_receipt(receipt, len(tickets)), strict=True))
         except RocketMQError as error:
             batch.outcome = error

@@ -129,7 +129,7 @@ class Permits:
             # Not the result of the wait: the permit may come between the deadline and this line.
             is_through = granted.is_fired
             if not is_through:
-                raise self._refusal(self._clock.now() - started)
+                raise self.refusal(self._clock.now() - started)
         finally:
             if not is_through:
                 self._leave_line(granted, size)
@@ -163,7 +163,8 @@ class Permits:
         if self.in_flight_bytes > self.in_flight_bytes_high:
             self.in_flight_bytes_high = self.in_flight_bytes
 
-    def _refusal(self, waited: float) -> TooManySends:
+    def refusal(self, waited: float | None = None) -> TooManySends:
+        """Return the error for a message that found no room; None for one that did not wait."""
         # If another message were allowed, the first in line waits for bytes.
         if self.in_flight >= self.count_max:
             return TooManySends("in_flight_max", self.count_max, waited)

@@ -10,11 +10,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from downrange.client.flows.effects import Flow, Signal, UserCall, Wait
+from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.accumulator import Accumulator
 from downrange.client.flows.producing.batches import check_batch, checked, size_in_batch, split
 from downrange.client.flows.producing.prepare import Outgoing, prepare, prepare_checked_batch
 from downrange.client.flows.producing.producer_state import ProducerState
-from downrange.client.flows.producing.retry_loop import send_oneway, send_with_retries
+from downrange.client.flows.producing.retry_loop import (
+    choose_queue,
+    send_oneway,
+    send_with_retries,
+)
 from downrange.client.flows.producing.trace_buffer import (
     BODY_BYTES_MAX,
     SEND_TIMEOUT,
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from downrange.client.flows.client_core import ClientCore
-    from downrange.client.flows.hooks import Hooks, Report
+    from downrange.client.flows.hooks import Hooks
     from downrange.client.flows.producing.producer_state import SendRules
     from downrange.client.flows.routing.selectors import Selector
 
@@ -68,15 +73,14 @@ class ProducerCore(ProducerState):
         group: str,
         options: ProducerOptions,
         hooks: Hooks,
-        report: Report,
     ) -> None:
-        super().__init__(client, group, options, hooks, report)
+        super().__init__(client, group, options, hooks)
         self._tracer: ProducerCore | None = None
         if self.trace is not None:
             # Cut to the length limit of groups: brokers only display the name.
             room = GROUP_BYTES_MAX - len(_TRACE_GROUP.format(""))
             inner = _TRACE_GROUP.format(group[:room])
-            self._tracer = ProducerCore(client, inner, _TRACE_OPTIONS, type(hooks)(), report)
+            self._tracer = ProducerCore(client, inner, _TRACE_OPTIONS, type(hooks)())
         self._round_robin = RoundRobin()
         self.accumulator: Accumulator | None = None
         if options.auto_batch is not None:
@@ -129,29 +133,30 @@ class ProducerCore(ProducerState):
         timeout: float | None = None,
         *,
         is_limited: bool = False,
+        admitted: Signal | None = None,
     ) -> Flow[SendReceipt]:
         """Return the flow that sends one message, alone or in a batch of the accumulator.
 
-        A message with a timeout of its own, or with a selector, is sent alone, as in Java.
+        A message with a timeout of its own is sent alone, as in Java. With `is_limited` the flow
+        waits for room under the limits of back-pressure, then fires `admitted`.
 
         Raises:
             InvalidMessage: The message is not valid.
         """
         deadline = self.deadline(timeout)
         gathering = self.accumulator
-        if (
-            gathering is not None
-            and timeout is None
-            and (target is None or isinstance(target, QueueId))
-            and (target is not None or message.sharding_key is None)
-            and gathering.can_hold(message)
-        ):
+        if gathering is not None and timeout is None and gathering.can_hold(message):
             check_message(message, self.options.body_bytes_max, self.client.options.namespace)
-            flow = gathering.add(message, target, deadline)
+            if target is None and message.sharding_key is None:
+                flow = gathering.add(message, None, deadline)
+            else:
+                flow = self._gather_by_queue(gathering, message, target, rules, deadline)
         else:
             outgoing = prepare(self, message)
             flow = send_with_retries(self, outgoing, round_robin, deadline, rules, target)
-        return self.run_tracked(flow, deadline, len(message.body) if is_limited else None)
+        return self.run_tracked(
+            flow, deadline, len(message.body) if is_limited else None, admitted=admitted
+        )
 
     def send_oneway(
         self,
@@ -180,10 +185,12 @@ class ProducerCore(ProducerState):
         timeout: float | None = None,
         *,
         is_limited: bool = False,
+        admitted: Signal | None = None,
     ) -> Flow[BatchReceipt]:
         """Return the flow that sends a list of messages in as few requests as possible.
 
         Each request has the whole timeout. The list may have any length: it is read in parts.
+        With `is_limited` each request waits for room; `admitted` fires when the first has some.
         """
         if isinstance(messages, list | tuple):
             check_batch(messages)  # before any of them is sent
@@ -191,7 +198,7 @@ class ProducerCore(ProducerState):
             messages = checked(messages)
         parts = split(messages, self.options.body_bytes_max, size_in_batch)
         return self.run_tracked(
-            self._send_parts(parts, round_robin, rules, target, timeout, is_limited),
+            self._send_parts(parts, round_robin, rules, target, timeout, is_limited, admitted),
             self.deadline(timeout),
         )
 
@@ -203,6 +210,7 @@ class ProducerCore(ProducerState):
         target: QueueId | Selector | None,
         timeout: float | None,
         is_limited: bool,
+        admitted: Signal | None,
     ) -> Flow[BatchReceipt]:
         receipts: list[SendReceipt] = []
         counts: list[int] = []
@@ -214,9 +222,19 @@ class ProducerCore(ProducerState):
                 if part is _NO_MORE:
                     return BatchReceipt(tuple(receipts), tuple(counts))
                 outgoing: Outgoing = yield UserCall(prepare_checked_batch, (self, part))
-                receipt = yield from self.send_prepared(
-                    outgoing, round_robin, rules, target, self.deadline(timeout), is_limited
-                )
+                deadline = self.deadline(timeout)
+                flow = send_with_retries(self, outgoing, round_robin, deadline, rules, target)
+                if is_limited:
+                    # A list that is sent in part must not end because of a full moment.
+                    flow = self.run_tracked(
+                        flow,
+                        deadline,
+                        len(outgoing.body),
+                        is_part=True,
+                        admitted=admitted,
+                        must_wait=bool(receipts),
+                    )
+                receipt = yield from flow
             except RocketMQError as error:
                 if not receipts:
                     raise
@@ -243,19 +261,32 @@ class ProducerCore(ProducerState):
             return flow
         return self.run_tracked(flow, deadline, len(outgoing.body), is_part=True)
 
+    def _gather_by_queue(
+        self,
+        gathering: Accumulator,
+        message: Message,
+        target: QueueId | Selector | None,
+        rules: SendRules,
+        deadline: float,
+    ) -> Flow[SendReceipt]:
+        """Choose the queue of a message, then send it in a batch for that queue."""
+        topic = with_namespace(message.topic, self.client.options.namespace)
+        route = yield from self.find_route_in_order(topic, deadline)
+        queue = yield from choose_queue(self, route, topic, message, target)
+        return (yield from gathering.add(message, queue, deadline, rules.is_retried_when_chosen))
+
     def _send_gathered(
-        self, messages: list[Message], queue: QueueId | None, deadline: float
+        self, messages: list[Message], queue: QueueId | None, is_retried: bool, deadline: float
     ) -> Flow[SendReceipt]:
         """Send a batch of the accumulator; a single message is not sent as a batch."""
+        rules = self.submit_rules if is_retried else self.waiting_rules
         outgoing: Outgoing
         if len(messages) == 1:
             outgoing = yield UserCall(prepare, (self, messages[0]))
         else:
             outgoing = yield UserCall(prepare_checked_batch, (self, messages))
         return (
-            yield from send_with_retries(
-                self, outgoing, self._round_robin, deadline, self.waiting_rules, queue
-            )
+            yield from send_with_retries(self, outgoing, self._round_robin, deadline, rules, queue)
         )
 
     def _send_trace(self, message: Message, until: float | None = None) -> Flow[SendReceipt]:

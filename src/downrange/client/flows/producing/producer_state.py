@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from downrange.client.flows.admin.changes import create_missing_topic
+from downrange.client.flows.effects import Flow, Signal, Wait
 from downrange.client.flows.hooks import SendMode
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.pending_requests import PendingRequests
@@ -24,8 +25,7 @@ from downrange.options import ProducerOptions, Trace
 
 if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
-    from downrange.client.flows.effects import Flow, Signal
-    from downrange.client.flows.hooks import Hooks, Report
+    from downrange.client.flows.hooks import Hooks
     from downrange.client.flows.producing.transaction_checks import TransactionChecks
     from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId
@@ -59,6 +59,7 @@ class ProducerCounts(msgspec.Struct):
         late_replies: Replies to requests that had timed out.
         checked: Checks of transactions that were answered.
         checks_dropped: Checks of transactions that were not answered; the broker repeats them.
+        user_errors: Exceptions of the user's hooks, selectors, checks and local work.
     """
 
     sent: int = 0
@@ -68,6 +69,35 @@ class ProducerCounts(msgspec.Struct):
     late_replies: int = 0
     checked: int = 0
     checks_dropped: int = 0
+    user_errors: int = 0
+
+
+class RouteLine:
+    """The flows that wait for the route of a topic, in the order in which they asked.
+
+    Attributes:
+        ahead: Flows that have not got the route yet.
+        behind: Flows that found the route in the cache, and wait for those ahead.
+        gate: Fires when all flows ahead have the route; those behind are ahead then.
+    """
+
+    __slots__ = ("ahead", "behind", "gate")
+
+    def __init__(self) -> None:
+        self.ahead = 0
+        self.behind = 0
+        self.gate = Signal()
+
+    def leave(self) -> bool:
+        """Let the next flows go on when none is ahead of them; return whether none is left."""
+        if self.ahead:
+            return False
+        if not self.behind:
+            return True
+        self.ahead, self.behind = self.behind, 0
+        gate, self.gate = self.gate, Signal()
+        gate.fire()
+        return False
 
 
 class ProducerState:
@@ -78,7 +108,6 @@ class ProducerState:
         group: The group, without the namespace.
         options: How it sends.
         hooks: User functions to call around every send.
-        report: Called with the error of a hook: where it happened, and the error.
 
     Attributes:
         group: The group with the namespace, as servers know it.
@@ -98,7 +127,6 @@ class ProducerState:
         group: str,
         options: ProducerOptions,
         hooks: Hooks,
-        report: Report,
     ) -> None:
         check_producer_group(group)
         self.client = client
@@ -106,7 +134,6 @@ class ProducerState:
         self.group = with_namespace(group, client.options.namespace)
         self.options = options
         self.hooks = hooks
-        self.report = report
         self.health = client.health_for(options.fault_tolerance)
         self.picker = QueuePicker(self.health, client.randomness)
         self.permits = Permits(client.clock, options.in_flight_max, options.in_flight_bytes_max)
@@ -124,6 +151,8 @@ class ProducerState:
         self.forms: dict[tuple[QueueId, int], SendForm] = {}
         self.checks: TransactionChecks | None = None
         self.requests = PendingRequests()
+        #: Topic -> the flows that wait for its route; see `find_route_in_order`.
+        self._lines: dict[str, RouteLine] = {}
         #: Tracked flows that have not ended, and the signal that fires when the last one ends.
         self._active = 0
         self._idle: Signal | None = None
@@ -133,6 +162,11 @@ class ProducerState:
         """Return when a call that begins now must end; None means the timeout of the options."""
         return self.client.clock.now() + (self.options.timeout if timeout is None else timeout)
 
+    def report(self, where: str, error: BaseException) -> Flow[None]:
+        """Count an exception of the user's code, and publish it."""
+        self.counts.user_errors += 1
+        yield from self.client.report(where, error)
+
     def run_tracked(
         self,
         flow: Flow[Any],
@@ -140,6 +174,8 @@ class ProducerState:
         limited_bytes: int | None = None,
         *,
         is_part: bool = False,
+        admitted: Signal | None = None,
+        must_wait: bool = False,
     ) -> Flow[Any]:
         """Run a flow that closing the producer waits for.
 
@@ -149,10 +185,14 @@ class ProducerState:
             limited_bytes: The size that counts against the limits of back-pressure; None for a
                 flow that they do not limit.
             is_part: Whether it belongs to a tracked flow, and so may begin while closing.
+            admitted: Fired when there is room. The flow then yields a `Wait` for it, so that
+                another thread can take over.
+            must_wait: Whether it waits for room even if `when_full` is "raise".
 
         Raises:
             ClientClosed: The producer is being closed.
-            TooManySends: There was no room before the deadline.
+            TooManySends: There was no room before the deadline; or none at once, and `when_full` is
+                "raise".
         """
         if self._is_closing and not is_part:
             raise ClientClosed(f"the producer of group {self.plain_group!r}")
@@ -160,12 +200,18 @@ class ProducerState:
         try:
             if limited_bytes is None:
                 return (yield from flow)
-            if not self.permits.try_take(limited_bytes):
-                yield from self.permits.take(limited_bytes, deadline)
+            permits = self.permits
+            if not permits.try_take(limited_bytes):
+                if self.options.when_full == "raise" and not must_wait:
+                    raise permits.refusal()
+                yield from permits.take(limited_bytes, deadline)
             try:
+                if admitted is not None:
+                    admitted.fire()
+                    yield Wait(admitted, deadline)  # the engine takes over here
                 return (yield from flow)
             finally:
-                self.permits.give_back(limited_bytes)
+                permits.give_back(limited_bytes)
         finally:
             self._active -= 1
             if self._idle is not None and not self._active:
@@ -196,3 +242,39 @@ class ProducerState:
                 queue_count=options.default_topic_queues,
             )
         )
+
+    def find_route_in_order(self, topic: str, deadline: float) -> Flow[Route]:
+        """Return a route that can be sent to, to one flow after the other.
+
+        For messages with a chosen queue, which must not overtake each other: without this, a flow
+        that finds the route in the cache goes before flows that have waited for it.
+
+            first    asks the name server ──── has the route
+            second        waits for it, too ── has the route
+            third                 in the cache: waits ────── goes on
+
+        Raises:
+            RouteNotFound, RocketMQError: As `find_route`.
+        """
+        route = self.client.routes.get(topic)
+        line = self._lines.get(topic)
+        if line is None:
+            if route is not None and route.writable:
+                return route
+            line = self._lines[topic] = RouteLine()
+        gate: Signal | None = None
+        try:
+            if route is None or not route.writable:
+                line.ahead += 1
+                return (yield from self.find_route(topic, deadline))
+            line.behind += 1
+            gate = line.gate
+            yield Wait(gate, deadline)
+            return route
+        finally:
+            if gate is None or gate.is_fired:
+                line.ahead -= 1
+            else:
+                line.behind -= 1
+            if line.leave():
+                del self._lines[topic]

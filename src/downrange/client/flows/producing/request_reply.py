@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from downrange.client.flows.effects import Flow, UserCall, Wait
+from downrange.client.flows.effects import Flow, Signal, UserCall, Wait
 from downrange.client.flows.names import without_namespace
 from downrange.client.flows.producing.prepare import Outgoing, prepare
 from downrange.client.flows.producing.producer_core import producers_of
@@ -53,8 +53,11 @@ def request(
     timeout: float | None = None,
     *,
     is_limited: bool = False,
+    admitted: Signal | None = None,
 ) -> Flow[ReceivedMessage]:
     """Return the flow that sends a request and waits for the reply.
+
+    With `is_limited` it waits for room under the limits of back-pressure, then fires `admitted`.
 
     Raises:
         InvalidMessage: The message is not valid.
@@ -71,7 +74,9 @@ def request(
     outgoing = prepare(producer, message, extra=extra)
     client.handlers[int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)] = partial(take_reply, client)
     flow = _send_and_wait(producer, outgoing, correlation_id, round_robin, rules, target, deadline)
-    return producer.run_tracked(flow, deadline, len(message.body) if is_limited else None)
+    return producer.run_tracked(
+        flow, deadline, len(message.body) if is_limited else None, admitted=admitted
+    )
 
 
 def _send_and_wait(

@@ -47,8 +47,15 @@ from downrange.client.flows.routing.selectors import (
     check_selected,
     select,
     selector_failed,
+    selector_name,
 )
-from downrange.errors import InvalidMessage, RocketMQError, SendForbidden, server_error
+from downrange.errors import (
+    InvalidMessage,
+    OptionError,
+    RocketMQError,
+    SendForbidden,
+    server_error,
+)
 from downrange.model import QueueId, SendReceipt, SendStatus
 from downrange.wire.properties import decode_properties
 
@@ -58,7 +65,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.client.flows.routing.routes import Route
     from downrange.client.flows.routing.selectors import Selector
-    from downrange.model import Attempt
+    from downrange.model import Attempt, Message
     from downrange.wire.command import Command
 
 _STORED: Final = SendStatus.STORED
@@ -92,12 +99,14 @@ def send_with_retries(
     clock = client.clock
     started = clock.now()
     topic = outgoing.topic
-    route = client.routes.get(topic)
-    if route is None or not route.writable:
-        route = yield from producer.find_route(topic, deadline)
     chosen = chosen_address = None
-    if target is not None or outgoing.message.sharding_key is not None:
-        chosen = yield from _choose(producer, route, outgoing, target)
+    if target is None and outgoing.message.sharding_key is None:
+        route = client.routes.get(topic)
+        if route is None or not route.writable:
+            route = yield from producer.find_route(topic, deadline)
+    else:
+        route = yield from producer.find_route_in_order(topic, deadline)
+        chosen = yield from choose_queue(producer, route, topic, outgoing.message, target)
         chosen_address = route.masters.get(chosen.broker)
         if chosen_address is None:
             chosen_address = yield from find_send_address(client, chosen, deadline)
@@ -184,7 +193,7 @@ def send_oneway(
         route = yield from producer.find_route(outgoing.topic, deadline)
     chosen = chosen_address = None
     if target is not None or outgoing.message.sharding_key is not None:
-        chosen = yield from _choose(producer, route, outgoing, target)
+        chosen = yield from choose_queue(producer, route, outgoing.topic, outgoing.message, target)
         chosen_address = route.masters.get(chosen.broker)
         if chosen_address is None:
             chosen_address = yield from find_send_address(client, chosen, deadline)
@@ -236,24 +245,48 @@ def send_oneway(
 # ---- queues --------------------------------------------------------------------------------------
 
 
-def _choose(
-    producer: ProducerState, route: Route, outgoing: Outgoing, target: QueueId | Selector | None
+def choose_queue(
+    producer: ProducerState,
+    route: Route,
+    topic: str,
+    message: Message,
+    target: QueueId | Selector | None,
 ) -> Flow[QueueId]:
-    """Return the queue that the caller gave, or that a selector or the sharding key chooses."""
+    """Return the queue that the caller gave, or that a selector or the sharding key chooses.
+
+    Args:
+        producer: The producer; an exception of the user's selector is reported to it.
+        route: The route of the topic.
+        topic: The topic, with the namespace.
+        message: The message.
+        target: A queue or a selector; None for the sharding key of the message.
+
+    Raises:
+        InvalidMessage: The queue belongs to another topic.
+        OptionError: The selector failed, or did not return a queue of the topic.
+    """
     if target is None:
-        target = by_sharding_key(outgoing.message)
+        target = by_sharding_key(message)
     if isinstance(target, QueueId):
-        if target.topic not in (outgoing.message.topic, outgoing.topic):
+        if target.topic not in (message.topic, topic):
             raise InvalidMessage(
-                f"a message for {outgoing.message.topic!r} cannot be sent to queue {target}, which "
+                f"a message for {message.topic!r} cannot be sent to queue {target}, which "
                 "belongs to another topic"
             )
-        return QueueId(outgoing.topic, target.broker, target.number)
-    if isinstance(target, ByHash | ByRandom | ByRoom):
-        return select(target, route.writable, outgoing.message, producer.client.randomness)
+        return QueueId(topic, target.broker, target.number)
+    randomness = producer.client.randomness
+    if isinstance(target, ByHash | ByRandom):
+        return select(target, route.writable, message, randomness)
     try:
-        chosen: object = yield UserCall(target, (route.writable, outgoing.message))
+        chosen: object
+        if isinstance(target, ByRoom):  # may call functions of the user, too
+            chosen = yield UserCall(select, (target, route.writable, message, randomness))
+        else:
+            chosen = yield UserCall(target, (route.writable, message))
     except Exception as error:  # the user's code may raise anything
+        if isinstance(target, ByRoom) and isinstance(error, OptionError):
+            raise  # its own: no broker is in these rooms
+        yield from producer.report(selector_name(target), error)
         raise selector_failed(target, error) from error
     return check_selected(target, chosen, route.writable)
 

@@ -24,6 +24,7 @@ from downrange.client.flows.consuming.pull import read_messages
 from downrange.client.flows.effects import Flow, UserCall
 from downrange.client.flows.hooks import EndTransactionContext, run_observers
 from downrange.client.flows.names import with_namespace
+from downrange.client.flows.notices import WorkFailed
 from downrange.client.flows.producing.prepare import Outgoing, prepare
 from downrange.client.flows.producing.producer_core import producers_of
 from downrange.client.flows.producing.trace_buffer import trace_of_end_transaction
@@ -152,7 +153,7 @@ def end(
         address = yield from find_send_address(producer.client, half.queue, deadline)
         yield from _send_end(producer, half, address, outcome, remark)
     except RocketMQError as problem:
-        producer.report(_where(half, outcome), problem)
+        yield from _note_failure(producer, half, outcome, problem)
 
 
 def _prepare_half(producer: ProducerCore, message: Message) -> Outgoing:
@@ -241,19 +242,24 @@ def _decide(
     try:
         answer: object = yield UserCall(function, args, may_block=True)
     except Exception as error:  # the user's code may raise anything
-        producer.report(what, error)
+        yield from producer.report(what, error)
         return Outcome.UNKNOWN, error
     if isinstance(answer, Outcome):
         return answer, None
     if answer is None:
         return Outcome.UNKNOWN, None
     wrong = OptionError(f"{what} returned {answer!r}, which is not an Outcome")
-    producer.report(what, wrong)
+    yield from producer.report(what, wrong)
     return Outcome.UNKNOWN, wrong
 
 
-def _where(half: Half, outcome: Outcome) -> str:
-    return f"sending {outcome.name} of {half.message_id} to {half.queue.broker}"
+def _note_failure(
+    producer: ProducerCore, half: Half, outcome: Outcome, error: RocketMQError
+) -> Flow[None]:
+    """Publish that an outcome was not sent; the broker will send a check."""
+    what = f"sending {outcome.name} of {half.message_id} to {half.queue.broker}"
+    producer.client.notices.append(WorkFailed(what, error))
+    yield from producer.client.publish()
 
 
 def _send_end(
@@ -356,4 +362,4 @@ def _check(
         yield from _send_end(producer, half, address, outcome, remark, is_from_check=True)
         producer.counts.checked += 1
     except RocketMQError as problem:
-        producer.report(_where(half, outcome), problem)
+        yield from _note_failure(producer, half, outcome, problem)

@@ -142,27 +142,27 @@ def select(
         randomness: For random choices.
 
     Raises:
-        OptionError: The selector failed, or did not return a queue of the topic.
+        OptionError: The selector did not return a queue of the topic.
+        Exception: The error of the user's function.
     """
     if isinstance(selector, ByHash):
         return selector(queues, message)
     if isinstance(selector, ByRandom | ByRoom):
         return selector.choose(queues, message, randomness)
-    try:
-        chosen = selector(queues, message)
-    except Exception as error:
-        raise selector_failed(selector, error) from error
-    return check_selected(selector, chosen, queues)
+    return check_selected(selector, selector(queues, message), queues)
 
 
-def selector_failed(selector: SelectorFunction, error: Exception) -> OptionError:
+def selector_failed(selector: Selector, error: Exception) -> OptionError:
     """Return the error for a user's selector that raised an error."""
-    return OptionError(f"selector {_name_of(selector)} raised {type(error).__name__}: {error}")
+    return OptionError(f"{selector_name(selector)} raised {type(error).__name__}: {error}")
 
 
-def check_selected(
-    selector: SelectorFunction, chosen: object, queues: Sequence[QueueId]
-) -> QueueId:
+def selector_name(selector: Selector) -> str:
+    """Return the name of a selector, for logs and errors."""
+    return f"selector {getattr(selector, '__qualname__', None) or repr(selector)}"
+
+
+def check_selected(selector: Selector, chosen: object, queues: Sequence[QueueId]) -> QueueId:
     """Return what a user's selector returned, if it is a queue of the topic.
 
     It need not be one of the given queues, as in Java: the selector may use a newer route.
@@ -173,7 +173,7 @@ def check_selected(
     topic = queues[0].topic
     if not isinstance(chosen, QueueId) or chosen.topic != topic:
         raise OptionError(
-            f"select message queue returned {chosen!r}: selector {_name_of(selector)} must return "
+            f"select message queue returned {chosen!r}: {selector_name(selector)} must return "
             f"a QueueId of topic {topic!r}, such as one of the queues it was given"
         )
     return chosen
@@ -199,7 +199,3 @@ def _hash_code(argument: object) -> int:
 def _room_before_at(broker: str) -> str | None:
     room, at, _ = broker.partition("@")
     return room if at else None
-
-
-def _name_of(selector: SelectorFunction) -> str:
-    return getattr(selector, "__qualname__", None) or repr(selector)

@@ -53,14 +53,16 @@ class Desk:
     def __init__(self, *, body_bytes_max: int = 100_000, **options: int) -> None:
         self.clock = FakeClock(10.0)
         self.sent: list[tuple[list[Message], QueueId | None, float]] = []
+        self.retried: list[bool] = []
         self.accumulator = Accumulator(
             AutoBatch(**options), self.clock, self._send, body_bytes_max=body_bytes_max
         )
 
     def _send(
-        self, messages: list[Message], queue: QueueId | None, deadline: float
+        self, messages: list[Message], queue: QueueId | None, is_retried: bool, deadline: float
     ) -> Flow[SendReceipt]:
         self.sent.append((messages, queue, deadline))
+        self.retried.append(is_retried)
         answer: SendReceipt = yield Pause(0)
         return answer
 
@@ -121,7 +123,6 @@ def test_message_alone_is_sent_alone_when_it_is_due() -> None:
         (Message("orders", b"2"), QUEUE),
         (Message("orders", b"2", wait_stored=False), None),
         (Message("orders", b"2", tags="new"), None),
-        (Message("orders", b"2", sharding_key="customer-7"), None),
     ],
 )
 def test_messages_that_differ_in_what_a_request_says_once_do_not_meet(
@@ -141,6 +142,16 @@ def test_sharding_keys_do_not_matter_when_the_queue_is_chosen() -> None:
     _other = desk.add(Message("orders", b"2", sharding_key="b"), QUEUE)
     leader.send(False)
     assert desk.bodies() == [[b"1", b"2"]]
+
+
+def test_messages_that_are_sent_again_and_others_do_not_share_a_batch() -> None:
+    desk = Desk()
+    flows = [desk.accumulator.add(body_of(n), QUEUE, 13.0, bool(n)) for n in range(2)]
+    for flow in flows:
+        next(flow)
+        flow.send(False)
+    assert desk.bodies() == [[b"0"], [b"1"]]
+    assert desk.retried == [False, True]
 
 
 def test_message_that_comes_later_opens_the_next_batch() -> None:
@@ -230,6 +241,13 @@ def test_close_sends_every_batch_at_once() -> None:
         flow.send(True)
     assert desk.bodies() == [[b"1"], [b"2"]]
     assert not desk.accumulator.can_hold(body_of(3))
+
+
+def test_message_whose_queue_was_chosen_during_close_is_sent_at_once() -> None:
+    desk = Desk()
+    desk.accumulator.close()
+    desk.add(body_of(1), QUEUE)
+    assert desk.bodies() == [[b"1"]]
 
 
 # ---- outcomes ------------------------------------------------------------------------------------

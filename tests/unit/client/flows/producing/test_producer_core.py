@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange.client.flows.effects import Flow, Gather, Wait
+from downrange.client.flows.effects import Call, Flow, Gather, Once, Signal, Wait
+from downrange.client.flows.producing.request_reply import request
 from downrange.client.flows.routing.queue_picker import RoundRobin
-from downrange.client.flows.routing.selectors import by_hash
+from downrange.client.flows.routing.selectors import by_hash, by_room
 from downrange.errors import (
     BatchFailed,
     ClientClosed,
@@ -16,6 +17,7 @@ from downrange.errors import (
     GroupTaken,
     InvalidMessage,
     OptionError,
+    RouteNotFound,
     SendFailed,
     SendTimedOut,
     TooManySends,
@@ -24,6 +26,7 @@ from downrange.model import Message, QueueId
 from downrange.options import AutoBatch, ClientOptions, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
+from downrange.wire.records import decode_batch
 from tests.unit.client.flows.flow_steps import (
     answer_user_call,
     body,
@@ -33,6 +36,7 @@ from tests.unit.client.flows.flow_steps import (
     expect_call,
     finish,
     play,
+    play_together,
     producer_with,
     refused,
     route,
@@ -213,9 +217,9 @@ def test_a_message_that_breaks_a_rule_is_refused_before_anything_happens() -> No
 # ---- back-pressure -------------------------------------------------------------------------------
 
 
-def full(**limits: int) -> tuple[ProducerCore, list[Flow[Any]]]:
+def full(**settings: Any) -> tuple[ProducerCore, list[Flow[Any]]]:
     """Return a producer whose limits of back-pressure are reached."""
-    producer = producer_with(route("a"), options=ProducerOptions(**limits))  # type: ignore[arg-type]
+    producer = producer_with(route("a"), options=ProducerOptions(**settings))
     flows = [submitted(producer) for _ in range(10)]
     for flow in flows:
         expect_call(next(flow))
@@ -260,6 +264,77 @@ def test_bytes_are_limited_too() -> None:
     assert producer.permits.in_flight_bytes == 1 << 20  # the size before compression
     expect(Wait, next(submitted(producer)))
     submitted_one.close()
+
+
+@pytest.mark.parametrize("when_full", ["block", "queue"])
+def test_a_submit_fires_its_signal_when_there_is_room(when_full: str) -> None:
+    producer, flows = full(in_flight_max=10, when_full=when_full)
+    admitted = Signal()
+    late = submitted(producer, admitted=admitted)
+    expect(Wait, next(late))
+    assert not admitted.is_fired
+    flows[0].close()
+    handed_over = expect(Wait, late.send(True))
+    assert handed_over.signal is admitted
+    assert admitted.is_fired
+    expect_call(late.send(True))
+
+
+def test_a_submit_that_finds_room_fires_its_signal_at_once() -> None:
+    producer = producer_with(route("a"))
+    signals = [Signal(), Signal(), Signal()]
+    single = submitted(producer, admitted=signals[0])
+    listed = producer.send_batch(
+        [MESSAGE], RoundRobin(), producer.submit_rules, is_limited=True, admitted=signals[1]
+    )
+    asked = request(
+        producer,
+        MESSAGE,
+        RoundRobin(),
+        producer.submit_rules,
+        is_limited=True,
+        admitted=signals[2],
+    )
+    effects = [next(single), until_sent(listed), next(asked)]
+    assert [expect(Wait, effect).signal for effect in effects] == signals
+    assert [signal.is_fired for signal in signals] == [True] * 3
+    assert producer.permits.in_flight == 3
+    expect_call(single.send(True))
+
+
+def test_a_submit_that_finds_no_room_fails_at_once_when_told_so() -> None:
+    producer, flows = full(in_flight_max=10, when_full="raise")
+    admitted = Signal()
+    for flow in (
+        submitted(producer, admitted=admitted),
+        request(producer, MESSAGE, RoundRobin(), producer.submit_rules, is_limited=True),
+    ):
+        with pytest.raises(TooManySends, match=r"in_flight_max=10 .* when_full='raise' does not"):
+            next(flow)
+    assert (producer.permits.in_flight, producer.permits.waiting) == (10, 0)
+    assert not admitted.is_fired
+    flows[0].close()
+    expect_call(next(submitted(producer)))
+
+
+def test_only_the_first_request_of_a_list_fails_at_once() -> None:
+    options = ProducerOptions(in_flight_max=10, when_full="raise", body_bytes_max=400)
+    producer = producer_with(route("a"), options=options)
+    messages = [Message("orders", b"x" * 300)] * 2
+    rules = producer.submit_rules
+    listed = producer.send_batch(messages, RoundRobin(), rules, is_limited=True)
+    call = expect_call(until_sent(listed))
+    others = [submitted(producer) for _ in range(10)]
+    for flow in others[:9]:
+        expect_call(next(flow))
+    with pytest.raises(TooManySends):
+        until_sent(producer.send_batch(messages, RoundRobin(), rules, is_limited=True))
+    part = answer_user_call(listed.send(stored(call)))
+    expect_call(next(others[9]))
+    wait = expect(Wait, listed.send(answer_user_call(listed.send(part))))
+    others[0].close()
+    assert wait.signal.is_fired
+    expect_call(listed.send(True))
 
 
 def test_a_send_that_waits_is_not_limited() -> None:
@@ -454,15 +529,176 @@ def test_a_message_for_a_chosen_queue_is_gathered_for_that_queue() -> None:
     assert (call.address, call.command.fields["e"]) == ("b:10911", "3")
 
 
+def numbered(count: int, **settings: Any) -> list[Message]:
+    return [Message("orders", f"{number}", **settings) for number in range(count)]
+
+
+def bodies_of(call: Any) -> list[bytes]:
+    return [item.body for item in decode_batch(call.command.body)]
+
+
+@pytest.mark.parametrize("how", ["hash", "function", "room", "sharding key"])
+def test_messages_whose_queue_is_chosen_travel_together_in_order(how: str) -> None:
+    producer = gathering(hold_ms=10)
+    second = QueueId("orders", "a", 1)
+    targets: dict[str, Any] = {
+        "hash": by_hash(1),
+        "function": lambda queues, message: second,
+        "room": by_room("near", room_of=lambda _: "near", then=by_hash(1)),
+    }
+    messages = numbered(50, sharding_key="1" if how == "sharding key" else None)
+    calls: list[Any] = []
+
+    def serve(call: Any) -> Command:
+        calls.append(call)
+        return stored(call)
+
+    flows = [submitted(producer, message, target=targets.get(how)) for message in messages]
+    receipts = play_together(flows, serve)
+    (call,) = calls
+    assert [receipt.offset for receipt in receipts] == list(range(9, 59))
+    assert {receipt.queue for receipt in receipts} == {receipts[0].queue}
+    assert call.command.code == RequestCode.SEND_BATCH_MESSAGE
+    assert bodies_of(call) == [message.body for message in messages]
+    if how != "sharding key":
+        assert receipts[0].queue == second
+
+
+def test_messages_of_different_queues_do_not_share_a_batch() -> None:
+    producer = gathering(hold_ms=10)
+    queues: list[tuple[str, str]] = []
+
+    def serve(call: Any) -> Command:
+        queues.append((call.address, call.command.fields["e"]))
+        return stored(call)
+
+    flows = [
+        submitted(producer, message, target=by_hash(number % 3))
+        for number, message in enumerate(numbered(30))
+    ]
+    receipts = play_together(flows, serve)
+    assert sorted(queues) == [("a:10911", "0"), ("a:10911", "1"), ("a:10911", "2")]
+    assert [receipt.queue.number for receipt in receipts] == [0, 1, 2] * 10
+
+
+def test_a_route_is_found_before_a_queue_is_chosen() -> None:
+    producer = producer_with(options=ProducerOptions(auto_batch=AutoBatch()))
+
+    def serve(call: Any) -> Command:
+        if call.command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return routed(body("a"))
+        return stored(call)
+
+    flows = [submitted(producer, message, target=by_hash(2)) for message in numbered(3)]
+    assert [receipt.queue.number for receipt in play_together(flows, serve)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("is_gathered", [False, True])
+def test_a_message_for_a_chosen_queue_does_not_overtake_those_that_wait_for_the_route(
+    is_gathered: bool,
+) -> None:
+    auto_batch = AutoBatch() if is_gathered else None
+    producer = producer_with(options=ProducerOptions(auto_batch=auto_batch))
+    kind: Any = Wait if is_gathered else Call
+
+    def submit() -> Flow[Any]:
+        return submitted(producer, target=by_hash(1))
+
+    early = [submit(), submit()]
+    lookups = [expect(Once, next(flow)) for flow in early]
+    found = route("a")
+    producer.client.routes.replace(found)
+    late = [submit(), submit(), submit()]
+    gates = [expect(Wait, next(flow)) for flow in late]
+    late[0].close()  # while it waits
+    assert not gates[1].signal.is_fired
+    assert lookups[0].key == lookups[1].key
+    for flow in early:
+        expect(kind, flow.send(found))
+    assert gates[1].signal is gates[2].signal
+    assert gates[1].signal.is_fired
+    next_gate = expect(Wait, next(last := submit()))  # the two have not resumed yet
+    expect(kind, late[1].send(True))
+    assert not next_gate.signal.is_fired
+    late[2].close()  # when its turn has come
+    assert next_gate.signal.is_fired
+    expect(kind, last.send(True))
+    assert not producer._lines
+    expect(kind, next(submit()))
+
+
+def test_a_missing_route_fails_each_message_for_a_chosen_queue() -> None:
+    producer = producer_with()
+    flows = [submitted(producer, target=by_hash(1)) for _ in range(2)]
+    outcomes = play_together(flows, lambda _: routed(None))
+    assert [type(outcome) for outcome in outcomes] == [RouteNotFound] * 2
+    assert not producer._lines
+
+
+def test_a_chosen_queue_has_its_namespace() -> None:
+    known = route("a", topic="prod%orders")
+    client = core_with(known, options=ClientOptions(namespace="prod"))
+    producer = producer_with(client=client, options=ProducerOptions(auto_batch=AutoBatch()))
+    named = QueueId("orders", "a", 1)
+    flows = [
+        submitted(producer, message, target=queue)
+        for message, queue in zip(numbered(2), (named, by_hash(1)), strict=True)
+    ]
+    calls: list[Any] = []
+
+    def serve(call: Any) -> Command:
+        calls.append(call)
+        return stored(call)
+
+    play_together(flows, serve)
+    assert len(calls) == 1  # the queue by name and by hash is the same
+    assert calls[0].command.fields["b"] == "prod%orders"
+
+
+@pytest.mark.parametrize(("is_submitted", "attempts"), [(True, 3), (False, 1)])
+def test_a_gathered_batch_for_a_chosen_queue_is_repeated_as_its_callers_would(
+    is_submitted: bool, attempts: int
+) -> None:
+    producer = gathering()
+    flow = (submitted if is_submitted else sent)(producer, target=by_hash(1))
+    with pytest.raises(SendFailed) as caught:
+        play(flow, lambda _: ConnectionLost("a:10911", "cut"))
+    assert len(caught.value.attempts) == attempts
+
+
+def test_an_error_of_a_selector_is_that_of_its_message_alone() -> None:
+    reports: list[str] = []
+    producer = producer_with(
+        route("a"),
+        options=ProducerOptions(auto_batch=AutoBatch()),
+        report=lambda where, error: reports.append(f"{where}: {error!r}"),
+    )
+
+    def picky(queues: Any, message: Message) -> QueueId:
+        if message.body == b"1":
+            raise KeyError("one")
+        return queues[0]  # type: ignore[no-any-return]
+
+    first, second, third = play_together(
+        [submitted(producer, message, target=picky) for message in numbered(3)], stored
+    )
+    assert isinstance(second, OptionError)
+    assert (first.offset, third.offset) == (9, 10)
+    (report,) = reports
+    assert report.startswith("selector ")
+    assert report.endswith("picky: KeyError('one')")
+    assert (producer.counts.user_errors, producer.client.user_errors) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("message", "settings"),
     [
         (MESSAGE, {"timeout": 1.0}),
-        (MESSAGE, {"target": by_hash("x")}),
-        (Message("orders", b"1", sharding_key="x"), {}),
+        (MESSAGE, {"target": by_hash("x"), "timeout": 1.0}),
         (Message("orders", b"1", delay_level=1), {}),
+        (Message("orders", b"1", delay_level=1, sharding_key="x"), {}),
     ],
-    ids=["own timeout", "selector", "sharding key", "delayed"],
+    ids=["own timeout", "selector and own timeout", "delayed", "delayed and sharding key"],
 )
 def test_a_message_that_must_not_wait_is_sent_directly(
     message: Message, settings: dict[str, Any]

@@ -20,7 +20,7 @@ from downrange.client.flows.producing.retry_loop import (
 )
 from downrange.client.flows.routing.health import HealthSnapshot
 from downrange.client.flows.routing.queue_picker import RoundRobin
-from downrange.client.flows.routing.selectors import by_hash, by_random
+from downrange.client.flows.routing.selectors import by_hash, by_random, by_room
 from downrange.errors import (
     BrokerNotFound,
     CallTimeout,
@@ -795,14 +795,31 @@ def test_a_function_of_the_users_chooses_among_the_queues() -> None:
     assert (call.address, call.command.fields["e"]) == ("b:10911", "3")
 
 
-def test_a_function_of_the_users_that_fails_is_named() -> None:
-    def broken(queues: Any, message: Message) -> QueueId:
-        raise AssertionError
+@pytest.mark.parametrize("is_room", [False, True])
+def test_a_function_of_the_users_that_fails_is_named_and_reported(is_room: bool) -> None:
+    def broken(*_: object) -> Any:
+        raise KeyError("x")
 
-    flow = sending(producer_with(route("a")), target=broken)
-    next(flow)
-    with pytest.raises(OptionError, match=r"broken raised KeyError"):
-        flow.throw(KeyError("x"))
+    reports: list[tuple[str, str]] = []
+    producer = producer_with(
+        route("a"), report=lambda where, error: reports.append((where, repr(error)))
+    )
+    target = by_room("near", room_of=broken) if is_room else broken
+    with pytest.raises(OptionError, match=r"selector .*broken.* raised KeyError") as caught:
+        play(sending(producer, target=target), stored)
+    assert isinstance(caught.value.__cause__, KeyError)
+    ((where, error),) = reports
+    assert where.startswith("selector ")
+    assert "broken" in where
+    assert error == "KeyError('x')"
+    assert (producer.counts.user_errors, producer.client.user_errors) == (1, 1)
+
+
+def test_a_room_without_a_broker_is_not_an_error_of_the_users_code() -> None:
+    producer = producer_with(route("a"))
+    with pytest.raises(OptionError, match="no queue of 'orders' is in 'near'"):
+        play(sending(producer, target=by_room("near")), stored)
+    assert producer.counts.user_errors == 0
 
 
 def test_a_function_of_the_users_must_return_a_queue_of_the_topic() -> None:
@@ -966,14 +983,9 @@ def test_an_error_in_an_observing_hook_is_reported_and_the_send_goes_on() -> Non
         hooks=Hooks(before_send=(broken,), after_send=(broken,)),
         report=lambda where, error: reports.append(repr(error)),
     )
-    flow = sending(producer)
-    next(flow)
-    call = expect_call(flow.throw(KeyError("oops")))
-    expect(UserCall, flow.send(stored(call)))
-    with pytest.raises(StopIteration) as finished:
-        flow.throw(KeyError("oops"))
-    assert finished.value.value.queue.broker == "a"
+    assert play(sending(producer), stored).queue.broker == "a"
     assert reports == ["KeyError('oops')"] * 2
+    assert producer.counts.user_errors == 2
 
 
 def test_requests_are_signed_anew_for_each_attempt() -> None:

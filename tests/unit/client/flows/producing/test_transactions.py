@@ -200,7 +200,7 @@ def test_an_outcome_that_cannot_be_sent_is_reported_and_not_raised() -> None:
     here.servers.answer("a:1", END, lost)
     done = transact(here, commit)
     assert done.outcome is Outcome.COMMIT
-    assert here.reports == [(f"sending COMMIT of {done.receipt.message_id} to a", lost)]
+    assert here.problems == [(f"sending COMMIT of {done.receipt.message_id} to a", lost)]
 
 
 def test_the_end_goes_to_the_master_of_that_moment() -> None:
@@ -383,7 +383,7 @@ def test_an_answer_that_does_not_get_through_is_reported() -> None:
     unreachable = ConnectFailed("a:1", "refused")
     here.servers.answer("a:1", END, unreachable)
     here.run(here.client.answer("a:1", question(here)))
-    assert here.reports == [("sending COMMIT of ID1 to a", unreachable)]
+    assert here.problems == [("sending COMMIT of ID1 to a", unreachable)]
     assert here.producer.counts.checked == 0
 
 
