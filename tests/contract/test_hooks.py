@@ -14,6 +14,7 @@ from downrange.model import Message
 from downrange.wire.codes import RequestCode
 from tests.contract.blocking import LONG_TIMEOUT
 from tests.contract.conftest import only_async, only_sync
+from tests.contract.servers import stats_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,8 +134,14 @@ def test_an_error_in_an_observing_hook_is_logged_and_the_send_succeeds(
         sender.send(Message(topic, b"1"))
         sender.send_oneway(Message(topic, b"2"))
     assert len(server.read_all(topic, 2)) == 2
+    records = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(records) == sender.client.stats().user_errors >= 2
+    assert all("broken failed: " in record.message for record in records)
     assert "hook is broken" in caplog.text
-    assert "broken" in caplog.text
+    assert "Traceback" in caplog.text
+    # Hooks of calls see requests of the client, too; they are not counted for the producer.
+    if where.endswith("send"):
+        assert stats_of(sender).user_errors == len(records) == 2
 
 
 def test_a_hook_can_forbid_a_send(server: Server, producer: MakeProducer) -> None:

@@ -25,7 +25,7 @@ from downrange.model import Message, Outcome, ReceivedMessage, SendReceipt, Send
 from downrange.options import ClientOptions, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode, TransactionFlag
 from tests.apache import probe
-from tests.contract.servers import replace_send_codes
+from tests.contract.servers import replace_send_codes, stats_of
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -292,10 +292,12 @@ def test_a_check_that_fails_is_logged_and_repeated(
         return check(message)
 
     producer = transacting(embedded, check=fail_once)
-    with caplog.at_level(logging.WARNING, "downrange.client"):
+    with caplog.at_level(logging.ERROR, "downrange.client"):
         producer.send_in_transaction(Message(topic, b"1"), returning(None))
         assert bodies(embedded, topic, 1) == [b"1"]
     assert "the check of a transaction failed: LookupError('no row')" in caplog.text
+    assert "Traceback" in caplog.text
+    assert stats_of(producer).user_errors == 1
 
 
 # ---- hooks and traces ----------------------------------------------------------------------------

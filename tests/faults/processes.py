@@ -29,6 +29,7 @@ class ServerProcess:
     Attributes:
         process: The process.
         broker: Address of its broker.
+        name_server: Address of its name server.
         seconds_to_ready: How long it took to start.
     """
 
@@ -52,6 +53,7 @@ class ServerProcess:
             raise AssertionError(f"not ready: {line}{self.log()}")
         words = dict(word.split("=", 1) for word in line.split()[1:])
         self.broker = words["broker"]
+        self.name_server = words["nameserver"]
 
     def log(self) -> str:
         """Return its log, and that of earlier processes with the same folder."""

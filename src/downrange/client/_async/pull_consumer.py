@@ -116,6 +116,8 @@ class AsyncPullConsumer(AsyncClientUser):
             await self._client.start()
             self._core = self._make_core()
             self._state = "running"
+        else:
+            await self._client.start()  # raises in a forked process
         return self
 
     async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:

@@ -117,6 +117,8 @@ class PullConsumer(ClientUser):
             self._client.start()
             self._core = self._make_core()
             self._state = "running"
+        else:
+            self._client.start()  # raises in a forked process
         return self
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
