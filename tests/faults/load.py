@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from downrange.wire.codes import HeaderCodec, RequestCode, ResponseCode
@@ -42,13 +44,24 @@ class Sender(threading.Thread):
         random: Decides on sizes and properties.
         window: How many requests are in flight.
         batch: How many messages a request holds.
+        per_second: The most messages per second; as many as possible if not given.
+        sizes: Sizes of the bodies.
 
     Attributes:
         acknowledged: The acknowledged messages.
     """
 
     def __init__(
-        self, address: str, topic: str, name: str, random: Random, *, window: int, batch: int = 1
+        self,
+        address: str,
+        topic: str,
+        name: str,
+        random: Random,
+        *,
+        window: int,
+        batch: int = 1,
+        per_second: float = math.inf,
+        sizes: tuple[int, ...] = (40, 300, 5000),
     ) -> None:
         super().__init__(name=name, daemon=True)
         self.acknowledged: list[Acknowledged] = []
@@ -60,15 +73,22 @@ class Sender(threading.Thread):
         self._random = random
         self._window = window
         self._batch = batch
+        self._per_second = per_second
+        self._sizes = sizes
         self._made = 0
 
     def run(self) -> None:
         """Send until the connection ends."""
+        begun = time.monotonic()
         with self._socket, contextlib.suppress(OSError):
             while self.refusal is None:
-                while self._link.in_flight < self._window:
+                due = (time.monotonic() - begun) * self._per_second
+                while self._link.in_flight < self._window and self._made < due:
                     bodies = [self._body() for _ in range(self._batch)]
                     self._socket.sendall(self._link.request(self._request(bodies), bodies))
+                if not self._link.in_flight:
+                    time.sleep(0.001)
+                    continue
                 data = self._socket.recv(1 << 16)
                 if not data:
                     return
@@ -91,7 +111,7 @@ class Sender(threading.Thread):
 
     def _body(self) -> bytes:
         self._made += 1
-        return f"{self.name}-{self._made}-".encode().ljust(self._random.choice((40, 300, 5000)))
+        return f"{self.name}-{self._made}-".encode().ljust(self._random.choice(self._sizes))
 
     def _request(self, bodies: list[bytes]) -> Command:
         if len(bodies) == 1:

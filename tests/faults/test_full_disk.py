@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange.errors import StoreError
 from downrange.options import BrokerOptions
 from downrange.server.run.broker_server import BrokerServer
 from downrange.server.run.runner import ServerThread
@@ -107,7 +108,8 @@ class FullDisk:
             return pwritev(handle, parts, at)
 
         def pwrite_or_not(handle: int, data: bytes, at: int) -> int:
-            refuse()
+            if data != b"lock":  # the lock file has its block already
+                refuse()
             return pwrite(handle, data, at)
 
         monkeypatch.setattr(os, "pwritev", pwritev_or_not)
@@ -131,6 +133,43 @@ def test_a_send_is_refused_with_the_code_of_a_full_disk_until_a_check_finds_spac
     server = BrokerServer(tmp_path)
     with ServerThread(server):
         assert bodies(server.address) == [b"before", b"after"]
+
+
+def test_a_broker_that_crashed_is_started_on_a_full_disk_without_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = BrokerServer(tmp_path)
+    with ServerThread(server) as thread:
+        assert send(server.address, b"before") == 0
+        thread.run(server.kill())
+    disk = FullDisk(monkeypatch)
+    disk.is_full = True
+    server = BrokerServer(tmp_path)
+    with ServerThread(server):
+        assert bodies(server.address) == [b"before"]
+        assert "no checkpoint at the end of recovery: no space left" in caplog.text
+        disk.is_full = False
+
+
+def test_a_broker_that_crashed_is_not_started_on_a_failing_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed sync, the kernel may drop what recovery has read from its cache."""
+    server = BrokerServer(tmp_path)
+    with ServerThread(server) as thread:
+        assert send(server.address, b"before") == 0
+        thread.run(server.kill())
+
+    def fail(_handle: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "fdatasync", fail)
+        with pytest.raises(StoreError, match=r"cannot be opened: .*Input/output error"):
+            ServerThread(BrokerServer(tmp_path)).start()
+    server = BrokerServer(tmp_path)
+    with ServerThread(server):
+        assert bodies(server.address) == [b"before"]
 
 
 def test_a_disk_above_its_limit_refuses_messages_with_the_reason(tmp_path: Path) -> None:
