@@ -90,7 +90,8 @@ class Flusher:
         self._checkpoint_lock = asyncio.Lock()
         self._is_persisting_deletions = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._covered = state.store.log.flushed  # after a crash, less than the end of the log
+        # Less than the end of the log if the disk was full at the end of recovery.
+        self._covered = state.store.log.flushed
         self.longest_flush = 0.0
 
     def start(self) -> None:

@@ -221,14 +221,20 @@ def test_indexes_and_progress_are_saved_at_every_interval() -> None:
 
 
 def test_progress_is_not_saved_before_what_a_killed_process_left_is_durable() -> None:
-    """Readers see what that process wrote, but it may exist only in the page cache."""
+    """Readers see what that process wrote, but it may exist only in the page cache.
+
+    Recovery makes it durable, unless the disk is full.
+    """
 
     async def play() -> None:
         disk = Disk()
         killed = a_state(disk)
         killed.store.append([Record(topic_bytes=b"T", body=b"x", store_ip=killed.host.ip)], NOW_MS)
         with ThreadPoolExecutor(2) as executor:
+            capacity, disk.capacity = disk.capacity, 0
             world = World(disk, executor, flush_interval=3600.0, checkpoint_interval=0.01)
+            disk.capacity = capacity
+            assert world.store.recovery.unsaved_reason is not None
             assert world.store.log.flushed < world.store.log.end
             world.state.offsets.commit("G", "T", 0, 1)
             world.flusher.start()
