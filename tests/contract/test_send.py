@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from downrange.embedded import Interception
     from downrange.server.outputs import Peer
     from downrange.wire.command import Command
+    from tests.apache.fixtures import UniqueName
     from tests.contract.conftest import Embedded, Kind, MakeProducer
     from tests.contract.servers import Server
 
@@ -47,6 +48,24 @@ def first(count: int, rule: Interception) -> Callable[[Command, Peer], Intercept
 
 
 # ---- what arrives --------------------------------------------------------------------------------
+
+
+def test_a_send_to_a_retry_topic_carries_its_retry_counts(
+    server: Server, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    group = unique_name("group")
+    retries = server.topic(queues=1, name=f"%RETRY%{group}")
+    sender = producer(server)
+    counts = {"RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "5"}
+    sender.send(Message(retries, b"again", properties=counts | {"RETRY_TOPIC": "orders"}))
+    (again,) = server.read_all(retries, 1)
+    assert (again.body, again.delivery_attempts) == (b"again", 3)
+    assert again.properties["RETRY_TOPIC"] == "orders"
+    assert not counts.keys() & again.properties.keys()
+
+    sender.send(Message(retries, b"dead", properties=counts | {"RECONSUME_TIME": "6"}))
+    (dead,) = server.read_all(f"%DLQ%{group}", 1)
+    assert (dead.body, dead.delivery_attempts) == (b"dead", 6)
 
 
 def test_a_message_arrives_as_it_was_sent(server: Server, producer: MakeProducer) -> None:

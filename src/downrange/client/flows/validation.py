@@ -13,7 +13,12 @@ from downrange.client.flows.names import with_namespace
 from downrange.errors import InvalidMessage, OptionError
 from downrange.wire.limits import GROUP_BYTES_MAX, INT32_MAX, TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey
-from downrange.wire.system_names import CLIENT_FORBIDDEN_TOPICS, DEFAULT_PRODUCER_GROUP, LEGAL_NAME
+from downrange.wire.system_names import (
+    CLIENT_FORBIDDEN_TOPICS,
+    DEFAULT_PRODUCER_GROUP,
+    LEGAL_NAME,
+    RETRY_PREFIX,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,6 +48,16 @@ RESERVED_PROPERTIES: Final = frozenset(
     }
 )
 
+#: How often a message for a retry topic was delivered, and the most deliveries before it becomes a
+#: dead letter; both become fields of the request.
+_RETRY_COUNTS: Final = frozenset(
+    {PropertyKey.RECONSUME_TIME.value, PropertyKey.MAX_RECONSUME_TIMES.value}
+)
+#: Reserved properties that a message for a retry topic may have, as Java's consumers set them.
+_RETRY_PROPERTIES: Final = _RETRY_COUNTS | {
+    PropertyKey.RETRY_TOPIC.value,
+    PropertyKey.ORIGIN_MESSAGE_ID.value,
+}
 _LIGHT_QUEUES: Final = PropertyKey.INNER_MULTI_DISPATCH.value
 _LEGAL_WORDS: Final = "letters, digits, '_', '-', '%' and '|' are allowed"
 #: How many valid topics are cached; a client sends to a few.
@@ -163,9 +178,9 @@ def _body_problem(message: Message, body_bytes_max: int) -> str:
 
 def _check_properties(message: Message, properties: Mapping[str, str]) -> None:
     for name, value in properties.items():
-        if name in RESERVED_PROPERTIES:
-            raise _invalid(message, f"property {name!r} is reserved by the protocol; rename it")
         try:
+            if name in RESERVED_PROPERTIES:
+                _check_reserved(message, name, value)
             # Consumers drop a property without a value, and a blank name cannot be queried.
             is_blank = not name.strip() or not value.strip()
         except AttributeError:
@@ -176,6 +191,17 @@ def _check_properties(message: Message, properties: Mapping[str, str]) -> None:
     if "/" in properties.get(_LIGHT_QUEUES, ""):
         queues = properties[_LIGHT_QUEUES]
         raise _invalid(message, f"property {_LIGHT_QUEUES} = {queues!r} contains a '/'")
+
+
+def _check_reserved(message: Message, name: str, value: str) -> None:
+    if name not in _RETRY_PROPERTIES or not message.topic.startswith(RETRY_PREFIX):
+        raise _invalid(message, f"property {name!r} is reserved by the protocol; rename it")
+    if name in _RETRY_COUNTS and not (
+        value.isascii() and value.isdecimal() and len(value) <= 10 and int(value) <= INT32_MAX
+    ):
+        raise _invalid(
+            message, f"property {name!r} = {value!r} is not a number from 0 to {INT32_MAX}"
+        )
 
 
 def _invalid(message: Message, problem: str) -> InvalidMessage:

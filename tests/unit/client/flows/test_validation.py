@@ -129,6 +129,21 @@ def test_a_property_of_the_protocol_is_refused(name: str) -> None:
     )
 
 
+def test_a_message_for_a_retry_topic_may_have_the_properties_of_a_retry() -> None:
+    counts = {"RECONSUME_TIME": "0", "MAX_RECONSUME_TIMES": "2147483647"}
+    origin = {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "ID"}
+    check(Message("%RETRY%shop", b"1", properties=counts | origin))
+    assert "'KEYS' is reserved" in refusal(Message("%RETRY%shop", b"1", properties={"KEYS": "k"}))
+
+
+@pytest.mark.parametrize("count", ["-1", "2147483648", "x", "", "1.5", "99999999999", "\u0663"])
+def test_a_retry_count_must_be_a_number(count: str) -> None:
+    properties = {"RECONSUME_TIME": count}
+    assert f"'RECONSUME_TIME' = {count!r} is not a number from 0 to 2147483647" in refusal(
+        Message("%RETRY%shop", b"1", properties=properties)
+    )
+
+
 @pytest.mark.parametrize(
     "properties",
     [

@@ -1,7 +1,7 @@
 """One attempt to send: the request to a broker, and the receipt from its reply.
 
 A request is built for every message, so its constant part is cached: one `SendForm` per queue and
-request code.
+request code. Requests with full field names and those to retry topics are built field by field.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from downrange.errors import server_error
 from downrange.model import Attempt, QueueId, QueueOffset, SendReceipt, SendStatus
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
-from downrange.wire.headers import SendReply, SendRequest
+from downrange.wire.headers import SendReply, SendRequest, SendRequestV2
+from downrange.wire.properties import PropertyKey, decode_properties, encode_properties
 from downrange.wire.send_commands import SendCommand, SendForm
+from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from downrange.client.flows.producing.prepare import Outgoing
@@ -39,8 +41,8 @@ def send_command(
     """
     form = producer.forms.get((queue, outgoing.code))
     if form is None:
-        if outgoing.code in _V1_CODES:
-            return _command_v1(producer, outgoing, queue)
+        if outgoing.code in _V1_CODES or outgoing.topic.startswith(RETRY_PREFIX):
+            return _command(producer, outgoing, queue)
         form = _form_for(producer, outgoing, queue)
     return SendCommand(
         form,
@@ -81,9 +83,23 @@ def _form_for(producer: ProducerState, outgoing: Outgoing, queue: QueueId) -> Se
     return form
 
 
-def _command_v1(producer: ProducerState, outgoing: Outgoing, queue: QueueId) -> Command:
+def _command(producer: ProducerState, outgoing: Outgoing, queue: QueueId) -> Command:
+    """Return the request with all fields, without a form.
+
+    The two retry counts of a message for a retry topic are fields of the header (Java:
+    DefaultMQProducerImpl.sendKernelImpl). They are removed from the properties: the record has
+    the first one as a number, and the broker alone uses the second one.
+    """
     options = producer.options
-    header = SendRequest(
+    properties, times, times_max = outgoing.properties, 0, None
+    if outgoing.topic.startswith(RETRY_PREFIX):
+        named = decode_properties(properties)
+        times = int(named.pop(PropertyKey.RECONSUME_TIME, "0"))
+        limit = named.pop(PropertyKey.MAX_RECONSUME_TIMES, None)
+        times_max = None if limit is None else int(limit)
+        properties = encode_properties(named)
+    header_type = SendRequest if outgoing.code in _V1_CODES else SendRequestV2
+    header = header_type(
         producer_group=producer.group,
         topic=outgoing.topic,
         default_topic=options.default_topic,
@@ -92,10 +108,11 @@ def _command_v1(producer: ProducerState, outgoing: Outgoing, queue: QueueId) -> 
         sys_flag=outgoing.sys_flag,
         born_timestamp=outgoing.born_ms,
         flag=outgoing.message.flag,
-        properties=outgoing.properties,
-        reconsume_times=0,
+        properties=properties,
+        reconsume_times=times,
         unit_mode=producer.client.options.is_unit_mode,
-        batch=False,
+        batch=outgoing.batch is not None,
+        max_reconsume_times=times_max,
         broker_name=queue.broker,
     )
     return Command(outgoing.code, header.to_fields(), outgoing.body)

@@ -46,6 +46,7 @@ from downrange.options import ClientOptions, Credentials, FaultTolerance, Produc
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from downrange.wire.headers import SendRequestV2
+from downrange.wire.properties import decode_properties
 from tests.unit.client.flows.flow_steps import (
     answer_user_call,
     body,
@@ -135,6 +136,44 @@ def test_version_1_headers_have_long_names() -> None:
     command = expect_call(next(sending(producer))).command
     assert command.code == RequestCode.SEND_MESSAGE
     assert (command.fields["topic"], command.fields["producerGroup"]) == ("orders", "shop")
+
+
+RETRIED_ORDER = {
+    "RETRY_TOPIC": "orders",
+    "ORIGIN_MESSAGE_ID": "ID",
+    "RECONSUME_TIME": "4",
+    "MAX_RECONSUME_TIMES": "9",
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "times", "times_max", "properties"),
+    [(2, "j", "l", "i"), (1, "reconsumeTimes", "maxReconsumeTimes", "properties")],
+)
+def test_each_attempt_to_a_retry_topic_has_the_retry_counts_in_its_header(
+    version: Any, times: str, times_max: str, properties: str
+) -> None:
+    topic = "%RETRY%shop"
+    options = ProducerOptions(header_version=version)
+    producer = producer_with(route("a", "b", topic=topic), options=options)
+    message = Message(topic, b"1", properties=RETRIED_ORDER)
+    flow = sending(producer, message)
+    for call in (expect_call(next(flow)), expect_call(flow.throw(ConnectionLost("a:1", "cut")))):
+        fields = call.command.fields
+        assert (fields[times], fields[times_max]) == ("4", "9")
+        sent = decode_properties(fields[properties])
+        assert (sent["RETRY_TOPIC"], sent["ORIGIN_MESSAGE_ID"]) == ("orders", "ID")
+        assert not {"RECONSUME_TIME", "MAX_RECONSUME_TIMES"} & sent.keys()
+    finish(flow, stored(call))
+    assert message.properties == RETRIED_ORDER
+
+
+def test_a_message_to_a_retry_topic_need_not_have_retry_counts() -> None:
+    topic = "%RETRY%shop"
+    producer = producer_with(route("a", topic=topic))
+    fields = expect_call(next(sending(producer, Message(topic, b"1")))).command.fields
+    assert fields["j"] == "0"
+    assert "l" not in fields
 
 
 def test_a_batch_has_a_version_2_header_in_any_case() -> None:
