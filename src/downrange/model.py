@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NewType
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    Literal,
+    NewType,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    final,
+    get_args,
+)
 
 import msgspec
 
@@ -24,6 +34,8 @@ if TYPE_CHECKING:
 QueueOffset = NewType("QueueOffset", int)
 #: Position of a record in a broker's commit log, in bytes.
 LogOffset = NewType("LogOffset", int)
+#: How a body is compressed.
+CompressionName: TypeAlias = Literal["zlib", "lz4", "zstd"]
 
 
 class QueueId(
@@ -132,6 +144,52 @@ class Message:
         )
 
 
+class MessageDetails(TypedDict, total=False):
+    """What a message can have besides topic and body; see `Message`."""
+
+    tags: str | None
+    keys: Iterable[str]
+    properties: Mapping[str, str] | None
+    sharding_key: str | None
+    delay_level: int | None
+    deliver_at: datetime | None
+    deliver_in: float | None
+    flag: int
+    wait_stored: bool
+
+
+@final
+class CompressedMessage(Message):
+    """A message whose body is compressed already, such as one read with `decode_body=False`.
+
+    Its body is sent as it is, and consumers decompress it. It cannot be part of a batch.
+
+    Args:
+        topic: The topic to send to.
+        body: The compressed body.
+        compression: How the body is compressed.
+        details: Tags, keys, properties and so on, as of `Message`.
+
+    Raises:
+        OptionError: Arguments contradict each other, or cannot be sent.
+    """
+
+    __slots__ = ("compression",)
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        compression: CompressionName,
+        **details: Unpack[MessageDetails],
+    ) -> None:
+        super().__init__(topic, body, **details)
+        if compression not in get_args(CompressionName):
+            raise OptionError(f"compression={compression!r} is none of {get_args(CompressionName)}")
+        self.compression: CompressionName = compression
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
     """A message that was read.
@@ -140,7 +198,7 @@ class ReceivedMessage:
         message_id: The producer's unique id, or the offset id if it was sent without one.
         queue: The queue that it was read from.
         offset: Its position in the queue.
-        body: The body, decompressed.
+        body: The body, decompressed unless `compression` names how it is compressed.
         properties: All properties, including those of the protocol.
         offset_id: Broker address and log offset in one string; the broker finds the message by it.
         log_offset: Its position in the broker's commit log.
@@ -149,6 +207,8 @@ class ReceivedMessage:
         born_host: The producer's address, "host:port".
         stored_at_ms: When the broker stored it, in ms since 1970.
         delivery_attempts: How often a consumer group has sent it back for another attempt.
+        compression: How the body is still compressed, with `PullOptions(decode_body=False)`; None
+            for a body that can be read.
     """
 
     message_id: str
@@ -163,6 +223,7 @@ class ReceivedMessage:
     born_host: str = field(repr=False)
     stored_at_ms: int = field(repr=False)
     delivery_attempts: int = 0
+    compression: CompressionName | None = None
 
     @property
     def topic(self) -> str:

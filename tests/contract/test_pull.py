@@ -19,8 +19,8 @@ from downrange.errors import (
     RouteNotFound,
     ServerError,
 )
-from downrange.model import Message, QueueId, ReceivedMessage
-from downrange.options import ClientOptions, PullOptions
+from downrange.model import CompressedMessage, Message, QueueId, ReceivedMessage
+from downrange.options import ClientOptions, ProducerOptions, PullOptions
 from downrange.wire.codes import RequestCode
 from downrange.wire.records import decode_records
 from tests.apache import probe
@@ -450,3 +450,29 @@ def test_client_settings_are_refused_beside_a_shared_client(embedded: Embedded, 
         make(PullConsumer, client, group="audit", client_options=ClientOptions())
     with pytest.raises(OptionError, match="'au dit'"):
         make(PullConsumer, embedded.name_server, group="au dit")
+
+
+# ---- bodies that stay compressed -----------------------------------------------------------------
+
+
+def test_bodies_can_stay_compressed_and_be_forwarded(
+    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
+) -> None:
+    text = b"the quick brown fox " * 500
+    topic, copy = server.topic(queues=1), server.topic(queues=1)
+    sender = producer(server, options=ProducerOptions(compression="zstd"))
+    sender.send(Message(topic, text, tags="big"))
+    sender.send(Message(topic, b"small"))
+    reading = consumer(server, options=PullOptions(decode_body=False))
+    reading.assign(topic, start="earliest")
+    packed, plain = read(reading, 2)
+    assert (packed.compression, plain.compression, plain.body) == ("zstd", None, b"small")
+    assert len(packed.body) < len(text) / 10
+    assert packed.compression is not None
+    sender.send(
+        CompressedMessage(copy, packed.body, compression=packed.compression, tags=packed.tags)
+    )
+    (forwarded,) = server.read_all(copy, 1)
+    assert (forwarded.body, forwarded.tags) == (text, "big")
+    (record,) = server.records(copy, 1)
+    assert record.body == packed.body

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange import Producer
 from downrange.client.flows.effects import Flow, Gather
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.routing.lookup import find_readable, find_route, find_writable
 from downrange.embedded import Cluster
-from downrange.errors import ConnectFailed, RouteNotFound
+from downrange.errors import BrokerNotFound, ConnectFailed, OptionError, RouteNotFound
 from downrange.model import Message
-from downrange.options import ClientOptions, NameServerOptions, ProducerOptions
+from downrange.options import BrokerOptions, ClientOptions, NameServerOptions, ProducerOptions
+from downrange.server.run.broker_server import BrokerServer
+from downrange.server.run.runner import ServerThread
 from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.apache.cluster import ApacheCluster
 from tests.contract.blocking import LONG_TIMEOUT
 from tests.contract.conftest import SERVERS, apache_server, embedded_server
-from tests.contract.servers import dead_address
+from tests.contract.servers import dead_address, members_of
 from tests.embedded.address_server import serving_addresses
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from downrange import Producer
     from downrange.client.flows.routing.routes import Route
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
-    from tests.contract.conftest import Embedded, MakeProducer
+    from tests.contract.conftest import Embedded, Make, MakeProducer
     from tests.contract.servers import Server
 
 #: Routes are refreshed often.
@@ -330,3 +334,70 @@ def test_an_order_config_sets_the_queues_of_a_topic(producer: MakeProducer) -> N
             ("broker-b", 1),
         ]
         sender.close()
+
+
+# ---- topics at the start, zones ------------------------------------------------------------------
+
+
+def test_routes_of_the_given_topics_are_loaded_at_the_start(
+    server: Server, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    topics = [server.topic(), unique_name("missing")]
+    requests = RouteRequests()
+    sender = producer(server, topics=topics, hooks=Hooks(before_call=(requests,)))
+    assert set(topics) <= set(requests.topics)
+    group = sender.group
+    wait_until(lambda: sender.client.core.client_id in members_of(server, group))
+    wait_until(lambda: sender.client.core.timers["routes"].runs == 1)  # its next run is far away
+    count = len(requests.topics)
+    for topic in topics:
+        sender.send(Message(topic, b"1"))
+    assert len(requests.topics) == count
+
+
+def test_a_topic_that_cannot_be_loaded_at_the_start_is_logged(
+    embedded: Embedded, producer: MakeProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ProducerOptions(auto_create="off")
+    producer(embedded, topics=["no_such_topic"], options=options)
+    (record,) = [each for each in caplog.records if "at the start" in each.message]
+    assert record.levelname == "WARNING"
+    assert "no_such_topic" in record.message
+
+
+@pytest.mark.parametrize("topics", ["orders", ["no blanks"]])
+def test_wrong_topics_are_refused(make: Make, topics: list[str]) -> None:
+    with pytest.raises(OptionError, match="topic"):
+        make(Producer, "127.0.0.1:1", group="shop", topics=topics)
+
+
+def test_a_client_in_zone_mode_uses_only_the_brokers_of_its_zone(
+    server: Server, producer: MakeProducer, unique_name: UniqueName, tmp_path: Path
+) -> None:
+    """Our brokers register at the name server under test; 4.9 ignores zones."""
+    topic = unique_name("topic")
+    names = {zone: f"{zone}_{topic}" for zone in ("east", "west")}
+    with ExitStack() as ends:
+        for zone, name in names.items():
+            options = BrokerOptions(
+                name=name,
+                cluster=f"cluster_{topic}",
+                zone=zone,
+                name_servers=(server.name_server,),
+                is_topic_created=False,
+            )
+            broker = BrokerServer(tmp_path / zone, options)
+            ends.enter_context(ServerThread(broker))
+            fields = server.topic_fields(topic, 4, 6)
+            assert probe.call(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
+        wait_until(lambda: server.route_brokers(topic) == sorted(names.values()))
+        everywhere = producer(server, client_options=ClientOptions(zone="east"))
+        assert brokers_of(everywhere, topic) == set(names.values())
+        here = producer(server, client_options=ClientOptions(zone="East", zone_mode=True))
+        near = {names["east"]}
+        assert brokers_of(here, topic) == (set(names.values()) if server.is_old else near)
+        if not server.is_old:
+            nowhere = producer(server, client_options=ClientOptions(zone="north", zone_mode=True))
+            with pytest.raises(BrokerNotFound, match="no broker of zone 'north' is registered"):
+                nowhere.send(Message(topic, b"1"))
+    wait_until(lambda: not server.route_brokers(topic))

@@ -11,7 +11,7 @@ from downrange.client.flows.producing.trace_records import PubTrace, decode_trac
 from downrange.embedded import Interception, drop, refuse
 from downrange.errors import SendFailed
 from downrange.model import Message
-from downrange.options import ProducerOptions, Trace
+from downrange.options import ClientOptions, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
 from downrange.wire.headers import SendRequestV2
 from tests.contract.servers import stats_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from downrange.server.outputs import Peer
     from downrange.wire.command import Command
     from tests.apache.fixtures import UniqueName
-    from tests.contract.conftest import Embedded, MakeProducer
+    from tests.contract.conftest import Embedded, Kind, MakeProducer
     from tests.contract.servers import Server
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -155,3 +155,80 @@ def test_traces_that_cannot_be_sent_neither_fail_nor_slow_a_send(
     started = time.monotonic()
     sender.close(timeout=0.5)
     assert time.monotonic() - started < 3
+
+
+def test_traces_for_a_cloud_are_sent_to_the_topic_of_the_region(
+    server: Server, producer: MakeProducer
+) -> None:
+    sender = producer(
+        server,
+        options=ProducerOptions(trace=True),
+        client_options=ClientOptions(access_channel="cloud"),
+    )
+    receipt = sender.send(Message(server.topic(), b"1"))
+    sender.close()
+    topic = f"rmq_sys_TRACE_DATA_{receipt.region}"
+    wait_until(
+        lambda: receipt.message_id in [each.message_id for each in traces_of(server, topic, 1)]
+    )
+
+
+class Dispatcher:
+    """Keeps what it is given; with asyncio its methods are coroutine functions."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    def append(self, record: PubTrace) -> None:
+        self.calls.append((record.topic, record.message_id, record.is_success))
+
+    def flush(self) -> None:
+        self.calls.append("flush")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class CoroutineDispatcher(Dispatcher):
+    """The same with coroutine functions."""
+
+    async def append(self, record: PubTrace) -> None:  # type: ignore[override]
+        super().append(record)
+
+    async def flush(self) -> None:  # type: ignore[override]
+        super().flush()
+
+    async def close(self) -> None:  # type: ignore[override]
+        super().close()
+
+
+def test_a_dispatcher_of_the_user_gets_the_traces(
+    server: Server, producer: MakeProducer, kind: Kind
+) -> None:
+    dispatcher = Dispatcher() if kind == "sync" else CoroutineDispatcher()
+    options = Trace(dispatcher=dispatcher, flush_interval=0.05)
+    sender = producer(server, options=ProducerOptions(trace=options))
+    topic = server.topic()
+    receipt = sender.send(Message(topic, b"1"))
+    wait_until(lambda: dispatcher.calls == [(topic, receipt.message_id, True), "flush"])
+    last = sender.send(Message(topic, b"2"))
+    sender.close()
+    assert [call for call in dispatcher.calls if call != "flush"] == [
+        (topic, receipt.message_id, True),
+        (topic, last.message_id, True),
+        "close",
+    ]
+    assert dispatcher.calls[-2:] == ["flush", "close"]
+
+
+def test_an_error_of_a_dispatcher_fails_no_send(
+    embedded: Embedded, producer: MakeProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Dispatcher):
+        def append(self, record: PubTrace) -> None:
+            raise ValueError("full")
+
+    sender = producer(embedded, options=ProducerOptions(trace=Trace(dispatcher=Broken())))
+    sender.send(Message(embedded.topic(), b"1"))
+    sender.close()
+    assert "append() of the trace dispatcher failed" in caplog.text

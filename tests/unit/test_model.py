@@ -22,6 +22,7 @@ from downrange.errors import (
 from downrange.model import (
     Attempt,
     BatchReceipt,
+    CompressedMessage,
     LogOffset,
     Message,
     QueueId,
@@ -258,3 +259,11 @@ def test_each_send_status_has_the_brokers_code() -> None:
         "SLAVE_NOT_AVAILABLE": 11,
         "FLUSH_SLAVE_TIMEOUT": 12,
     }
+
+
+def test_compressed_message_has_the_compression_and_the_details_of_a_message() -> None:
+    message = CompressedMessage("orders", b"x", compression="zstd", tags="new", keys=["k"])
+    assert (message.compression, message.tags, message.keys) == ("zstd", "new", ("k",))
+    wrong: Any = "rar"
+    with pytest.raises(OptionError, match="compression='rar' is none of"):
+        CompressedMessage("orders", b"x", compression=wrong)

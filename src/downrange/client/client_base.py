@@ -25,16 +25,18 @@ from downrange.client.flows.client_core import ClientCore
 from downrange.client.flows.effects import Flow, UserCall
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.names import namespace_of_endpoint
+from downrange.client.flows.validation import check_topic
 from downrange.client.notice_log import NoticeLog
-from downrange.errors import ClientClosed, NoNameServer, NotStarted
+from downrange.errors import ClientClosed, NoNameServer, NotStarted, OptionError
 from downrange.options import ClientOptions
 from downrange.wire.fields import request_command
 from downrange.wire.headers import RouteRequest
 from downrange.wire.system_names import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from downrange.errors import RocketMQError
     from downrange.options import TLS, Credentials, Proxy
 
 _log = logging.getLogger("downrange.client")
@@ -81,6 +83,26 @@ def cannot_pickle(what: object) -> TypeError:
         f"{what!r} cannot be pickled: it holds connections; pickle its options, and make a new one "
         "where they arrive"
     )
+
+
+def topic_list(topics: Iterable[str]) -> tuple[str, ...]:
+    """Check the topics whose routes a producer loads at its start.
+
+    Raises:
+        OptionError: One is not a legal name, or they are one string.
+    """
+    if isinstance(topics, str):
+        raise OptionError(f"topics={topics!r} is a string; give a list of topics")
+    names = tuple(topics)
+    for name in names:
+        check_topic(name)
+    return names
+
+
+def log_missing_routes(failures: Mapping[str, RocketMQError]) -> None:
+    """Log the topics whose routes could not be loaded at the start; the first send tries again."""
+    for error in failures.values():
+        _log.warning("no route at the start, the first send will look it up again: %s", error)
 
 
 class ClientBase:

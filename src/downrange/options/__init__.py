@@ -15,6 +15,7 @@ from downrange.options.clients import (
     Proxy,
     PullOptions,
     Trace,
+    TraceDispatcher,
 )
 from downrange.options.servers import (
     DELAY_LEVELS,
@@ -42,5 +43,6 @@ __all__ = [
     "PullOptions",
     "TlsMode",
     "Trace",
+    "TraceDispatcher",
     "delays_of",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from downrange.errors import OptionError
 from downrange.options.checks import check_at_least, check_one_of, check_positive
@@ -24,6 +24,8 @@ AutoCreate: TypeAlias = Literal["off", "first-broker", "balanced"]
 WhenFull: TypeAlias = Literal["block", "raise", "queue"]
 #: How brokers that were slow or failed are avoided.
 FaultStyle: TypeAlias = Literal["off", "4.x", "5.x"]
+#: Where a client connects to: servers of one's own, or those of a cloud provider.
+AccessChannel: TypeAlias = Literal["local", "cloud"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,21 +171,50 @@ class AutoBatch:
         check_at_least(1, "total_bytes_max", self.total_bytes_max)
 
 
+class TraceDispatcher(Protocol):
+    """Takes the trace records of one producer, in place of the trace topic (TraceDispatcher).
+
+    The methods are called in the background, one at a time, never while a message waits for them.
+    With asyncio they may be coroutine functions. An exception is reported and counted, and has no
+    other effect.
+    """
+
+    # Any: the records are classes of the client, which options do not import.
+    def append(self, record: Any, /) -> object:
+        """Take a record, such as a `PubTrace`, without blocking; False means that it was dropped.
+
+        It is called on the client's event loop, so it only keeps the record for `flush`.
+        """
+        ...
+
+    def flush(self) -> object:
+        """Write the records that were taken: after `flush_interval`, and before `close`."""
+        ...
+
+    def close(self) -> object:
+        """Release everything: the producer is being closed, and waits for this."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """Message tracing: a record of each send, stored in a topic of its own (enableTrace).
 
     Attributes:
-        topic: The topic of the records (traceTopic).
+        topic: The topic of the records (traceTopic). With the access channel "cloud" the topic is
+            `rmq_sys_TRACE_DATA_` and the broker's region instead.
         batch_count: Records that are sent together (traceMsgBatchNum).
-        flush_interval: Seconds that a record waits for others.
+        flush_interval: Seconds that a record waits for others, or for `flush` of the dispatcher.
         queue_max: Records that wait to be sent; more are dropped and counted.
+        dispatcher: Takes the records instead of the topic; one object per producer, which closes
+            it. Options with one pickle only if it does.
     """
 
     topic: str = TRACE_TOPIC
     batch_count: int = 10
     flush_interval: float = 5.0
     queue_max: int = 2048
+    dispatcher: TraceDispatcher | None = None
 
     def __post_init__(self) -> None:
         """Refuse wrong values.
@@ -197,6 +228,9 @@ class Trace:
             raise OptionError(f"batch_count={self.batch_count} is not between 1 and 20")
         check_positive("flush_interval", self.flush_interval)
         check_at_least(1, "queue_max", self.queue_max)
+        for name in ("append", "flush", "close"):
+            if self.dispatcher is not None and not callable(getattr(self.dispatcher, name, None)):
+                raise OptionError(f"dispatcher={self.dispatcher!r} has no method {name}()")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +259,12 @@ class ClientOptions:
         namespace: Added before topics and groups in requests, removed in replies (namespace).
         namespace_v2: Sent with each request instead; 5.x (namespaceV2).
         is_stream_request: Sent with each request (enableStreamRequestType).
+        zone: The zone of this machine, such as a data centre; sent with each request
+            (rocketmq.zone).
+        zone_mode: Whether name servers of 5.x return only the brokers of `zone`, and those without
+            a master. Older ones return all brokers (rocketmq.zone.mode).
+        access_channel: "cloud" sends traces to a topic per region, as cloud providers expect them
+            (accessChannel).
         vip_channel: Whether to send to a broker's second port, its number less 2
             (vipChannelEnabled).
         header_codec: The encoding of request headers; every server reads both.
@@ -261,6 +301,9 @@ class ClientOptions:
     namespace: str | None = None
     namespace_v2: str | None = None
     is_stream_request: bool = False
+    zone: str | None = None
+    zone_mode: bool = False
+    access_channel: AccessChannel = "local"
     vip_channel: bool = False
     header_codec: Literal["json", "binary"] = "json"
     in_flight_max: int = IN_FLIGHT_MAX
@@ -297,7 +340,10 @@ class ClientOptions:
             )
         if self.discovery_url is not None and not self.discovery_url.startswith("http"):
             raise OptionError(f"discovery_url={self.discovery_url!r} must begin with http")
-        for name in ("instance", "unit", "namespace", "namespace_v2", "client_ip"):
+        check_one_of("access_channel", self.access_channel, get_args(AccessChannel))
+        if self.zone_mode and self.zone is None:
+            raise OptionError("zone_mode=True needs the name of the zone: give zone, too")
+        for name in ("instance", "unit", "namespace", "namespace_v2", "client_ip", "zone"):
             if getattr(self, name) == "":
                 raise OptionError(f"{name}='' is empty; leave it out")
         if self.namespace is not None and LEGAL_NAME.fullmatch(self.namespace) is None:
@@ -424,12 +470,21 @@ class PullOptions:
         answer_margin: Seconds that the reply may take in addition.
         buffered_max: Messages that a consumer has fetched and not yet returned
             (pullThresholdForAll).
+        decode_body: Whether bodies are decompressed. With False they stay as they are stored, and
+            `compression` of a message names how; for a program that only forwards messages, as
+            `CompressedMessage` or to another system (decodeDecompressBody).
+        retry_backoff: Seconds until a failed pull is repeated; doubled after each further failure
+            (pullTimeDelayMillsWhenException, which stays the same).
+        retry_backoff_max: The longest of these pauses, in seconds.
     """
 
     batch_count: int = 32
     suspend: float = 15.0
     answer_margin: float = 15.0
     buffered_max: int = 10_000
+    decode_body: bool = True
+    retry_backoff: float = 0.1
+    retry_backoff_max: float = 3.0
 
     def __post_init__(self) -> None:
         """Refuse wrong values.
@@ -439,5 +494,10 @@ class PullOptions:
         """
         check_at_least(1, "batch_count", self.batch_count)
         check_at_least(1, "buffered_max", self.buffered_max)
-        check_positive("suspend", self.suspend)
-        check_positive("answer_margin", self.answer_margin)
+        for name in ("suspend", "answer_margin", "retry_backoff", "retry_backoff_max"):
+            check_positive(name, getattr(self, name))
+        if self.retry_backoff_max < self.retry_backoff:
+            raise OptionError(
+                f"retry_backoff_max={self.retry_backoff_max} is less than "
+                f"retry_backoff={self.retry_backoff}"
+            )

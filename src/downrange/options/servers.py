@@ -193,6 +193,8 @@ class BrokerOptions:
             clients. If one of the two bulk limits is not larger than its limit above, bulk pulls
             are off.
         region: Sent to producers, and stored with each message (regionId).
+        zone: The zone of the broker, such as a data centre. Name servers of 5.x return only brokers
+            of its zone to a client with `zone_mode` (rocketmq.zone).
         is_trace_on: Sent to producers: whether they should trace (traceOn).
         is_trace_topic_created: Whether the trace topic exists from the start (traceTopicEnable).
     """
@@ -233,6 +235,7 @@ class BrokerOptions:
     bulk_pull_messages_max: int = 8192
     bulk_pull_bytes_max: int = 4 * MIB
     region: str = "DefaultRegion"
+    zone: str | None = None
     is_trace_on: bool = True
     is_trace_topic_created: bool = False
 
@@ -250,8 +253,9 @@ class BrokerOptions:
                 )
         if isinstance(self.name_servers, str):
             raise OptionError(f"name_servers={self.name_servers!r} is a string; give a tuple")
-        if self.advertised_host == "":
-            raise OptionError("advertised_host='' is empty; leave it out")
+        for name in ("advertised_host", "zone"):
+            if getattr(self, name) == "":
+                raise OptionError(f"{name}='' is empty; leave it out")
         if not self.region.isprintable() or len(self.region) > _REGION_LENGTH_MAX:
             raise OptionError(
                 f"region={self.region[:300]!r} must be printable and at most "

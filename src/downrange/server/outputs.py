@@ -43,6 +43,7 @@ class BrokerIdentity:
         broker_id: 0 is the master.
         address: For clients, "host:port".
         ha_address: For slaves, "host:port".
+        zone: The zone of the broker; name servers filter routes by it.
     """
 
     name: str
@@ -50,6 +51,7 @@ class BrokerIdentity:
     broker_id: int
     address: str
     ha_address: str
+    zone: str | None = None
 
 
 # ---- for the listener --------------------------------------------------------------------------

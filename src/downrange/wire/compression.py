@@ -35,7 +35,12 @@ class Compression(IntEnum):
 
 def compress(body: bytes, compression: Compression, level: int = LEVEL) -> tuple[bytes, int]:
     """Return the compressed body and its `sysFlag` bits."""
-    return _PACK[compression](body, level), compression | _COMPRESSED
+    return _PACK[compression](body, level), flags_of(compression)
+
+
+def flags_of(compression: Compression) -> int:
+    """Return the `sysFlag` bits of a compressed body."""
+    return compression | _COMPRESSED
 
 
 def compression_of(sys_flag: int) -> Compression | None:

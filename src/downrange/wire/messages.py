@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import Unencodable
 from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage
-from downrange.wire.compression import decompress
+from downrange.wire.compression import Compression, compression_of, decompress
 from downrange.wire.properties import PropertyKey, encode_properties
 from downrange.wire.records import Record, encode_batch, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from downrange.model import CompressionName
+
+_NAMES: Final[dict[Compression, CompressionName]] = {
+    Compression.ZLIB: "zlib",
+    Compression.LZ4: "lz4",
+    Compression.ZSTD: "zstd",
+}
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -91,6 +98,8 @@ def batch_of(messages: Iterable[tuple[Message, str]]) -> bytes:
 def received(record: Record, broker: str, *, body_bytes_max: int) -> list[ReceivedMessage]:
     """Return the messages in a record: one, or those of an inner batch; bodies decompressed.
 
+    See `received_as_stored` for bodies that stay compressed.
+
     Args:
         record: A record from the reply to a pull, query or view request.
         broker: The name of the broker that sent it; a record does not contain it.
@@ -105,7 +114,26 @@ def received(record: Record, broker: str, *, body_bytes_max: int) -> list[Receiv
     ]
 
 
-def _message_of(record: Record, body: bytes, broker: str) -> ReceivedMessage:
+def received_as_stored(record: Record, broker: str) -> list[ReceivedMessage]:
+    """Return the messages in a record: one, or those of an inner batch; bodies as they are stored.
+
+    Raises:
+        MalformedBody: The compression is of an unknown type, or an inner batch is malformed.
+    """
+    return [
+        _message_of(inner, inner.body, broker, _compression_name(inner.sys_flag))
+        for inner in unwrap(record)
+    ]
+
+
+def _compression_name(sys_flag: int) -> CompressionName | None:
+    compression = compression_of(sys_flag)
+    return None if compression is None else _NAMES[compression]
+
+
+def _message_of(
+    record: Record, body: bytes, broker: str, compression: CompressionName | None = None
+) -> ReceivedMessage:
     properties = record.properties()
     offset_id = record.offset_id
     return ReceivedMessage(
@@ -121,4 +149,5 @@ def _message_of(record: Record, body: bytes, broker: str) -> ReceivedMessage:
         born_host=record.born_host,
         stored_at_ms=record.store_ms,
         delivery_attempts=record.reconsume_times,
+        compression=compression,
     )

@@ -23,6 +23,8 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 #: Messages with a delivery time wait here.
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+#: The region follows: the topic of traces at a cloud provider.
+CLOUD_TRACE_PREFIX: Final = "rmq_sys_TRACE_DATA_"
 #: Messages of transactions that are not decided yet, and the records of those that are.
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_DONE_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

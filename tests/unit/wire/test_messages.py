@@ -13,7 +13,13 @@ from downrange.errors import MalformedBody, Unencodable
 from downrange.model import Message, QueueId
 from downrange.wire.codes import SysFlag
 from downrange.wire.compression import Compression, compress
-from downrange.wire.messages import batch_of, properties_of, property_text, received
+from downrange.wire.messages import (
+    batch_of,
+    properties_of,
+    property_text,
+    received,
+    received_as_stored,
+)
 from downrange.wire.properties import encode_properties
 from downrange.wire.records import Record, decode_batch, decode_record
 from tests.unit.wire import vectors
@@ -99,6 +105,17 @@ def test_a_compressed_body_is_given_unpacked(sys_flag: int, packed: bytes) -> No
     assert message.body == vectors.COMPRESSIBLE_BODY
     with pytest.raises(MalformedBody, match="cannot be decompressed to at most 4999 bytes"):
         received(record, "b", body_bytes_max=4999)
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "name"),
+    [(0, None), (0x1, "zlib"), (0x301, "zlib"), (0x101, "lz4"), (0x201, "zstd")],
+)
+def test_a_body_can_stay_as_it_is_stored(sys_flag: int, name: str | None) -> None:
+    (message,) = received_as_stored(Record(body=b"packed", sys_flag=sys_flag), "b")
+    assert (message.body, message.compression) == (b"packed", name)
+    with pytest.raises(MalformedBody, match="unknown compression type 7"):
+        received_as_stored(Record(body=b"packed", sys_flag=0x701), "b")
 
 
 def test_an_inner_batch_becomes_its_messages() -> None:

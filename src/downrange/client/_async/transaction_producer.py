@@ -29,7 +29,7 @@ from downrange.errors import RocketMQError
 from downrange.model import Message, Outcome, ReceivedMessage, SendReceipt, TransactionReceipt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
 
     from downrange.client._async.client import AsyncClient
@@ -56,6 +56,7 @@ class AsyncTransactionProducer(AsyncProducer):
             it is not known. Brokers ask about messages of the whole group, including those of
             other processes, so it must look where all of them record their work.
             Coroutine functions run on the event loop, others in a pool.
+        topics: As for `AsyncProducer`: brokers of these topics can send checks from the start.
         options: As for `AsyncProducer`; `check_threads` and `checks_waiting_max` limit checks.
         hooks: Functions called around every send, and when a transaction ends.
         client_options: Options of its own client.
@@ -80,6 +81,7 @@ class AsyncTransactionProducer(AsyncProducer):
         *,
         group: str,
         check: AsyncCheck,
+        topics: Iterable[str] = (),
         options: ProducerOptions | None = None,
         hooks: Hooks | None = None,
         client_options: ClientOptions | None = None,
@@ -90,6 +92,7 @@ class AsyncTransactionProducer(AsyncProducer):
         super().__init__(
             servers,
             group=group,
+            topics=topics,
             options=options,
             hooks=hooks,
             client_options=client_options,

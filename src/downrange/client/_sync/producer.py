@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Self
 
-from downrange.client.client_base import CLOSE_TIMEOUT
+from downrange.client.client_base import CLOSE_TIMEOUT, log_missing_routes, topic_list
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.producing.producer_core import ProducerCore
 from downrange.client.flows.producing.recall import recall
@@ -41,6 +41,9 @@ class Producer(ProducerFutures):
     Args:
         servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to share.
         group: The producer group; brokers send transaction checks to any member of it.
+        topics: Topics whose routes `start` loads, so that the first send to each is as fast as the
+            next ones, and the group is registered at their brokers at once. A topic whose route
+            cannot be loaded is logged, and looked up again by the first send.
         options: Timeouts, retries, limits, compression, tracing.
         hooks: Functions called around every send.
         client_options: Options of its own client.
@@ -63,6 +66,7 @@ class Producer(ProducerFutures):
         servers: Client | Servers | None = None,
         *,
         group: str,
+        topics: Iterable[str] = (),
         options: ProducerOptions | None = None,
         hooks: Hooks | None = None,
         client_options: ClientOptions | None = None,
@@ -79,6 +83,7 @@ class Producer(ProducerFutures):
             hooks=hooks,
         )
         self._group = group
+        self._topics = topic_list(topics)
         self._options = options or ProducerOptions()
         self._hooks = hooks or Hooks()
         self._core: ProducerCore | None = None
@@ -143,6 +148,9 @@ class Producer(ProducerFutures):
             self._client.start()
             try:
                 core = self._make_core()
+                if self._topics:
+                    failures = self._client.run(core.load_routes(self._topics))
+                    log_missing_routes(failures)
                 self._client.run(core.enter())
             except BaseException:
                 if self._owns_client:

@@ -30,7 +30,7 @@ from downrange.errors import RocketMQError
 from downrange.model import Message, Outcome, ReceivedMessage, SendReceipt, TransactionReceipt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from downrange.client._sync.client import Client
@@ -55,6 +55,7 @@ class TransactionProducer(Producer):
             it is not known. Brokers ask about messages of the whole group, including those of
             other processes, so it must look where all of them record their work.
             Called in a pool.
+        topics: As for `Producer`: brokers of these topics can send checks from the start.
         options: As for `Producer`; `check_threads` and `checks_waiting_max` limit checks.
         hooks: Functions called around every send, and when a transaction ends.
         client_options: Options of its own client.
@@ -79,6 +80,7 @@ class TransactionProducer(Producer):
         *,
         group: str,
         check: Check,
+        topics: Iterable[str] = (),
         options: ProducerOptions | None = None,
         hooks: Hooks | None = None,
         client_options: ClientOptions | None = None,
@@ -89,6 +91,7 @@ class TransactionProducer(Producer):
         super().__init__(
             servers,
             group=group,
+            topics=topics,
             options=options,
             hooks=hooks,
             client_options=client_options,

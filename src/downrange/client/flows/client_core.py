@@ -327,4 +327,9 @@ def _common_fields(options: ClientOptions) -> dict[str, str]:
         fields |= {"nsd": "true", "ns": options.namespace_v2}
     if options.is_stream_request:
         fields["ReqT"] = "0"
+    # Java adds these two after signing, so servers with access control refuse its requests.
+    if options.zone is not None:
+        fields["__ZONE_NAME"] = options.zone
+    if options.zone_mode:
+        fields["__ZONE_MODE"] = "true"
     return fields

@@ -300,6 +300,7 @@ class BrokerServer:
             broker_id=self._options.broker_id,
             address=store_host.address,
             ha_address=store_host.address,
+            zone=self._options.zone,
         )
         registrar = Registrar(
             identity,

@@ -248,6 +248,7 @@ class _Registration:
             ha_server_addr=identity.ha_address,
             broker_id=identity.broker_id,
             body_crc32=registration_crc(body),
+            zone_name=identity.zone,
         )
         return request_command(header, body)
 

@@ -134,6 +134,7 @@ def record(
     properties: str = "",
     stored_ms: int = 0,
     body: bytes = b"x",
+    sys_flag: int = 0,
 ) -> bytes:
     """Return one encoded record."""
     return encode_record(
@@ -145,6 +146,7 @@ def record(
             store_ip=b"\x0a\x00\x00\x02",
             store_port=10911,
             body=body,
+            sys_flag=sys_flag,
             topic_bytes=topic.encode(),
             property_bytes=properties.encode(),
         )

@@ -24,7 +24,7 @@ from downrange.options import ClientOptions, Credentials, FaultTolerance
 from downrange.wire.bodies import ConsumerMember
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
-from downrange.wire.signatures import signature
+from downrange.wire.signatures import sign, signature
 from tests.unit.client.flows.flow_steps import (
     answer_user_call,
     clock_of,
@@ -107,6 +107,24 @@ def test_requests_carry_the_namespace_and_request_type_of_the_options() -> None:
     call = expect_call(next(flow))
     assert call.command.fields == {"topic": "orders", "nsd": "true", "ns": "prod", "ReqT": "0"}
     assert finish(flow, Command(0)).code == 0
+
+
+def test_requests_carry_the_zone_and_it_is_signed() -> None:
+    options = ClientOptions(zone="east", zone_mode=True)
+    core = core_with(options=options, credentials=Credentials("me", "secret"))
+    request = Command(11, {"topic": "orders"})
+    sent = expect_call(next(core.call("a:1", request, 103.0))).command
+    zone = {"__ZONE_NAME": "east", "__ZONE_MODE": "true"}
+    assert {name: sent.fields[name] for name in zone} == zone
+    signed = Command(11, {"topic": "orders", **zone})
+    sign(signed, "me", "secret", None)
+    assert sent.fields == signed.fields
+
+
+def test_a_zone_without_zone_mode_is_only_named() -> None:
+    core = core_with(options=ClientOptions(zone="east"))
+    fields = expect_call(next(core.call("a:1", Command(11), 103.0))).command.fields
+    assert fields == {"__ZONE_NAME": "east"}
 
 
 def test_hooks_see_each_request_and_its_reply_around_the_wire() -> None:

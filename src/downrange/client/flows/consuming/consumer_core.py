@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from downrange.options import PullOptions
 
 ResultT = TypeVar("ResultT")
-#: Seconds between two attempts after failed pulls; they double from the first to the second.
-_PAUSE_MIN: Final = 0.1
-_PAUSE_MAX: Final = 3.0
 #: Least seconds between two pulls of a broker that answers at once although it was asked to wait.
 _HELD_MIN: Final = 0.05
 #: Most seconds that a fetch flow waits for room before it checks whether its cursor was dropped.
@@ -277,11 +274,12 @@ class ConsumerCore:
 
     def _fetch(self, cursor: PullCursor) -> Flow[None]:
         """Fill the buffer of a cursor until it is dropped; go on after errors."""
-        pause = _PAUSE_MIN
+        options = self.options
+        pause = options.retry_backoff
         while not cursor.is_dropped:
             try:
                 yield from self._fetch_once(cursor)
-                pause = _PAUSE_MIN
+                pause = options.retry_backoff
             except RocketMQError as error:
                 if cursor.is_dropped:
                     return
@@ -290,7 +288,7 @@ class ConsumerCore:
                 cursor.failure = error
                 self._arrival.fire()
                 yield Pause(pause)
-                pause = min(2 * pause, _PAUSE_MAX)
+                pause = min(2 * pause, options.retry_backoff_max)
                 yield from self._refresh_route(cursor.queue)
 
     def _fetch_once(self, cursor: PullCursor) -> Flow[None]:
@@ -318,6 +316,7 @@ class ConsumerCore:
             suspend=options.suspend,
             replica=cursor.replica,
             deadline=now + options.suspend + options.answer_margin,
+            decode_body=options.decode_body,
         )
         if cursor.is_dropped:
             return

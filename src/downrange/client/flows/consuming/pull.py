@@ -18,7 +18,7 @@ from downrange.wire.codes import PullFlag, RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import PullReply, PullRequest
-from downrange.wire.messages import received
+from downrange.wire.messages import received, received_as_stored
 from downrange.wire.records import decode_records
 
 if TYPE_CHECKING:
@@ -133,8 +133,12 @@ def pull(
     suspend: float = 0.0,
     replica: int = MASTER,
     deadline: float,
+    decode_body: bool = True,
 ) -> Flow[PullBatch]:
-    """Read messages of a queue from an offset on; for arguments and errors see `pull_raw`."""
+    """Read messages of a queue from an offset on; for arguments and errors see `pull_raw`.
+
+    Without `decode_body`, bodies stay compressed.
+    """
     found = yield from pull_raw(
         core,
         queue,
@@ -146,7 +150,9 @@ def pull(
         replica=replica,
         deadline=deadline,
     )
-    messages = read_messages(core, found.body, queue.broker) if found.body else []
+    messages: list[ReceivedMessage] = []
+    if found.body:
+        messages = read_messages(core, found.body, queue.broker, decode_body=decode_body)
     if message_filter.tags:
         messages = [message for message in messages if message.tags in message_filter.tags]
     return PullBatch(
@@ -222,12 +228,20 @@ def pull_raw(
     )
 
 
-def read_messages(core: ClientCore, body: bytes, broker: str) -> list[ReceivedMessage]:
-    """Return the messages in the body of a reply, without the namespace in their topics."""
+def read_messages(
+    core: ClientCore, body: bytes, broker: str, *, decode_body: bool = True
+) -> list[ReceivedMessage]:
+    """Return the messages in the body of a reply, without the namespace in their topics.
+
+    Without `decode_body`, bodies stay compressed.
+    """
     limit, namespace = core.options.body_bytes_max, core.options.namespace
     messages: list[ReceivedMessage] = []
     for record in decode_records(body):
-        messages += received(record, broker, body_bytes_max=limit)
+        if decode_body:
+            messages += received(record, broker, body_bytes_max=limit)
+        else:
+            messages += received_as_stored(record, broker)
     if namespace is None:
         return messages
     return [

@@ -28,7 +28,7 @@ import msgspec
 from downrange.client.flows.effects import Signal, Wait
 from downrange.client.flows.producing.batches import is_delayed, size_in_batch
 from downrange.errors import RocketMQError, SendTimedOut
-from downrange.model import QueueId, QueueOffset, SendReceipt
+from downrange.model import CompressedMessage, QueueId, QueueOffset, SendReceipt
 from downrange.wire.properties import PropertyKey
 from downrange.wire.system_names import RETRY_PREFIX
 
@@ -89,9 +89,9 @@ class Accumulator:
     def can_hold(self, message: Message) -> bool:
         """Return whether a message may wait for others; any other is sent directly, as in Java.
 
-        Sent directly are: delayed messages and messages for retry topics, which cannot be in a
-        batch; messages with a producer group, such as half messages; all messages while
-        `total_bytes_max` bytes are held back, so that callers notice a slow broker; and all
+        Sent directly are: delayed and compressed messages and messages for retry topics, which
+        cannot be in a batch; messages with a producer group, such as half messages; all messages
+        while `total_bytes_max` bytes are held back, so that callers notice a slow broker; and all
         messages after `close`.
 
         Messages with a timeout of their own are better sent directly, too: a batch is sent with the
@@ -104,6 +104,7 @@ class Accumulator:
             and not is_delayed(message)
             and not message.topic.startswith(RETRY_PREFIX)
             and _PRODUCER_GROUP not in message.properties
+            and type(message) is not CompressedMessage
         )
 
     def add(

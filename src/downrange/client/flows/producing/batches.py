@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from downrange.errors import InvalidMessage
+from downrange.model import CompressedMessage
 from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.messages import batch_of
 from downrange.wire.system_names import RETRY_PREFIX
@@ -114,6 +115,7 @@ def check_batch(messages: Sequence[Message]) -> None:
             or message.delay_level
             or message.deliver_in
             or message.deliver_at
+            or type(message) is CompressedMessage
             or is_retry
         ):
             raise InvalidMessage(f"message {index} {_problem_with(message, first)}")
@@ -156,6 +158,8 @@ def _problem_with(message: Message, first: Message) -> str | None:
         )
     if is_delayed(message):
         return "is to be delivered later, but batches cannot be delayed; send it separately"
+    if type(message) is CompressedMessage:
+        return "is compressed already, but batches are not compressed; send it separately"
     if message.topic.startswith(RETRY_PREFIX):
         return (
             f"is for retry topic {message.topic!r}, which does not accept batches; send it "

@@ -15,9 +15,9 @@ from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.batches import check_batch
 from downrange.client.flows.validation import check_message, check_messages
 from downrange.errors import InvalidMessage
-from downrange.model import Message
+from downrange.model import CompressedMessage, Message
 from downrange.wire.codes import RequestCode, TransactionFlag
-from downrange.wire.compression import Compression, compress
+from downrange.wire.compression import Compression, compress, flags_of
 from downrange.wire.messages import batch_of, property_text
 from downrange.wire.properties import PropertyKey, encode_properties
 
@@ -101,7 +101,9 @@ def prepare(
     if extra is not None:
         properties += encode_properties(extra)
     body, sys_flag = message.body, 0
-    if len(body) >= options.compress_over_bytes:
+    if type(message) is CompressedMessage:
+        sys_flag = flags_of(_COMPRESSIONS[message.compression])
+    elif len(body) >= options.compress_over_bytes:
         body, sys_flag = compress(
             body, _COMPRESSIONS[options.compression], options.compression_level
         )

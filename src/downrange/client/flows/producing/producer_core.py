@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from downrange.client.flows.effects import Flow, Signal, UserCall, Wait
+from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather, Signal, UserCall, Wait
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.accumulator import Accumulator
 from downrange.client.flows.producing.batches import check_batch, checked, size_in_batch, split
@@ -23,6 +23,8 @@ from downrange.client.flows.producing.retry_loop import (
 from downrange.client.flows.producing.trace_buffer import (
     BODY_BYTES_MAX,
     SEND_TIMEOUT,
+    close_dispatcher,
+    dispatch_loop,
     flush_trace,
     trace_loop,
 )
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.hooks import Hooks
     from downrange.client.flows.producing.producer_state import SendRules
+    from downrange.client.flows.routing.routes import Route
     from downrange.client.flows.routing.selectors import Selector
 
 #: Traces are sent by a producer of their own, with its own permits and timeout.
@@ -76,7 +79,7 @@ class ProducerCore(ProducerState):
     ) -> None:
         super().__init__(client, group, options, hooks)
         self._tracer: ProducerCore | None = None
-        if self.trace is not None:
+        if self.trace is not None and self.trace.dispatcher is None:
             # Cut to the length limit of groups: brokers only display the name.
             room = GROUP_BYTES_MAX - len(_TRACE_GROUP.format(""))
             inner = _TRACE_GROUP.format(group[:room])
@@ -95,9 +98,30 @@ class ProducerCore(ProducerState):
 
     def background(self) -> list[Flow[None]]:
         """Return the flows that run as long as the producer does."""
-        if self.trace is None:
+        trace = self.trace
+        if trace is None:
             return []
-        return [trace_loop(self.trace, self._send_trace)]
+        if trace.dispatcher is not None:
+            return [dispatch_loop(trace, trace.dispatcher, self.report)]
+        return [trace_loop(trace, self._send_trace)]
+
+    def load_routes(self, topics: Iterable[str]) -> Flow[dict[str, RocketMQError]]:
+        """Look up the routes of topics as the first send to each would; return what failed.
+
+        `enter` then registers the group at their brokers (Java: DefaultMQProducerImpl's
+        initTopicRoute).
+        """
+        names = list(dict.fromkeys(topics))
+        namespace, deadline = self.client.options.namespace, self.deadline(None)
+        outcomes: list[Route | RocketMQError] = yield Gather(
+            [self.find_route(with_namespace(name, namespace), deadline) for name in names],
+            CALLS_AT_ONCE,
+        )
+        return {
+            name: outcome
+            for name, outcome in zip(names, outcomes, strict=True)
+            if isinstance(outcome, RocketMQError)
+        }
 
     def enter(self) -> Flow[None]:
         """Add the producer to its client, and its group to the brokers of all cached routes.
@@ -116,8 +140,11 @@ class ProducerCore(ProducerState):
         if self._active:
             self._idle = Signal()
             yield Wait(self._idle, deadline)
-        if self.trace is not None:
-            yield from flush_trace(self.trace, partial(self._send_trace, until=deadline), deadline)
+        trace = self.trace
+        if trace is not None and trace.dispatcher is not None:
+            yield from close_dispatcher(trace, trace.dispatcher, self.report, deadline)
+        elif trace is not None:
+            yield from flush_trace(trace, partial(self._send_trace, until=deadline), deadline)
         if self.client.producers.get(self.group) is self:
             yield from unregister(self.client, producer=self.group, deadline=deadline)
             self.client.remove_producer(self.group)

@@ -141,7 +141,7 @@ class ProducerState:
         self.trace: TraceBuffer | None = None
         if options.trace:
             trace = options.trace if isinstance(options.trace, Trace) else Trace()
-            self.trace = TraceBuffer(trace, client.clock)
+            self.trace = TraceBuffer(trace, client.clock, client.options.access_channel)
         has_hooks = bool(hooks.before_send or hooks.after_send or hooks.forbid_send)
         self.is_plain = client.is_plain and not has_hooks and self.trace is None
         self.waiting_rules = SendRules("sync", options.retries, True, False)

@@ -1,8 +1,9 @@
 """Tracing: records of sends, transactions and recalls, buffered and sent to the trace topic.
 
 Sends and transactions add a record to a `TraceBuffer`, which is cheap and never fails; `trace_loop`
-empties it in the background. One rule: tracing never delays or fails a message. A full buffer drops
-records, a failed send of traces loses them, and both are only counted.
+empties it in the background, or `dispatch_loop` if the user gave a dispatcher. One rule: tracing
+never delays or fails a message. A full buffer drops records, a failed send of traces loses them,
+and both are only counted.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from downrange.client.flows.effects import Flow, Gather, Signal, Wait
+from downrange.client.flows.effects import Flow, Gather, Signal, UserCall, Wait
 from downrange.client.flows.hooks import MessageType
 from downrange.client.flows.producing.trace_records import (
     EndTransactionTrace,
@@ -24,12 +25,13 @@ from downrange.errors import RocketMQError
 from downrange.model import Message, SendReceipt, SendStatus
 from downrange.wire.codes import TransactionFlag
 from downrange.wire.properties import PropertyKey
+from downrange.wire.system_names import CLOUD_TRACE_PREFIX
 
 if TYPE_CHECKING:
     from downrange.client.flows.effects import Clock
-    from downrange.client.flows.hooks import EndTransactionContext
+    from downrange.client.flows.hooks import EndTransactionContext, Report
     from downrange.client.flows.producing.trace_records import TraceRecord
-    from downrange.options.clients import Trace
+    from downrange.options.clients import AccessChannel, Trace, TraceDispatcher
 
 #: The largest body of a trace message (Java's dispatcher has the same).
 BODY_BYTES_MAX: Final = 128_000
@@ -58,29 +60,35 @@ class TraceBuffer:
     Args:
         options: The topic, the size of batches, the longest wait, and the size of the buffer.
         clock: The time.
+        channel: "cloud" sends the records of each region to the trace topic of that region.
 
     Attributes:
         ready: Fires when there are enough records for a message; replaced after it has fired.
         dropped_count: Records that found the buffer full, or were too large for a message.
-        sent_count: Trace messages that were sent.
-        failed_count: Trace messages whose send failed.
+        sent_count: Trace messages that were sent; records, with a dispatcher.
+        failed_count: Trace messages whose send failed; failed calls, with a dispatcher.
         under_way: Trace messages that are being sent now.
         settled: Fires when no trace message is being sent; closing makes a new one to wait for.
+        is_closing: Whether the dispatcher is being closed.
     """
 
     __slots__ = (
-        *("_enough", "_oldest_at", "_options", "_waiting"),
+        *("_enough", "_is_cloud", "_oldest_at", "_options", "_waiting"),
         *("clock", "dropped_count", "failed_count", "ready", "sent_count"),
-        *("settled", "under_way"),
+        *("is_closing", "settled", "under_way"),
     )
 
-    def __init__(self, options: Trace, clock: Clock) -> None:
+    def __init__(self, options: Trace, clock: Clock, channel: AccessChannel = "local") -> None:
         self.ready = Signal()
         self.settled = Signal()
+        self.is_closing = False
         self.dropped_count = self.failed_count = self.sent_count = self.under_way = 0
         self._options = options
         self.clock = clock
+        self._is_cloud = channel == "cloud"
         self._enough = min(options.batch_count, options.queue_max)
+        if options.dispatcher is not None:
+            self._enough = 1
         self._waiting: list[tuple[TraceRecord, Iterable[str] | None]] = []
         self._oldest_at = 0.0
 
@@ -89,7 +97,18 @@ class TraceBuffer:
 
     def traces_topic(self, topic: str) -> bool:
         """Return whether messages of this topic are traced: all but the trace topic's."""
-        return not topic.startswith(self._options.topic)
+        prefix = CLOUD_TRACE_PREFIX if self._is_cloud else self._options.topic
+        return not topic.startswith(prefix)
+
+    @property
+    def dispatcher(self) -> TraceDispatcher | None:
+        """The user's object that takes the records; None when they are sent to a topic."""
+        return self._options.dispatcher
+
+    @property
+    def flush_interval(self) -> float:
+        """Seconds between two calls of `flush` of the dispatcher."""
+        return self._options.flush_interval
 
     def add(self, record: TraceRecord, keys: Iterable[str] | None = None) -> None:
         """Add a record, or drop it when the buffer is full.
@@ -127,11 +146,16 @@ class TraceBuffer:
         """Return trace messages of all records; for closing."""
         return self._take(len(self._waiting))
 
-    def _take(self, count: int) -> list[Message]:
-        """Encode the first records; as in Java, a message has records of one region and topic."""
+    def take_records(self, count: int) -> list[tuple[TraceRecord, Iterable[str] | None]]:
+        """Remove and return the first records, each with the keys that were given for it."""
         taken, self._waiting = self._waiting[:count], self._waiting[count:]
         if self.ready.is_fired and len(self._waiting) < self._enough:
             self.ready = Signal()
+        return taken
+
+    def _take(self, count: int) -> list[Message]:
+        """Encode the first records; as in Java, a message has records of one region and topic."""
+        taken = self.take_records(count)
         parcels: dict[tuple[str | None, ...], list[_Parcel]] = {}
         for record, given in taken:
             line = encode_contexts((record,))
@@ -142,7 +166,17 @@ class TraceBuffer:
             group = parcels.setdefault(_group_of(record), [])
             if not group or not group[-1].take(line, keys, self._options.batch_count):
                 group.append(_Parcel(line, keys))
-        return [parcel.seal(self._options.topic) for group in parcels.values() for parcel in group]
+        return [
+            parcel.seal(self._topic_of(group))
+            for group, sealed in parcels.items()
+            for parcel in sealed
+        ]
+
+    def _topic_of(self, group: tuple[str | None, ...]) -> str:
+        if not self._is_cloud:
+            return self._options.topic
+        region = group[0] if group else None
+        return f"{CLOUD_TRACE_PREFIX}{region or DEFAULT_REGION}"
 
 
 class _Parcel:
@@ -237,6 +271,68 @@ def _send_all(buffer: TraceBuffer, messages: list[Message], send: Send) -> Flow[
     failed = sum(isinstance(outcome, RocketMQError) for outcome in outcomes)
     buffer.failed_count += failed
     buffer.sent_count += len(outcomes) - failed
+
+
+def dispatch_loop(buffer: TraceBuffer, dispatcher: TraceDispatcher, report: Report) -> Flow[None]:
+    """Pass records to a dispatcher of the user as they come, and let it flush them in time.
+
+    It ends with `close_dispatcher`, which waits for the call that is running.
+    """
+    clock = buffer.clock
+    flush_at: float | None = None
+    while True:
+        idle_until = clock.now() + buffer.flush_interval
+        yield Wait(buffer.ready, idle_until if flush_at is None else flush_at)
+        if buffer.is_closing:
+            return
+        buffer.under_way = 1
+        try:
+            if (yield from _dispatch(buffer, dispatcher, report)) and flush_at is None:
+                flush_at = clock.now() + buffer.flush_interval
+            if flush_at is not None and clock.now() >= flush_at:
+                flush_at = None
+                yield from _call(buffer, "flush", dispatcher.flush, report)
+        finally:
+            buffer.under_way = 0
+            buffer.settled.fire()
+
+
+def close_dispatcher(
+    buffer: TraceBuffer, dispatcher: TraceDispatcher, report: Report, deadline: float
+) -> Flow[None]:
+    """Pass the rest of the records to a dispatcher, flush it and close it."""
+    buffer.is_closing = True
+    if buffer.under_way:
+        buffer.settled = Signal()
+        yield Wait(buffer.settled, deadline)
+    yield from _dispatch(buffer, dispatcher, report)
+    yield from _call(buffer, "flush", dispatcher.flush, report)
+    yield from _call(buffer, "close", dispatcher.close, report)
+
+
+def _dispatch(buffer: TraceBuffer, dispatcher: TraceDispatcher, report: Report) -> Flow[bool]:
+    """Pass all records on; return whether there were any."""
+    taken = buffer.take_records(len(buffer))
+    for record, _ in taken:
+        try:
+            is_taken: object = yield UserCall(dispatcher.append, (record,))
+        except Exception as error:  # the user's code may raise anything
+            buffer.failed_count += 1
+            yield from report("append() of the trace dispatcher", error)
+        else:
+            buffer.sent_count += is_taken is not False
+            buffer.dropped_count += is_taken is False
+    return bool(taken)
+
+
+def _call(
+    buffer: TraceBuffer, name: str, method: Callable[[], object], report: Report
+) -> Flow[None]:
+    try:
+        yield UserCall(method, (), may_block=True)
+    except Exception as error:  # the user's code may raise anything
+        buffer.failed_count += 1
+        yield from report(f"{name}() of the trace dispatcher", error)
 
 
 # ---- records -------------------------------------------------------------------------------------

@@ -167,8 +167,9 @@ def find_writable(
     if route is not None and route.writable:
         return route
     if route is not None and not route.masters:
-        problem = f"no master of {', '.join(sorted(route.brokers))} is registered"
-        raise _no_broker(core, topic, problem)
+        # A name server of 5.x returns a route without brokers when none is of the client's zone.
+        who = f"master of {', '.join(sorted(route.brokers))}" if route.brokers else "broker"
+        raise _no_broker(core, topic, f"no {who}{_zone_of(core)} is registered")
     if route is not None:
         problem = ": no broker with a master lets it be written to. Check its permission."
         raise _not_found(core, topic, problem)
@@ -226,7 +227,13 @@ def _no_broker(core: ClientCore, topic: str, problem: str) -> BrokerNotFound:
 
 
 def _not_found(core: ClientCore, topic: str, problem: str) -> RouteNotFound:
+    if core.options.zone_mode:
+        problem += f"\n  Only brokers{_zone_of(core)} are used (zone_mode)."
     return RouteNotFound(topic, core.name_servers.addresses, problem)
+
+
+def _zone_of(core: ClientCore) -> str:
+    return f" of zone {core.options.zone!r}" if core.options.zone_mode else ""
 
 
 # ---- queues of topics ----------------------------------------------------------------------------

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -67,7 +67,7 @@ class Fetching:
 class World:
     """A consumer, and brokers whose queues hold the messages that a test puts there."""
 
-    def __init__(self, brokers: str = "a", *, queues: int = 2, **options: int) -> None:
+    def __init__(self, brokers: str = "a", *, queues: int = 2, **options: Any) -> None:
         self.servers = FakeServers()
         self.ends: dict[QueueId, int] = defaultdict(int)
         self.committed: dict[QueueId, int] = {}
@@ -475,6 +475,14 @@ def test_pauses_between_failed_pulls_grow_to_a_limit() -> None:
     world.close("a")
     world.fetch(pulls=8)
     assert world.servers.interpreter.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0, 3.0]
+
+
+def test_pauses_between_failed_pulls_are_options() -> None:
+    world = World(queues=1, retry_backoff=1.0, retry_backoff_max=3.0)
+    world.assign()
+    world.close("a")
+    world.fetch(pulls=4)
+    assert world.servers.interpreter.pauses == [1.0, 2.0, 3.0, 3.0]
 
 
 def test_failed_pull_asks_where_the_broker_is_now() -> None:

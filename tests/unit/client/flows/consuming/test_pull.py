@@ -15,6 +15,7 @@ from downrange.model import QueueId
 from downrange.wire.bodies import CheckClientBody, decode_body
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
+from downrange.wire.compression import Compression, compress
 from downrange.wire.headers import PullReply
 from tests.unit.client.flows.fake_servers import FakeServers, record, refusal, reply, route
 
@@ -125,6 +126,20 @@ def test_pull_leaves_out_tags_that_only_share_a_hash() -> None:
     batch = servers.run(flow)
     assert [message.offset for message in batch.messages] == [0]
     assert batch.next_offset == 3
+
+
+def test_pull_can_leave_bodies_compressed() -> None:
+    servers = servers_with(namespace="prod")
+    packed, sys_flag = compress(b"again and again", Compression.ZSTD)
+    body = record("prod%orders", 3, body=packed, sys_flag=sys_flag) + record("prod%orders", 4)
+    servers.answer("a:1", PULL, pulled(body=body))
+    flow = pull(servers.core, QUEUE, 3, group="audit", deadline=DEADLINE, decode_body=False)
+    assert [
+        (message.topic, message.body, message.compression) for message in servers.run(flow).messages
+    ] == [("orders", packed, "zstd"), ("orders", b"x", None)]
+    flow = pull(servers.core, QUEUE, 3, group="audit", deadline=DEADLINE)
+    messages = servers.run(flow).messages
+    assert (messages[0].body, messages[0].compression) == (b"again and again", None)
 
 
 def test_pull_shows_topics_without_the_namespace() -> None:

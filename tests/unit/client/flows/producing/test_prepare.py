@@ -8,7 +8,7 @@ import pytest
 
 from downrange.client.flows.producing.prepare import Outgoing, prepare, prepare_batch
 from downrange.errors import InvalidMessage, Unencodable
-from downrange.model import Message
+from downrange.model import CompressedMessage, Message
 from downrange.options import ClientOptions, ProducerOptions
 from downrange.wire.codes import RequestCode
 from downrange.wire.compression import decompress
@@ -168,3 +168,16 @@ def test_a_batch_that_is_too_large_is_refused() -> None:
 def test_messages_that_cannot_be_in_a_batch_are_refused(messages: list[Message]) -> None:
     with pytest.raises(InvalidMessage):
         prepare_batch(producer_with(), messages)
+
+
+@pytest.mark.parametrize(("name", "flag"), [("zlib", 0x301), ("lz4", 0x101), ("zstd", 0x201)])
+def test_a_compressed_body_is_sent_as_it_is(name: Any, flag: int) -> None:
+    message = CompressedMessage("orders", b"x" * 5000, compression=name, tags="new")
+    outgoing = prepared(message)
+    assert (outgoing.body, outgoing.sys_flag) == (message.body, flag)
+
+
+def test_a_batch_cannot_have_a_compressed_message() -> None:
+    packed = CompressedMessage("orders", b"x", compression="zlib")
+    with pytest.raises(InvalidMessage, match="message 1 is compressed already"):
+        prepare_batch(producer_with(), [MESSAGE, packed])

@@ -22,9 +22,9 @@ from downrange.errors import (
     SendTimedOut,
     TooManySends,
 )
-from downrange.model import Message, QueueId
+from downrange.model import CompressedMessage, Message, QueueId
 from downrange.options import AutoBatch, ClientOptions, ProducerOptions, Trace
-from downrange.wire.codes import RequestCode
+from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.records import decode_batch
 from tests.unit.client.flows.flow_steps import (
@@ -697,8 +697,15 @@ def test_an_error_of_a_selector_is_that_of_its_message_alone() -> None:
         (MESSAGE, {"target": by_hash("x"), "timeout": 1.0}),
         (Message("orders", b"1", delay_level=1), {}),
         (Message("orders", b"1", delay_level=1, sharding_key="x"), {}),
+        (CompressedMessage("orders", b"1", compression="lz4"), {}),
     ],
-    ids=["own timeout", "selector and own timeout", "delayed", "delayed and sharding key"],
+    ids=[
+        "own timeout",
+        "selector and own timeout",
+        "delayed",
+        "delayed and sharding key",
+        "compressed",
+    ],
 )
 def test_a_message_that_must_not_wait_is_sent_directly(
     message: Message, settings: dict[str, Any]
@@ -785,3 +792,64 @@ def test_the_group_that_sends_traces_is_cut_to_what_a_group_may_be() -> None:
     assert tracer is not None
     assert len(tracer.group) == 120
     assert tracer.group.endswith("g-PRODUCE-1")
+
+
+class Dispatcher:
+    """Keeps the ids of the messages that were traced."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    def append(self, record: Any) -> None:
+        self.calls.append(record.message_id)
+
+    def flush(self) -> None:
+        self.calls.append("flush")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def test_a_dispatcher_gets_the_traces_in_place_of_the_topic() -> None:
+    dispatcher = Dispatcher()
+    options = ProducerOptions(trace=Trace(dispatcher=dispatcher))
+    producer = producer_with(route("a"), options=options)
+    receipt = play(sent(producer), stored)
+    (loop,) = producer.background()
+    effect = next(loop)
+    assert expect(Wait, effect).signal.is_fired
+    answer_user_call(loop.send(True))
+    play(producer.exit(105.0), lambda _: Command(0))
+    assert dispatcher.calls == [receipt.message_id, "flush", "close"]
+
+
+# ---- routes at the start -------------------------------------------------------------------------
+
+
+def test_routes_of_the_given_topics_are_loaded_before_the_first_send() -> None:
+    producer = producer_with(client=core_with(options=ClientOptions(namespace="prod")))
+    asked: list[str] = []
+
+    def serve(call: Any) -> Command:
+        topic = call.command.fields["topic"]
+        asked.append(topic)
+        return routed(body("a") if topic in ("prod%orders", "TBW102") else None)
+
+    assert play(producer.load_routes(["orders", "news", "orders"]), serve) == {}
+    assert asked == ["prod%orders", "prod%news", "TBW102"]
+    assert producer.client.routes.topics() == ["prod%orders", "prod%news"]
+    flow = producer.enter()
+    assert expect_call(next(expect(Gather, next(flow)).flows[0])).address == "a:10911"
+
+
+def test_a_topic_without_a_route_does_not_stop_the_others() -> None:
+    producer = producer_with(options=ProducerOptions(auto_create="off"))
+
+    def serve(call: Any) -> Command:
+        if call.command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return refused(ResponseCode.SYSTEM_ERROR)
+        return routed(body("a") if call.command.fields["topic"] == "orders" else None)
+
+    failures = play(producer.load_routes(["news", "orders"]), serve)
+    assert [(topic, type(error)) for topic, error in failures.items()] == [("news", RouteNotFound)]
+    assert producer.client.routes.topics() == ["orders"]

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
-from downrange.client.flows.effects import Flow, Gather, Wait
+from downrange.client.flows.effects import Flow, Gather, UserCall, Wait
 from downrange.client.flows.hooks import EndTransactionContext, MessageType
 from downrange.client.flows.producing.trace_buffer import (
     BODY_BYTES_MAX,
     TraceBuffer,
+    close_dispatcher,
+    dispatch_loop,
     flush_trace,
     trace_loop,
     trace_of_end_transaction,
@@ -318,6 +320,153 @@ def test_closing_waits_for_what_the_loop_is_sending() -> None:
     loop.send([receipt()])
     assert wait.signal.is_fired
     assert (traces.under_way, traces.sent_count) == (0, 2)
+
+
+# ---- the trace topics of a cloud -----------------------------------------------------------------
+
+
+def test_records_for_a_cloud_are_sent_to_the_topic_of_their_region() -> None:
+    traces = TraceBuffer(Trace(topic="mine"), FakeClock(), "cloud")
+    traces.add(pub(1, region="north"))
+    traces.add(pub(2, region="south"))
+    traces.add(pub(3, region="north"))
+    traces.add(pub(4, region=""))
+    traces.add(SubAfterTrace(request_id="R", message_id="M", cost_ms=1, is_success=True))
+    assert [(message.topic, len(decode_trace(message.body))) for message in traces.take_all()] == [
+        ("rmq_sys_TRACE_DATA_north", 2),
+        ("rmq_sys_TRACE_DATA_south", 1),
+        ("rmq_sys_TRACE_DATA_DefaultRegion", 1),
+        ("rmq_sys_TRACE_DATA_DefaultRegion", 1),
+    ]
+
+
+def test_messages_of_a_cloud_trace_topic_are_not_traced() -> None:
+    traces = TraceBuffer(Trace(topic="mine"), FakeClock(), "cloud")
+    assert not traces.traces_topic("rmq_sys_TRACE_DATA_north")
+    assert traces.traces_topic("mine")
+
+
+# ---- a dispatcher of the user --------------------------------------------------------------------
+
+
+class Dispatcher:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    def append(self, record: TraceRecord) -> object:
+        self.calls.append(record)
+        return None
+
+    def flush(self) -> None:
+        self.calls.append("flush")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class World:
+    """A buffer with a dispatcher, its clock, and the reported errors."""
+
+    def __init__(self, **options: Any) -> None:
+        self.dispatcher = Dispatcher()
+        self.clock = FakeClock()
+        self.reports: list[str] = []
+        options = {"flush_interval": 5.0, **options}
+        self.traces = TraceBuffer(Trace(dispatcher=self.dispatcher, **options), self.clock)
+
+    def loop(self) -> Flow[None]:
+        return dispatch_loop(self.traces, self.dispatcher, self.report)
+
+    def closing(self) -> Flow[None]:
+        return close_dispatcher(self.traces, self.dispatcher, self.report, 110.0)
+
+    def report(self, where: str, error: BaseException) -> Flow[None]:
+        self.reports.append(f"{where}: {error}")
+        yield from ()
+
+
+def performed(flow: Flow[None], effect: object) -> object:
+    """Perform user calls of a flow; return the first other effect, or None at its end."""
+    try:
+        while isinstance(effect, UserCall):
+            effect = flow.send(effect.function(*effect.args))
+    except StopIteration:
+        return None
+    return effect
+
+
+def test_a_dispatcher_gets_each_record_at_once_and_flushes_in_time() -> None:
+    world = World()
+    loop = world.loop()
+    wait = next(loop)
+    assert wait == Wait(world.traces.ready, 105.0)
+    world.clock.seconds = 101.0
+    world.traces.add(pub(1))
+    world.traces.add(pub(2))
+    assert world.traces.ready.is_fired
+    assert performed(loop, loop.send(True)) == Wait(world.traces.ready, 106.0)
+    assert world.dispatcher.calls == [pub(1), pub(2)]
+    world.clock.seconds = 103.0
+    world.traces.add(pub(3))
+    assert performed(loop, loop.send(True)) == Wait(world.traces.ready, 106.0)
+    world.clock.seconds = 106.0
+    flush = loop.send(False)
+    assert isinstance(flush, UserCall)
+    assert flush.may_block
+    assert performed(loop, flush) == Wait(world.traces.ready, 111.0)
+    assert world.dispatcher.calls == [pub(1), pub(2), pub(3), "flush"]
+    world.clock.seconds = 111.0
+    assert loop.send(False) == Wait(world.traces.ready, 116.0)
+    assert (world.traces.sent_count, world.traces.dropped_count) == (3, 0)
+
+
+def test_closing_gives_the_rest_to_the_dispatcher_and_closes_it() -> None:
+    world = World()
+    loop = world.loop()
+    next(loop)
+    world.traces.add(pub(1))
+    flow = world.closing()
+    assert performed(flow, next(flow)) is None
+    assert world.dispatcher.calls == [pub(1), "flush", "close"]
+    with pytest.raises(StopIteration):
+        loop.send(False)
+
+
+def test_closing_waits_for_the_call_of_the_dispatcher_that_is_running() -> None:
+    world = World()
+    loop = world.loop()
+    next(loop)
+    world.traces.add(pub(1))
+    append = loop.send(True)
+    closing = world.closing()
+    wait = next(closing)
+    assert isinstance(wait, Wait)
+    assert (wait.deadline, wait.signal.is_fired) == (110.0, False)
+    performed(loop, append)
+    assert wait.signal.is_fired
+    assert performed(closing, closing.send(True)) is None
+    assert world.dispatcher.calls == [pub(1), "flush", "close"]
+
+
+def test_errors_of_a_dispatcher_are_reported_and_counted() -> None:
+    world = World()
+    world.traces.add(pub(1))
+    world.traces.add(pub(2))
+    flow = world.closing()
+    assert isinstance(next(flow), UserCall)
+    assert isinstance(flow.throw(ValueError("a")), UserCall)
+    assert isinstance(flow.send(False), UserCall)  # the second record was dropped
+    assert isinstance(flow.throw(ValueError("b")), UserCall)
+    with pytest.raises(StopIteration):
+        flow.throw(ValueError("c"))
+    assert world.reports == [
+        "append() of the trace dispatcher: a",
+        "flush() of the trace dispatcher: b",
+        "close() of the trace dispatcher: c",
+    ]
+    assert (world.traces.failed_count, world.traces.dropped_count) == (3, 1)
 
 
 # ---- records -------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ from downrange.errors import (
     ServerError,
 )
 from downrange.model import QueueId
-from downrange.wire.bodies import BrokerReplicas, ClusterBody
+from downrange.options import ClientOptions
+from downrange.wire.bodies import BrokerReplicas, ClusterBody, RouteBody
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
 from tests.unit.client.flows import fake_servers
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.effects import Call, Flow
-    from downrange.wire.bodies import RouteBody
 
 QUEUE = QueueId("orders", "a", 1)
 
@@ -203,6 +203,14 @@ def test_without_a_default_topic_an_unknown_topic_has_no_route() -> None:
     assert [call.command.code for call in asked] == [ROUTE, BROKERS]
     assert "automatically" not in str(caught.value)
     assert (caught.value.topic, caught.value.addresses) == ("orders", ("ns:9876",))
+
+
+def test_a_missing_route_names_the_zone_that_was_asked_for() -> None:
+    core = core_with(options=ClientOptions(zone="east", zone_mode=True))
+    with pytest.raises(BrokerNotFound, match="no broker of zone 'east' is registered"):
+        play(look_for(core), lambda _: Command(0, body=RouteBody().encode()))
+    with pytest.raises(RouteNotFound, match=r"Only brokers of zone 'east' are used \(zone_mode\)"):
+        play(find_readable(core, "orders", 103.0), lambda _: Command(0, body=RouteBody().encode()))
 
 
 def test_a_cluster_that_creates_no_topics_is_named_as_the_reason() -> None:
