@@ -72,6 +72,7 @@ from downrange.errors import (
 from downrange.model import (
     Attempt,
     BatchReceipt,
+    CompressedMessage,
     LogOffset,
     Message,
     Outcome,
@@ -95,6 +96,7 @@ from downrange.options import (
     Proxy,
     PullOptions,
     Trace,
+    TraceDispatcher,
 )
 
 if TYPE_CHECKING:
@@ -130,6 +132,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.routing.routes import Route
     from downrange.client.flows.routing.selectors import by_hash, by_random, by_room
     from downrange.client.stats import ClientStats, ProducerStats
+    from downrange.client.template_base import Envelope
     from downrange.embedded import Cluster
 
 __all__ = [
@@ -158,6 +161,7 @@ __all__ = [
     "ClientStats",
     "Cluster",
     "ClusterFacts",
+    "CompressedMessage",
     "ConnectFailed",
     "ConnectionLost",
     "Converter",
@@ -167,6 +171,7 @@ __all__ = [
     "DiskFull",
     "EndTransactionContext",
     "EndTransactionTrace",
+    "Envelope",
     "FaultTolerance",
     "Finding",
     "ForkedClient",
@@ -238,6 +243,7 @@ __all__ = [
     "TopicNotFound",
     "TopicSettings",
     "Trace",
+    "TraceDispatcher",
     "Transaction",
     "TransactionProducer",
     "TransactionReceipt",
@@ -268,6 +274,7 @@ _HOMES: Final = {
     "Producer": "downrange.client._sync.producer",
     "AsyncMessageTemplate": "downrange.client._async.template",
     "MessageTemplate": "downrange.client._sync.template",
+    "Envelope": "downrange.client.template_base",
     "AsyncTransaction": "downrange.client._async.transaction_producer",
     "AsyncTransactionProducer": "downrange.client._async.transaction_producer",
     "Transaction": "downrange.client._sync.transaction_producer",

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import queue
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pydantic
 import pytest
 
-from downrange import AsyncMessageTemplate, MessageTemplate, Producer, TransactionProducer
+from downrange import (
+    AsyncMessageTemplate,
+    Envelope,
+    MessageTemplate,
+    Producer,
+    TransactionProducer,
+)
 from downrange.client.flows.routing.selectors import by_hash
-from downrange.errors import BatchFailed, OptionError
+from downrange.errors import BatchFailed, OptionError, RocketMQError
 from downrange.model import Message, Outcome, QueueId
 from downrange.options import ProducerOptions
 from tests.contract.blocking import LONG_TIMEOUT, Blocking, LoopThread, unwrapped
@@ -105,6 +113,32 @@ def test_submitted_value_arrives(server: Server, kind: Kind) -> None:
         receipt = future.result(LONG_TIMEOUT)
     (stored,) = server.read_all(topic, 1)
     assert (stored.message_id, stored.body, stored.keys) == (receipt.message_id, b"[1,2]", ["k"])
+
+
+def test_callbacks_of_a_submitted_value_get_its_outcome(server: Server, kind: Kind) -> None:
+    """Only the sync template has callbacks; asyncio uses a task."""
+    topic = server.topic()
+    outcomes: queue.Queue[object] = queue.Queue()
+    with Producer(server.name_server, group=f"callback_{kind}", options=OPTIONS) as producer:
+        submit = partial(MessageTemplate(producer).convert_and_submit, on_failure=outcomes.put)
+        receipt = submit(topic, [1, 2], on_success=outcomes.put).result(LONG_TIMEOUT)
+        assert outcomes.get(timeout=LONG_TIMEOUT) == receipt
+        submit("SCHEDULE-NOT-THERE", b"1", timeout=1e-9)
+        assert isinstance(outcomes.get(timeout=LONG_TIMEOUT), RocketMQError)
+        submit(topic, b"1").result(LONG_TIMEOUT)
+    assert outcomes.empty()
+
+
+def test_envelope_arrives_with_its_headers(
+    server: Server, producer: MakeProducer, template: MakeTemplate
+) -> None:
+    topic = server.topic()
+    sender = template(producer(server, options=OPTIONS))
+    envelope = Envelope({"id": 7}, {"KEYS": "o-7 o-8", "shop": 12, "FLAG": 3})
+    sender.convert_and_send(f"{topic}:paid", envelope)
+    (stored,) = server.read_all(topic, 1)
+    assert (stored.tags, stored.keys, stored.flag) == ("paid", ["o-7", "o-8"], 3)
+    assert (stored.properties["shop"], sender.receive(stored)) == ("12", {"id": 7})
 
 
 def test_values_of_one_key_keep_their_order_in_the_queue_that_java_chooses(

@@ -47,7 +47,14 @@ def test_fragments_are_left_out_and_lines_are_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [mq.ProducerOptions, mq.ClientOptions, mq.FaultTolerance, mq.AutoBatch, mq.Trace],
+    [
+        mq.ProducerOptions,
+        mq.ClientOptions,
+        mq.FaultTolerance,
+        mq.AutoBatch,
+        mq.Trace,
+        mq.PullOptions,
+    ],
 )
 def test_guide_for_java_users_names_every_option(options: type[Any]) -> None:
     page = (ROOT / "docs/guides/coming-from-java.md").read_text()

@@ -5,6 +5,7 @@ The only part of the public classes without an asyncio twin: there, a task is a 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from downrange.client._sync.topic_calls import TopicCalls
@@ -13,7 +14,7 @@ from downrange.client.flows.producing.request_reply import request
 from downrange.client.template_base import Details, TemplateBase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
     from downrange.client.flows.producing.producer_core import ProducerCore
@@ -158,6 +159,8 @@ class TemplateFutures(TemplateBase):
         destination: str,
         payload: object,
         *,
+        on_success: Callable[[SendReceipt], object] | None = None,
+        on_failure: Callable[[BaseException], object] | None = None,
         timeout: float | None = None,
         **details: Unpack[Details],
     ) -> Future[SendReceipt]:
@@ -165,7 +168,9 @@ class TemplateFutures(TemplateBase):
 
         Args:
             destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
-            payload: The value to convert into the body.
+            payload: The value to convert into the body, or an `Envelope` of it.
+            on_success: Called with the receipt, in the client's pool.
+            on_failure: Called with the error, in the client's pool.
             timeout: For the whole call; the producer's option unless given.
             details: Keys, properties, delay.
 
@@ -175,4 +180,24 @@ class TemplateFutures(TemplateBase):
         Raises:
             OptionError: No converter takes the payload, or an argument is invalid.
         """
-        return self.producer.submit(self.message(destination, payload, **details), timeout=timeout)
+        message = self.message(destination, payload, **details)
+        future = self.producer.submit(message, timeout=timeout)
+        if on_success is not None or on_failure is not None:
+            future.add_done_callback(partial(_notify, on_success, on_failure))
+        return future
+
+
+def _notify(
+    on_success: Callable[[SendReceipt], object] | None,
+    on_failure: Callable[[BaseException], object] | None,
+    future: Future[SendReceipt],
+) -> None:
+    """Call the function for the outcome of a future; none for a cancelled one."""
+    if future.cancelled():
+        return
+    error = future.exception()
+    if error is not None:
+        if on_failure is not None:
+            on_failure(error)
+    elif on_success is not None:
+        on_success(future.result())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from downrange import AsyncMessageTemplate, AsyncProducer, MessageTemplate, Producer
+from downrange import AsyncMessageTemplate, AsyncProducer, Envelope, MessageTemplate, Producer
 from downrange.errors import MalformedBody, OptionError
 from downrange.model import LogOffset, QueueId, QueueOffset, ReceivedMessage
 
@@ -78,6 +78,70 @@ def test_properties_of_the_caller_stay_as_they_are() -> None:
     properties = {"colour": "red"}
     TEMPLATE.message("orders", b"1", properties=properties)
     assert properties == {"colour": "red"}
+
+
+def test_envelope_has_headers_for_the_fields_and_the_properties_of_a_message() -> None:
+    headers = {
+        "KEYS": "o-7 o-8",
+        "FLAG": "5",
+        "WAIT_STORE_MSG_OK": "false",
+        "TAGS": "paid",
+        "shop": 12,
+        "price": 1.5,
+        "is_new": True,
+        "note": "soon",
+        "empty": None,
+    }
+    message = TEMPLATE.message("orders", Envelope({"id": 7}, headers))
+    assert (message.body, message.keys, message.tags) == (b'{"id":7}', ("o-7", "o-8"), "paid")
+    assert (message.flag, message.wait_stored) == (5, False)
+    assert message.properties == {
+        "contentType": "application/json",
+        "shop": "12",
+        "price": "1.5",
+        "is_new": "true",
+        "note": "soon",
+    }
+
+
+def test_arguments_have_precedence_over_headers() -> None:
+    headers = {
+        "rocketmq_KEYS": ["a", 1],
+        "rocketmq_TAGS": "paid",
+        "contentType": "x/y",
+        "WAIT_STORE_MSG_OK": True,
+        "colour": "red",
+        "size": False,
+    }
+    envelope = Envelope(b"1", headers)
+    message = TEMPLATE.message("orders:new", envelope, keys="k", properties={"colour": "blue"})
+    assert (message.keys, message.tags) == (("k",), "new")
+    assert message.properties == {"contentType": "x/y", "colour": "blue", "size": "false"}
+    other = TEMPLATE.message("orders", envelope)
+    assert (other.keys, other.tags, other.wait_stored) == (("a", "1"), "paid", True)
+    assert TEMPLATE.message("orders", Envelope(b"1")).properties == {
+        "contentType": "application/octet-stream"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("colour", ["red"], "is not a text, number or bool"),
+        ("KEYS", [None], "is not a text, number or bool"),
+        ("FLAG", "one", "is not a whole number"),
+        ("WAIT_STORE_MSG_OK", "perhaps", "is not True or False"),
+    ],
+)
+def test_header_that_cannot_be_used_is_named(name: str, value: object, problem: str) -> None:
+    with pytest.raises(OptionError, match=f"header '{name}' = .* {problem}"):
+        TEMPLATE.message("orders", Envelope(b"1", {name: value}))
+
+
+def test_reply_cannot_have_a_flag() -> None:
+    request = _received(b"1")
+    with pytest.raises(OptionError, match="a reply cannot have the headers of flag and wait_store"):
+        TEMPLATE.convert_and_reply(request, Envelope(b"1", {"FLAG": 1, "WAIT_STORE_MSG_OK": True}))
 
 
 @pytest.mark.parametrize(

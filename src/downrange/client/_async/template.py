@@ -79,7 +79,7 @@ class AsyncMessageTemplate(TemplateBase):  # sync: class MessageTemplate(Templat
 
         Args:
             destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
-            payload: The value to convert into the body.
+            payload: The value to convert into the body, or an `Envelope` of it.
             timeout: For the whole call; the producer's option unless given.
             details: Keys, properties, delay.
 
@@ -106,7 +106,7 @@ class AsyncMessageTemplate(TemplateBase):  # sync: class MessageTemplate(Templat
 
         Args:
             destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
-            payload: The value to convert into the body.
+            payload: The value to convert into the body, or an `Envelope` of it.
             timeout: For finding and reaching the broker; the producer's option unless given.
             details: Keys, properties, delay.
 
@@ -131,7 +131,7 @@ class AsyncMessageTemplate(TemplateBase):  # sync: class MessageTemplate(Templat
 
         Args:
             destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
-            payload: The value to convert into the body.
+            payload: The value to convert into the body, or an `Envelope` of it.
             hash_key: Chooses the queue, as the Java client does.
             timeout: For the whole call; the producer's option unless given.
             details: Keys, properties, delay.
@@ -186,7 +186,7 @@ class AsyncMessageTemplate(TemplateBase):  # sync: class MessageTemplate(Templat
 
         Args:
             destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
-            payload: The value to convert into the body.
+            payload: The value to convert into the body, or an `Envelope` of it.
             execute: The local work: called with the message and its receipt, returns an `Outcome`.
             timeout: For sending the message; the producer's option unless given.
             details: Keys and properties; a delay is not allowed.
@@ -215,7 +215,7 @@ class AsyncMessageTemplate(TemplateBase):  # sync: class MessageTemplate(Templat
 
         Args:
             destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
-            payload: The value to convert into the body.
+            payload: The value to convert into the body, or an `Envelope` of it.
             timeout: For sending the message; the producer's option unless given.
             details: Keys and properties; a delay is not allowed.
 
@@ -239,7 +239,7 @@ class AsyncMessageTemplate(TemplateBase):  # sync: class MessageTemplate(Templat
 
         Args:
             destination: "topic:tag" or "topic"; ":tag" and "" use the default topic.
-            payload: The value to convert into the body.
+            payload: The value to convert into the body, or an `Envelope` of it.
             reply_type: The type to convert the reply to.
             timeout: For sending and waiting together; the producer's option unless given.
             details: Keys, properties, delay.
@@ -264,7 +264,7 @@ class AsyncMessageTemplate(TemplateBase):  # sync: class MessageTemplate(Templat
 
         Args:
             request: A received message that was sent as a request.
-            payload: The value to convert into the body of the reply.
+            payload: The value to convert into the body of the reply, or an `Envelope` of it.
             timeout: For the whole call; the producer's option unless given.
 
         Returns:
@@ -274,8 +274,8 @@ class AsyncMessageTemplate(TemplateBase):  # sync: class MessageTemplate(Templat
             OptionError: No converter takes the payload, or the message is not a request.
             RocketMQError: As `reply` of the producer.
         """
-        body, properties = self._converted(payload)
-        return await self._producer.reply(request, body, properties=properties, timeout=timeout)
+        body, details = self._reply(payload)
+        return await self._producer.reply(request, body, timeout=timeout, **details)
 
     def _transaction_producer(self) -> AsyncTransactionProducer:
         if isinstance(self._producer, AsyncTransactionProducer):
