@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange import Producer
+from downrange import Producer, TransactionProducer
 from downrange.client.flows.effects import Flow, Gather
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.routing.lookup import find_readable, find_route, find_writable
 from downrange.embedded import Cluster
 from downrange.errors import BrokerNotFound, ConnectFailed, OptionError, RouteNotFound
-from downrange.model import Message
+from downrange.model import Message, Outcome
 from downrange.options import BrokerOptions, ClientOptions, NameServerOptions, ProducerOptions
 from downrange.server.run.broker_server import BrokerServer
 from downrange.server.run.runner import ServerThread
@@ -353,6 +353,20 @@ def test_routes_of_the_given_topics_are_loaded_at_the_start(
     for topic in topics:
         sender.send(Message(topic, b"1"))
     assert len(requests.topics) == count
+
+
+def test_a_transaction_producer_loads_routes_at_the_start_too(
+    embedded: Embedded, make: Make, unique_name: UniqueName
+) -> None:
+    topic = embedded.topic()
+    sender = make(
+        TransactionProducer,
+        embedded.name_server,
+        group=unique_name("group"),
+        check=lambda _: Outcome.COMMIT,
+        topics=[topic],
+    ).start()
+    assert topic in sender.client.core.routes.topics()
 
 
 def test_a_topic_that_cannot_be_loaded_at_the_start_is_logged(

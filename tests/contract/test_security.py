@@ -77,6 +77,15 @@ def test_requests_of_every_kind_are_signed(guarded: str, producer: MakeProducer)
         sender.send(Message(TOPIC, "größer als ASCII".encode(), properties={"name": "Käthe"}))
 
 
+def test_the_zone_in_a_request_is_part_of_its_signature(
+    guarded: str, producer: MakeProducer
+) -> None:
+    options = ClientOptions(zone="east")
+    sender = producer(guarded, credentials=GOOD, client_options=options)
+    assert sender.send(Message(TOPIC, b"1")).offset >= 0
+    assert sender.client.stats().timers["heartbeats"].failures == 0
+
+
 def test_secrets_appear_in_no_text(
     guarded: str, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,7 @@ One rule: a template holds no resources; its producer is started and closed by t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Required, TypedDict, TypeVar, Unpack, cast, overload
 
 from downrange.client.converters import CONTENT_TYPE, Converter, Converters
 from downrange.errors import OptionError
@@ -70,7 +70,7 @@ class _Headers(TypedDict, total=False):
     keys: Iterable[str]
     flag: int
     wait_stored: bool
-    properties: dict[str, str]
+    properties: Required[dict[str, str]]
 
 
 class TemplateBase:
