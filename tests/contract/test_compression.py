@@ -10,6 +10,7 @@ import pytest
 from downrange.errors import InvalidMessage
 from downrange.model import Message
 from downrange.options import ProducerOptions
+from tests.contract.blocking import LONG_TIMEOUT
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Embedded, MakeProducer
@@ -58,9 +59,12 @@ def test_the_threshold_can_be_chosen(embedded: Embedded, producer: MakeProducer)
 def test_a_body_that_cannot_be_compressed_arrives_unchanged(
     server: Server, producer: MakeProducer
 ) -> None:
+    """Issue 14: compression made random bytes larger than the broker accepts."""
     topic = server.topic(queues=1)
-    body = os.urandom(20_000)
-    producer(server).send(Message(topic, body))
+    body = os.urandom(4 * 1024 * 1024 - 1024)
+    producer(server, options=ProducerOptions(timeout=LONG_TIMEOUT)).send(Message(topic, body))
+    (record,) = server.records(topic, 1)
+    assert (record.sys_flag & 0x701, record.body) == (0, body)
     (stored,) = server.read_all(topic, 1)
     assert stored.body == body
 

@@ -34,8 +34,15 @@ class Compression(IntEnum):
 
 
 def compress(body: bytes, compression: Compression, level: int = LEVEL) -> tuple[bytes, int]:
-    """Return the compressed body and its `sysFlag` bits."""
-    return _PACK[compression](body, level), flags_of(compression)
+    """Return the compressed body and its `sysFlag` bits.
+
+    A body that compression does not make smaller, such as random bytes or an image, is returned
+    unchanged, with no bits.
+    """
+    packed = _PACK[compression](body, level)
+    if len(packed) >= len(body):
+        return body, 0
+    return packed, flags_of(compression)
 
 
 def flags_of(compression: Compression) -> int:

@@ -44,10 +44,25 @@ def test_a_body_that_java_compressed_is_unpacked(sys_flag: int, packed: bytes) -
 def test_a_body_survives_packing_and_unpacking(
     compression: Compression, body: bytes, level: int
 ) -> None:
+    body = body + bytes(300)  # smaller when packed
     packed, sys_flag = compress(body, compression, level)
     assert sys_flag == compression | 1
     assert decompress(packed, sys_flag, max(len(body), 1)) == body
     assert INDEPENDENT[compression](packed) == body
+
+
+@each_compression
+@given(body=st.binary(max_size=300))
+def test_a_body_that_packing_does_not_make_smaller_stays_as_it_is(
+    compression: Compression, body: bytes
+) -> None:
+    """Issue 14: random bytes grew, and those near the limit of the broker were refused."""
+    packed, sys_flag = compress(body, compression)
+    assert len(packed) <= len(body)
+    assert (sys_flag == 0) is (packed == body)
+    assert decompress(packed, sys_flag, max(len(body), 1)) == body
+    random = bytes(range(256))
+    assert compress(random, compression) == (random, 0)
 
 
 @each_compression
