@@ -5,18 +5,31 @@
 
 It consists of the real servers on real sockets: a name server, brokers, a durable store. Tests can
 inject faults: `intercept` drops, delays or refuses chosen requests; `stop_broker`, `kill_broker`
-and `restart_broker` end and start brokers.
+and `restart_broker` end and start brokers. Inside `async with`, await these three:
+
+    async with Cluster() as cluster:
+        await cluster.kill_broker()
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import shutil
+import ssl
 import tempfile
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from downrange.errors import OptionError
+from downrange.checks import (
+    check_between,
+    check_count,
+    check_optional_text,
+    check_type,
+    check_whole,
+    wrong_type,
+)
+from downrange.errors import ClientStateError, OptionError
 from downrange.options import BrokerOptions, ListenerOptions, NameServerOptions
 from downrange.server.access.file import AccessFile
 from downrange.server.net.interception import (
@@ -32,8 +45,7 @@ from downrange.server.run.cluster import ClusterOptions, ClusterServer
 from downrange.server.run.runner import ServerThread
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
     from types import TracebackType
 
     from downrange.server.outputs import Peer
@@ -50,8 +62,6 @@ __all__ = [
     "lose_reply",
     "refuse",
 ]
-
-ResultT = TypeVar("ResultT")
 
 _EVERY_BROKER: Final = None
 
@@ -104,6 +114,20 @@ class Cluster:
         client_tls: ssl.SSLContext | None = None,
         access: str | os.PathLike[str] | None = None,
     ) -> None:
+        check_count(1, "brokers", brokers)
+        for name, path in (("store", store), ("access", access)):
+            if path is not None:
+                check_type(name, path, (str, os.PathLike), "a path")
+        check_optional_text("host", host)
+        check_between(0, 65_535, "nameserver_port", nameserver_port)
+        check_between(0, 65_535, "broker_port", broker_port)
+        _check_options(
+            broker=(broker, BrokerOptions),
+            nameserver=(nameserver, NameServerOptions),
+            listener=(listener, ListenerOptions),
+            tls=(tls, ssl.SSLContext),
+            client_tls=(client_tls, ssl.SSLContext),
+        )
         broker = broker or BrokerOptions()
         listener = listener or ListenerOptions()
         if flush is not None:
@@ -128,8 +152,14 @@ class Cluster:
         self._make()  # raises on wrong arguments here, not only in start()
         self._server: ClusterServer | None = None
         self._thread: ServerThread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._temporary: str | None = None
         self._rules: dict[tuple[int, int], Callable[[Command, Peer], Interception | None]] = {}
+
+    def __repr__(self) -> str:
+        server, count = self._server, self._options.brokers
+        where = "stopped" if server is None else f"{server.name_server.address} running"
+        return f"<Cluster of {count} broker{'' if count == 1 else 's'} {where}>"
 
     # ---- start and stop --------------------------------------------------------------------
 
@@ -149,7 +179,10 @@ class Cluster:
 
     async def __aenter__(self) -> Cluster:
         """Start in this event loop."""
+        if self._server is not None:
+            raise ClientStateError(f"{self!r} is running already")
         server = self._open()
+        self._loop = asyncio.get_running_loop()
         try:
             await server.start()
         except BaseException:
@@ -186,7 +219,13 @@ class Cluster:
             raise
 
     def stop(self) -> None:
-        """Stop all servers. Does nothing if they are stopped already."""
+        """Stop all servers. Does nothing if they are stopped already.
+
+        Raises:
+            ClientStateError: They run in an event loop, which the end of `async with` stops.
+        """
+        if self._loop is not None:
+            raise ClientStateError(f"{self!r} stops at the end of its `async with` block")
         if self._thread is None:
             return
         try:
@@ -213,7 +252,7 @@ class Cluster:
 
     @property
     def server(self) -> ClusterServer:
-        """The servers themselves; inside `async with`, await the methods of `server.brokers`."""
+        """The servers themselves."""
         return self._running
 
     # ---- faults ------------------------------------------------------------------------------
@@ -233,11 +272,17 @@ class Cluster:
                 None removes the rule.
             broker: The number of the broker, counted from 0; all brokers if not given.
 
+        Raises:
+            OptionError: The broker does not exist, or an argument has the wrong type.
+
         Example:
             ```python
             cluster.intercept(RequestCode.SEND_MESSAGE_V2, lose_reply())
             ```
         """
+        check_whole("code", code)
+        if not (rule is None or callable(rule) or isinstance(rule, Interception)):
+            raise wrong_type("rule", rule, "an Interception, a function, or None")
         brokers = range(len(self._running.brokers)) if broker is None else [broker]
         for index in brokers:
             server = self._broker(index)
@@ -249,18 +294,54 @@ class Cluster:
                 self._rules[index, int(code)] = rule
             server.intercept = self._rule_of(index)
 
-    def stop_broker(self, index: int = 0) -> None:
-        """Stop a broker cleanly: it flushes and unregisters from the name server."""
-        self._run(self._broker(index).stop())
+    def stop_broker(self, index: int = 0) -> Awaitable[None]:
+        """Stop a broker cleanly: it flushes and unregisters from the name server.
 
-    def kill_broker(self, index: int = 0) -> None:
-        """End a broker like a crash: cut its connections, flush nothing more."""
-        self._run(self._broker(index).kill())
+        Args:
+            index: The number of the broker, counted from 0.
 
-    def restart_broker(self, index: int = 0) -> None:
-        """Start a broker again on its store and its port, after stopping it if it still serves."""
-        self._run(self._broker(index).stop())
-        self._run(self._broker(index).start())
+        Returns:
+            Inside `async with`, await it; otherwise the broker is stopped by now.
+
+        Raises:
+            OptionError: The broker does not exist.
+        """
+        return self._run(self._broker(index).stop())
+
+    def kill_broker(self, index: int = 0) -> Awaitable[None]:
+        """End a broker like a crash: cut its connections, flush nothing more.
+
+        Args:
+            index: The number of the broker, counted from 0.
+
+        Returns:
+            Inside `async with`, await it; otherwise the broker has ended by now.
+
+        Raises:
+            OptionError: The broker does not exist.
+        """
+        return self._run(self._broker(index).kill())
+
+    def restart_broker(self, index: int = 0) -> Awaitable[None]:
+        """Start a broker again on its store and its port, after stopping it if it still serves.
+
+        Args:
+            index: The number of the broker, counted from 0.
+
+        Returns:
+            Inside `async with`, await it; otherwise the broker serves by now.
+
+        Raises:
+            OptionError: The broker does not exist.
+            RocketMQError: It cannot start; the text says why.
+        """
+        broker = self._broker(index)
+
+        async def restart() -> None:
+            await broker.stop()
+            await broker.start()
+
+        return self._run(restart())
 
     # ---- inside ------------------------------------------------------------------------------
 
@@ -272,6 +353,7 @@ class Cluster:
 
     def _broker(self, index: int) -> BrokerServer:
         brokers = self._running.brokers
+        check_whole("broker", index)
         if not 0 <= index < len(brokers):
             raise OptionError(
                 f"broker {index} does not exist: there are {len(brokers)}, counted from 0"
@@ -289,14 +371,21 @@ class Cluster:
 
         return decide
 
-    def _run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        if self._thread is None:
-            work.close()
-            raise OptionError(
-                "inside `async with`, await the broker's own methods, "
-                "such as cluster.server.brokers[0].kill()"
-            )
-        return self._thread.run(work)
+    def _run(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """Do work on the servers' event loop; return when it is done, or an awaitable for it."""
+        loop = self._loop
+        if loop is None:
+            assert self._thread is not None
+            self._thread.run(work)
+            return _Done()
+        try:
+            is_inside = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            is_inside = False
+        if is_inside:
+            return loop.create_task(work)
+        asyncio.run_coroutine_threadsafe(work, loop).result()  # called by another thread
+        return _Done()
 
     def _make(self) -> ClusterServer:
         return ClusterServer(
@@ -311,8 +400,26 @@ class Cluster:
         return self._server
 
     def _close(self) -> None:
-        self._server = self._thread = None
+        self._server = self._thread = self._loop = None
         self._rules.clear()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+
+
+class _Done:
+    """An awaitable for work that is done: awaiting it is allowed, and returns at once."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+def _check_options(**settings: tuple[object, type]) -> None:
+    """Check that each setting is None or of its type.
+
+    Raises:
+        OptionError: Names the setting and the type that it must have.
+    """
+    for name, (value, kind) in settings.items():
+        if value is not None and not isinstance(value, kind):
+            raise wrong_type(name, value, f"of type {kind.__name__}")

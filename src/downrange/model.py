@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import Enum
+from reprlib import Repr
 from typing import (
     TYPE_CHECKING,
+    Any,
     Final,
     Literal,
     NewType,
@@ -18,6 +22,16 @@ from typing import (
 
 import msgspec
 
+from downrange.checks import (
+    check_flag,
+    check_number,
+    check_one_of,
+    check_text,
+    check_type,
+    check_whole,
+    iterated,
+    wrong_type,
+)
 from downrange.errors import (
     ConnectFailed,
     MalformedCommand,
@@ -27,8 +41,7 @@ from downrange.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from datetime import datetime
+    from collections.abc import Iterable, Iterator
 
 #: Position of a message in its queue: 0, 1, 2, …
 QueueOffset = NewType("QueueOffset", int)
@@ -36,6 +49,20 @@ QueueOffset = NewType("QueueOffset", int)
 LogOffset = NewType("LogOffset", int)
 #: How a body is compressed.
 CompressionName: TypeAlias = Literal["zlib", "lz4", "zstd"]
+
+_NO_KEYS: Final[tuple[str, ...]] = ()
+_DELAY_LEVEL_MAX: Final = 2**31 - 1
+#: Seconds, about 3,000 years. Brokers add the delay to the time in 64 bits without a check.
+_DELIVER_IN_MAX: Final = 10**11
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_TIME_MIN_MS: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_TIME_MAX_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+#: Properties that the repr of a received message shows as parts of their own.
+_SHOWN_APART: Final = frozenset({"TAGS", "KEYS", "UNIQ_KEY"})
+#: A message may have many long properties; its repr stays readable.
+_SHORT: Final = Repr()
+_SHORT.maxdict = _SHORT.maxlist = 20
+_SHORT.maxstring = _SHORT.maxother = 100
 
 
 class QueueId(
@@ -55,6 +82,9 @@ class QueueId(
 class Message:
     """A message to send.
 
+    Two messages are equal when all their fields are. A message can be changed until it is sent, so
+    it has no hash: to find one again, use its key, or the `message_id` of its receipt.
+
     Args:
         topic: The topic to send to.
         body: Any bytes; a string is encoded as UTF-8.
@@ -70,7 +100,7 @@ class Message:
             that.
 
     Raises:
-        OptionError: Arguments contradict each other, or cannot be sent.
+        OptionError: An argument has the wrong type, contradicts another one, or cannot be sent.
 
     Example:
         >>> Message("orders", "42 apples", tags="new", keys=["o-1"]).body
@@ -94,10 +124,10 @@ class Message:
     def __init__(
         self,
         topic: str,
-        body: bytes | str,
+        body: bytes | bytearray | memoryview | str,
         *,
         tags: str | None = None,
-        keys: Iterable[str] = (),
+        keys: Iterable[str] = _NO_KEYS,
         properties: Mapping[str, str] | None = None,
         sharding_key: str | None = None,
         delay_level: int | None = None,
@@ -106,42 +136,153 @@ class Message:
         flag: int = 0,
         wait_stored: bool = True,
     ) -> None:
+        # Most messages have none of the optional parts, so each costs one comparison.
+        if topic.__class__ is not str:
+            check_text("topic", topic)
+        if tags is not None:
+            _check_tags(tags)
+        if sharding_key is not None:
+            _check_sharding_key(sharding_key)
+        if delay_level is not None or deliver_at is not None or deliver_in is not None:
+            _check_delay(delay_level, deliver_at, deliver_in)
+        if flag.__class__ is not int:
+            check_whole("flag", flag)
+        if wait_stored is not True:
+            check_flag("wait_stored", wait_stored)
         self.topic = topic
-        self.body = body.encode() if isinstance(body, str) else bytes(body)
+        self.body: bytes = body if body.__class__ is bytes else _body_of(body)
         self.tags = tags
-        self.keys = (keys,) if isinstance(keys, str) else tuple(keys)
-        self.properties = dict(properties or {})
+        self.keys: tuple[str, ...] = () if keys is _NO_KEYS else _keys_of(keys)
+        self.properties: dict[str, str] = {} if properties is None else _properties_of(properties)
         self.sharding_key = sharding_key
         self.delay_level = delay_level
         self.deliver_at = deliver_at
         self.deliver_in = deliver_in
         self.flag = flag
         self.wait_stored = wait_stored
-        # Most messages have no delay, so save the call.
-        if delay_level or deliver_at is not None or deliver_in:
-            self._check_delay()
-        if self.keys:
-            self._check_keys()
 
-    def _check_delay(self) -> None:
-        ways = [name for name in ("delay_level", "deliver_at", "deliver_in") if getattr(self, name)]
-        if len(ways) > 1:
-            raise OptionError(
-                f"a message can be delayed in one way only, not by {' and '.join(ways)}"
-            )
-        if self.deliver_at is not None and self.deliver_at.utcoffset() is None:
-            raise OptionError(f"deliver_at={self.deliver_at!r} needs a time zone")
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        fields = (*Message.__slots__, *type(self).__slots__)
+        return all(getattr(self, name) == getattr(other, name) for name in fields)
 
-    def _check_keys(self) -> None:
-        for key in self.keys:
-            if not key or len(key.split()) != 1 or key.strip() != key:
-                raise OptionError(f"key {key!r} is empty or contains blanks, which separate keys")
+    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __repr__(self) -> str:
-        return (
-            f"Message(topic={self.topic!r}, body=<{len(self.body)} bytes>, "
-            f"tags={self.tags!r}, keys={list(self.keys)!r})"
+        parts = {
+            "tags": self.tags,
+            "keys": list(self.keys),
+            "properties": self.properties,
+            "sharding_key": self.sharding_key,
+            "delay_level": self.delay_level,
+            "deliver_at": None if self.deliver_at is None else str(self.deliver_at),
+            "deliver_in": self.deliver_in,
+            "flag": self.flag,
+            "compression": getattr(self, "compression", None),
+        }
+        text = f"topic={self.topic!r}, body={_size_of(self.body)}{_listed(parts)}"
+        if not self.wait_stored:
+            text += ", wait_stored=False"
+        return f"{type(self).__name__}({text})"
+
+
+def _body_of(body: Any) -> bytes:
+    if isinstance(body, str):
+        try:
+            return body.encode()
+        except UnicodeEncodeError as error:
+            raise OptionError(
+                f"body has half a surrogate pair at character {error.start}, which UTF-8 does not "
+                "have; encode it yourself, and give bytes"
+            ) from error
+    try:
+        return bytes(memoryview(body))
+    except TypeError:
+        hint = "encode it yourself, or use a MessageTemplate, which converts values"
+        raise wrong_type("body", body, "bytes or a str", hint) from None
+
+
+def _check_tags(tags: str) -> None:
+    check_text("tags", tags)
+    if not tags or tags.strip() != tags or "||" in tags:
+        raise OptionError(
+            f"tags={tags!r} is not one tag: it is empty, begins or ends with a blank, or contains "
+            "'||', so no consumer could choose it; give one tag, or leave it out"
         )
+
+
+def _check_sharding_key(sharding_key: str) -> None:
+    check_text("sharding_key", sharding_key)
+    if not sharding_key:
+        raise OptionError("sharding_key='' is empty; leave it out")
+
+
+def _check_delay(
+    delay_level: int | None, deliver_at: datetime | None, deliver_in: float | None
+) -> None:
+    if delay_level is not None:
+        check_whole("delay_level", delay_level)
+        if not 1 <= delay_level <= _DELAY_LEVEL_MAX:
+            raise OptionError(
+                f"delay_level={delay_level} is not a level; levels begin at 1, and a message "
+                "without a delay has none"
+            )
+    if deliver_at is not None:
+        check_type("deliver_at", deliver_at, datetime, "a datetime")
+        if deliver_at.utcoffset() is None:
+            raise OptionError(f"deliver_at={deliver_at!r} needs a time zone")
+    if deliver_in is not None:
+        check_number("deliver_in", deliver_in, "a number of seconds")
+        if not 0 <= deliver_in <= _DELIVER_IN_MAX:
+            raise OptionError(
+                f"deliver_in={deliver_in} is not a number of seconds from 0 to {_DELIVER_IN_MAX}"
+            )
+    ways = {"delay_level": delay_level, "deliver_at": deliver_at, "deliver_in": deliver_in}
+    given = [name for name, value in ways.items() if value]
+    if len(given) > 1:
+        raise OptionError(f"a message can be delayed in one way only, not by {' and '.join(given)}")
+
+
+def _keys_of(keys: Any) -> tuple[str, ...]:
+    expected = "a str or a list of str"
+    if isinstance(keys, bytes):
+        raise wrong_type("keys", keys, expected)
+    words = (keys,) if isinstance(keys, str) else tuple(iterated("keys", keys, expected))
+    for key in words:
+        if key.__class__ is not str:
+            check_text("each of keys", key)
+        if not key or len(key.split()) != 1 or key.strip() != key:
+            raise OptionError(f"key {key!r} is empty or contains blanks, which separate keys")
+    return words
+
+
+def _properties_of(properties: Any) -> dict[str, str]:
+    if properties.__class__ is not dict:
+        check_type("properties", properties, Mapping, "a dict of str to str")
+    own = dict(properties)
+    for name, value in own.items():
+        if name.__class__ is not str or value.__class__ is not str:
+            check_text("each name of properties", name)
+            check_text(f"properties[{name!r}]", value)
+    return own
+
+
+# ---- how messages are shown ----------------------------------------------------------------------
+
+
+def _size_of(body: bytes) -> str:
+    return f"<{len(body)} byte{'' if len(body) == 1 else 's'}>"
+
+
+def _listed(parts: Mapping[str, object]) -> str:
+    """Return the parts that are set, each as a further argument; long ones are cut."""
+    return "".join(f", {name}={_SHORT.repr(value)}" for name, value in parts.items() if value)
+
+
+def _utc(at_ms: int) -> datetime:
+    """Return a time since 1970, or the nearest one that a datetime can express."""
+    return _EPOCH + timedelta(milliseconds=max(_TIME_MIN_MS, min(at_ms, _TIME_MAX_MS)))
 
 
 class MessageDetails(TypedDict, total=False):
@@ -185,14 +326,15 @@ class CompressedMessage(Message):
         **details: Unpack[MessageDetails],
     ) -> None:
         super().__init__(topic, body, **details)
-        if compression not in get_args(CompressionName):
-            raise OptionError(f"compression={compression!r} is none of {get_args(CompressionName)}")
+        check_one_of("compression", compression, get_args(CompressionName))
         self.compression: CompressionName = compression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
     """A message that was read.
+
+    Messages are equal when all their fields are, and can be members of a set.
 
     Attributes:
         message_id: The producer's unique id, or the offset id if it was sent without one.
@@ -214,14 +356,14 @@ class ReceivedMessage:
     message_id: str
     queue: QueueId
     offset: QueueOffset
-    body: bytes = field(repr=False)
-    properties: Mapping[str, str] = field(repr=False)
-    offset_id: str = field(repr=False)
-    log_offset: LogOffset = field(repr=False)
-    flag: int = field(repr=False)
-    born_at_ms: int = field(repr=False)
-    born_host: str = field(repr=False)
-    stored_at_ms: int = field(repr=False)
+    body: bytes
+    properties: Mapping[str, str]
+    offset_id: str
+    log_offset: LogOffset
+    flag: int
+    born_at_ms: int
+    born_host: str
+    stored_at_ms: int
     delivery_attempts: int = 0
     compression: CompressionName | None = None
 
@@ -239,6 +381,38 @@ class ReceivedMessage:
     def keys(self) -> list[str]:
         """The words that it can be found by."""
         return self.properties.get("KEYS", "").split()
+
+    @property
+    def born_at(self) -> datetime:
+        """When the producer made it, in UTC."""
+        return _utc(self.born_at_ms)
+
+    @property
+    def stored_at(self) -> datetime:
+        """When the broker stored it, in UTC."""
+        return _utc(self.stored_at_ms)
+
+    def __hash__(self) -> int:
+        return hash((self.message_id, self.queue, self.offset))
+
+    def __repr__(self) -> str:
+        queue = self.queue
+        parts = {
+            "tags": self.tags,
+            "keys": self.keys,
+            "properties": {
+                name: value for name, value in self.properties.items() if name not in _SHOWN_APART
+            },
+            "flag": self.flag,
+            "delivery_attempts": self.delivery_attempts,
+            "compression": self.compression,
+        }
+        return (
+            f"ReceivedMessage(topic={queue.topic!r}, broker={queue.broker!r}, "
+            f"queue={queue.number}, offset={self.offset}, message_id={self.message_id!r}, "
+            f"body={_size_of(self.body)}{_listed(parts)}, born_at={self.born_at}, "
+            f"stored_at={self.stored_at})"
+        )
 
 
 class SendStatus(Enum):
@@ -297,7 +471,7 @@ class SendReceipt(msgspec.Struct, frozen=True, kw_only=True):
         transaction_id: The id of the transaction, for a half message.
         recall_handle: Recalls a timed message: `producer.recall(handle)`.
         region: The region in the broker's configuration.
-        is_traced: Whether the broker asks for traces of this message.
+        is_traced: Whether this send is traced: the producer has `trace`, and the broker allows it.
         failures: The failed attempts before this one.
     """
 
@@ -309,7 +483,7 @@ class SendReceipt(msgspec.Struct, frozen=True, kw_only=True):
     transaction_id: str | None = None
     recall_handle: str | None = None
     region: str = "DefaultRegion"
-    is_traced: bool = True
+    is_traced: bool = False
     failures: tuple[Attempt, ...] = ()
 
     @property
@@ -371,6 +545,10 @@ class BatchReceipt(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return sum(self.counts)
+
+    def __repr__(self) -> str:
+        topic = f" for {self.receipts[0].queue.topic!r}" if self.receipts else ""
+        return f"<BatchReceipt of {len(self)} messages{topic} in {self.request_count} requests>"
 
     def __iter__(self) -> Iterator[SendReceipt]:
         return iter(self.receipts)

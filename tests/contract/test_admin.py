@@ -46,6 +46,27 @@ def missing_topic(server: Server) -> str:
     return f"{server.topic(1)}_new"
 
 
+def test_a_queue_that_does_not_exist_is_refused(
+    server: Server, admin: Callable[..., Admin]
+) -> None:
+    """Issue 14: brokers answer 0 for any queue."""
+    topic = server.topic(queues=2)
+    administering = admin(server)
+    broker = administering.read_queues(topic)[0].broker
+    missing = QueueId(topic, broker, 2)
+    at = datetime.now(UTC)
+    for ask in (
+        lambda: administering.max_offset(missing),
+        lambda: administering.min_offset(missing),
+        lambda: administering.search_offset(missing, at),
+        lambda: administering.earliest_store_time(missing),
+    ):
+        with pytest.raises(OptionError, match=f"queue 2 of topic '{topic}' does not exist on"):
+            ask()
+    administering.update_topic(topic, read_queues=3, write_queues=3)
+    assert administering.max_offset(missing) == 0
+
+
 # ---- topics --------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,16 @@ def test_a_send_is_recorded_in_the_trace_topic(
     assert sorted(message.keys) == sorted([receipt.message_id, "k-1", "k-2"])
 
 
+def test_a_receipt_says_whether_the_send_is_traced(
+    server: Server, producer: MakeProducer, unique_name: UniqueName
+) -> None:
+    """Issue 14: `is_traced` was true without a trace."""
+    topic, traces = server.topic(), server.topic(queues=1, name=unique_name("trace"))
+    assert not producer(server).send(Message(topic, b"1")).is_traced
+    tracing = producer(server, options=ProducerOptions(trace=Trace(topic=traces)))
+    assert tracing.send(Message(topic, b"2")).is_traced
+
+
 def test_traces_are_sent_together_and_the_rest_on_close(
     server: Server, producer: MakeProducer, unique_name: UniqueName
 ) -> None:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,12 +20,21 @@ from downrange.embedded import (
     lose_reply,
     refuse,
 )
-from downrange.errors import OptionError, RocketMQError, StoreLocked
+from downrange.errors import (
+    CannotListen,
+    ClientStateError,
+    OptionError,
+    RocketMQError,
+    StoreLocked,
+)
 from downrange.options import BrokerOptions, ListenerOptions
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.signatures import sign
 from tests.embedded.brokers import bodies, connection, route, send, send_request
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PULL = RequestCode.PULL_MESSAGE
@@ -65,14 +74,69 @@ def test_a_cluster_serves_inside_async_with() -> None:
     async def play() -> str:
         async with Cluster() as cluster:
             assert await asyncio.to_thread(send, cluster.brokers[0], b"hello") == 0
-            with pytest.raises(OptionError, match=r"cluster\.server\.brokers"):
-                cluster.kill_broker()
-            await cluster.server.brokers[0].kill()
-            await cluster.server.brokers[0].start()
             assert await asyncio.to_thread(bodies, cluster.brokers[0]) == [b"hello"]
+            with pytest.raises(ClientStateError, match="at the end of its `async with` block"):
+                cluster.stop()
+            with pytest.raises(ClientStateError, match="is running already"):
+                await cluster.__aenter__()
             return cluster.store
 
     assert not Path(asyncio.run(play())).exists()
+
+
+@pytest.mark.parametrize("end", ["kill_broker", "stop_broker"])
+@pytest.mark.parametrize("is_from_thread", [False, True])
+def test_brokers_end_and_restart_inside_async_with(end: str, is_from_thread: bool) -> None:
+    """Issue 14: there, the methods of the cluster raised an error."""
+
+    async def play() -> None:
+        async with Cluster(brokers=2) as cluster:
+            address = cluster.brokers[1]
+            assert await asyncio.to_thread(send, address, b"hello") == 0
+            methods = [getattr(cluster, end), cluster.restart_broker, cluster.restart_broker]
+            for method in methods:
+                await (await asyncio.to_thread(method, 1) if is_from_thread else method(1))
+                if method is methods[0]:
+                    host, _, port = address.rpartition(":")
+                    with pytest.raises(ConnectionRefusedError):
+                        await asyncio.to_thread(socket.create_connection, (host, int(port)))
+                else:
+                    assert await asyncio.to_thread(bodies, address) == [b"hello"]
+            assert cluster.brokers[1] == address
+            with pytest.raises(OptionError, match="broker 2 does not exist"):
+                await cluster.kill_broker(2)
+
+    asyncio.run(play())
+
+
+def test_a_restart_that_fails_inside_async_with_raises_its_error() -> None:
+    async def play() -> None:
+        async with Cluster() as cluster:
+            host, _, port = cluster.brokers[0].rpartition(":")
+            await cluster.kill_broker()
+            with socket.create_server((host, int(port))), pytest.raises(CannotListen):
+                await cluster.restart_broker()
+
+    asyncio.run(play())
+
+
+def test_in_a_thread_the_methods_of_a_cluster_may_be_awaited_as_well() -> None:
+    with Cluster() as cluster:
+        asyncio.run(_awaited(cluster.kill_broker()))
+        asyncio.run(_awaited(cluster.restart_broker()))
+        assert send(cluster.brokers[0], b"hello") == 0
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+def test_a_cluster_shows_its_address() -> None:
+    cluster = Cluster(brokers=2)
+    assert repr(cluster) == "<Cluster of 2 brokers stopped>"
+    with cluster:
+        assert repr(cluster) == f"<Cluster of 2 brokers {cluster.name_server} running>"
+    assert repr(Cluster()) == "<Cluster of 1 broker stopped>"
 
 
 def test_a_given_store_is_kept_and_found_again(tmp_path: Path) -> None:

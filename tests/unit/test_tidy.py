@@ -18,7 +18,9 @@ MODULES = sorted(
 )
 
 #: Parts that every product may use.
-_SHARED = {"wire", "model", "options", "errors", "extras", "addresses", "tls", "memory"}
+_SHARED = {
+    *("wire", "model", "options", "errors", "checks", "extras", "addresses", "tls", "memory"),
+}
 
 #: Part of the package -> the parts that it may import. Every part must be listed.
 #: Inside the two large products, `client` and `server`, sub-packages are parts of their own.
@@ -27,13 +29,14 @@ ARROWS: dict[str, set[str]] = {
     "extras": {"errors"},
     "memory": {"wire"},
     "busy_poll": set(),
-    "model": {"errors"},
+    "checks": {"errors"},
+    "model": {"checks", "errors"},
     "wire": {"model", "errors"},
     "store": {"wire", "model", "errors"},
-    "options": {"wire", "errors"},
+    "options": {"wire", "addresses", "checks", "errors"},
     "addresses": {"errors"},
     "tls": {"errors"},
-    "client.flows": {"wire", "model", "options", "errors"},
+    "client.flows": {"wire", "model", "options", "checks", "errors"},
     "client.drivers": _SHARED | {"client.flows", "busy_poll"},
     "client": _SHARED | {"client.drivers", "client.flows"},
     "server.outputs": {"wire"},
@@ -75,7 +78,8 @@ _EXTRA_PARTS = {
 
 #: Parts that only decide and convert, and so can be tested and simulated without I/O.
 PURE = {
-    *("errors", "model", "options", "addresses", "wire", "client.flows", "server.outputs"),
+    *("errors", "checks", "model", "options", "addresses", "wire", "client.flows"),
+    "server.outputs",
     *("server.nameserver", "server.broker"),
 }
 #: Pure modules of parts that are not pure as a whole.

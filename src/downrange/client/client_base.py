@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from downrange.addresses import split_address
+from downrange.checks import check_texts, check_type, iterated, wrong_type
 from downrange.client.drivers.address_server import fetch_name_servers
 from downrange.client.drivers.identity import (
     SystemClock,
@@ -27,8 +28,8 @@ from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.names import namespace_of_endpoint
 from downrange.client.flows.validation import check_topic
 from downrange.client.notice_log import NoticeLog
-from downrange.errors import ClientClosed, NoNameServer, NotStarted, OptionError
-from downrange.options import ClientOptions
+from downrange.errors import ClientClosed, NoNameServer, NotStarted
+from downrange.options import TLS, ClientOptions, Credentials, Proxy
 from downrange.wire.fields import request_command
 from downrange.wire.headers import RouteRequest
 from downrange.wire.system_names import DEFAULT_TOPIC
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from downrange.errors import RocketMQError
-    from downrange.options import TLS, Credentials, Proxy
 
 _log = logging.getLogger("downrange.client")
 State: TypeAlias = Literal["new", "running", "closed"]
 Servers: TypeAlias = "str | Iterable[str]"
 CLOSE_TIMEOUT: Final = 5.0
+_ADDRESSES: Final = "a str of the form host:port, or a list of such"
 _counter: Final = itertools.count(1)
 
 
@@ -52,7 +53,11 @@ def addresses_of(servers: Servers | None) -> list[str]:
     Raises:
         OptionError: An address is not host:port.
     """
-    texts = [servers] if isinstance(servers, str) else list(servers or ())
+    texts: list[Any] = [servers or ""]
+    if servers is not None and not isinstance(servers, str | bytes):
+        texts = list(iterated("name servers", servers, _ADDRESSES))
+    for text in texts:
+        check_type("name servers", text, str, _ADDRESSES, "write '127.0.0.1:9876'")
     addresses = [
         # Old settings have a scheme before the address; cloud endpoints are URLs.
         part.strip().rpartition("/")[2]
@@ -63,6 +68,48 @@ def addresses_of(servers: Servers | None) -> list[str]:
     for address in addresses:
         split_address(address)
     return addresses
+
+
+def check_settings(
+    options_name: str,
+    options: object,
+    *,
+    credentials: object,
+    tls: object,
+    proxy: object,
+    hooks: object,
+) -> None:
+    """Check the types of a client's settings; each may be None.
+
+    Args:
+        options_name: What the caller's argument is called: `options` or `client_options`.
+        options: Its value.
+        credentials: As for a client.
+        tls: As for a client.
+        proxy: As for a client.
+        hooks: As for a client.
+
+    Raises:
+        OptionError: Names the setting and the type that it must have.
+    """
+    for name, value, kind in (
+        (options_name, options, ClientOptions),
+        ("credentials", credentials, Credentials),
+        ("tls", tls, TLS),
+        ("proxy", proxy, Proxy),
+        ("hooks", hooks, Hooks),
+    ):
+        check_setting(name, value, kind)
+
+
+def check_setting(name: str, value: object, kind: type) -> None:
+    """Check that a setting is None or of its type.
+
+    Raises:
+        OptionError: Names the setting and the type that it must have.
+    """
+    if value is not None and not isinstance(value, kind):
+        raise wrong_type(name, value, f"of type {kind.__name__}", f"write {kind.__name__}(…)")
 
 
 def servers_from_env() -> str:
@@ -91,9 +138,7 @@ def topic_list(topics: Iterable[str]) -> tuple[str, ...]:
     Raises:
         OptionError: One is not a legal name, or they are one string.
     """
-    if isinstance(topics, str):
-        raise OptionError(f"topics={topics!r} is a string; give a list of topics")
-    names = tuple(topics)
+    names = check_texts("topics", topics)
     for name in names:
         check_topic(name)
     return names
@@ -118,7 +163,10 @@ class ClientBase:
         proxy: Proxy | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        self._state: State = "new"
+        self._state: State = "new"  # first: `__del__` reads it, also when a check fails
+        check_settings(
+            "options", options, credentials=credentials, tls=tls, proxy=proxy, hooks=hooks
+        )
         self._addresses = addresses_of(name_servers)
         self._options = _with_namespace_of(options or ClientOptions(), self._addresses)
         self._credentials = credentials

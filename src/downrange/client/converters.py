@@ -15,17 +15,18 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, get_origin, overload
 from uuid import UUID
 
 import msgspec
 
+from downrange.checks import check_text, check_type, iterated, shown
 from downrange.errors import MalformedBody, OptionError
+from downrange.model import ReceivedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from downrange.model import ReceivedMessage
 
 ValueT = TypeVar("ValueT")
 
@@ -34,6 +35,8 @@ CONTENT_TYPE: Final = "contentType"
 BYTES: Final = "application/octet-stream"
 TEXT: Final = "text/plain;charset=UTF-8"
 JSON: Final = "application/json"
+#: In JSON, a text may contain it as well; then the value is searched for nothing.
+_NULL: Final = b"null"
 
 
 class Converter(Protocol):
@@ -111,8 +114,15 @@ class PydanticConverter:
         """Return the model as JSON."""
         kind: Any = type(payload)
         if hasattr(kind, "model_dump_json"):
-            return payload.model_dump_json().encode(), JSON
-        return _adapter_of(kind).dump_json(payload), JSON
+            body: bytes = payload.model_dump_json().encode()
+            if _NULL in body:
+                _check_finite(payload.model_dump())
+            return body, JSON
+        adapter = _adapter_of(kind)
+        body = adapter.dump_json(payload)
+        if _NULL in body:
+            _check_finite(adapter.dump_python(payload))
+        return body, JSON
 
     def can_decode(self, kind: Any, /) -> bool:
         """Accept models and pydantic dataclasses."""
@@ -153,7 +163,10 @@ class JsonConverter:
 
     def encode(self, payload: object, /) -> tuple[bytes, str]:
         """Return the value as JSON."""
-        return msgspec.json.encode(payload, enc_hook=_plain), JSON
+        body = msgspec.json.encode(payload, enc_hook=_plain)
+        if _NULL in body:
+            _check_finite(msgspec.to_builtins(payload, enc_hook=_plain))
+        return body, JSON
 
     def can_decode(self, kind: Any, /) -> bool:
         """Accept any type; `decode` raises when the body does not fit."""
@@ -162,6 +175,24 @@ class JsonConverter:
     def decode(self, body: bytes, kind: Any, /) -> Any:
         """Return the value, validated against the type."""
         return msgspec.json.decode(body, type=kind, dec_hook=_checked)
+
+
+def _check_finite(value: object, where: str = "") -> None:
+    """Refuse NaN and infinity: JSON does not have them, and encoders write null instead.
+
+    Raises:
+        ValueError: Names the place and the number.
+    """
+    if isinstance(value, float):
+        if not isfinite(value):
+            place = f" at {where}" if where else ""
+            raise ValueError(f"JSON has no {value}{place}; use None or a string")
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            _check_finite(each, f"{where}[{key!r}]")
+    elif isinstance(value, list | tuple | set | frozenset):
+        for index, each in enumerate(value):
+            _check_finite(each, f"{where}[{index}]")
 
 
 def _has_fields(kind: type) -> bool:
@@ -198,6 +229,9 @@ class Converters:
     Args:
         own: Converters of your own, which are tried first.
 
+    Raises:
+        OptionError: One of them lacks a method of `Converter`.
+
     Example:
         ```python
         for message in consumer.poll(timeout=1.0):
@@ -206,7 +240,10 @@ class Converters:
     """
 
     def __init__(self, own: Iterable[Converter] = ()) -> None:
-        self._all = (*own, *BUILT_IN)
+        given = tuple(iterated("converters", own, "a list of converters"))
+        for converter in given:
+            _check_converter(converter)
+        self._all: tuple[Converter, ...] = (*given, *BUILT_IN)
 
     def encode(self, payload: object) -> tuple[bytes, str]:
         """Return the bytes of a value, and their content type.
@@ -217,7 +254,10 @@ class Converters:
         for converter in self._all:
             if converter.can_encode(payload):
                 try:
-                    return converter.encode(payload)
+                    body, content_type = converter.encode(payload)
+                    check_type("its body", body, bytes, "bytes")
+                    check_text("its content type", content_type)
+                    return body, content_type
                 except Exception as error:  # a converter of the user may raise anything
                     raise OptionError(
                         f"a payload of type {_name_of(type(payload))} cannot be converted by "
@@ -262,9 +302,24 @@ class Converters:
         Raises:
             MalformedBody: The body does not hold such a value.
         """
+        check_type("message", message, ReceivedMessage, "a ReceivedMessage")
         if as_type is None:
             as_type = type_for(message.properties.get(CONTENT_TYPE))
         return self.decode(message.body, as_type)
+
+
+def _check_converter(converter: object) -> None:
+    methods = [name for name in vars(Converter) if not name.startswith("_")]
+    missing = [name for name in methods if not callable(getattr(converter, name, None))]
+    if isinstance(converter, type) and not missing:
+        raise OptionError(
+            f"converter {converter.__name__} is a class; give an object: {converter.__name__}()"
+        )
+    if missing:
+        raise OptionError(
+            f"each of converters must have the methods {', '.join(methods)}; {shown(converter)} "
+            f"does not have {', '.join(missing)}"
+        )
 
 
 def type_for(content_type: str | None) -> Any:

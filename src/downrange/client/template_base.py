@@ -5,15 +5,23 @@ One rule: a template holds no resources; its producer is started and closed by t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Required, TypedDict, TypeVar, Unpack, cast, overload
 
+from downrange.checks import (
+    check_optional_text,
+    check_text,
+    check_type,
+    iterated,
+    wrong_type,
+)
 from downrange.client.converters import CONTENT_TYPE, Converter, Converters
 from downrange.errors import OptionError
 from downrange.model import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     from downrange.model import ReceivedMessage
@@ -77,6 +85,7 @@ class TemplateBase:
     """Converters and the default topic of a template."""
 
     def __init__(self, converters: Iterable[Converter], default_topic: str | None) -> None:
+        check_optional_text("default_topic", default_topic)
         self._converters = Converters(converters)
         self._default_topic = default_topic
 
@@ -91,6 +100,7 @@ class TemplateBase:
         Raises:
             OptionError: There is no topic, no converter takes the payload, or a detail is invalid.
         """
+        check_text("destination", destination)
         topic, _, tag = destination.partition(":")
         topic = topic or self._default_topic or ""
         if not topic:
@@ -98,16 +108,19 @@ class TemplateBase:
                 f"destination {destination!r} names no topic; write 'topic:tag', or give the "
                 "template a default_topic"
             )
+        given = details.get("properties")
+        if given is not None:
+            check_type("properties", given, Mapping, "a dict of str to str")
         if isinstance(payload, Envelope):
             headers = _opened(payload)
             payload = payload.payload
             tag = tag or headers.get("tags", "")
             if "keys" in headers:
                 details.setdefault("keys", headers["keys"])
-            own = {**headers["properties"], **(details.get("properties") or {})}
+            own = {**headers["properties"], **(given or {})}
             flag, wait_stored = headers.get("flag", 0), headers.get("wait_stored", True)
         else:
-            own, flag, wait_stored = dict(details.get("properties") or {}), 0, True
+            own, flag, wait_stored = dict(given or {}), 0, True
         body, details["properties"] = self._converted(payload, own)
         return Message(topic, body, tags=tag or None, flag=flag, wait_stored=wait_stored, **details)
 
@@ -139,7 +152,10 @@ class TemplateBase:
     def _messages(
         self, destination: str, payloads: Iterable[object], properties: Mapping[str, str] | None
     ) -> Iterator[Message]:
-        return (self.message(destination, one, properties=properties) for one in payloads)
+        if isinstance(payloads, str | bytes):  # its characters are hardly what is meant
+            raise wrong_type("payloads", payloads, "a list of values", "write [payload]")
+        values = iterated("payloads", payloads, "a list of values")
+        return (self.message(destination, one, properties=properties) for one in values)
 
     def _reply(self, payload: object) -> tuple[bytes, dict[str, Any]]:
         """Return the body of a reply, and its tags, keys and properties."""

@@ -5,8 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
+from downrange.addresses import split_address
+from downrange.checks import (
+    check_at_least,
+    check_between,
+    check_count,
+    check_flag,
+    check_one_of,
+    check_positive,
+    check_text,
+    check_timeout,
+    check_type,
+    check_wait,
+    check_whole,
+    iterated,
+    wrong_type,
+)
 from downrange.errors import OptionError
-from downrange.options.checks import check_at_least, check_one_of, check_positive
 from downrange.wire.limits import BODY_BYTES_MAX, IN_FLIGHT_MAX, MIB, UNPACKED_BODY_BYTES_MAX
 from downrange.wire.system_names import DEFAULT_TOPIC, LEGAL_NAME, TRACE_TOPIC
 
@@ -46,8 +61,12 @@ class Credentials:
         """Refuse wrong values.
 
         Raises:
-            OptionError: A part is empty.
+            OptionError: A part is empty, or not text.
         """
+        check_text("access_key", self.access_key)
+        _check_secret("secret_key", self.secret_key)
+        if self.security_token is not None:
+            _check_secret("security_token", self.security_token)
         if not self.access_key or not self.secret_key:
             raise OptionError("credentials need an access key and a secret key")
 
@@ -78,8 +97,19 @@ class TLS:
         """Refuse wrong values.
 
         Raises:
-            OptionError: Names the options that contradict each other.
+            OptionError: Names the options that contradict each other, or that have a wrong type.
         """
+        for name in ("ca", "certificate", "key"):
+            path: object = getattr(self, name)
+            if not (path is None or isinstance(path, str) or hasattr(path, "__fspath__")):
+                raise wrong_type(name, path, "the path of a PEM file")
+        if self.key_password is not None:
+            _check_secret("key_password", self.key_password)
+        check_flag("check_host", self.check_host)
+        check_flag("verify", self.verify)
+        # Without importing ssl, which takes longer than the rest of this package.
+        if self.context is not None and not hasattr(self.context, "wrap_bio"):
+            raise wrong_type("context", self.context, "an ssl.SSLContext")
         if self.key is not None and self.certificate is None:
             raise OptionError("key needs certificate: give the file of the certificate, too")
         if self.context is not None and (self.ca, self.certificate, self.key) != (None,) * 3:
@@ -99,6 +129,19 @@ class Proxy:
     address: str
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse wrong values.
+
+        Raises:
+            OptionError: The address is not host:port, or a part is not text.
+        """
+        check_text("address", self.address)
+        split_address(self.address)
+        if self.username is not None:
+            check_text("username", self.username)
+        if self.password is not None:
+            _check_secret("password", self.password)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +173,11 @@ class FaultTolerance:
             OptionError: Names the option and its value.
         """
         check_one_of("style", self.style, get_args(FaultStyle))
+        for name in ("latency_ms", "avoid_ms"):
+            if getattr(self, name) is not None:
+                check_type(name, getattr(self, name), tuple, "a tuple of int")
+                for span in getattr(self, name):
+                    check_count(0, f"each of {name}", span)
         if (self.latency_ms is None) != (self.avoid_ms is None):
             raise OptionError("latency_ms and avoid_ms belong together; give both or neither")
         if self.latency_ms is not None and self.avoid_ms is not None:
@@ -139,6 +187,7 @@ class FaultTolerance:
                 )
             if list(self.latency_ms) != sorted(set(self.latency_ms)):
                 raise OptionError(f"latency_ms={self.latency_ms} does not rise")
+        check_flag("detect", self.detect)
         check_positive("detect_interval", self.detect_interval)
         check_positive("detect_timeout", self.detect_timeout)
 
@@ -164,11 +213,9 @@ class AutoBatch:
         Raises:
             OptionError: Names the option and its value.
         """
-        if not 1 <= self.hold_ms <= 30_000:
-            raise OptionError(f"hold_ms={self.hold_ms} is not between 1 and 30000")
-        if not 1 <= self.hold_bytes <= 2 * MIB:
-            raise OptionError(f"hold_bytes={self.hold_bytes} is not between 1 and {2 * MIB}")
-        check_at_least(1, "total_bytes_max", self.total_bytes_max)
+        check_between(1, 30_000, "hold_ms", self.hold_ms)
+        check_between(1, 2 * MIB, "hold_bytes", self.hold_bytes)
+        check_count(1, "total_bytes_max", self.total_bytes_max)
 
 
 class TraceDispatcher(Protocol):
@@ -222,12 +269,10 @@ class Trace:
         Raises:
             OptionError: Names the option and its value.
         """
-        if LEGAL_NAME.fullmatch(self.topic) is None:
-            raise OptionError(f"topic={self.topic!r} is not a legal topic name")
-        if not 1 <= self.batch_count <= 20:
-            raise OptionError(f"batch_count={self.batch_count} is not between 1 and 20")
+        _check_topic("topic", self.topic)
+        check_between(1, 20, "batch_count", self.batch_count)
         check_positive("flush_interval", self.flush_interval)
-        check_at_least(1, "queue_max", self.queue_max)
+        check_count(1, "queue_max", self.queue_max)
         for name in ("append", "flush", "close"):
             if self.dispatcher is not None and not callable(getattr(self.dispatcher, name, None)):
                 raise OptionError(f"dispatcher={self.dispatcher!r} has no method {name}()")
@@ -322,16 +367,30 @@ class ClientOptions:
             OptionError: Names the option and its value.
         """
         for name in (
-            *("connect_timeout", "call_timeout", "route_refresh_interval", "heartbeat_interval"),
-            *("discovery_interval", "idle_timeout"),
+            *("route_refresh_interval", "heartbeat_interval", "discovery_interval", "idle_timeout"),
         ):
             check_positive(name, getattr(self, name))
+        check_timeout(self.connect_timeout, "connect_timeout")
+        check_timeout(self.call_timeout, "call_timeout")
         check_at_least(0, "busy_poll", self.busy_poll)
         for name in ("in_flight_max", "callback_threads", "body_bytes_max"):
-            check_at_least(1, name, getattr(self, name))
+            check_count(1, name, getattr(self, name))
         for name in ("sync_connections_max", "callbacks_waiting_max"):
-            check_at_least(0, name, getattr(self, name))
+            check_count(0, name, getattr(self, name))
+        for name in (
+            *("connect_on_start", "check_on_start", "is_unit_mode", "is_stream_request"),
+            *("vip_channel", "zone_mode"),
+        ):
+            check_flag(name, getattr(self, name))
         check_one_of("header_codec", self.header_codec, ("json", "binary"))
+        for name in (
+            *("discovery_url", "instance", "unit", "namespace", "namespace_v2", "client_ip"),
+            "zone",
+        ):
+            if getattr(self, name) is not None:
+                check_text(name, getattr(self, name))
+                if not getattr(self, name):
+                    raise OptionError(f"{name}='' is empty; leave it out")
         executor = self.callback_executor
         if executor is not None and not callable(getattr(executor, "submit", None)):
             raise OptionError(
@@ -343,9 +402,6 @@ class ClientOptions:
         check_one_of("access_channel", self.access_channel, get_args(AccessChannel))
         if self.zone_mode and self.zone is None:
             raise OptionError("zone_mode=True needs the name of the zone: give zone, too")
-        for name in ("instance", "unit", "namespace", "namespace_v2", "client_ip", "zone"):
-            if getattr(self, name) == "":
-                raise OptionError(f"{name}='' is empty; leave it out")
         if self.namespace is not None and LEGAL_NAME.fullmatch(self.namespace) is None:
             raise OptionError(
                 f"namespace={self.namespace!r} has characters that a topic's name cannot have"
@@ -431,31 +487,37 @@ class ProducerOptions:
         Raises:
             OptionError: Names the option and its value.
         """
-        check_positive("timeout", self.timeout)
+        check_timeout(self.timeout)
         if self.attempt_timeout is not None:
-            check_positive("attempt_timeout", self.attempt_timeout)
+            check_timeout(self.attempt_timeout, "attempt_timeout")
         for name in (
             *("compress_over_bytes", "body_bytes_max", "default_topic_queues"),
             *("check_threads", "checks_waiting_max"),
         ):
-            check_at_least(1, name, getattr(self, name))
-        check_at_least(0, "retries", self.retries)
-        check_at_least(0, "submit_retries", self.submit_retries)
-        if not 0 <= self.retry_backoff < float("inf"):
-            raise OptionError(f"retry_backoff={self.retry_backoff} is not a time span in seconds")
+            check_count(1, name, getattr(self, name))
+        check_count(0, "retries", self.retries)
+        check_count(0, "submit_retries", self.submit_retries)
+        check_wait("retry_backoff", self.retry_backoff)
         # Java's smallest values. With less, a producer could hardly send anything.
-        check_at_least(10, "in_flight_max", self.in_flight_max)
-        check_at_least(MIB, "in_flight_bytes_max", self.in_flight_bytes_max)
+        check_count(10, "in_flight_max", self.in_flight_max)
+        check_count(MIB, "in_flight_bytes_max", self.in_flight_bytes_max)
+        check_flag("retry_when_not_stored", self.retry_when_not_stored)
+        # A set or a list will do; the option is a frozenset, so that options have a hash.
+        object.__setattr__(self, "retry_codes", _codes("retry_codes", self.retry_codes))
         check_one_of("compression", self.compression, get_args(CompressionName))
-        if not 0 <= self.compression_level <= 9:
-            raise OptionError(f"compression_level={self.compression_level} is not from 0 to 9")
+        check_between(0, 9, "compression_level", self.compression_level)
         check_one_of("when_full", self.when_full, get_args(WhenFull))
         check_one_of("auto_create", self.auto_create, get_args(AutoCreate))
         check_one_of("header_version", self.header_version, (1, 2))
         if not isinstance(self.fault_tolerance, FaultTolerance):
+            check_type(
+                "fault_tolerance", self.fault_tolerance, str, "a FaultTolerance or its style"
+            )
             check_one_of("fault_tolerance", self.fault_tolerance, get_args(FaultStyle))
-        if LEGAL_NAME.fullmatch(self.default_topic) is None:
-            raise OptionError(f"default_topic={self.default_topic!r} is not a legal topic name")
+        if self.auto_batch is not None:
+            check_type("auto_batch", self.auto_batch, AutoBatch, "an AutoBatch or None")
+        check_type("trace", self.trace, (Trace, bool), "a Trace, True or False")
+        _check_topic("default_topic", self.default_topic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,12 +554,33 @@ class PullOptions:
         Raises:
             OptionError: Names the option and its value.
         """
-        check_at_least(1, "batch_count", self.batch_count)
-        check_at_least(1, "buffered_max", self.buffered_max)
-        for name in ("suspend", "answer_margin", "retry_backoff", "retry_backoff_max"):
+        check_count(1, "batch_count", self.batch_count)
+        check_count(1, "buffered_max", self.buffered_max)
+        check_timeout(self.suspend, "suspend")
+        check_timeout(self.answer_margin, "answer_margin")
+        for name in ("retry_backoff", "retry_backoff_max"):
             check_positive(name, getattr(self, name))
         if self.retry_backoff_max < self.retry_backoff:
             raise OptionError(
                 f"retry_backoff_max={self.retry_backoff_max} is less than "
                 f"retry_backoff={self.retry_backoff}"
             )
+        check_flag("decode_body", self.decode_body)
+
+
+def _check_secret(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise OptionError(f"{name} must be a str, not an object of type {type(value).__name__}")
+
+
+def _check_topic(name: str, topic: str) -> None:
+    check_text(name, topic)
+    if LEGAL_NAME.fullmatch(topic) is None:
+        raise OptionError(f"{name}={topic!r} is not a legal topic name")
+
+
+def _codes(name: str, codes: object) -> frozenset[int]:
+    found = list(iterated(name, codes, "a set of int"))
+    for code in found:
+        check_whole(f"each of {name}", code)
+    return frozenset(found)

@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
+from downrange.checks import (
+    check_at_least,
+    check_between,
+    check_count,
+    check_flag,
+    check_one_of,
+    check_positive,
+    check_text,
+    check_type,
+)
 from downrange.errors import OptionError
-from downrange.options.checks import check_at_least, check_one_of, check_positive
 from downrange.wire.limits import BODY_BYTES_MAX, FRAME_BYTES_MAX, MIB, QUEUES_MAX
 from downrange.wire.system_names import LEGAL_NAME
 
@@ -76,15 +85,15 @@ class ListenerOptions:
         Raises:
             OptionError: Names the option and its value.
         """
+        check_text("host", self.host)
         if not self.host:
             raise OptionError("host='' is empty; 0.0.0.0 is every address of this machine")
-        if not 0 <= self.port <= 65535:
-            raise OptionError(f"port={self.port} is not a TCP port; 0 picks a free one")
-        check_at_least(8, "frame_bytes_max", self.frame_bytes_max)
+        check_between(0, 65_535, "port", self.port)
+        check_count(8, "frame_bytes_max", self.frame_bytes_max)
         for name in (
             *("connections_max", "connections_per_host_max", "in_flight_max", "unread_bytes_max"),
         ):
-            check_at_least(1, name, getattr(self, name))
+            check_count(1, name, getattr(self, name))
         for name in ("unread_timeout", "idle_timeout", "handshake_timeout"):
             check_positive(name, getattr(self, name))
         for name in ("stop_timeout", "busy_poll"):
@@ -126,12 +135,16 @@ class NameServerOptions:
         Raises:
             OptionError: Names the option and its value.
         """
+        if self.store is not None:
+            check_text("store", self.store)
+        for name in ("is_order_message_enabled", "is_acting_master_supported"):
+            check_flag(name, getattr(self, name))
         if self.store == "":
             raise OptionError("store='' is empty; leave it out to keep nothing")
         for name in ("broker_timeout", "scan_interval"):
             check_positive(name, getattr(self, name))
         for name in ("brokers_max", "topics_max", "key_value_bytes_max"):
-            check_at_least(1, name, getattr(self, name))
+            check_count(1, name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +258,13 @@ class BrokerOptions:
         Raises:
             OptionError: Names the option and its value.
         """
+        for name in ("name", "cluster", "region", "delay_levels"):
+            check_text(name, getattr(self, name))
+        for name in (
+            *("is_topic_created", "is_group_created", "is_recall_enabled", "is_trace_on"),
+            "is_trace_topic_created",
+        ):
+            check_flag(name, getattr(self, name))
         for name in ("name", "cluster"):
             if LEGAL_NAME.fullmatch(getattr(self, name)) is None:
                 raise OptionError(
@@ -253,9 +273,14 @@ class BrokerOptions:
                 )
         if isinstance(self.name_servers, str):
             raise OptionError(f"name_servers={self.name_servers!r} is a string; give a tuple")
+        check_type("name_servers", self.name_servers, tuple, "a tuple of host:port")
+        for address in self.name_servers:
+            check_text("each of name_servers", address)
         for name in ("advertised_host", "zone"):
-            if getattr(self, name) == "":
-                raise OptionError(f"{name}='' is empty; leave it out")
+            if getattr(self, name) is not None:
+                check_text(name, getattr(self, name))
+                if not getattr(self, name):
+                    raise OptionError(f"{name}='' is empty; leave it out")
         if not self.region.isprintable() or len(self.region) > _REGION_LENGTH_MAX:
             raise OptionError(
                 f"region={self.region[:300]!r} must be printable and at most "
@@ -275,9 +300,9 @@ class BrokerOptions:
             *("pull_bytes_max", "bulk_pull_messages_max", "bulk_pull_bytes_max"),
             "timer_messages_max",
         ):
-            check_at_least(1, name, getattr(self, name))
+            check_count(1, name, getattr(self, name))
         for name in ("broker_id", "topics_created_per_minute_max", "parked_pulls_max"):
-            check_at_least(0, name, getattr(self, name))
+            check_count(0, name, getattr(self, name))
         if self.default_topic_queues > QUEUES_MAX:
             queues = self.default_topic_queues
             raise OptionError(f"default_topic_queues={queues} is more than {QUEUES_MAX}")

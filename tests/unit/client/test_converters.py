@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -159,6 +160,78 @@ def test_payload_that_no_converter_takes_is_refused_by_type_and_converters(paylo
 def test_payload_with_something_strange_inside_is_refused_by_what_that_is(inside: object) -> None:
     with pytest.raises(OptionError, match=r"type list .* by JsonConverter: TypeError: \w+ has no"):
         CONVERTERS.encode([inside])
+
+
+@dataclass
+class Reading:
+    value: float
+    note: str | None = None
+
+
+class Sensor(pydantic.BaseModel):
+    readings: list[float]
+    note: str | None = None
+
+
+@pydantic.dataclasses.dataclass
+class Probe:
+    value: float
+    note: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        (math.nan, "JSON has no nan;"),
+        (-math.inf, "JSON has no -inf;"),
+        ({"a": {"b": (1.0, math.inf)}}, r"JSON has no inf at \['a'\]\['b'\]\[1\]"),
+        ({1: math.nan}, "JSON has no nan at "),
+        (Reading(math.nan), r"JSON has no nan at \['value'\]"),
+        ([Reading(1.0), Reading(math.nan)], r"JSON has no nan at \[1\]\['value'\]"),
+        (Sensor(readings=[1.0, math.inf]), r"JSON has no inf at \['readings'\]\[1\]"),
+        (Probe(math.nan), "JSON has no nan at "),
+    ],
+)
+def test_a_number_that_json_does_not_have_is_refused_by_its_place(
+    payload: object, problem: str
+) -> None:
+    """Issue 14: NaN and infinity became null."""
+    with pytest.raises(OptionError, match=problem):
+        CONVERTERS.encode(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "body"),
+    [
+        ({"a": None, "b": 1.5, "c": {2.5}}, b'{"a":null,"b":1.5,"c":[2.5]}'),
+        (Reading(1.0), b'{"value":1.0,"note":null}'),
+        (Sensor(readings=[1.0]), b'{"readings":[1.0],"note":null}'),
+        (Probe(1.0), b'{"value":1.0,"note":null}'),
+        (["null"], b'["null"]'),
+    ],
+)
+def test_null_stays_allowed(payload: object, body: bytes) -> None:
+    assert CONVERTERS.encode(payload) == (body, JSON)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "problem"),
+    [
+        (b"x", "not enough values"),
+        (("x", "text/plain"), "its body must be bytes, not 'x'"),
+        ((b"x", None), "its content type must be a str, not None"),
+        (None, "cannot unpack"),
+    ],
+)
+def test_a_converter_that_does_not_return_body_and_type_is_named(
+    encoded: Any, problem: str
+) -> None:
+    class Odd(Shout):
+        def encode(self, payload: str) -> tuple[bytes, str]:
+            return encoded  # type: ignore[no-any-return]
+
+    with pytest.raises(OptionError, match=f"by {Odd.__qualname__}: .*{problem}"):
+        Converters([Odd()]).encode("text")
 
 
 @pytest.mark.parametrize(

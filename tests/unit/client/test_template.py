@@ -55,6 +55,14 @@ def test_destination_without_topic_is_refused_when_there_is_no_default(destinati
         TEMPLATE.message(destination, b"1")
 
 
+def test_a_template_shows_its_producer_and_its_default_topic() -> None:
+    assert repr(TEMPLATE) == "<MessageTemplate of <Producer group='shop' new>>"
+    template = AsyncMessageTemplate(AsyncProducer("h:1", group="shop"), default_topic="events")
+    assert repr(template) == (
+        "<AsyncMessageTemplate of <AsyncProducer group='shop' new>, default_topic='events'>"
+    )
+
+
 def test_message_has_the_details() -> None:
     message = TEMPLATE.message("orders", {"id": 7}, keys="o-7", properties={"colour": "red"})
     assert message.body == b'{"id":7}'

@@ -118,7 +118,7 @@ def test_missing_field_without_default_is_named() -> None:
 
 def test_value_that_the_options_themselves_refuse_is_refused() -> None:
     loaded = TomlTables({"listener": {"port": 70_000}}, "config file a.toml", KNOWN)
-    with pytest.raises(OptionError, match="port=70000 is not a TCP port"):
+    with pytest.raises(OptionError, match="port=70000 is not between 0 and 65535"):
         loaded.make(ListenerOptions, "listener")
 
 

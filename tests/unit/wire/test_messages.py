@@ -140,10 +140,10 @@ def test_a_body_with_an_unknown_compression_is_refused() -> None:
 @given(
     properties=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
     keys=st.lists(st.text("abc\x01", min_size=1, max_size=3), max_size=2),
-    tags=st.none() | st.text(max_size=3),
-    sharding_key=st.none() | st.text(max_size=3),
+    tags=st.none() | st.text("ab\x01", min_size=1, max_size=3),
+    sharding_key=st.none() | st.text(min_size=1, max_size=3),
     wait_stored=st.booleans(),
-    delay_level=st.none() | st.integers(0, 3),
+    delay_level=st.none() | st.integers(1, 3),
 )
 def test_the_fast_way_to_write_properties_equals_the_plain_one(**parts: Any) -> None:
     message = Message("T", b"1", **parts)

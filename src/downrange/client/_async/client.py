@@ -13,6 +13,7 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from downrange.checks import check_wait
 from downrange.client.client_base import CLOSE_TIMEOUT, ClientBase, addresses_of
 from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.dialer import Dialer
@@ -94,6 +95,7 @@ class AsyncClient(ClientBase):
         Args:
             timeout: How long the producers may take to send what they have accepted.
         """
+        check_wait("timeout", timeout)
         self.check_loop()  # no sync
         driver, core = self._driver, self._core
         was_running, self._state = self._state == "running", "closed"

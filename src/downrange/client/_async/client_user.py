@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from downrange.checks import check_timeout, check_wait
 from downrange.client._async.client import AsyncClient
 from downrange.client.client_base import (
     CLOSE_TIMEOUT,
     ClientBase,
     cannot_pickle,
+    check_settings,
     servers_from_env,
 )
 from downrange.errors import ClientClosed, NotStarted, OptionError
@@ -48,6 +50,14 @@ class AsyncClientUser:
         proxy: Proxy | None = None,
         hooks: Hooks | None = None,
     ) -> None:
+        check_settings(
+            "client_options",
+            client_options,
+            credentials=credentials,
+            tls=tls,
+            proxy=proxy,
+            hooks=hooks,
+        )
         self._state: State = "new"
         self._owns_client = not isinstance(servers, AsyncClient)
         if not isinstance(servers, AsyncClient):
@@ -102,6 +112,7 @@ class AsyncClientUser:
         Args:
             timeout: How long its own client may take.
         """
+        check_wait("timeout", timeout)
         if self._state == "running":  # no sync
             self._client.check_loop(repr(self))  # no sync
         self._state = "closed"
@@ -148,6 +159,13 @@ class AsyncClientUser:
         raise ClientClosed(repr(self)) if self._state == "closed" else NotStarted(repr(self))
 
     def _deadline(self, timeout: float | None) -> tuple[ClientCore, float]:
-        """Return the client's core, and the deadline of a call that starts now."""
+        """Return the client's core, and the deadline of a call that starts now.
+
+        Raises:
+            OptionError: The timeout is not a number of seconds above 0.
+        """
         core = self._client_core()
-        return core, core.clock.now() + (core.options.call_timeout if timeout is None else timeout)
+        if timeout is None:
+            return core, core.clock.now() + core.options.call_timeout
+        check_timeout(timeout)
+        return core, core.clock.now() + timeout

@@ -11,13 +11,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Self
 
+from downrange.checks import check_wait
 from downrange.client._async.topic_calls import AsyncTopicCalls
-from downrange.client.client_base import CLOSE_TIMEOUT, log_missing_routes, topic_list
+from downrange.client.client_base import (
+    CLOSE_TIMEOUT,
+    check_setting,
+    log_missing_routes,
+    topic_list,
+)
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.producing.producer_core import ProducerCore
 from downrange.client.flows.producing.recall import recall
 from downrange.client.flows.producing.request_reply import reply, reply_to, request
 from downrange.client.flows.routing.probes import detect
+from downrange.client.flows.validation import check_producer_group
 
 # sync: from downrange.client.futures import ProducerFutures
 from downrange.errors import ClientClosed, NotStarted, RocketMQError
@@ -75,6 +82,8 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
         tls: TLS | None = None,
         proxy: Proxy | None = None,
     ) -> None:
+        check_producer_group(group)
+        check_setting("options", options, ProducerOptions)
         super().__init__(
             servers,
             client_options=client_options,
@@ -170,6 +179,7 @@ class AsyncProducer(AsyncTopicCalls):  # sync: class Producer(ProducerFutures):
         Args:
             timeout: How long that may take; messages that are not sent by then fail.
         """
+        check_wait("timeout", timeout)
         core, was_running = self._core, self._state == "running"
         if was_running:  # no sync
             self._client.check_loop(repr(self))  # no sync

@@ -13,12 +13,20 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from downrange.checks import (
+    check_count,
+    check_name,
+    check_text,
+    check_type,
+    check_wait,
+    iterated,
+)
 from downrange.client._async.client_user import AsyncClientUser
-from downrange.client.client_base import CLOSE_TIMEOUT
+from downrange.client.client_base import CLOSE_TIMEOUT, check_setting
 from downrange.client.flows.consuming.consumer_core import ConsumerCore
-from downrange.client.flows.consuming.offsets import group_offset
+from downrange.client.flows.consuming.offsets import check_start, group_offset
 from downrange.client.flows.consuming.pull import Filter, by_sql, by_tags
-from downrange.client.flows.validation import check_group
+from downrange.client.flows.validation import check_group, check_queue
 from downrange.errors import ClientClosed, ClientStateError, OptionError, RocketMQError
 from downrange.model import QueueId
 from downrange.options import PullOptions
@@ -77,6 +85,7 @@ class AsyncPullConsumer(AsyncClientUser):
         proxy: Proxy | None = None,
     ) -> None:
         check_group(group)
+        check_setting("options", options, PullOptions)
         self._group = group
         self._options = options or PullOptions()
         self._core: ConsumerCore | None = None
@@ -126,6 +135,7 @@ class AsyncPullConsumer(AsyncClientUser):
         Args:
             timeout: How long its own client may take.
         """
+        check_wait("timeout", timeout)
         if self._state == "running":  # no sync
             self._client.check_loop(repr(self))  # no sync
         was_running, self._state = self._state == "running", "closed"
@@ -168,7 +178,8 @@ class AsyncPullConsumer(AsyncClientUser):
         """
         _, deadline = self._deadline(timeout)
         message_filter = _filter_of(tags, sql)
-        names = [what] if isinstance(what, str | QueueId) else what
+        names = _names_of(what)
+        check_start("start", start)
         core = self._running_core()
         await self._client.run(
             core.assign(names, start=start, message_filter=message_filter, deadline=deadline)
@@ -187,6 +198,8 @@ class AsyncPullConsumer(AsyncClientUser):
             RocketMQError: The broker did not answer.
         """
         _, deadline = self._deadline(timeout)
+        check_queue(queue)
+        check_start("to", to)
         await self._client.run(self._running_core().seek(queue, to, deadline=deadline))
 
     def queues(self) -> list[QueueId]:
@@ -201,19 +214,19 @@ class AsyncPullConsumer(AsyncClientUser):
         Messages are fetched in the background, so an unreachable broker delays only its own queues.
 
         Args:
-            timeout: How long to wait for the first message.
+            timeout: How long to wait for the first message; 0 returns what has arrived already.
             max_count: How many messages at most.
 
         Raises:
-            OptionError: Nothing is assigned.
+            OptionError: Nothing is assigned, or an argument is invalid.
             RocketMQError: No queue can be read now; the consumer keeps trying, so call again.
         """
-        _, deadline = self._deadline(timeout)
-        return await self._client.run(self._running_core().poll(max_count, deadline))
+        core = self._running_core()
+        check_wait("timeout", timeout)
+        check_count(1, "max_count", max_count)
+        return await self._client.run(core.poll(max_count, core.core.clock.now() + timeout))
 
-    async def messages(
-        self, *, idle_timeout: float | None = None
-    ) -> AsyncIterator[ReceivedMessage]:
+    def messages(self, *, idle_timeout: float | None = None) -> AsyncIterator[ReceivedMessage]:
         """Iterate over messages one by one, without an end or until none has arrived for a while.
 
         A `commit` in the loop covers the last message that was returned, and no later one.
@@ -222,8 +235,14 @@ class AsyncPullConsumer(AsyncClientUser):
             idle_timeout: End after so many seconds without a message.
 
         Raises:
+            OptionError: `idle_timeout` is not a number from 0 on.
             RocketMQError: As `poll`. Without an `idle_timeout`, unreachable brokers are waited for.
         """
+        if idle_timeout is not None:
+            check_wait("idle_timeout", idle_timeout)
+        return self._messages(idle_timeout)
+
+    async def _messages(self, idle_timeout: float | None) -> AsyncIterator[ReceivedMessage]:
         wait = _LONG_WAIT if idle_timeout is None else idle_timeout
         while True:
             try:
@@ -272,6 +291,7 @@ class AsyncPullConsumer(AsyncClientUser):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
+        check_queue(queue)
         return await self._client.run(group_offset(core, self._group, queue, deadline=deadline))
 
     def position(self, queue: QueueId) -> QueueOffset | None:
@@ -281,6 +301,7 @@ class AsyncPullConsumer(AsyncClientUser):
             OptionError: The queue is not assigned.
         """
         core = self._running_core()
+        check_queue(queue)
         return self._client.step(lambda: core.cursor_of(queue).position)
 
     async def lag(self, *, timeout: float | None = None) -> dict[QueueId, int]:
@@ -307,7 +328,22 @@ class AsyncPullConsumer(AsyncClientUser):
         return self._core
 
 
+def _names_of(what: str | QueueId | Iterable[str | QueueId]) -> list[str | QueueId]:
+    expected = "a topic, a QueueId, or a list of them"
+    names = [what] if isinstance(what, str | QueueId) else list(iterated("what", what, expected))
+    for name in names:
+        if isinstance(name, QueueId):
+            check_queue(name)
+        else:
+            check_type("what", name, str, expected)
+            check_name("topic", name)
+    return names
+
+
 def _filter_of(tags: str, sql: str | None) -> Filter:
+    check_text("tags", tags)
+    if sql is not None:
+        check_text("sql", sql)
     message_filter = by_tags(tags)
     if sql is None:
         return message_filter

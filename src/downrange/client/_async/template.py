@@ -56,7 +56,7 @@ class AsyncMessageTemplate(TemplateBase):  # sync: class MessageTemplate(Templat
         converters: Iterable[Converter] | None = None,
         default_topic: str | None = None,
     ) -> None:
-        super().__init__(converters or (), default_topic)
+        super().__init__(() if converters is None else converters, default_topic)
         # The twins are easily mixed up: a method of the other one returns a coroutine, or blocks.
         if not isinstance(cast("object", producer), AsyncProducer):
             raise OptionError(f"{type(self).__name__} needs an AsyncProducer, not {producer!r}")
@@ -66,6 +66,10 @@ class AsyncMessageTemplate(TemplateBase):  # sync: class MessageTemplate(Templat
     def producer(self) -> AsyncProducer:
         """The producer that it sends with."""
         return self._producer
+
+    def __repr__(self) -> str:
+        topic = "" if self._default_topic is None else f", default_topic={self._default_topic!r}"
+        return f"<{type(self).__name__} of {self._producer!r}{topic}>"
 
     async def convert_and_send(
         self,

@@ -88,21 +88,25 @@ class AsyncTopicCalls(AsyncClientUser):
         """Return the offset of the first message in a queue.
 
         Raises:
+            OptionError: The topic has no such queue.
             RouteNotFound: No route names the queue's broker, or the broker has no master.
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(offsets.min_offset(core, queue, deadline=deadline))
+        flow = offsets.min_offset(core, queue, deadline=deadline)
+        return await self._client.run(offsets.of_existing(core, queue, flow, deadline=deadline))
 
     async def max_offset(self, queue: QueueId, *, timeout: float | None = None) -> QueueOffset:
         """Return the offset of the next message to be stored in a queue.
 
         Raises:
+            OptionError: The topic has no such queue.
             RouteNotFound: No route names the queue's broker, or the broker has no master.
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(offsets.max_offset(core, queue, deadline=deadline))
+        flow = offsets.max_offset(core, queue, deadline=deadline)
+        return await self._client.run(offsets.of_existing(core, queue, flow, deadline=deadline))
 
     async def search_offset(
         self, queue: QueueId, at: datetime, *, timeout: float | None = None
@@ -117,12 +121,13 @@ class AsyncTopicCalls(AsyncClientUser):
             timeout: For the whole call.
 
         Raises:
-            OptionError: The time has no time zone.
+            OptionError: The time has no time zone, or the topic has no such queue.
             RouteNotFound: No route names the queue's broker, or the broker has no master.
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(offsets.search_offset(core, queue, at, deadline=deadline))
+        flow = offsets.search_offset(core, queue, at, deadline=deadline)
+        return await self._client.run(offsets.of_existing(core, queue, flow, deadline=deadline))
 
     async def earliest_store_time(
         self, queue: QueueId, *, timeout: float | None = None
@@ -130,11 +135,13 @@ class AsyncTopicCalls(AsyncClientUser):
         """Return when the first message in a queue was stored; None for an empty queue.
 
         Raises:
+            OptionError: The topic has no such queue.
             RouteNotFound: No route names the queue's broker, or the broker has no master.
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
-        return await self._client.run(offsets.earliest_store_time(core, queue, deadline=deadline))
+        flow = offsets.earliest_store_time(core, queue, deadline=deadline)
+        return await self._client.run(offsets.of_existing(core, queue, flow, deadline=deadline))
 
     async def view_message(
         self,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, TypeAlias
 
+from downrange.checks import check_timeout
 from downrange.client._async.producer import AsyncProducer
 from downrange.client.flows.producing.transactions import (
     begin,
@@ -19,6 +20,7 @@ from downrange.client.flows.producing.transactions import (
     send_in_transaction,
     take_checks,
 )
+from downrange.client.flows.validation import check_is_message
 from downrange.client.transaction_base import (
     TransactionBase,
     any_function,
@@ -118,10 +120,15 @@ class AsyncTransactionProducer(AsyncProducer):
             timeout: For sending the message; the producer's option unless given.
 
         Raises:
+            OptionError: It is not a message, or the timeout is not a number above 0.
             InvalidMessage: From `async with`: the message breaks a rule.
             SendFailed: From `async with`: it was not stored safely; the block does not run.
         """
-        return AsyncTransaction(self._running_core(), self._client, message, timeout)
+        core = self._running_core()
+        check_is_message(message)
+        if timeout is not None:
+            check_timeout(timeout)
+        return AsyncTransaction(core, self._client, message, timeout)
 
     async def send_in_transaction(
         self, message: Message, execute: AsyncExecute, *, timeout: float | None = None

@@ -14,6 +14,7 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from downrange.checks import check_wait
 from downrange.client.client_base import CLOSE_TIMEOUT, ClientBase, addresses_of
 from downrange.client.drivers.dialer import Dialer
 from downrange.client.drivers.threads import ThreadDriver
@@ -92,6 +93,7 @@ class Client(ClientBase):
         Args:
             timeout: How long the producers may take to send what they have accepted.
         """
+        check_wait("timeout", timeout)
         driver, core = self._driver, self._core
         was_running, self._state = self._state == "running", "closed"
         if was_running and driver is not None and core is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from downrange.checks import check_timeout, check_wait
 from downrange.client._sync.client import Client
 from downrange.client.client_base import (
     CLOSE_TIMEOUT,
     ClientBase,
     cannot_pickle,
+    check_settings,
     servers_from_env,
 )
 from downrange.errors import ClientClosed, NotStarted, OptionError
@@ -49,6 +51,14 @@ class ClientUser:
         proxy: Proxy | None = None,
         hooks: Hooks | None = None,
     ) -> None:
+        check_settings(
+            "client_options",
+            client_options,
+            credentials=credentials,
+            tls=tls,
+            proxy=proxy,
+            hooks=hooks,
+        )
         self._state: State = "new"
         self._owns_client = not isinstance(servers, Client)
         if not isinstance(servers, Client):
@@ -103,6 +113,7 @@ class ClientUser:
         Args:
             timeout: How long its own client may take.
         """
+        check_wait("timeout", timeout)
         self._state = "closed"
         if self._owns_client:
             self._client.close(timeout)
@@ -147,6 +158,13 @@ class ClientUser:
         raise ClientClosed(repr(self)) if self._state == "closed" else NotStarted(repr(self))
 
     def _deadline(self, timeout: float | None) -> tuple[ClientCore, float]:
-        """Return the client's core, and the deadline of a call that starts now."""
+        """Return the client's core, and the deadline of a call that starts now.
+
+        Raises:
+            OptionError: The timeout is not a number of seconds above 0.
+        """
         core = self._client_core()
-        return core, core.clock.now() + (core.options.call_timeout if timeout is None else timeout)
+        if timeout is None:
+            return core, core.clock.now() + core.options.call_timeout
+        check_timeout(timeout)
+        return core, core.clock.now() + timeout

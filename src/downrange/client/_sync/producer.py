@@ -12,12 +12,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Self
 
-from downrange.client.client_base import CLOSE_TIMEOUT, log_missing_routes, topic_list
+from downrange.checks import check_wait
+from downrange.client.client_base import (
+    CLOSE_TIMEOUT,
+    check_setting,
+    log_missing_routes,
+    topic_list,
+)
 from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.producing.producer_core import ProducerCore
 from downrange.client.flows.producing.recall import recall
 from downrange.client.flows.producing.request_reply import reply, reply_to, request
 from downrange.client.flows.routing.probes import detect
+from downrange.client.flows.validation import check_producer_group
 from downrange.client.futures import ProducerFutures
 from downrange.errors import ClientClosed, NotStarted, RocketMQError
 from downrange.options import ProducerOptions
@@ -74,6 +81,8 @@ class Producer(ProducerFutures):
         tls: TLS | None = None,
         proxy: Proxy | None = None,
     ) -> None:
+        check_producer_group(group)
+        check_setting("options", options, ProducerOptions)
         super().__init__(
             servers,
             client_options=client_options,
@@ -169,6 +178,7 @@ class Producer(ProducerFutures):
         Args:
             timeout: How long that may take; messages that are not sent by then fail.
         """
+        check_wait("timeout", timeout)
         core, was_running = self._core, self._state == "running"
         self._state = "closed"
         if core is not None and was_running and self._client.state == "running":

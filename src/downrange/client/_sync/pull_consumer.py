@@ -14,12 +14,20 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from downrange.checks import (
+    check_count,
+    check_name,
+    check_text,
+    check_type,
+    check_wait,
+    iterated,
+)
 from downrange.client._sync.client_user import ClientUser
-from downrange.client.client_base import CLOSE_TIMEOUT
+from downrange.client.client_base import CLOSE_TIMEOUT, check_setting
 from downrange.client.flows.consuming.consumer_core import ConsumerCore
-from downrange.client.flows.consuming.offsets import group_offset
+from downrange.client.flows.consuming.offsets import check_start, group_offset
 from downrange.client.flows.consuming.pull import Filter, by_sql, by_tags
-from downrange.client.flows.validation import check_group
+from downrange.client.flows.validation import check_group, check_queue
 from downrange.errors import ClientClosed, ClientStateError, OptionError, RocketMQError
 from downrange.model import QueueId
 from downrange.options import PullOptions
@@ -78,6 +86,7 @@ class PullConsumer(ClientUser):
         proxy: Proxy | None = None,
     ) -> None:
         check_group(group)
+        check_setting("options", options, PullOptions)
         self._group = group
         self._options = options or PullOptions()
         self._core: ConsumerCore | None = None
@@ -127,6 +136,7 @@ class PullConsumer(ClientUser):
         Args:
             timeout: How long its own client may take.
         """
+        check_wait("timeout", timeout)
         was_running, self._state = self._state == "running", "closed"
         if was_running and self._core is not None and self._client.state == "running":
             with suppress(ClientStateError):  # the client was closed meanwhile, or before a fork
@@ -167,7 +177,8 @@ class PullConsumer(ClientUser):
         """
         _, deadline = self._deadline(timeout)
         message_filter = _filter_of(tags, sql)
-        names = [what] if isinstance(what, str | QueueId) else what
+        names = _names_of(what)
+        check_start("start", start)
         core = self._running_core()
         self._client.run(
             core.assign(names, start=start, message_filter=message_filter, deadline=deadline)
@@ -186,6 +197,8 @@ class PullConsumer(ClientUser):
             RocketMQError: The broker did not answer.
         """
         _, deadline = self._deadline(timeout)
+        check_queue(queue)
+        check_start("to", to)
         self._client.run(self._running_core().seek(queue, to, deadline=deadline))
 
     def queues(self) -> list[QueueId]:
@@ -200,15 +213,17 @@ class PullConsumer(ClientUser):
         Messages are fetched in the background, so an unreachable broker delays only its own queues.
 
         Args:
-            timeout: How long to wait for the first message.
+            timeout: How long to wait for the first message; 0 returns what has arrived already.
             max_count: How many messages at most.
 
         Raises:
-            OptionError: Nothing is assigned.
+            OptionError: Nothing is assigned, or an argument is invalid.
             RocketMQError: No queue can be read now; the consumer keeps trying, so call again.
         """
-        _, deadline = self._deadline(timeout)
-        return self._client.run(self._running_core().poll(max_count, deadline))
+        core = self._running_core()
+        check_wait("timeout", timeout)
+        check_count(1, "max_count", max_count)
+        return self._client.run(core.poll(max_count, core.core.clock.now() + timeout))
 
     def messages(self, *, idle_timeout: float | None = None) -> Iterator[ReceivedMessage]:
         """Iterate over messages one by one, without an end or until none has arrived for a while.
@@ -219,8 +234,14 @@ class PullConsumer(ClientUser):
             idle_timeout: End after so many seconds without a message.
 
         Raises:
+            OptionError: `idle_timeout` is not a number from 0 on.
             RocketMQError: As `poll`. Without an `idle_timeout`, unreachable brokers are waited for.
         """
+        if idle_timeout is not None:
+            check_wait("idle_timeout", idle_timeout)
+        return self._messages(idle_timeout)
+
+    def _messages(self, idle_timeout: float | None) -> Iterator[ReceivedMessage]:
         wait = _LONG_WAIT if idle_timeout is None else idle_timeout
         while True:
             try:
@@ -267,6 +288,7 @@ class PullConsumer(ClientUser):
             RocketMQError: The broker did not answer.
         """
         core, deadline = self._deadline(timeout)
+        check_queue(queue)
         return self._client.run(group_offset(core, self._group, queue, deadline=deadline))
 
     def position(self, queue: QueueId) -> QueueOffset | None:
@@ -276,6 +298,7 @@ class PullConsumer(ClientUser):
             OptionError: The queue is not assigned.
         """
         core = self._running_core()
+        check_queue(queue)
         return self._client.step(lambda: core.cursor_of(queue).position)
 
     def lag(self, *, timeout: float | None = None) -> dict[QueueId, int]:
@@ -302,7 +325,22 @@ class PullConsumer(ClientUser):
         return self._core
 
 
+def _names_of(what: str | QueueId | Iterable[str | QueueId]) -> list[str | QueueId]:
+    expected = "a topic, a QueueId, or a list of them"
+    names = [what] if isinstance(what, str | QueueId) else list(iterated("what", what, expected))
+    for name in names:
+        if isinstance(name, QueueId):
+            check_queue(name)
+        else:
+            check_type("what", name, str, expected)
+            check_name("topic", name)
+    return names
+
+
 def _filter_of(tags: str, sql: str | None) -> Filter:
+    check_text("tags", tags)
+    if sql is not None:
+        check_text("sql", sql)
     message_filter = by_tags(tags)
     if sql is None:
         return message_filter

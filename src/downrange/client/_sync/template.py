@@ -55,7 +55,7 @@ class MessageTemplate(TemplateFutures):
         converters: Iterable[Converter] | None = None,
         default_topic: str | None = None,
     ) -> None:
-        super().__init__(converters or (), default_topic)
+        super().__init__(() if converters is None else converters, default_topic)
         # The twins are easily mixed up: a method of the other one returns a coroutine, or blocks.
         if not isinstance(cast("object", producer), Producer):
             raise OptionError(f"{type(self).__name__} needs a Producer, not {producer!r}")
@@ -65,6 +65,10 @@ class MessageTemplate(TemplateFutures):
     def producer(self) -> Producer:
         """The producer that it sends with."""
         return self._producer
+
+    def __repr__(self) -> str:
+        topic = "" if self._default_topic is None else f", default_topic={self._default_topic!r}"
+        return f"<{type(self).__name__} of {self._producer!r}{topic}>"
 
     def convert_and_send(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, TypeAlias
 
+from downrange.checks import check_timeout
 from downrange.client._sync.producer import Producer
 from downrange.client.flows.producing.transactions import (
     begin,
@@ -20,6 +21,7 @@ from downrange.client.flows.producing.transactions import (
     send_in_transaction,
     take_checks,
 )
+from downrange.client.flows.validation import check_is_message
 from downrange.client.transaction_base import (
     TransactionBase,
     outcome_of,
@@ -117,10 +119,15 @@ class TransactionProducer(Producer):
             timeout: For sending the message; the producer's option unless given.
 
         Raises:
+            OptionError: It is not a message, or the timeout is not a number above 0.
             InvalidMessage: From `with`: the message breaks a rule.
             SendFailed: From `with`: it was not stored safely; the block does not run.
         """
-        return Transaction(self._running_core(), self._client, message, timeout)
+        core = self._running_core()
+        check_is_message(message)
+        if timeout is not None:
+            check_timeout(timeout)
+        return Transaction(core, self._client, message, timeout)
 
     def send_in_transaction(
         self, message: Message, execute: Execute, *, timeout: float | None = None

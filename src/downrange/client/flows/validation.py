@@ -9,9 +9,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from downrange.checks import check_text, check_whole, shown, wrong_type
 from downrange.client.flows.names import with_namespace
+from downrange.client.flows.routing.selectors import ByRandom, ByRoom
 from downrange.errors import InvalidMessage, OptionError
-from downrange.wire.limits import GROUP_BYTES_MAX, INT32_MAX, TOPIC_BYTES_MAX
+from downrange.model import Message, QueueId, ReceivedMessage
+from downrange.wire.limits import (
+    GROUP_BYTES_MAX,
+    INT32_MAX,
+    PROPERTIES_BYTES_MAX,
+    TOPIC_BYTES_MAX,
+)
 from downrange.wire.properties import PropertyKey
 from downrange.wire.system_names import (
     CLIENT_FORBIDDEN_TOPICS,
@@ -21,9 +29,7 @@ from downrange.wire.system_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from downrange.model import Message
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: Property names of the protocol, which users' properties cannot have (of 5.5.0, which has more
 #: than 4.9). Python strings, because they are compared with the name of each property.
@@ -70,6 +76,7 @@ def check_topic(topic: str) -> None:
     Raises:
         OptionError: Says what is wrong with it.
     """
+    check_text("topic", topic)
     if problem := _name_problem("topic", topic, TOPIC_BYTES_MAX):
         raise OptionError(problem)
 
@@ -80,6 +87,7 @@ def check_group(group: str) -> None:
     Raises:
         OptionError: Says what is wrong with it.
     """
+    check_text("group", group)
     if problem := _name_problem("group", group, GROUP_BYTES_MAX):
         raise OptionError(problem)
 
@@ -108,17 +116,82 @@ def check_message(message: Message, body_bytes_max: int, namespace: str | None =
     Raises:
         InvalidMessage: Says what is wrong; nothing was sent.
     """
+    if message.__class__ is not Message:
+        check_is_message(message)
     _check_target(message.topic, namespace)
     if not 0 < len(message.body) <= body_bytes_max:
-        raise _invalid(message, _body_problem(message, body_bytes_max))
+        raise invalid(message, _body_problem(message, body_bytes_max))
     if message.properties:
         _check_properties(message, message.properties)
     if message.delay_level is not None and message.delay_level < 0:
-        raise _invalid(message, f"delay_level={message.delay_level} is below 0; levels begin at 1")
+        raise invalid(message, f"delay_level={message.delay_level} is below 0; levels begin at 1")
     if message.deliver_in is not None and not 0 <= message.deliver_in < float("inf"):
-        raise _invalid(message, f"deliver_in={message.deliver_in} is not a number of seconds")
+        raise invalid(message, f"deliver_in={message.deliver_in} is not a number of seconds")
     if message.flag and not ~INT32_MAX <= message.flag <= INT32_MAX:
-        raise _invalid(message, f"flag={message.flag} does not fit 32 bits")
+        raise invalid(message, f"flag={message.flag} does not fit 32 bits")
+
+
+def check_is_message(message: object, name: str = "message") -> None:
+    """Check that an object to send is a message.
+
+    Raises:
+        OptionError: Names its type, and how to make a message of it.
+    """
+    if not isinstance(message, Message):
+        hint = "write Message(topic, body)"
+        if isinstance(message, ReceivedMessage):
+            hint = "write Message(topic, received.body) to send its body again"
+        raise wrong_type(name, message, "a Message", hint)
+
+
+def check_property_bytes(message: Message, properties: str) -> None:
+    """Check the property string of a message.
+
+    Raises:
+        InvalidMessage: It is too long, or cannot be encoded.
+    """
+    try:
+        size = len(properties.encode())
+    except UnicodeEncodeError as error:
+        name = properties[: error.start].rpartition("\x02")[2].partition("\x01")[0]
+        problem = f"property {name!r} has half a surrogate pair, which UTF-8 does not have"
+        raise invalid(message, problem) from error
+    if size > PROPERTIES_BYTES_MAX:
+        raise invalid(
+            message,
+            f"its keys, tags and properties take {size} bytes, {PROPERTIES_BYTES_MAX} are allowed; "
+            "put large values into the body",
+        )
+
+
+def check_queue(queue: QueueId, name: str = "queue") -> None:
+    """Check the type of a queue, and of its parts.
+
+    Raises:
+        OptionError: Says what is wrong with it.
+    """
+    if not isinstance(queue, QueueId):
+        raise wrong_type(name, queue, "a QueueId", "such as one of publish_queues(topic)")
+    check_text(f"topic of {name}", queue.topic)
+    check_text(f"broker of {name}", queue.broker)
+    check_whole(f"number of {name}", queue.number)
+    if queue.number < 0:
+        raise OptionError(f"number of {name}: {queue.number} is less than 0")
+
+
+def check_target(target: object) -> None:
+    """Check the `queue` argument of a send: a queue, or a selector.
+
+    Raises:
+        OptionError: It is neither.
+    """
+    if isinstance(target, QueueId):
+        check_queue(target)
+    elif not callable(target) and not isinstance(target, ByRandom | ByRoom):
+        raise OptionError(
+            f"queue must be a QueueId, a selector such as by_hash(key), or a function, not "
+            f"{shown(target)}"
+        )
 
 
 def check_messages(
@@ -142,6 +215,34 @@ def check_messages(
         ):
             check_message(message, body_bytes_max, namespace)
             checked_topic = message.topic
+
+
+def check_list(
+    messages: Sequence[Message], body_bytes_max: int, namespace: str | None = None
+) -> None:
+    """Check all messages of a list; see `check_message`.
+
+    Raises:
+        InvalidMessage: Says what is wrong with the first message that is not valid, and its index.
+    """
+    try:
+        check_messages(messages, body_bytes_max, namespace)
+    except InvalidMessage as error:
+        refused = (
+            index
+            for index, message in enumerate(messages)
+            if not _is_valid(message, body_bytes_max, namespace)
+        )
+        error.args = (f"{error} (message {next(refused)} of the list)",)
+        raise
+
+
+def _is_valid(message: Message, body_bytes_max: int, namespace: str | None) -> bool:
+    try:
+        check_message(message, body_bytes_max, namespace)
+    except InvalidMessage:
+        return False
+    return True
 
 
 @lru_cache(_REMEMBERED_MAX)  # errors are not cached, so they are raised each time
@@ -184,27 +285,28 @@ def _check_properties(message: Message, properties: Mapping[str, str]) -> None:
             # Consumers drop a property without a value, and a blank name cannot be queried.
             is_blank = not name.strip() or not value.strip()
         except AttributeError:
-            raise _invalid(message, f"property {name!r} = {value!r} is not text") from None
+            raise invalid(message, f"property {name!r} = {value!r} is not text") from None
         if is_blank:
-            raise _invalid(message, f"property {name!r} = {value!r}: neither may be blank")
+            raise invalid(message, f"property {name!r} = {value!r}: neither may be blank")
     # The names of light queues are folder names on the broker's disk.
     if "/" in properties.get(_LIGHT_QUEUES, ""):
         queues = properties[_LIGHT_QUEUES]
-        raise _invalid(message, f"property {_LIGHT_QUEUES} = {queues!r} contains a '/'")
+        raise invalid(message, f"property {_LIGHT_QUEUES} = {queues!r} contains a '/'")
 
 
 def _check_reserved(message: Message, name: str, value: str) -> None:
     if name not in _RETRY_PROPERTIES or not message.topic.startswith(RETRY_PREFIX):
-        raise _invalid(message, f"property {name!r} is reserved by the protocol; rename it")
+        raise invalid(message, f"property {name!r} is reserved by the protocol; rename it")
     if name in _RETRY_COUNTS and not (
         value.isascii() and value.isdecimal() and len(value) <= 10 and int(value) <= INT32_MAX
     ):
-        raise _invalid(
+        raise invalid(
             message, f"property {name!r} = {value!r} is not a number from 0 to {INT32_MAX}"
         )
 
 
-def _invalid(message: Message, problem: str) -> InvalidMessage:
+def invalid(message: Message, problem: str) -> InvalidMessage:
+    """Return the error for a message, with its topic."""
     error = InvalidMessage(f"message for {message.topic!r}: {problem}")
     error.topic = message.topic
     return error

@@ -165,7 +165,8 @@ def test_a_blank_property_is_refused(name: str, value: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("amount", 5), (5, "amount"), ("amount", None)])
 def test_a_property_that_is_no_text_is_refused(name: Any, value: Any) -> None:
-    message = Message("orders", b"1", properties={"color": "red", name: value})
+    message = Message("orders", b"1", properties={"color": "red"})
+    message.properties[name] = value  # the constructor would refuse it
     assert f"{name!r} = {value!r} is not text" in refusal(message)
 
 
@@ -175,18 +176,22 @@ def test_a_light_queue_with_a_path_is_refused(queues: str) -> None:
     assert f"{queues!r} contains a '/'" in refusal(message)
 
 
-@pytest.mark.parametrize("level", [None, 0, 1, 18, 99])
+@pytest.mark.parametrize("level", [None, 1, 18, 99])
 def test_a_delay_level_that_may_exist_passes(level: int | None) -> None:
     check(Message("orders", b"1", delay_level=level))
 
 
 def test_a_negative_delay_level_is_refused() -> None:
-    assert "delay_level=-1" in refusal(Message("orders", b"1", delay_level=-1))
+    message = Message("orders", b"1")
+    message.delay_level = -1  # the constructor would refuse it
+    assert "delay_level=-1" in refusal(message)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
 def test_a_delay_that_is_no_time_is_refused(seconds: float) -> None:
-    assert f"deliver_in={seconds}" in refusal(Message("orders", b"1", deliver_in=seconds))
+    message = Message("orders", b"1")
+    message.deliver_in = seconds  # the constructor would refuse it
+    assert f"deliver_in={seconds}" in refusal(message)
 
 
 def test_a_delay_in_seconds_passes() -> None:
@@ -206,11 +211,11 @@ def test_a_flag_fits_its_field() -> None:
             topic=st.sampled_from(["orders", "bills", "no topic", ""]),
             body=st.binary(max_size=LIMIT + 1),
             properties=st.sampled_from([{}, {}, {"colour": "red"}, {"TAGS": "x"}]),
-            delay_level=st.sampled_from([None, None, 3, -1]),
+            delay_level=st.sampled_from([None, None, 3]),
             flag=st.sampled_from([0, 0, 7, 2**31]),
         )
         | st.builds(
-            Message, st.just("orders"), st.just(b"1"), deliver_in=st.sampled_from([1.0, -1.0])
+            Message, st.just("orders"), st.just(b"1"), deliver_in=st.sampled_from([1.0, 0.0])
         ),
         max_size=4,
     ),

@@ -7,10 +7,20 @@ the servers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from downrange.checks import (
+    check_between,
+    check_flag,
+    check_name,
+    check_optional_text,
+    check_text,
+    check_texts,
+    check_type,
+)
 from downrange.client.flows.admin.clusters import ask_each, find_masters
 from downrange.client.flows.admin.topics import TopicSettings, topic_route, topic_settings
 from downrange.client.flows.effects import Flow, Once, Pause
@@ -33,7 +43,7 @@ from downrange.wire.limits import INT32_MAX
 from downrange.wire.system_names import DEFAULT_TOPIC, retry_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.wire.bodies import RouteBody
@@ -82,13 +92,16 @@ def create_topic(
         RocketMQError: A broker failed; others may have made the change.
     """
     check_topic(topic)
+    check_between(1, INT32_MAX, "queues", queues)
+    check_optional_text("cluster", cluster)
+    brokers = None if brokers is None else check_texts("brokers", brokers)
     settings = TopicSettings(
         topic=with_namespace(topic, core.options.namespace),
         read_queues=queues if read_queues is None else read_queues,
         write_queues=queues if write_queues is None else write_queues,
         permission=permission,
         is_ordered=is_ordered,
-        attributes=dict(attributes or {}),
+        attributes=_attributes(attributes),
     )
     _check(settings)
     masters = yield from find_masters(
@@ -132,6 +145,16 @@ def update_topic(
         RouteNotFound: There is no such topic.
         RocketMQError: A broker failed; others may have made the change.
     """
+    changes = _attributes(attributes)
+    brokers = None if brokers is None else check_texts("brokers", brokers)
+    check_name("topic", topic)
+    for name, value in (("read_queues", read_queues), ("write_queues", write_queues)):
+        if value is not None:
+            check_between(1, INT32_MAX, name, value)
+    if permission is not None:
+        check_between(0, 7, "permission", permission)
+    if is_ordered is not None:
+        check_flag("is_ordered", is_ordered)
     current = yield from topic_settings(core, topic, deadline=deadline)
     chosen = sorted(current if brokers is None else set(brokers))
     if not set(chosen) <= current.keys():
@@ -140,7 +163,7 @@ def update_topic(
     changed: dict[str, TopicSettings] = {}
     for broker in chosen:
         old = current[broker]
-        merged = {**old.attributes, **(attributes or {})}
+        merged = {**old.attributes, **changes}
         new = TopicSettings(
             topic=with_namespace(topic, core.options.namespace),
             read_queues=old.read_queues if read_queues is None else read_queues,
@@ -150,10 +173,22 @@ def update_topic(
             attributes={name: value for name, value in merged.items() if value is not None},
         )
         _check(new)
-        signed = {_signed(name, value): value for name, value in (attributes or {}).items()}
+        signed = {_signed(name, value): value for name, value in changes.items()}
         yield from _put_topic(core, new, signed, {broker: route.masters[broker]}, deadline)
         changed[broker] = msgspec.structs.replace(new, topic=topic, brokers=(broker,))
     return changed
+
+
+def _attributes(attributes: Any) -> dict[str, Any]:
+    """Return a copy of attributes, after checking their types; a value may be None."""
+    if attributes is None:
+        return {}
+    check_type("attributes", attributes, Mapping, "a dict of str to str")
+    for name, value in attributes.items():
+        check_text("each name of attributes", name)
+        if value is not None:
+            check_text(f"attributes[{name!r}]", value)
+    return dict(attributes)
 
 
 def _signed(name: str, value: str | None) -> str:
@@ -162,12 +197,9 @@ def _signed(name: str, value: str | None) -> str:
 
 def _check(settings: TopicSettings) -> None:
     for name in ("read_queues", "write_queues"):
-        if not 1 <= getattr(settings, name) <= INT32_MAX:
-            raise OptionError(
-                f"{name}={getattr(settings, name)} is not a number of queues from 1 on"
-            )
-    if not 0 <= settings.permission <= 7:
-        raise OptionError(f"permission={settings.permission} is not from 0 to 7")
+        check_between(1, INT32_MAX, name, getattr(settings, name))
+    check_between(0, 7, "permission", settings.permission)
+    check_flag("is_ordered", settings.is_ordered)
     for name, value in settings.attributes.items():
         if not name or any(mark in name + value for mark in "=,"):
             raise OptionError(
@@ -280,6 +312,7 @@ def delete_topic(
         RocketMQError: A server failed; others may have deleted it.
     """
     check_topic(topic)
+    check_optional_text("cluster", cluster)
     name = with_namespace(topic, core.options.namespace)
     masters = yield from find_masters(
         core, cluster=cluster, brokers=None, topic=topic, deadline=deadline
@@ -320,10 +353,15 @@ def create_group(
         deadline: When to give up.
 
     Raises:
-        OptionError: The name is not allowed.
+        OptionError: The name is not allowed, or a number is not valid.
         RocketMQError: A broker failed; others may have made the change.
     """
     check_group(group)
+    check_optional_text("cluster", cluster)
+    check_flag("is_enabled", is_enabled)
+    check_flag("can_broadcast", can_broadcast)
+    check_between(0, INT32_MAX, "retries", retries)
+    check_between(0, INT32_MAX, "retry_queues", retry_queues)
     name = with_namespace(group, core.options.namespace)
     masters = yield from _masters_for_group(core, name, cluster, deadline)
     body = GroupConfig(
@@ -346,6 +384,7 @@ def delete_group(
         RocketMQError: A broker failed; others may have deleted it.
     """
     check_group(group)
+    check_optional_text("cluster", cluster)
     name = with_namespace(group, core.options.namespace)
     masters = yield from _masters_for_group(core, name, cluster, deadline)
     header = DeleteGroupRequest(name, clean_offset=True, remove_offset=True)

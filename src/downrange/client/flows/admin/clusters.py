@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from downrange.checks import check_flag
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.routing.routes import MASTER
 from downrange.errors import BrokerNotFound, OptionError, RocketMQError
@@ -57,6 +58,7 @@ def cluster_facts(
         deadline: When to give up.
         with_versions: Ask each broker for its release, too.
     """
+    check_flag("with_versions", with_versions)
     body = yield from _ask_cluster(core, deadline)
     clusters = {
         name: tuple(sorted(body.cluster_addr_table[name])) for name in body.cluster_addr_table

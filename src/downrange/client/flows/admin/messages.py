@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from downrange.checks import check_between, check_name
 from downrange.client.flows.consuming.offsets import ms_of
 from downrange.client.flows.consuming.pull import read_messages
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
@@ -17,7 +18,7 @@ from downrange.wire.codes import ResponseCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import QueryByKeyRequest, ViewRequest
 from downrange.wire.ids import OffsetId, parse_offset_id
-from downrange.wire.limits import INT64_MAX
+from downrange.wire.limits import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -59,6 +60,9 @@ def view_message(
         RouteNotFound: There is no such topic.
         RocketMQError: A broker did not answer.
     """
+    check_name("topic", topic)
+    check_name("message_id", message_id)
+    since_ms = None if since is None else ms_of("since", since)
     name = with_namespace(topic, core.options.namespace)
     route = yield from find_route(core, name, deadline)
     place = _place_of(message_id)
@@ -69,7 +73,7 @@ def view_message(
         topic=name,
         key=message_id,
         max_num=32,
-        begin_timestamp=begin_ms if since is None else ms_of("since", since),
+        begin_timestamp=begin_ms if since_ms is None else since_ms,
         end_timestamp=_END_OF_TIME_MS,
         is_unique_key=True,
     )
@@ -138,8 +142,10 @@ def query_messages(
         RouteNotFound: There is no such topic.
         RocketMQError: Nothing was found, and a broker did not answer.
     """
+    check_name("topic", topic)
+    check_name("key", key)
+    check_between(1, INT32_MAX, "max_count", max_count)
     name = with_namespace(topic, core.options.namespace)
-    route = yield from find_route(core, name, deadline)
     header = QueryByKeyRequest(
         topic=name,
         key=key,
@@ -148,6 +154,7 @@ def query_messages(
         end_timestamp=_END_OF_TIME_MS if end is None else ms_of("end", end),
         is_unique_key=False,
     )
+    route = yield from find_route(core, name, deadline)
     found = yield from _query_all(core, route, header, deadline)
     # The index stores only hashes, so other keys may be among the results.
     shown = without_namespace(name, core.options.namespace)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
+from downrange.checks import check_name
 from downrange.client.flows.admin.clusters import ask_each
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.names import (
@@ -136,6 +137,7 @@ def topic_route(core: ClientCore, topic: str, *, deadline: float) -> Flow[Route]
         RouteNotFound: There is no such topic.
         BrokerNotFound: No broker is registered.
     """
+    check_name("topic", topic)
     body = yield from ask_route(core, with_namespace(topic, core.options.namespace), deadline)
     if body is None:
         problem = f".\n  Create it with `downrange topic create {topic}`."

@@ -6,10 +6,12 @@ Only a master answers these requests. Names have no namespace here; it is added 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
+from downrange.checks import check_between, check_type
 from downrange.client.flows.names import named_queue, with_namespace
-from downrange.client.flows.routing.lookup import find_master
+from downrange.client.flows.routing.lookup import find_master, find_route, refresh_route
+from downrange.client.flows.validation import check_group, check_queue
 from downrange.errors import NotFound, OptionError
 from downrange.model import QueueId, QueueOffset
 from downrange.wire.fields import request_command
@@ -23,14 +25,17 @@ from downrange.wire.headers import (
     OffsetByTimeRequest,
     OffsetReply,
 )
+from downrange.wire.limits import INT64_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.effects import Flow
+    from downrange.client.flows.routing.routes import Route
     from downrange.wire.fields import Header
 
+ResultT = TypeVar("ResultT")
 #: Where to begin: "committed" (the group's offset, or the first message if it has none),
 #: "earliest" (the first message), "latest" (the next new message), a time (the first message stored
 #: then or later), or an offset.
@@ -50,7 +55,8 @@ def find_start(
         RouteNotFound: No route names the queue's broker, or it has no master.
         RocketMQError: The broker did not answer.
     """
-    if isinstance(start, int) and start >= 0:
+    check_start("start", start)
+    if isinstance(start, int):
         return QueueOffset(start)
     if isinstance(start, datetime):
         return (yield from search_offset(core, queue, start, deadline=deadline))
@@ -60,12 +66,24 @@ def find_start(
         committed = yield from group_offset(core, group, queue, deadline=deadline)
         if committed is not None:
             return committed
-    elif start != "earliest":
+    return (yield from min_offset(core, queue, deadline=deadline))
+
+
+def check_start(name: str, start: Start) -> None:
+    """Check where to start.
+
+    Raises:
+        OptionError: It is not an offset, a time with a time zone, or one of the three words.
+    """
+    if isinstance(start, datetime):
+        ms_of(name, start)
+    elif isinstance(start, bool) or not (
+        (isinstance(start, int) and start >= 0) or start in ("committed", "earliest", "latest")
+    ):
         raise OptionError(
-            f"start={start!r} is not an offset, not a datetime, and not one of committed, "
+            f"{name}={start!r} is not an offset, not a datetime, and not one of committed, "
             "earliest, latest"
         )
-    return (yield from min_offset(core, queue, deadline=deadline))
 
 
 def max_offset(core: ClientCore, queue: QueueId, *, deadline: float) -> Flow[QueueOffset]:
@@ -89,7 +107,7 @@ def _ask_offset(
     header: Callable[[str, int], MaxOffsetRequest | MinOffsetRequest],
     deadline: float,
 ) -> Flow[QueueOffset]:
-    named = named_queue(queue, core.options.namespace)
+    named = _named(core, queue)
     fields = yield from _ask_master(core, named, header(named.topic, named.number), deadline)
     return QueueOffset(OffsetReply.from_fields(fields).offset)
 
@@ -108,7 +126,7 @@ def search_offset(
         RouteNotFound: No route names the queue's broker, or it has no master.
         RocketMQError: The broker did not answer.
     """
-    named = named_queue(queue, core.options.namespace)
+    named = _named(core, queue)
     header = OffsetByTimeRequest(named.topic, named.number, ms_of("at", at))
     fields = yield from _ask_master(core, named, header, deadline)
     return QueueOffset(OffsetReply.from_fields(fields).offset)
@@ -121,7 +139,7 @@ def earliest_store_time(
 
     For errors see `max_offset`.
     """
-    named = named_queue(queue, core.options.namespace)
+    named = _named(core, queue)
     header = EarliestTimeRequest(named.topic, named.number)
     fields = yield from _ask_master(core, named, header, deadline)
     at_ms = EarliestTimeReply.from_fields(fields).timestamp
@@ -140,7 +158,8 @@ def group_offset(
         RouteNotFound: No route names the queue's broker, or it has no master.
         RocketMQError: The broker did not answer.
     """
-    named = named_queue(queue, core.options.namespace)
+    check_group(group)
+    named = _named(core, queue)
     name = with_namespace(group, core.options.namespace)
     header = GroupOffsetRequest(name, named.topic, named.number, set_zero_if_not_found=False)
     try:
@@ -159,10 +178,51 @@ def set_group_offset(
         RouteNotFound: No route names the queue's broker, or it has no master.
         RocketMQError: The broker did not answer, or refused.
     """
-    named = named_queue(queue, core.options.namespace)
+    check_group(group)
+    check_between(0, INT64_MAX, "offset", offset)
+    named = _named(core, queue)
     name = with_namespace(group, core.options.namespace)
     header = CommitOffsetRequest(name, named.topic, named.number, offset)
     yield from _ask_master(core, named, header, deadline)
+
+
+def _named(core: ClientCore, queue: QueueId) -> QueueId:
+    """Return a queue with the namespace in its topic, after checking its type."""
+    check_queue(queue)
+    return named_queue(queue, core.options.namespace)
+
+
+def of_existing(
+    core: ClientCore, queue: QueueId, flow: Flow[ResultT], *, deadline: float
+) -> Flow[ResultT]:
+    """Run a flow about a queue, after checking that its topic has it: brokers answer 0 otherwise.
+
+    Raises:
+        OptionError: The topic has no such queue on that broker.
+        RouteNotFound: The topic does not exist.
+        RocketMQError: No name server answered, or an error of the flow.
+    """
+    named = _named(core, queue)
+    count = _queue_count((yield from find_route(core, named.topic, deadline)), named.broker)
+    if count is not None and named.number >= count:  # the cached route may be old
+        fresh = yield from refresh_route(core, named.topic, deadline)
+        count = None if fresh is None else _queue_count(fresh, named.broker)
+    if count is not None and named.number >= count:
+        raise OptionError(
+            f"queue {queue.number} of topic {queue.topic!r} does not exist on broker "
+            f"{queue.broker!r}, which has the queues 0 to {count - 1}"
+        )
+    return (yield from flow)
+
+
+def _queue_count(route: Route, broker: str) -> int | None:
+    """Return how many queues of a topic a broker has, to read or to write; None without it."""
+    counts = [
+        max(part.read_queue_nums, part.write_queue_nums)
+        for part in route.body.queue_datas
+        if part.broker_name == broker
+    ]
+    return max(counts, default=None)
 
 
 def _ask_master(
@@ -181,8 +241,9 @@ def ms_of(name: str, at: datetime) -> int:
         at: The time, with its time zone.
 
     Raises:
-        OptionError: It has no time zone.
+        OptionError: It is not a datetime, or has no time zone.
     """
+    check_type(name, at, datetime, "a datetime")
     if at.utcoffset() is None:
         raise OptionError(f"{name}={at!r} has no time zone")
     return (at - _EPOCH) // _MILLISECOND

@@ -124,8 +124,18 @@ def receipt_of(
     queue: QueueId,
     outgoing: Outgoing,
     failures: list[Attempt],
+    *,
+    has_trace: bool = False,
 ) -> SendReceipt:
     """Return the receipt in a broker's reply to a send.
+
+    Args:
+        reply: The reply.
+        address: The broker's address.
+        queue: The queue that it was sent to.
+        outgoing: What was sent.
+        failures: The attempts before this one.
+        has_trace: Whether the producer traces messages of this topic.
 
     Raises:
         ServerError: The broker refused.
@@ -147,6 +157,6 @@ def receipt_of(
         transaction_id=fields.transaction_id,
         recall_handle=fields.recall_handle,
         region=fields.region or DEFAULT_REGION,
-        is_traced=fields.trace_on is not False,
+        is_traced=has_trace and fields.trace_on is not False,
         failures=tuple(failures) if failures else (),
     )

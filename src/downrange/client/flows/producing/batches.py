@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from downrange.errors import InvalidMessage
-from downrange.model import CompressedMessage
+from downrange.client.flows.validation import check_is_message, check_property_bytes, invalid
+from downrange.errors import InvalidMessage, Unencodable
+from downrange.model import CompressedMessage, Message
 from downrange.wire.limits import PROPERTIES_BYTES_MAX
-from downrange.wire.messages import batch_of
+from downrange.wire.messages import property_text
 from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from downrange.model import Message
 
 ItemT = TypeVar("ItemT")
 
@@ -72,7 +71,7 @@ def size_in_batch(message: Message, unique_id_bytes: int = 32) -> int:
         unique_id_bytes: The length of unique ids; 56 when they contain an IPv6 address.
 
     Raises:
-        Unencodable: A property cannot be encoded; the whole batch would fail.
+        InvalidMessage: A property cannot be encoded; the whole batch would fail.
     """
     own = message.properties
     size = _PROPERTY_BYTES_MIN + unique_id_bytes + (not message.wait_stored)
@@ -92,7 +91,12 @@ def size_in_batch(message: Message, unique_id_bytes: int = 32) -> int:
     size += len(text)
     if size > PROPERTIES_BYTES_MAX or not text.isascii() or "\x01" in text or "\x02" in text:
         # A rare case: encoding it gives the size, or the error.
-        return len(batch_of([(message, "0" * unique_id_bytes)]))
+        try:
+            text = property_text(message, "0" * unique_id_bytes)
+        except Unencodable as error:
+            raise invalid(message, str(error)) from error
+        check_property_bytes(message, text)
+        size = len(text.encode())
     return _ITEM_BYTES + len(message.body) + size
 
 
@@ -105,9 +109,12 @@ def check_batch(messages: Sequence[Message]) -> None:
     if not messages:
         return
     first = messages[0]
+    check_is_message(first, "message 0")
     topic, wait_stored = first.topic, first.wait_stored
     is_retry = topic.startswith(RETRY_PREFIX)
     for index, message in enumerate(messages):
+        if message.__class__ is not Message:
+            check_is_message(message, f"message {index}")
         # The same conditions as in `_problem_with`, which words the error.
         if (
             message.topic != topic
@@ -132,6 +139,8 @@ def checked(messages: Iterable[Message]) -> Iterator[Message]:
     """
     first: Message | None = None
     for index, message in enumerate(messages):
+        if message.__class__ is not Message:
+            check_is_message(message, f"message {index}")
         if first is None:
             first = message
         problem = _problem_with(message, first)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from downrange.checks import check_count
 from downrange.client.flows.effects import Signal, Wait
 from downrange.errors import TooManySends
-from downrange.options.checks import check_at_least
 
 if TYPE_CHECKING:
     from downrange.client.flows.effects import Clock, Flow
@@ -111,10 +111,10 @@ class Permits:
             OptionError: A limit is below 1.
         """
         if count_max is not None:
-            check_at_least(1, "in_flight_max", count_max)
+            check_count(1, "in_flight_max", count_max)
             self.count_max = count_max
         if bytes_max is not None:
-            check_at_least(1, "in_flight_bytes_max", bytes_max)
+            check_count(1, "in_flight_bytes_max", bytes_max)
             self.bytes_max = bytes_max
         self._serve_line()
 

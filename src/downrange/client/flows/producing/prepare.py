@@ -13,11 +13,17 @@ import msgspec
 
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.batches import check_batch
-from downrange.client.flows.validation import check_message, check_messages
-from downrange.errors import InvalidMessage
+from downrange.client.flows.validation import (
+    check_message,
+    check_messages,
+    check_property_bytes,
+    invalid,
+)
+from downrange.errors import InvalidMessage, Unencodable
 from downrange.model import CompressedMessage, Message
 from downrange.wire.codes import RequestCode, TransactionFlag
 from downrange.wire.compression import Compression, compress, flags_of
+from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.messages import batch_of, property_text
 from downrange.wire.properties import PropertyKey, encode_properties
 
@@ -87,7 +93,6 @@ def prepare(
 
     Raises:
         InvalidMessage: The message is not valid.
-        Unencodable: A property cannot be encoded.
     """
     options = producer.options
     client = producer.client
@@ -95,11 +100,16 @@ def prepare(
     check_message(message, options.body_bytes_max, namespace)
     born_ms = client.clock.wall_ms()
     message_id = client.unique_ids.make(born_ms)
-    properties = property_text(message, message_id)
+    try:
+        properties = property_text(message, message_id)
+    except Unencodable as error:
+        raise invalid(message, str(error)) from error
     if namespace is not None:
         properties += encode_properties({PropertyKey.INSTANCE_ID: namespace})
     if extra is not None:
         properties += encode_properties(extra)
+    if len(properties) > PROPERTIES_BYTES_MAX or not properties.isascii():
+        check_property_bytes(message, properties)
     body, sys_flag = message.body, 0
     if type(message) is CompressedMessage:
         sys_flag = flags_of(_COMPRESSIONS[message.compression])
@@ -135,8 +145,15 @@ def prepare_batch(producer: ProducerState, messages: Sequence[Message]) -> Outgo
     return prepare_checked_batch(producer, messages)
 
 
-def prepare_checked_batch(producer: ProducerState, messages: Sequence[Message]) -> Outgoing:
+def prepare_checked_batch(
+    producer: ProducerState, messages: Sequence[Message], is_valid: bool = False
+) -> Outgoing:
     """Prepare messages as one batch, after `check_batch`.
+
+    Args:
+        producer: The producer that sends them.
+        messages: The messages.
+        is_valid: Whether `check_messages` was called already.
 
     Raises:
         InvalidMessage: A message is not valid, or they are too large for one request.
@@ -145,7 +162,8 @@ def prepare_checked_batch(producer: ProducerState, messages: Sequence[Message]) 
     options = producer.options
     client = producer.client
     namespace = client.options.namespace
-    check_messages(messages, options.body_bytes_max, namespace)
+    if not is_valid:
+        check_messages(messages, options.body_bytes_max, namespace)
     born_ms = client.clock.wall_ms()
     ids = client.unique_ids.make_several(born_ms, len(messages))
     body = batch_of(zip(messages, ids, strict=True))

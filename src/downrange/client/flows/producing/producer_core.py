@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from downrange.checks import iterated
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather, Signal, UserCall, Wait
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.accumulator import Accumulator
@@ -30,7 +31,12 @@ from downrange.client.flows.producing.trace_buffer import (
 )
 from downrange.client.flows.routing.membership import send_heartbeats, unregister
 from downrange.client.flows.routing.queue_picker import RoundRobin
-from downrange.client.flows.validation import check_message
+from downrange.client.flows.validation import (
+    check_is_message,
+    check_list,
+    check_message,
+    check_target,
+)
 from downrange.errors import BatchFailed, RocketMQError
 from downrange.model import BatchReceipt, Message, QueueId, SendReceipt
 from downrange.options import ProducerOptions
@@ -171,7 +177,11 @@ class ProducerCore(ProducerState):
             InvalidMessage: The message is not valid.
         """
         deadline = self.deadline(timeout)
+        if target is not None:
+            check_target(target)
         gathering = self.accumulator
+        if gathering is not None:
+            check_is_message(message)
         if gathering is not None and timeout is None and gathering.can_hold(message):
             check_message(message, self.options.body_bytes_max, self.client.options.namespace)
             if target is None and message.sharding_key is None:
@@ -198,6 +208,8 @@ class ProducerCore(ProducerState):
             InvalidMessage: The message is not valid.
         """
         deadline = self.deadline(timeout)
+        if target is not None:
+            check_target(target)
         outgoing = prepare(self, message)
         return self.run_tracked(
             send_oneway(self, outgoing, round_robin, deadline, target), deadline
@@ -216,17 +228,32 @@ class ProducerCore(ProducerState):
     ) -> Flow[BatchReceipt]:
         """Return the flow that sends a list of messages in as few requests as possible.
 
-        Each request has the whole timeout. The list may have any length: it is read in parts.
-        With `is_limited` each request waits for room; `admitted` fires when the first has some.
+        Each request has the whole timeout. A list or tuple is checked as a whole before any of it
+        is sent. Any other iterable may be endless: it is read and checked in parts. With
+        `is_limited` each request waits for room; `admitted` fires when the first has some.
+
+        Raises:
+            OptionError: It is not an iterable of messages.
+            InvalidMessage: A message of a list is not valid, or they cannot share a batch.
         """
+        deadline = self.deadline(timeout)
+        if target is not None:
+            check_target(target)
+        bytes_max = self.options.body_bytes_max
         if isinstance(messages, list | tuple):
-            check_batch(messages)  # before any of them is sent
+            is_valid = True
+            check_batch(messages)
+            check_list(messages, bytes_max, self.client.options.namespace)
+            parts = iter(list(split(messages, bytes_max, size_in_batch)))
         else:
-            messages = checked(messages)
-        parts = split(messages, self.options.body_bytes_max, size_in_batch)
+            is_valid = False
+            stream = iterated("messages", messages, "a list of Message")
+            parts = split(checked(stream), bytes_max, size_in_batch)
         return self.run_tracked(
-            self._send_parts(parts, round_robin, rules, target, timeout, is_limited, admitted),
-            self.deadline(timeout),
+            self._send_parts(
+                parts, round_robin, rules, target, timeout, is_limited, admitted, is_valid
+            ),
+            deadline,
         )
 
     def _send_parts(
@@ -238,6 +265,7 @@ class ProducerCore(ProducerState):
         timeout: float | None,
         is_limited: bool,
         admitted: Signal | None,
+        is_valid: bool,
     ) -> Flow[BatchReceipt]:
         receipts: list[SendReceipt] = []
         counts: list[int] = []
@@ -248,7 +276,7 @@ class ProducerCore(ProducerState):
                 part = yield UserCall(next, (parts, _NO_MORE))
                 if part is _NO_MORE:
                     return BatchReceipt(tuple(receipts), tuple(counts))
-                outgoing: Outgoing = yield UserCall(prepare_checked_batch, (self, part))
+                outgoing: Outgoing = yield UserCall(prepare_checked_batch, (self, part, is_valid))
                 deadline = self.deadline(timeout)
                 flow = send_with_retries(self, outgoing, round_robin, deadline, rules, target)
                 if is_limited:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from downrange.checks import check_timeout
 from downrange.client.flows.admin.changes import create_missing_topic
 from downrange.client.flows.effects import Flow, Signal, Wait
 from downrange.client.flows.hooks import SendMode
@@ -159,8 +160,15 @@ class ProducerState:
         self._is_closing = False
 
     def deadline(self, timeout: float | None) -> float:
-        """Return when a call that begins now must end; None means the timeout of the options."""
-        return self.client.clock.now() + (self.options.timeout if timeout is None else timeout)
+        """Return when a call that begins now must end; None means the timeout of the options.
+
+        Raises:
+            OptionError: The timeout is not a number of seconds above 0.
+        """
+        if timeout is None:
+            return self.client.clock.now() + self.options.timeout
+        check_timeout(timeout)
+        return self.client.clock.now() + timeout
 
     def report(self, where: str, error: BaseException) -> Flow[None]:
         """Count an exception of the user's code, and publish it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from downrange.checks import check_text
 from downrange.client.flows.names import without_namespace
 from downrange.client.flows.producing.trace_buffer import trace_of_recall
 from downrange.client.flows.routing.lookup import find_master_or_proxy
@@ -28,6 +29,8 @@ def recall(producer: ProducerState, handle: str | None, timeout: float | None = 
     Raises:
         OptionError: The handle is missing or malformed, or its topic has no timed messages.
     """
+    if handle is not None:
+        check_text("handle", handle)
     if not handle:
         raise OptionError(
             "there is no recall handle: only brokers from 5.3.2 on return one, in the receipt of a "

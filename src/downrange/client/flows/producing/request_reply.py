@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from downrange.checks import check_type
 from downrange.client.flows.effects import Flow, Signal, UserCall, Wait
 from downrange.client.flows.names import without_namespace
 from downrange.client.flows.producing.prepare import Outgoing, prepare
@@ -18,6 +19,7 @@ from downrange.client.flows.producing.producer_core import producers_of
 from downrange.client.flows.producing.retry_loop import send_with_retries
 from downrange.client.flows.routing.lookup import refresh_route
 from downrange.client.flows.routing.membership import ensure_registered
+from downrange.client.flows.validation import check_target
 from downrange.errors import InvalidMessage, RequestTimedOut, RocketMQError
 from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage, SendReceipt
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -65,6 +67,8 @@ def request(
     client = producer.client
     seconds = producer.options.timeout if timeout is None else timeout
     deadline = producer.deadline(timeout)
+    if target is not None:
+        check_target(target)
     correlation_id = client.randomness.uuid()
     extra = {
         PropertyKey.CORRELATION_ID.value: correlation_id,
@@ -203,6 +207,7 @@ def reply_to(
     Raises:
         InvalidMessage: It has no property with its cluster, so it is not a request.
     """
+    check_type("request", request, ReceivedMessage, "a ReceivedMessage")
     cluster = _property(request, PropertyKey.CLUSTER)
     return Message(cluster + REPLY_SUFFIX, body, tags=tags, keys=keys, properties=properties)
 

@@ -315,18 +315,19 @@ def _attempt_with_hooks(
     yield from run_forbidden(hooks.forbid_send, context)
     yield from run_observers(hooks.before_send, (context,), producer.report)
     started, started_ms = client.clock.now(), client.clock.wall_ms()
+    trace = producer.trace
     try:
         command = plain_command(producer, outgoing, queue)
         reply = yield from client.call(address, command, deadline)
-        receipt = receipt_of(reply, address, queue, outgoing, failures)
+        has_trace = trace is not None and trace.traces_topic(outgoing.topic)
+        receipt = receipt_of(reply, address, queue, outgoing, failures, has_trace=has_trace)
     except RocketMQError as error:
         context.error = error
         yield from run_observers(hooks.after_send, (context,), producer.report)
         raise
     context.receipt = receipt
     yield from run_observers(hooks.after_send, (context,), producer.report)
-    trace = producer.trace
-    if trace is not None and receipt.is_traced and trace.traces_topic(outgoing.topic):
+    if trace is not None and receipt.is_traced:
         message = outgoing.message
         is_batch = outgoing.batch is not None
         trace.add(

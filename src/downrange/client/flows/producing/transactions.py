@@ -31,6 +31,7 @@ from downrange.client.flows.producing.trace_buffer import trace_of_end_transacti
 from downrange.client.flows.producing.transaction_checks import TransactionChecks
 from downrange.client.flows.routing.lookup import find_send_address
 from downrange.client.flows.routing.membership import ensure_registered
+from downrange.client.flows.validation import check_is_message
 from downrange.errors import (
     InvalidMessage,
     OptionError,
@@ -157,6 +158,7 @@ def end(
 
 
 def _prepare_half(producer: ProducerCore, message: Message) -> Outgoing:
+    check_is_message(message)
     if message.delay_level or message.deliver_at is not None or message.deliver_in:
         error = InvalidMessage(
             f"message for {message.topic!r}: a message of a transaction cannot be delayed; it is "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from downrange.checks import check_name
 from downrange.client.flows.effects import Flow, Gather, Once
 from downrange.client.flows.names import shown_queue, with_namespace
 from downrange.client.flows.routing.routes import Route, route_of
@@ -245,6 +246,7 @@ def publish_queues(core: ClientCore, topic: str, *, deadline: float) -> Flow[lis
     Raises:
         RouteNotFound: There are none.
     """
+    check_name("topic", topic)
     namespace = core.options.namespace
     name = with_namespace(topic, namespace)
     route = yield from find_writable(core, name, deadline, default_topic=None, queue_count=1)
@@ -257,6 +259,7 @@ def read_queues(core: ClientCore, topic: str, *, deadline: float) -> Flow[list[Q
     Raises:
         RouteNotFound: There are none.
     """
+    check_name("topic", topic)
     namespace = core.options.namespace
     route = yield from find_readable(core, with_namespace(topic, namespace), deadline)
     return [shown_queue(queue, namespace) for queue in route.readable]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from downrange.checks import check_text, wrong_type
 from downrange.errors import OptionError
 from downrange.model import Message, QueueId
 from downrange.wire.hashes import java_hash
@@ -116,6 +117,12 @@ def by_room(
     """
     if not rooms:
         raise OptionError("by_room needs the name of at least one room")
+    for room in rooms:
+        check_text("each room of by_room", room)
+    if room_of is not None and not callable(room_of):
+        raise wrong_type("room_of", room_of, "a function")
+    if then is not None and not callable(then) and not isinstance(then, ByRandom | ByRoom):
+        raise wrong_type("then", then, "a selector such as by_hash(key), or a function")
     return ByRoom(rooms, room_of or _room_before_at, then)
 
 

@@ -177,7 +177,8 @@ def test_creation_refuses_a_place_that_is_not_there(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"queues": 0}, "read_queues=0"),
+        ({"queues": 0}, "queues=0"),
+        ({"read_queues": 0}, "read_queues=0"),
         ({"write_queues": 2**31}, "write_queues=2147483648"),
         ({"permission": 8}, "permission=8"),
         ({"attributes": {"a": "b,c"}}, "attribute 'a'='b,c'"),

@@ -14,10 +14,10 @@ from downrange.client.flows.producing.batches import size_in_batch
 from downrange.errors import (
     ClientClosed,
     ConnectionLost,
+    InvalidMessage,
     RocketMQError,
     SendFailed,
     SendTimedOut,
-    Unencodable,
 )
 from downrange.model import Attempt, Message, QueueId, QueueOffset, SendReceipt
 from downrange.options import AutoBatch
@@ -226,7 +226,7 @@ def test_message_too_large_for_a_batch_is_a_batch_of_its_own() -> None:
 def test_message_that_cannot_be_written_is_refused_before_it_joins() -> None:
     desk = Desk()
     leader, _ = desk.add(body_of(1))
-    with pytest.raises(Unencodable):
+    with pytest.raises(InvalidMessage):
         desk.add(Message("orders", b"2", keys=["a\x01b"]))
     leader.send(False)
     assert desk.bodies() == [[b"1"]]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from downrange.client.flows.producing.prepare import Outgoing, prepare, prepare_batch
-from downrange.errors import InvalidMessage, Unencodable
+from downrange.errors import InvalidMessage
 from downrange.model import CompressedMessage, Message
 from downrange.options import ClientOptions, ProducerOptions
 from downrange.wire.codes import RequestCode
@@ -108,8 +108,22 @@ def test_a_message_that_breaks_a_rule_is_refused() -> None:
 
 
 def test_a_property_that_cannot_be_carried_is_refused() -> None:
-    with pytest.raises(Unencodable):
+    with pytest.raises(InvalidMessage, match="contains a separator"):
         prepared(Message("orders", b"1", properties={"a": "\x01"}))
+    with pytest.raises(InvalidMessage, match="property 'a' has half a surrogate pair"):
+        prepared(Message("orders", b"1", properties={"a": "\ud800"}))
+
+
+@pytest.mark.parametrize("letter", ["v", "é", "中", "😀"])
+def test_properties_are_counted_in_bytes_before_anything_is_sent(letter: str) -> None:
+    fixed = len(prepared(Message("orders", b"1", properties={"a": "v"})).properties) - 1
+    room, size = 32_767 - fixed, len(letter.encode())
+    value = letter * (room // size) + "v" * (room % size)
+    assert len(prepared(Message("orders", b"1", properties={"a": value})).properties.encode()) == (
+        32_767
+    )
+    with pytest.raises(InvalidMessage, match="take 32768 bytes, 32767 are allowed"):
+        prepared(Message("orders", b"1", properties={"a": value + "v"}))
 
 
 # ---- batches -------------------------------------------------------------------------------------

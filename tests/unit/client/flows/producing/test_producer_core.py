@@ -452,13 +452,28 @@ def test_a_stream_that_breaks_a_rule_fails_after_what_was_sent() -> None:
 
 def test_a_message_that_is_too_large_for_a_request_is_named() -> None:
     producer = producer_with(route("a"), options=ProducerOptions(body_bytes_max=400))
-    with pytest.raises(InvalidMessage, match="message 0 takes"):
-        play(
-            producer.send_batch(
-                [Message("orders", b"x" * 500)], RoundRobin(), producer.waiting_rules
-            ),
-            stored,
-        )
+    small, large, huge = (Message("orders", b"x" * size) for size in (1, 390, 500))
+    for messages, problem in (
+        ([small, huge], r"500 bytes, body_bytes_max=400 .* \(message 1 of the list\)"),
+        ([small, large], "message 1 takes 4.. bytes in a batch"),
+        (iter([small, large]), "message 1 takes 4.. bytes in a batch"),
+    ):
+        with pytest.raises(InvalidMessage, match=problem):
+            play(producer.send_batch(messages, RoundRobin(), producer.waiting_rules), stored)
+    assert producer.counts.sent == 0
+
+
+def test_nothing_of_a_list_is_sent_when_a_later_message_breaks_a_rule() -> None:
+    """Issue 14: the limits are checked before anything is sent."""
+    producer = producer_with(route("a"), options=ProducerOptions(body_bytes_max=400))
+    many = [Message("orders", b"x" * 300)] * 5
+    for last in (
+        Message("orders", b"x", properties={"TAGS": "reserved"}),
+        Message("orders", b"x", keys=["k" * 40_000]),
+        Message("orders", b""),
+    ):
+        with pytest.raises(InvalidMessage):
+            producer.send_batch([*many, last], RoundRobin(), producer.waiting_rules)
 
 
 def batch(producer: ProducerCore) -> Flow[Any]:

@@ -202,7 +202,28 @@ def test_a_receipt_has_the_fields_of_the_reply() -> None:
 def test_a_receipt_of_a_broker_that_says_little_has_javas_defaults() -> None:
     flow = sending(producer_with(route("a")))
     receipt = finish(flow, stored(expect_call(next(flow))))
-    assert (receipt.region, receipt.is_traced) == ("DefaultRegion", True)
+    assert (receipt.region, receipt.is_traced) == ("DefaultRegion", False)
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "is_traced"),
+    [
+        (ProducerOptions(), True, False),
+        (ProducerOptions(trace=True), None, True),
+        (ProducerOptions(trace=True), True, True),
+        (ProducerOptions(trace=True), False, False),
+        (ProducerOptions(trace=Trace(topic="orders")), True, False),
+    ],
+)
+def test_a_receipt_tells_whether_the_send_is_traced(
+    options: ProducerOptions, said: bool | None, is_traced: bool
+) -> None:
+    """Issue 14: `is_traced` was true for producers without a trace."""
+    producer = producer_with(route("a"), options=options)
+    flow = sending(producer)
+    receipt = finish(flow, stored(expect_call(next(flow)), trace_on=said))
+    assert receipt.is_traced is is_traced
+    assert (producer.trace is not None and len(producer.trace) == 1) is is_traced
 
 
 def test_a_receipt_names_the_queue_that_the_broker_chose() -> None:
