@@ -34,7 +34,7 @@ class Outage:
     """A cluster of broker-a and broker-b, which can be killed."""
 
     def __init__(
-        self, server: Server, kill: Callable[[int], object], start: Callable[[int], None]
+        self, server: Server, kill: Callable[[int], object], start: Callable[[int], object]
     ) -> None:
         """Take the cluster, and how its brokers are killed and started."""
         self.server = server
