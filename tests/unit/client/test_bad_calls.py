@@ -257,6 +257,7 @@ CALLS: Final = [
     # ---- sending ----
     ("producer.send('x')", "message must be a Message, not 'x' (str); write Message(topic, body)"),
     ("producer.send(None)", "message must be a Message, not None"),
+    ("producer.send('x' * 99)", "x… (str); write Message(topic, body)"),
     ("producer.send(b'x')", "message must be a Message, not b'x' (bytes)"),
     ("producer.send([message])", "message must be a Message, not an object of type list"),
     ("producer.send(received)", "write Message(topic, received.body) to send its body again"),
