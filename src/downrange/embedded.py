@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from downrange.checks import (
     check_between,
     check_count,
+    check_flag,
     check_optional_text,
     check_type,
     check_whole,
@@ -119,6 +120,7 @@ class Cluster:
             if path is not None:
                 check_type(name, path, (str, os.PathLike), "a path")
         check_optional_text("host", host)
+        check_flag("vip", vip)
         check_between(0, 65_535, "nameserver_port", nameserver_port)
         check_between(0, 65_535, "broker_port", broker_port)
         _check_options(

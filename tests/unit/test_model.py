@@ -379,5 +379,16 @@ def test_compressed_message_has_the_compression_and_the_details_of_a_message() -
     message = CompressedMessage("orders", b"x", compression="zstd", tags="new", keys=["k"])
     assert (message.compression, message.tags, message.keys) == ("zstd", "new", ("k",))
     wrong: Any = "rar"
-    with pytest.raises(OptionError, match="compression='rar' is none of"):
+    with pytest.raises(OptionError, match="compression='rar' must be one of zlib, lz4, zstd"):
         CompressedMessage("orders", b"x", compression=wrong)
+
+
+def test_compressed_messages_differ_from_others_and_show_their_compression() -> None:
+    message = CompressedMessage("orders", b"x", compression="zstd")
+    assert message == CompressedMessage("orders", b"x", compression="zstd")
+    assert message != CompressedMessage("orders", b"x", compression="lz4")
+    assert message != Message("orders", b"x")
+    assert repr(message) == ("CompressedMessage(topic='orders', body=<1 byte>, compression='zstd')")
+    assert "compression='lz4'" in repr(received(compression="lz4"))
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(message)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
+from downrange.checks import wrong_type
 from downrange.client._sync.topic_calls import TopicCalls
 from downrange.client.flows.effects import Signal
 from downrange.client.flows.producing.request_reply import request
@@ -180,6 +181,9 @@ class TemplateFutures(TemplateBase):
         Raises:
             OptionError: No converter takes the payload, or an argument is invalid.
         """
+        for name, function in (("on_success", on_success), ("on_failure", on_failure)):
+            if function is not None and not callable(function):
+                raise wrong_type(name, function, "a function")
         message = self.message(destination, payload, **details)
         future = self.producer.submit(message, timeout=timeout)
         if on_success is not None or on_failure is not None:

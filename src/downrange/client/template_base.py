@@ -176,7 +176,9 @@ def _opened(envelope: Envelope) -> _Headers:
         OptionError: Names the header whose value cannot be used.
     """
     fields: _Headers = {"properties": {}}
+    check_type("headers", envelope.headers, Mapping, "a dict")
     for name, value in envelope.headers.items():
+        check_text("each name of headers", name)
         if value is None:
             continue
         match name.removeprefix(_HEADER_PREFIX):

@@ -262,7 +262,7 @@ class BrokerOptions:
             check_text(name, getattr(self, name))
         for name in (
             *("is_topic_created", "is_group_created", "is_recall_enabled", "is_trace_on"),
-            "is_trace_topic_created",
+            *("is_trace_topic_created", "is_vip_port_open", "is_transaction_rejected"),
         ):
             check_flag(name, getattr(self, name))
         for name in ("name", "cluster"):

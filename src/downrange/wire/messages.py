@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from downrange.errors import Unencodable
 from downrange.model import LogOffset, Message, QueueId, QueueOffset, ReceivedMessage
 from downrange.wire.compression import Compression, compression_of, decompress
+from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import PropertyKey, encode_properties
 from downrange.wire.records import Record, encode_batch, unwrap
 
@@ -49,7 +50,8 @@ def property_text(message: Message, unique_id: str) -> str:
     """Return the property string of a message: `encode_properties(properties_of(…))`, but faster.
 
     Raises:
-        Unencodable: A name or value is empty or contains one of the two separators.
+        Unencodable: A name or value is empty or contains one of the two separators, or all of them
+            are too long together.
     """
     own, keys, tags = message.properties, message.keys, message.tags
     is_special = (
@@ -75,8 +77,29 @@ def property_text(message: Message, unique_id: str) -> str:
         or "\x01\x02" in text
         or "" in own
     ):
-        return encode_properties(properties_of(message, unique_id))
+        text = encode_properties(properties_of(message, unique_id))
+    if len(text) > PROPERTIES_BYTES_MAX or not text.isascii():
+        check_property_bytes(text)
     return text
+
+
+def check_property_bytes(text: str) -> None:
+    """Check the bytes of a property string.
+
+    Raises:
+        Unencodable: There are too many, or a property has no form in UTF-8.
+    """
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        name = text[: error.start].rpartition("\x02")[2].partition("\x01")[0]
+        problem = "half a surrogate pair, which UTF-8 does not have"
+        raise Unencodable(f"property {name!r}", problem) from error
+    if size > PROPERTIES_BYTES_MAX:
+        raise Unencodable(
+            "keys, tags and properties together",
+            f"{size} bytes, {PROPERTIES_BYTES_MAX} are allowed; put large values into the body",
+        )
 
 
 def batch_of(messages: Iterable[tuple[Message, str]]) -> bytes:
@@ -85,14 +108,10 @@ def batch_of(messages: Iterable[tuple[Message, str]]) -> bytes:
     Raises:
         Unencodable: A property cannot be encoded.
     """
-    try:
-        return encode_batch(
-            (message.flag, message.body, property_text(message, unique_id).encode())
-            for message, unique_id in messages
-        )
-    except UnicodeEncodeError as error:
-        problem = f"half a surrogate pair in {error.object[:200]!r}"
-        raise Unencodable("message properties", problem) from error
+    return encode_batch(
+        (message.flag, message.body, property_text(message, unique_id).encode())
+        for message, unique_id in messages
+    )
 
 
 def received(record: Record, broker: str, *, body_bytes_max: int) -> list[ReceivedMessage]:

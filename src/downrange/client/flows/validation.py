@@ -14,12 +14,7 @@ from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.selectors import ByRandom, ByRoom
 from downrange.errors import InvalidMessage, OptionError
 from downrange.model import Message, QueueId, ReceivedMessage
-from downrange.wire.limits import (
-    GROUP_BYTES_MAX,
-    INT32_MAX,
-    PROPERTIES_BYTES_MAX,
-    TOPIC_BYTES_MAX,
-)
+from downrange.wire.limits import GROUP_BYTES_MAX, INT32_MAX, TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.system_names import (
     CLIENT_FORBIDDEN_TOPICS,
@@ -142,26 +137,6 @@ def check_is_message(message: object, name: str = "message") -> None:
         if isinstance(message, ReceivedMessage):
             hint = "write Message(topic, received.body) to send its body again"
         raise wrong_type(name, message, "a Message", hint)
-
-
-def check_property_bytes(message: Message, properties: str) -> None:
-    """Check the property string of a message.
-
-    Raises:
-        InvalidMessage: It is too long, or cannot be encoded.
-    """
-    try:
-        size = len(properties.encode())
-    except UnicodeEncodeError as error:
-        name = properties[: error.start].rpartition("\x02")[2].partition("\x01")[0]
-        problem = f"property {name!r} has half a surrogate pair, which UTF-8 does not have"
-        raise invalid(message, problem) from error
-    if size > PROPERTIES_BYTES_MAX:
-        raise invalid(
-            message,
-            f"its keys, tags and properties take {size} bytes, {PROPERTIES_BYTES_MAX} are allowed; "
-            "put large values into the body",
-        )
 
 
 def check_queue(queue: QueueId, name: str = "queue") -> None:

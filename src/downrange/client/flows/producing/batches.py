@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from downrange.client.flows.validation import check_is_message, check_property_bytes, invalid
+from downrange.client.flows.validation import check_is_message, invalid
 from downrange.errors import InvalidMessage, Unencodable
 from downrange.model import CompressedMessage, Message
 from downrange.wire.limits import PROPERTIES_BYTES_MAX
@@ -95,7 +95,6 @@ def size_in_batch(message: Message, unique_id_bytes: int = 32) -> int:
             text = property_text(message, "0" * unique_id_bytes)
         except Unencodable as error:
             raise invalid(message, str(error)) from error
-        check_property_bytes(message, text)
         size = len(text.encode())
     return _ITEM_BYTES + len(message.body) + size
 

@@ -13,18 +13,12 @@ import msgspec
 
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.producing.batches import check_batch
-from downrange.client.flows.validation import (
-    check_message,
-    check_messages,
-    check_property_bytes,
-    invalid,
-)
+from downrange.client.flows.validation import check_message, check_messages, invalid
 from downrange.errors import InvalidMessage, Unencodable
 from downrange.model import CompressedMessage, Message
 from downrange.wire.codes import RequestCode, TransactionFlag
 from downrange.wire.compression import Compression, compress, flags_of
-from downrange.wire.limits import PROPERTIES_BYTES_MAX
-from downrange.wire.messages import batch_of, property_text
+from downrange.wire.messages import batch_of, check_property_bytes, property_text
 from downrange.wire.properties import PropertyKey, encode_properties
 
 if TYPE_CHECKING:
@@ -102,14 +96,14 @@ def prepare(
     message_id = client.unique_ids.make(born_ms)
     try:
         properties = property_text(message, message_id)
+        if namespace is not None:
+            properties += encode_properties({PropertyKey.INSTANCE_ID: namespace})
+            check_property_bytes(properties)
+        if extra is not None:
+            properties += encode_properties(extra)
+            check_property_bytes(properties)
     except Unencodable as error:
         raise invalid(message, str(error)) from error
-    if namespace is not None:
-        properties += encode_properties({PropertyKey.INSTANCE_ID: namespace})
-    if extra is not None:
-        properties += encode_properties(extra)
-    if len(properties) > PROPERTIES_BYTES_MAX or not properties.isascii():
-        check_property_bytes(message, properties)
     body, sys_flag = message.body, 0
     if type(message) is CompressedMessage:
         sys_flag = flags_of(_COMPRESSIONS[message.compression])

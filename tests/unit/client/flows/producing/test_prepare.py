@@ -110,8 +110,16 @@ def test_a_message_that_breaks_a_rule_is_refused() -> None:
 def test_a_property_that_cannot_be_carried_is_refused() -> None:
     with pytest.raises(InvalidMessage, match="contains a separator"):
         prepared(Message("orders", b"1", properties={"a": "\x01"}))
-    with pytest.raises(InvalidMessage, match="property 'a' has half a surrogate pair"):
+    with pytest.raises(InvalidMessage, match="property 'a': half a surrogate pair"):
         prepared(Message("orders", b"1", properties={"a": "\ud800"}))
+
+
+def test_the_namespace_counts_towards_the_limit_of_properties() -> None:
+    message = Message("orders", b"1", properties={"a": "v" * 32_700})
+    prepare(producer_with(), message)
+    producer = producer_with(client=core_with(options=ClientOptions(namespace="production")))
+    with pytest.raises(InvalidMessage, match=r"together: 327.. bytes"):
+        prepare(producer, message)
 
 
 @pytest.mark.parametrize("letter", ["v", "é", "中", "😀"])
@@ -122,7 +130,7 @@ def test_properties_are_counted_in_bytes_before_anything_is_sent(letter: str) ->
     assert len(prepared(Message("orders", b"1", properties={"a": value})).properties.encode()) == (
         32_767
     )
-    with pytest.raises(InvalidMessage, match="take 32768 bytes, 32767 are allowed"):
+    with pytest.raises(InvalidMessage, match="together: 32768 bytes, 32767 are"):
         prepared(Message("orders", b"1", properties={"a": value + "v"}))
 
 
