@@ -25,13 +25,16 @@ from downrange.errors import RocketMQError, RouteNotFound, TopicNotFound
 from downrange.spark.connection import client_for
 from downrange.spark.read.column_decoder import decode
 from downrange.spark.read.losses import DataLost, report_loss
+from downrange.spark.read.plan import ReadPartition
 from downrange.spark.read.record_decoder import DecodeSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
-    from downrange.spark.read.plan import Range, ReadPartition
+    from pyspark.sql.datasource import InputPartition
+
+    from downrange.spark.read.plan import Range
     from downrange.spark.read.read_options import ReadOptions
     from downrange.spark.schema import RecordBatch
 
@@ -44,15 +47,17 @@ _FULL_ANSWERS_MIN: Final = 16
 
 
 def read_partition(
-    partition: ReadPartition, columns: Sequence[str], options: ReadOptions
+    partition: InputPartition | None, columns: Sequence[str], options: ReadOptions
 ) -> Iterator[RecordBatch]:
-    """Yield the rows of a partition.
+    """Yield the rows of a partition; none for None, which Spark passes if there are no partitions.
 
     Raises:
         DataLost: Messages are gone, and failOnDataLoss is set.
         WireError: The broker's bytes are damaged.
         RocketMQError: A broker did not answer, in several attempts.
     """
+    if not isinstance(partition, ReadPartition):
+        return
     # By broker: the answers of one queue set the first strides of the next.
     stride_sizes: dict[str, _StrideSize] = {}
     for each in partition.ranges:
