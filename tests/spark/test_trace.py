@@ -266,7 +266,7 @@ def test_the_report_shows_the_figures(tables: TraceTables, folder: Path) -> None
     assert "<h1>Shop &amp; &lt;co&gt;</h1>" in page
     assert "All 30 messages of <b>audit</b> are on <b>broker-a</b>" in page
     assert "trace line not understood" in page
-    assert "Transactions without a known end: 1." in page
+    assert "Transactions without a known outcome: 1." in page
 
 
 def test_nothing_gives_a_report_that_says_so(spark: SparkSession) -> None:
@@ -275,7 +275,7 @@ def test_nothing_gives_a_report_that_says_so(spark: SparkSession) -> None:
     assert figures.span is None
     page = render(figures)
     assert "There are no traces yet." in page
-    assert "No producer left a trace" in page
+    assert "No producer sent a trace" in page
 
 
 def test_invalid_bodies_are_counted_not_fatal(spark: SparkSession) -> None:

@@ -70,7 +70,7 @@ class ConnectionOptions:
         metadata=flag("Name server; several are separated by ';'.", metavar="HOST:PORT"),
     )
     access_key: str | None = field(
-        default=None, metadata=flag("Account, where access is checked.", metavar="NAME")
+        default=None, metadata=flag("Access key, if servers check access.", metavar="NAME")
     )
     secret_key: str | None = field(
         default=None,

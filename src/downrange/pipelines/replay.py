@@ -177,7 +177,7 @@ def run_replay(
         names = {options.topic: options.target_topic}
         queue_counts = find_queues(options.cluster, target, names, create=options.create)
     with own_session("replay", spark, options.spark) as session, translate_errors():
-        found = wanted_messages(session, options, keys)
+        found = selected_messages(session, options, keys)
         if options.dry_run:
             rows, ended = run_batch(session, lambda: found.count(), show=show, stop=stop)
         else:
@@ -215,7 +215,7 @@ def _send(rows: DataFrame, options: dict[str, str]) -> int:
     return int(counted.get["rows"])
 
 
-def wanted_messages(
+def selected_messages(
     spark: SparkSession, options: ReplayOptions, keys: tuple[str, ...] = ()
 ) -> DataFrame:
     """Return the messages that a replay selects."""
@@ -246,10 +246,10 @@ def _with_keys(spark: SparkSession, messages: DataFrame, keys: tuple[str, ...]) 
     words = F.split(F.coalesce("keys", F.lit("")), " ")
     if len(keys) <= _INLINE_KEYS_MAX:
         return messages.where(F.arrays_overlap(words, F.array(*map(F.lit, keys))))
-    table = spark.createDataFrame([(key,) for key in keys], "wanted string")
+    table = spark.createDataFrame([(key,) for key in keys], "key string")
     # A semi join keeps a message once, even if several of its keys match.
-    is_wanted = F.array_contains(F.split(F.coalesce("keys", F.lit("")), " "), F.col("wanted"))
-    return messages.join(F.broadcast(table), is_wanted, "left_semi")
+    has_key = F.array_contains(F.split(F.coalesce("keys", F.lit("")), " "), F.col("key"))
+    return messages.join(F.broadcast(table), has_key, "left_semi")
 
 
 def origin_properties() -> dict[str, Column]:

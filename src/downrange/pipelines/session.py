@@ -134,16 +134,16 @@ def make_session(
     if not _is_first_choice(java):
         os.environ["JAVA_HOME"] = str(java.home)
     chosen = master or os.environ.get("SPARK_MASTER")
-    wanted = {"spark.app.name": name, **_settings(), **(settings or {})}
+    chosen_settings = {"spark.app.name": name, **_settings(), **(settings or {})}
     if chosen or not _is_submitted():
-        wanted["spark.master"] = chosen or "local[*]"
+        chosen_settings["spark.master"] = chosen or "local[*]"
     if (chosen or "local").startswith("local"):
         # Workers use this Python, which has the packages, not some `python3` on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not _is_submitted():
-        start_context(wanted)
+        start_context(chosen_settings)
     builder = SparkSession.builder
-    for key, value in wanted.items():
+    for key, value in chosen_settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

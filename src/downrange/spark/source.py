@@ -39,7 +39,7 @@ class RocketMQDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Spark does not say whether this is a read or a write; the options tell.
+        # Spark does not say whether this is a read or a write; the options show it.
         reader = OptionReader(self.options)
         if any(map(reader.has, SELECTIONS)):
             parse_read(self.options)

@@ -11,7 +11,7 @@ from downrange.spark.read.catalog import Catalog
 from downrange.spark.read.fetch import read_partition
 from downrange.spark.read.losses import DataLost, report_loss
 from downrange.spark.read.offsets import LATEST
-from downrange.spark.read.plan import ReadPartition, plan
+from downrange.spark.read.plan import plan
 from downrange.spark.read.read_options import Bound
 
 if TYPE_CHECKING:
@@ -77,15 +77,7 @@ class RocketMQReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of a partition; see `read_partition`."""
-        return read_rows(partition, self._columns, self._options)
-
-
-def read_rows(
-    partition: InputPartition | None, columns: Sequence[str], options: ReadOptions
-) -> Iterator[RecordBatch]:
-    """Yield the rows of a partition; without partitions Spark passes None as the only one."""
-    if isinstance(partition, ReadPartition):
-        yield from read_partition(partition, columns, options)
+        return read_partition(partition, self._columns, self._options)
 
 
 def check_batch_only(options: ReadOptions) -> None:

@@ -25,13 +25,16 @@ from downrange.errors import RocketMQError, RouteNotFound, TopicNotFound
 from downrange.spark.connection import client_for
 from downrange.spark.read.column_decoder import decode
 from downrange.spark.read.losses import DataLost, report_loss
+from downrange.spark.read.plan import ReadPartition
 from downrange.spark.read.record_decoder import DecodeSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
-    from downrange.spark.read.plan import Range, ReadPartition
+    from pyspark.sql.datasource import InputPartition
+
+    from downrange.spark.read.plan import Range
     from downrange.spark.read.read_options import ReadOptions
     from downrange.spark.schema import RecordBatch
 
@@ -44,15 +47,17 @@ _FULL_ANSWERS_MIN: Final = 16
 
 
 def read_partition(
-    partition: ReadPartition, columns: Sequence[str], options: ReadOptions
+    partition: InputPartition | None, columns: Sequence[str], options: ReadOptions
 ) -> Iterator[RecordBatch]:
-    """Yield the rows of a partition.
+    """Yield the rows of a partition; none for None, which Spark passes if there are no partitions.
 
     Raises:
         DataLost: Messages are gone, and failOnDataLoss is set.
         WireError: The broker's bytes are damaged.
         RocketMQError: A broker did not answer, in several attempts.
     """
+    if not isinstance(partition, ReadPartition):
+        return
     # By broker: the answers of one queue set the first strides of the next.
     stride_sizes: dict[str, _StrideSize] = {}
     for each in partition.ranges:
@@ -126,7 +131,7 @@ class _RangeReader:
         self._strides: deque[_Stride] = deque()
         self._next = span.begin  # where the next stride begins
         self._stride_size = stride_size
-        self._there = (0, 0)  # the queue's offsets according to the last answer
+        self._available = (0, 0)  # the queue's offsets according to the last answer
         self._spec = DecodeSpec(
             columns=columns,
             topic=span.queue.topic,
@@ -173,7 +178,7 @@ class _RangeReader:
         elif not self._is_filtered and batch.num_rows < end - begin:
             # A broker that deletes old messages skips those that are already gone.
             problem = f"the broker's answers lack {end - begin - batch.num_rows} of them"
-            loss = DataLost(self._queue, (begin, end), self._there, problem)
+            loss = DataLost(self._queue, (begin, end), self._available, problem)
             report_loss(loss, is_fatal=self._options.is_loss_fatal)
         rows_max = self._options.batch_rows
         for row in range(0, batch.num_rows, rows_max):
@@ -187,7 +192,7 @@ class _RangeReader:
             found = self._answer(stride)
             if found is None:
                 continue  # requested again, or skipped
-            self._there = (found.min_offset, found.max_offset)
+            self._available = (found.min_offset, found.max_offset)
             if not self._is_filtered:
                 self._request_rest(stride, found.next_offset)
             elif found.next_offset < stride.end:
@@ -254,8 +259,8 @@ class _RangeReader:
         except (TopicNotFound, RouteNotFound) as error:
             if not is_last:
                 self._retry(stride, error)
-            elif isinstance(error, TopicNotFound) or self._is_broker_there():
-                self._report_lost(stride, None, "the topic was deleted", go_on_at=stride.end)
+            elif isinstance(error, TopicNotFound) or self._is_broker_known():
+                self._report_lost(stride, None, "the topic was deleted", continue_at=stride.end)
             else:  # the broker may come back, so nothing is lost yet
                 error.add_note(self._note(stride))
                 raise
@@ -300,14 +305,14 @@ class _RangeReader:
         problem = self._problem_of(stride, found) or ""
         there = (found.min_offset, found.max_offset)
         if found.min_offset > stride.begin:
-            go_on_at = found.min_offset
+            continue_at = found.min_offset
         elif found.status is PullStatus.NO_MATCH and found.next_offset > stride.begin:
-            go_on_at = found.next_offset
+            continue_at = found.next_offset
         else:
-            go_on_at = stride.end
-        self._report_lost(stride, there, problem, go_on_at=go_on_at)
+            continue_at = stride.end
+        self._report_lost(stride, there, problem, continue_at=continue_at)
 
-    def _is_broker_there(self) -> bool:
+    def _is_broker_known(self) -> bool:
         """Whether name servers know the queue's broker; if so, the topic is gone."""
         client = self._client
         deadline = client.core.clock.now() + client.options.call_timeout
@@ -329,13 +334,13 @@ class _RangeReader:
         self._strides[0].attempts = stride.attempts + 1
 
     def _report_lost(
-        self, stride: _Stride, there: tuple[int, int] | None, problem: str, *, go_on_at: int
+        self, stride: _Stride, there: tuple[int, int] | None, problem: str, *, continue_at: int
     ) -> None:
-        """Report lost offsets, and continue at `go_on_at`: in this stride, or behind it."""
-        gone = (stride.begin, min(go_on_at, stride.end))
+        """Report lost offsets, and continue at `continue_at`: in this stride, or behind it."""
+        gone = (stride.begin, min(continue_at, stride.end))
         report_loss(
             DataLost(self._queue, gone, there, problem), is_fatal=self._options.is_loss_fatal
         )
-        if go_on_at < stride.end:
-            self._request_first(go_on_at, stride.end)
+        if continue_at < stride.end:
+            self._request_first(continue_at, stride.end)
         self._fill()

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from downrange.errors import OptionError
-from downrange.spark.read.batch_reader import read_rows
 from downrange.spark.read.catalog import Catalog
+from downrange.spark.read.fetch import read_partition
 from downrange.spark.read.limits import backlog, limited
 from downrange.spark.read.losses import DataLost, report_loss
 from downrange.spark.read.offsets import Positions, begins_of
@@ -219,7 +219,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of a partition; see `read_partition`."""
-        return read_rows(partition, self._columns, self._options)
+        return read_partition(partition, self._columns, self._options)
 
     # ---- progress of the group -----------------------------------------------------------------
 
