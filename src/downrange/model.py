@@ -150,7 +150,7 @@ class Message:
         if wait_stored is not True:
             check_flag("wait_stored", wait_stored)
         self.topic = topic
-        self.body: bytes = body if body.__class__ is bytes else _body_of(body)
+        self.body: bytes = body if type(body) is bytes else _body_of(body)
         self.tags = tags
         self.keys: tuple[str, ...] = () if keys is _NO_KEYS else _keys_of(keys)
         self.properties: dict[str, str] = {} if properties is None else _properties_of(properties)

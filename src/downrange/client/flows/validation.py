@@ -139,7 +139,7 @@ def check_is_message(message: object, name: str = "message") -> None:
         raise wrong_type(name, message, "a Message", hint)
 
 
-def check_queue(queue: QueueId, name: str = "queue") -> None:
+def check_queue(queue: object, name: str = "queue") -> None:
     """Check the type of a queue, and of its parts.
 
     Raises:

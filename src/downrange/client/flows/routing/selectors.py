@@ -7,7 +7,7 @@ selectors are values; they pickle, compare, and keep no state between messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 
@@ -121,7 +121,11 @@ def by_room(
         check_text("each room of by_room", room)
     if room_of is not None and not callable(room_of):
         raise wrong_type("room_of", room_of, "a function")
-    if then is not None and not callable(then) and not isinstance(then, ByRandom | ByRoom):
+    if (
+        then is not None
+        and not callable(then)
+        and not isinstance(cast("Any", then), ByRandom | ByRoom)
+    ):
         raise wrong_type("then", then, "a selector such as by_hash(key), or a function")
     return ByRoom(rooms, room_of or _room_before_at, then)
 
