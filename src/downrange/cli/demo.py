@@ -35,7 +35,7 @@ _OUTPUT_FILES: Final = {
     "lake": "all topics as Parquet",
     "trace": "the tables behind the report, as Parquet",
     "summary.json": "these numbers, for programs",
-    "logs": "logs of the servers",
+    "logs": "logs of servers and clients",
 }
 #: Columns with text; all others hold numbers.
 _TEXT_COLUMNS: Final = ("topic", "sent by", "group", "ok")

@@ -6,21 +6,26 @@ The only part of the public classes without an asyncio twin: there, a task is a 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 from downrange.checks import wrong_type
 from downrange.client._sync.topic_calls import TopicCalls
 from downrange.client.flows.effects import Signal
 from downrange.client.flows.producing.request_reply import request
 from downrange.client.template_base import Details, TemplateBase
+from downrange.model import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
+    from downrange.client._sync.client import Client
     from downrange.client.flows.producing.producer_core import ProducerCore
     from downrange.client.flows.routing.selectors import Selector
-    from downrange.model import BatchReceipt, Message, QueueId, ReceivedMessage, SendReceipt
+    from downrange.model import BatchReceipt, QueueId, ReceivedMessage, SendReceipt
+
+#: Messages of other threads that may come between a look at the limits and the use of the room.
+_MARGIN: Final = 64
 
 
 class ProducerFutures(TopicCalls):
@@ -51,7 +56,7 @@ class ProducerFutures(TopicCalls):
             TooManySends: Too many messages are on their way, see `ProducerOptions.when_full`.
         """
         core, client = self._running_core(), self._client
-        room = _room_for(core)
+        room = _room_for(core, client, message)
         flow = core.send(
             message,
             client.round_robin,
@@ -89,7 +94,7 @@ class ProducerFutures(TopicCalls):
             TooManySends: Too many messages are on their way, see `ProducerOptions.when_full`.
         """
         core, client = self._running_core(), self._client
-        room = _room_for(core)
+        room = None if core.options.when_full == "queue" else Signal()
         flow = core.send_batch(
             messages,
             client.round_robin,
@@ -125,7 +130,7 @@ class ProducerFutures(TopicCalls):
             TooManySends: Too many messages are on their way, see `ProducerOptions.when_full`.
         """
         core, client = self._running_core(), self._client
-        room = _room_for(core)
+        room = _room_for(core, client, message)
         flow = request(
             core,
             message,
@@ -142,9 +147,25 @@ class ProducerFutures(TopicCalls):
         raise NotImplementedError
 
 
-def _room_for(core: ProducerCore) -> Signal | None:
-    """Return the signal that a submit waits for: there is room; None where it never waits."""
-    return None if core.options.when_full == "queue" else Signal()
+def _room_for(core: ProducerCore, client: Client, message: Message) -> Signal | None:
+    """Return the signal that a submit of a message waits for: there is room.
+
+    None where it need not wait: with "queue", or if there is room for sure. To take room for each
+    message in the thread of the caller would make the two threads wait for each other's lock. This
+    reads without the lock: other threads may submit in between, which the margin allows for.
+    """
+    permits = core.permits
+    # A value that is not a message is refused later.
+    size = len(message.body) if isinstance(message, Message) else 0  # pyright: ignore
+    if size > permits.size_high:
+        permits.size_high = size
+    ahead = client.backlog + _MARGIN
+    if core.options.when_full == "queue" or (
+        permits.in_flight + ahead < permits.count_max
+        and permits.in_flight_bytes + ahead * permits.size_high < permits.bytes_max
+    ):
+        return None
+    return Signal()
 
 
 class TemplateFutures(TemplateBase):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,7 @@ from downrange.demo.spark_jobs import (
 from downrange.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from downrange.demo.audit import FoundMessages, TopicCheck
     from downrange.demo.consumers import ConsumerProgress
@@ -123,6 +124,7 @@ def run_demo(
             stack.enter_context(servers)
             brokers = ", ".join(f"{name} {address}" for name, address in servers.brokers.items())
             stage.done(f"name server {servers.name_server}, {brokers}")
+        stack.enter_context(_client_log(options.output / "logs" / "clients.log"))
         day, stored = _run_shop(servers, options, show)
         landed, later, traces = None, stored, None
         if left_out is None:
@@ -149,6 +151,20 @@ def run_demo(
         _write_summary(outcome)
         before_stop(outcome, servers.name_server)
     return outcome
+
+
+@contextmanager
+def _client_log(path: Path) -> Generator[None]:
+    """Write the warnings of clients to a file: a broker is killed on purpose."""
+    log = logging.getLogger("downrange")
+    handler = logging.FileHandler(path, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()
 
 
 def _run_shop(

@@ -37,7 +37,7 @@ ASYNC = _classes(_async)
 #: A thread that does not wait needs a future; a task is one already. Only threads can leave flows
 #: behind that have not begun.
 ONLY_FOR_THREADS = {
-    "Client": {"submit", "run_last"},
+    "Client": {"submit", "run_last", "backlog"},
     "Producer": {"submit", "submit_batch", "submit_request"},
     "TransactionProducer": {"submit", "submit_batch", "submit_request"},
     "MessageTemplate": {"convert_and_submit"},

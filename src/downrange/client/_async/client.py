@@ -170,6 +170,11 @@ class AsyncClient(ClientBase):
     # sync:     """Run a flow that begins after all submitted flows have begun."""
     # sync:     return self._running_driver().run_last(flow)
     # sync:
+    # sync: @property
+    # sync: def backlog(self) -> int:
+    # sync:     """How many submitted flows have not started yet, at most."""
+    # sync:     return self._running_driver().backlog
+    # sync:
     # sync: def submit(
     # sync:     self, flow: Flow[ResultT], admitted: Signal | None = None
     # sync: ) -> Future[ResultT]:

@@ -162,6 +162,11 @@ class Client(ClientBase):
         """Run a flow that begins after all submitted flows have begun."""
         return self._running_driver().run_last(flow)
 
+    @property
+    def backlog(self) -> int:
+        """How many submitted flows have not started yet, at most."""
+        return self._running_driver().backlog
+
     def submit(self, flow: Flow[ResultT], admitted: Signal | None = None) -> Future[ResultT]:
         """Run a flow in the background; return the future of its result.
 

@@ -162,19 +162,6 @@ class FlowTask(msgspec.Struct, eq=False):  # a struct: one is made per message
         else:
             self.resume()
 
-    def perform(self, effect: Effect) -> None:
-        """Continue a flow whose last step was taken elsewhere, and yielded this effect."""
-        try:
-            if type(effect) is Call and not effect.is_oneway:
-                self._scheduler.connection(effect.address).call(self, effect)
-                return
-            value = self._perform(effect)
-        except BaseException as failure:
-            self.resume(error=failure)
-        else:
-            if value is not _LATER:
-                self.resume(value)
-
     def resume(self, value: Any = None, error: BaseException | None = None) -> None:
         """Continue with an answer or an error until the flow waits again or ends."""
         flow, scheduler = self._flow, self._scheduler

@@ -14,9 +14,9 @@ from downrange.client.drivers.flow_task import FlowTask
 from downrange.client.flows.hooks import name_of
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable
 
-    from downrange.client.flows.effects import Effect
 
 ResultT = TypeVar("ResultT")
 
@@ -26,9 +26,11 @@ class Engine(Protocol):
 
     Attributes:
         submissions: Submissions that have started and not ended.
+        unstarted: One entry for each submission that was not admitted and has not started.
     """
 
     submissions: set[Submission]
+    unstarted: deque[None]
 
     def on_engine(self, function: Callable[[], None]) -> None:
         """Call a function on the engine's thread."""
@@ -49,24 +51,26 @@ class Submission(FlowTask, eq=False, kw_only=True):
     Attributes:
         engine: The driver that it runs on.
         future: The future of its result.
-        effect: What the flow yielded last, if its caller took the first steps; else None.
+        is_admitted: Whether its caller took the first steps, until there was room.
     """
 
     engine: Engine
     future: Future[Any]
-    effect: Effect | None = None
+    is_admitted: bool = False
 
     def start(self) -> None:
         """Start or continue the flow, unless the future was cancelled before."""
+        is_admitted, engine = self.is_admitted, self.engine
+        if not is_admitted:
+            engine.unstarted.popleft()
         if self.future.cancelled():
             self.close_flow()
             return
-        self.engine.submissions.add(self)
-        effect, self.effect = self.effect, None
-        if effect is None or self._scheduler.is_closed:
-            super().start()
+        engine.submissions.add(self)
+        if is_admitted and not self._scheduler.is_closed:
+            self.resume(True)  # the answer of the `Wait` for its signal
         else:
-            self.perform(effect)
+            super().start()
 
     def give_up(self) -> None:
         """Close the flow; does nothing when it has ended."""

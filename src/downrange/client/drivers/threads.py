@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("downrange.client")
 ResultT = TypeVar("ResultT")
 _STOP_TIMEOUT: Final = 5.0
+#: How long a submit waits for the engine, which a hook of the user may block.
+_CATCH_UP_TIMEOUT: Final = 1.0
 
 
 class ThreadDriver:
@@ -73,11 +75,15 @@ class ThreadDriver:
         self._fork_guard = ForkGuard()
         self._inbox: deque[Callable[[], None]] = deque()
         self.submissions: set[Submission] = set()
+        #: One entry for each submitted flow that the engine has not started, and so has no room
+        #: yet. A deque, because threads may append and the engine may pop without a lock.
+        self.unstarted: deque[None] = deque()
         self._is_woken = False
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._engine: AioDriver | None = None
         self._thread: threading.Thread | None = None
+        self._engine_ident = 0
         self._pool: Executor = core.options.callback_executor or ThreadPoolExecutor(
             core.options.callback_threads, thread_name_prefix="downrange-callback"
         )
@@ -97,6 +103,7 @@ class ThreadDriver:
     def _run_engine(self, is_ready: threading.Event) -> None:
         loop = _new_event_loop()
         self._loop = loop
+        self._engine_ident = threading.get_ident()
 
         async def begin() -> None:
             self._engine = AioDriver(
@@ -216,8 +223,9 @@ class ThreadDriver:
         if isinstance(future, CallbackFuture):
             future.submission = submission
         # The engine must not wait for room, which only the engine frees: there the flow waits.
-        is_engine = threading.current_thread() is self._thread
-        if admitted is not None and not is_engine and not self._admit(submission, flow, admitted):
+        if admitted is None or threading.get_ident() == self._engine_ident:
+            self.unstarted.append(None)
+        elif not self._admit(submission, flow, admitted):
             return future
         try:
             self.on_engine(submission.start)
@@ -227,7 +235,13 @@ class ThreadDriver:
         return future
 
     def _admit(self, submission: Submission, flow: Flow[Any], admitted: Signal) -> bool:
-        """Take the first steps of a flow here; return whether the engine is to continue it."""
+        """Take the first steps of a flow here, until it yields a `Wait` for `admitted`.
+
+        Returns:
+            Whether the engine is to continue it; False when it has ended.
+        """
+        if self.unstarted:
+            self._catch_up()
         lock = self._lock
         try:
             with lock:
@@ -241,6 +255,8 @@ class ThreadDriver:
                 else:
                     with lock:
                         effect = flow.send(answer)
+            assert type(effect) is Wait, "a flow hands over when it is admitted"
+            submission.is_admitted = True
         except StopIteration as finished:
             submission.finish(finished.value, None)
             return False
@@ -249,8 +265,18 @@ class ThreadDriver:
                 raise
             submission.finish(None, error)
             return False
-        submission.effect = effect
         return True
+
+    def _catch_up(self) -> None:
+        """Wait until flows that this thread submitted before have started, and asked for room."""
+        is_reached = threading.Event()
+        self.on_engine(is_reached.set)
+        is_reached.wait(_CATCH_UP_TIMEOUT)
+
+    @property
+    def backlog(self) -> int:
+        """How many submitted flows the engine has not started yet."""
+        return len(self.unstarted)
 
     def run_last(self, flow: Flow[ResultT]) -> ResultT:
         """Run a flow to its end that starts after all submitted flows have started."""

@@ -306,6 +306,7 @@ class Desk:
         yield from self.permits.take(1, later(self.driver, timeout))
         try:
             admitted.fire()
+            yield Wait(admitted, later(self.driver, timeout))
             answer: Any = yield effect
             self.threads.append(threading.current_thread().name)
             return answer
@@ -360,7 +361,7 @@ def test_a_flow_decides_what_follows_an_error_before_it_has_room() -> None:
             yield UserCall(int, ("x",))
         name: str = yield UserCall(lambda: threading.current_thread().name)
         admitted.fire()
-        yield Pause(0)
+        yield Wait(admitted, 0.0)
         return name
 
     with thread_driver() as driver:
@@ -383,6 +384,38 @@ def test_a_flow_that_ends_in_its_first_steps_has_its_future() -> None:
         assert driver.submit(ending(), None, Signal()).result(0) == 7
         with pytest.raises(KeyError):
             driver.submit(failing(), None, admitted).result(0)
+
+
+def test_a_flow_that_waits_for_room_does_not_overtake_those_that_were_submitted_before() -> None:
+    with thread_driver() as driver:
+        log: list[str] = []
+        permits = Permits(driver.core.clock, 1, 100)
+        is_held, gate = threading.Event(), threading.Event()
+
+        def limited(name: str, admitted: Signal | None) -> Flow[None]:
+            yield from permits.take(1, later(driver, PATIENCE))
+            try:
+                if admitted is not None:
+                    admitted.fire()
+                    yield Wait(admitted, later(driver, PATIENCE))
+                yield UserCall(log.append, (name,))
+            finally:
+                permits.give_back(1)
+
+        def hold() -> None:
+            is_held.set()
+            gate.wait(PATIENCE)
+
+        driver.submit(one(UserCall(hold)))
+        assert is_held.wait(PATIENCE)
+        early = driver.submit(limited("early", None))
+        assert driver.backlog == 1
+        threading.Timer(0.02, gate.set).start()
+        admitted = Signal()
+        driver.submit(limited("late", admitted), None, admitted).result(PATIENCE)
+        assert early.done()
+        assert log == ["early", "late"]
+        assert driver.backlog == 0
 
 
 def test_the_engine_does_not_wait_for_room() -> None:

@@ -34,6 +34,7 @@ class Permits:
         in_flight_high: The most messages so far.
         in_flight_bytes_high: The most bytes so far.
         waiting_high: The longest line so far.
+        size_high: The size of the largest message that was submitted so far, for drivers.
 
     Example:
         >>> def send(permits, message, deadline):
@@ -53,6 +54,7 @@ class Permits:
         "in_flight_bytes",
         "in_flight_bytes_high",
         "in_flight_high",
+        "size_high",
         "waiting_high",
     )
 
@@ -65,6 +67,7 @@ class Permits:
         self.in_flight_high = 0
         self.in_flight_bytes_high = 0
         self.waiting_high = 0
+        self.size_high = 0
         # The flows that wait, each with its bytes. Ordered; any entry can be removed quickly.
         self._line: OrderedDict[Signal, int] = OrderedDict()
 
