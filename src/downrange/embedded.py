@@ -283,7 +283,8 @@ class Cluster:
             ```
         """
         check_whole("code", code)
-        if not (rule is None or callable(rule) or isinstance(cast("Any", rule), Interception)):
+        given = cast("object", rule)
+        if not (given is None or callable(given) or isinstance(given, Interception)):
             raise wrong_type("rule", rule, "an Interception, a function, or None")
         brokers = range(len(self._running.brokers)) if broker is None else [broker]
         for index in brokers:

@@ -150,7 +150,8 @@ class Message:
         if wait_stored is not True:
             check_flag("wait_stored", wait_stored)
         self.topic = topic
-        self.body: bytes = body if type(body) is bytes else _body_of(body)
+        # pyright does not narrow by `__class__`, which is faster than a call of `type`.
+        self.body: bytes = body if body.__class__ is bytes else _body_of(body)  # pyright: ignore
         self.tags = tags
         self.keys: tuple[str, ...] = () if keys is _NO_KEYS else _keys_of(keys)
         self.properties: dict[str, str] = {} if properties is None else _properties_of(properties)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.checks import check_text, check_whole, shown, wrong_type
 from downrange.client.flows.names import with_namespace
-from downrange.client.flows.routing.selectors import ByRandom, ByRoom
+from downrange.client.flows.routing.selectors import is_selector
 from downrange.errors import InvalidMessage, OptionError
 from downrange.model import Message, QueueId, ReceivedMessage
 from downrange.wire.limits import GROUP_BYTES_MAX, INT32_MAX, TOPIC_BYTES_MAX
@@ -162,7 +162,7 @@ def check_target(target: object) -> None:
     """
     if isinstance(target, QueueId):
         check_queue(target)
-    elif not callable(target) and not isinstance(target, ByRandom | ByRoom):
+    elif not is_selector(target):
         raise OptionError(
             f"queue must be a QueueId, a selector such as by_hash(key), or a function, not "
             f"{shown(target)}"

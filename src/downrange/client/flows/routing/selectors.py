@@ -7,7 +7,7 @@ selectors are values; they pickle, compare, and keep no state between messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -75,6 +75,11 @@ SelectorFunction: TypeAlias = Callable[[Sequence[QueueId], Message], QueueId]
 Selector: TypeAlias = SelectorFunction | ByHash | ByRandom | ByRoom
 
 
+def is_selector(value: object) -> bool:
+    """Return whether a value can choose a queue: one of this module, or a function."""
+    return callable(value) or isinstance(value, ByRandom | ByRoom)
+
+
 def by_hash(argument: str | int) -> ByHash:
     """Choose by a hash: equal arguments give the same queue, the one that Java producers choose.
 
@@ -121,11 +126,7 @@ def by_room(
         check_text("each room of by_room", room)
     if room_of is not None and not callable(room_of):
         raise wrong_type("room_of", room_of, "a function")
-    if (
-        then is not None
-        and not callable(then)
-        and not isinstance(cast("Any", then), ByRandom | ByRoom)
-    ):
+    if then is not None and not is_selector(then):
         raise wrong_type("then", then, "a selector such as by_hash(key), or a function")
     return ByRoom(rooms, room_of or _room_before_at, then)
 
