@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import logging
 import tempfile
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def attempt(title: str, name_server: str, topic: str = "orders", **settings: obj
 
 
 def main() -> None:
+    logging.getLogger("downrange.client").setLevel(logging.ERROR)  # no lines on failed attempts
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "access.toml").write_text(ACCOUNTS)

@@ -5,6 +5,7 @@ python examples/batches.py
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ def readings(count: int) -> Iterator[mq.Message]:
 
 
 def main() -> None:
+    logging.getLogger("downrange.client").setLevel(logging.ERROR)  # no lines on failed attempts
     options = mq.ProducerOptions(retries=0)
     with (
         mq.Cluster() as cluster,

@@ -5,12 +5,14 @@ python examples/fault_tolerance.py
 
 from __future__ import annotations
 
+import logging
 import time
 
 import downrange as mq
 
 
 def main() -> None:
+    logging.getLogger("downrange.client").setLevel(logging.ERROR)  # no lines on failed attempts
     for style in ("off", "4.x", "5.x"):
         with (
             mq.Cluster(brokers=2) as cluster,

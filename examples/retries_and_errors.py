@@ -5,6 +5,7 @@ python examples/retries_and_errors.py
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import downrange as mq
@@ -42,6 +43,7 @@ def attempt(title: str, producer: mq.Producer, message: mq.Message, timeout: flo
 
 
 def main() -> None:
+    logging.getLogger("downrange.client").setLevel(logging.ERROR)  # no lines on failed attempts
     with mq.Cluster() as cluster, mq.Producer(cluster.name_server, group="shop") as producer:
         attempt("success", producer, ORDER)
 

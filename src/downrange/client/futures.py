@@ -6,7 +6,7 @@ The only part of the public classes without an asyncio twin: there, a task is a 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from downrange.checks import wrong_type
 from downrange.client._sync.topic_calls import TopicCalls
@@ -156,7 +156,7 @@ def _room_for(core: ProducerCore, client: Client, message: Message) -> Signal | 
     """
     permits = core.permits
     # A value that is not a message is refused later.
-    size = len(message.body) if isinstance(message, Message) else 0  # pyright: ignore
+    size = len(message.body) if isinstance(cast("Any", message), Message) else 0
     if size > permits.size_high:
         permits.size_high = size
     ahead = client.backlog + _MARGIN
