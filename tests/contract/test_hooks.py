@@ -135,7 +135,7 @@ def test_an_error_in_an_observing_hook_is_logged_and_the_send_succeeds(
         sender.send_oneway(Message(topic, b"2"))
     assert len(server.read_all(topic, 2)) == 2
     records = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert len(records) == sender.client.stats().user_errors >= 2
+    assert 2 <= len(records) <= sender.client.stats().user_errors  # heartbeats may go on
     assert all("broken failed: " in record.message for record in records)
     assert "hook is broken" in caplog.text
     assert "Traceback" in caplog.text
