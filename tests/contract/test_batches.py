@@ -156,7 +156,7 @@ def test_a_message_too_large_for_any_request_is_refused(
 ) -> None:
     topic = embedded.topic()
     sender = producer(embedded, options=ProducerOptions(body_bytes_max=1000))
-    with pytest.raises(InvalidMessage, match=r"1000 \(body_bytes_max\)"):
+    with pytest.raises(InvalidMessage, match="body_bytes_max=1000 are allowed"):
         sender.send_batch([Message(topic, b"x" * 1001)])
 
 

@@ -49,8 +49,8 @@ def test_a_small_body_is_sent_uncompressed(server: Server, producer: MakeProduce
 
 def test_the_threshold_can_be_chosen(embedded: Embedded, producer: MakeProducer) -> None:
     topic = embedded.topic(queues=1)
-    producer(embedded, options=ProducerOptions(compress_over_bytes=10)).send(
-        Message(topic, b"x" * 10)
+    producer(embedded, options=ProducerOptions(compress_over_bytes=40)).send(
+        Message(topic, b"x" * 40)
     )
     (record,) = embedded.records(topic, 1)
     assert record.sys_flag & 1
