@@ -310,7 +310,7 @@ def test_a_driver_runs_flows_on_its_own_event_loop_only() -> None:
         await asyncio.to_thread(elsewhere)
         driver.check_loop()
         driver._fork_guard.is_forked = True
-        await asyncio.to_thread(driver.check_loop)  # a forked child is told so instead
+        await asyncio.to_thread(driver.check_loop)  # a forked child gets another error
         driver._fork_guard.is_forked = False
 
     with_driver(main)
