@@ -205,6 +205,8 @@ class BrokerOptions:
         bulk_pull_bytes_max: Bytes per reply to a bulk pull, so that it does not delay the other
             clients. If one of the two bulk limits is not larger than its limit above, bulk pulls
             are off.
+        is_sql_enabled: Whether consumers may filter by SQL92 expressions over properties
+            (enablePropertyFilter). On, while Apache's broker has it off.
         region: Sent to producers, and stored with each message (regionId).
         zone: The zone of the broker, such as a data centre. Name servers of 5.x return only brokers
             of its zone to a client with `zone_mode` (rocketmq.zone).
@@ -247,6 +249,7 @@ class BrokerOptions:
     pull_bytes_max: int = 256 * 1024
     bulk_pull_messages_max: int = 8192
     bulk_pull_bytes_max: int = 4 * MIB
+    is_sql_enabled: bool = True
     region: str = "DefaultRegion"
     zone: str | None = None
     is_trace_on: bool = True
@@ -263,6 +266,7 @@ class BrokerOptions:
         for name in (
             *("is_topic_created", "is_group_created", "is_recall_enabled", "is_trace_on"),
             *("is_trace_topic_created", "is_vip_port_open", "is_transaction_rejected"),
+            "is_sql_enabled",
         ):
             check_flag(name, getattr(self, name))
         for name in ("name", "cluster"):

@@ -162,6 +162,7 @@ SETTINGS: Final = {
     "defaultTopicQueueNums": _number("default_topic_queues"),
     "diskSpaceCleanForciblyRatio": _percent("disk_used_max"),
     "diskSpaceWarningLevelRatio": _percent("disk_used_full"),
+    "enablePropertyFilter": _switch("is_sql_enabled"),
     "fileReservedTime": Setting("retention", "keep_hours", _read_hours, _write_hours),
     "flushCommitLogLeastPages": Setting("broker", "flush_bytes", _read_pages, _write_pages),
     "flushConsumerOffsetInterval": _duration("checkpoint_interval"),

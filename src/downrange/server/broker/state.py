@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from downrange.filters.compiled import CompiledExpressions
 from downrange.server.broker.held_pulls import HeldPulls
 from downrange.server.broker.scheduled.delay_levels import DelayedMessages
 from downrange.server.broker.scheduled.timed_messages import TimedMessages
 from downrange.server.broker.settings import ChangedSettings, Settings
 from downrange.server.broker.tables.client_table import Clients
+from downrange.server.broker.tables.filter_table import FilterTable
 from downrange.server.broker.tables.group_offsets import GroupOffsets
 from downrange.server.broker.tables.group_table import GroupTable
 from downrange.server.broker.tables.queue_locks import QueueLocks
@@ -62,6 +64,8 @@ class BrokerState:
         stored_form: The fields that all replies to stored messages have in common.
         make_unique_id: Takes the time and returns an id for a message that has none.
         store: The log and its indexes.
+        expressions: Compiled SQL92 expressions of pulls and subscriptions.
+        filters: The SQL92 expressions of consumer groups, from their heartbeats.
         write_queue: Records that are stored at the end of this turn.
         boot_ms: When it started.
         unwritable: Why nothing is stored at the moment (a full disk, a stop), or None.
@@ -97,6 +101,8 @@ class BrokerState:
         self.groups = GroupTable()
         self.offsets = GroupOffsets()
         self.clients = Clients()
+        self.expressions = CompiledExpressions()
+        self.filters = FilterTable(self.expressions)
         self.locks = QueueLocks()
         self.held_pulls = HeldPulls(options.parked_pulls_max)
         self.delays = DelayedMessages(options.delay_levels)
@@ -161,6 +167,7 @@ class BrokerState:
         notes = [*self.settings.prepare(), *self._find_lost_topics(now_ms)]
         create_system_topics(self.topics, self.options, now_ms)
         self.groups.create_system_groups(now_ms)
+        self.filters.prepare(now_ms)
         return notes
 
     def _find_lost_topics(self, now_ms: int) -> list[Note]:

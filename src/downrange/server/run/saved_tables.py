@@ -4,8 +4,8 @@ There are two kinds:
 
 - Confirmed tables: topics, groups and changed settings. The reply to a change waits until
   the table is saved, and for topics until the name servers are informed.
-- Progress tables: offsets of groups, of delay levels and of timed messages. They are saved every
-  few seconds; after a crash a little of this progress is repeated.
+- Progress tables: offsets of groups, of delay levels and of timed messages, and SQL92 filters. They
+  are saved every few seconds; after a crash a little of this progress is repeated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from downrange.server.broker.scheduled import (
     timer_handover,
 )
 from downrange.server.broker.scheduled.timer_handover import TimerHandover
-from downrange.server.broker.tables import group_offsets, group_table, topic_table
+from downrange.server.broker.tables import filter_table, group_offsets, group_table, topic_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,6 +117,7 @@ def progress_tables(files: Files, state: BrokerState) -> SavedTables:
         files,
         {
             group_offsets.PATH: state.offsets,
+            filter_table.PATH: state.filters,
             delay_levels.PATH: state.delays,
             timed_messages.PATH: state.timers,
             timer_handover.PATH: TimerHandover(state.timers),  # after the tables it describes

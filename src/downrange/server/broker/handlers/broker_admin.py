@@ -125,7 +125,6 @@ _FEATURES: Final = {
     "diskMaxUsedSpaceRatio": "0",  # however little of the disk is in use
     "enableControllerMode": "false",
     "enableDLegerCommitLog": "false",
-    "enablePropertyFilter": "false",  # SQL92
     "litePullMessageEnable": "true",
     "longPollingEnable": "true",
     "messageIndexEnable": "true",

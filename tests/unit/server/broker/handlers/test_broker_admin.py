@@ -43,7 +43,7 @@ def test_settings_are_shown_under_javas_names() -> None:
     assert (settings["autoCreateTopicEnable"], settings["brokerRole"]) == ("true", "ASYNC_MASTER")
     assert (settings["brokerPermission"], settings["fileReservedTime"]) == ("6", "72")
     assert settings["registerNameServerPeriod"] == "30000"
-    assert (settings["longPollingEnable"], settings["enablePropertyFilter"]) == ("true", "false")
+    assert (settings["longPollingEnable"], settings["enablePropertyFilter"]) == ("true", "true")
     assert settings_of(HandlerStage(broker_id=1))["brokerRole"] == "SLAVE"
 
 
