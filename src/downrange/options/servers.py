@@ -207,6 +207,11 @@ class BrokerOptions:
             are off.
         is_sql_enabled: Whether consumers may filter by SQL92 expressions over properties
             (enablePropertyFilter). On, while Apache's broker has it off.
+        is_retry_topic_v2: Whether popped messages that are delivered again go to
+            `%RETRY%<group>+<topic>` instead of `%RETRY%<group>_<topic>` (enableRetryTopicV2). Both
+            are read in any case.
+        pop_checkpoints_max: How many pops may be open, that is, have a message that is neither
+            acknowledged nor visible again. A pop beyond it is answered with 209.
         region: Sent to producers, and stored with each message (regionId).
         zone: The zone of the broker, such as a data centre. Name servers of 5.x return only brokers
             of its zone to a client with `zone_mode` (rocketmq.zone).
@@ -250,6 +255,8 @@ class BrokerOptions:
     bulk_pull_messages_max: int = 8192
     bulk_pull_bytes_max: int = 4 * MIB
     is_sql_enabled: bool = True
+    is_retry_topic_v2: bool = False
+    pop_checkpoints_max: int = 200_000
     region: str = "DefaultRegion"
     zone: str | None = None
     is_trace_on: bool = True
@@ -266,7 +273,7 @@ class BrokerOptions:
         for name in (
             *("is_topic_created", "is_group_created", "is_recall_enabled", "is_trace_on"),
             *("is_trace_topic_created", "is_vip_port_open", "is_transaction_rejected"),
-            "is_sql_enabled",
+            *("is_sql_enabled", "is_retry_topic_v2"),
         ):
             check_flag(name, getattr(self, name))
         for name in ("name", "cluster"):

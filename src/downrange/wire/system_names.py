@@ -40,6 +40,8 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 #: What the topics of a consumer group begin with; the group follows.
 GROUP_TOPIC_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+#: The name of a cluster follows: checkpoints and acknowledgements of popped messages.
+REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 #: Follows the name of a cluster: the topic of replies to requests.
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
@@ -89,6 +91,8 @@ CLIENT_FORBIDDEN_TOPICS: Final = _FORBIDDEN_TOPICS | {_ROCKSDB_HALF_TOPIC, _ROCK
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
 #: The broker keeps its own progress with transactions under this group.
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+#: Apache's broker reads the revive topic as this group.
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 #: Tools read as this group; it exists on every broker.
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
@@ -116,6 +120,21 @@ FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for furt
 def retry_topic(group: str) -> str:
     """Return the topic of the messages that a group gets again."""
     return f"{RETRY_PREFIX}{group}"
+
+
+def pop_retry_topic(group: str, topic: str) -> str:
+    """Return the topic of the messages of a topic that a group pops again."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def pop_retry_topic_v2(group: str, topic: str) -> str:
+    """Return the second form of it, which is unambiguous (Java: enableRetryTopicV2)."""
+    return f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def revive_topic(cluster: str) -> str:
+    """Return the topic of checkpoints and acknowledgements of popped messages."""
+    return f"{REVIVE_TOPIC_PREFIX}{cluster}"
 
 
 def dead_letter_topic(group: str) -> str:

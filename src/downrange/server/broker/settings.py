@@ -163,6 +163,7 @@ SETTINGS: Final = {
     "diskSpaceCleanForciblyRatio": _percent("disk_used_max"),
     "diskSpaceWarningLevelRatio": _percent("disk_used_full"),
     "enablePropertyFilter": _switch("is_sql_enabled"),
+    "enableRetryTopicV2": _switch("is_retry_topic_v2"),
     "fileReservedTime": Setting("retention", "keep_hours", _read_hours, _write_hours),
     "flushCommitLogLeastPages": Setting("broker", "flush_bytes", _read_pages, _write_pages),
     "flushConsumerOffsetInterval": _duration("checkpoint_interval"),

@@ -2,8 +2,8 @@
 
 There are two kinds:
 
-- Confirmed tables: topics, groups and changed settings. The reply to a change waits until
-  the table is saved, and for topics until the name servers are informed.
+- Confirmed tables: topics, groups, changed settings, and batches popped in order. The reply to a
+  change waits until the table is saved, and for topics until the name servers are informed.
 - Progress tables: offsets of groups, of delay levels and of timed messages, and SQL92 filters. They
   are saved every few seconds; after a crash a little of this progress is repeated.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from downrange.errors import CorruptStore, MalformedBody
 from downrange.server.broker import settings
+from downrange.server.broker.pop import orders
 from downrange.server.broker.scheduled import (
     delay_levels,
     timed_messages,
@@ -107,6 +108,7 @@ def confirmed_tables(files: Files, state: BrokerState) -> SavedTables:
             topic_table.PATH: state.topics,
             group_table.PATH: state.groups,
             settings.PATH: state.settings,
+            orders.PATH: state.orders,
         },
     )
 

@@ -113,7 +113,7 @@ def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     header = DeleteGroupRequest.from_fields(request.fields)
     state.groups.delete(header.group_name, now_ms)
     if header.clean_offset or header.remove_offset:
-        state.offsets.delete_group(header.group_name)
+        state.forget_group(header.group_name)
     return succeed_when_saved(state)
 
 

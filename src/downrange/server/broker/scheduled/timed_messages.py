@@ -9,17 +9,22 @@ A message is recalled by a marker in the same queue: a record with TIMER_DEL_UNI
 TIMER_OUT_MS. The order of the log makes a recall as durable as any message. A message that Apache
 rolled (it writes far ones again every two days) recalls its older copy in the same way.
 
+Checkpoints and acknowledgements of popped messages are timed messages, too. `HeldRecords` takes
+them instead: they are never delivered.
+
 Rules: a message is never delivered early, nor before the whole queue was read, since the last
 record may be a marker. Messages are delivered in the order of their times, so three numbers
 describe the progress: all messages before offset `read` that were due until a time are delivered,
-and no message before offset `low` waits. They are saved in a file of ours, which Apache ignores.
+and no message before offset `low` waits. They are saved in a file of ours, which Apache ignores. So
+are the same numbers of the Apache broker that had the store last, if one had: it has handled the
+held records that were due before it stopped.
 """
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
 from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -48,6 +53,7 @@ OUT_KEY: Final = str(PropertyKey.TIMER_OUT_MS)
 ROLLS_KEY: Final = str(PropertyKey.TIMER_ROLL_TIMES)
 RECALLED_KEY: Final = str(PropertyKey.TIMER_DEL_UNIQKEY)
 _REAL_TOPIC: Final = str(PropertyKey.REAL_TOPIC)
+_REAL_QUEUE_ID: Final = str(PropertyKey.REAL_QUEUE_ID)
 _UNIQUE_KEY: Final = str(PropertyKey.UNIQUE_KEY)
 #: In the order of precedence: the property, its unit in ms, whether it counts from the send on.
 _TIMES: Final = (
@@ -68,17 +74,43 @@ class TimerProgressBody(Body):
     delivered_until_ms: int = 0
     read: int = 0
     low: int = 0
+    apache_until_ms: int = 0
+    apache_read: int = 0
+
+
+class HeldRecords(Protocol):
+    """Records of the timer's queue that another part of the broker keeps."""
+
+    @property
+    def version(self) -> int:
+        """The number of changes so far."""
+        ...
+
+    def holds(self, topic: str | None) -> bool:
+        """Whether timed messages of a topic are such records."""
+        ...
+
+    def read(
+        self, record: Record, properties: Mapping[str, str], timer_offset: int, revive_queue: int
+    ) -> None:
+        """Take one."""
+        ...
+
+    def first_offset(self) -> int | None:
+        """Return the offset of the first one that is still needed, or None."""
+        ...
 
 
 class TimedMessages:
     """All messages that wait for their time.
 
-    Attributes:
-        version: The number of changes since the start.
+    Args:
+        held: Takes the records that are not delivered.
     """
 
-    def __init__(self) -> None:
-        self.version = 0
+    def __init__(self, held: HeldRecords) -> None:
+        self._changes = 0
+        self._held = held
         self._read = 0  # offset of the first record that was not read
         self._waiting: list[tuple[int, int]] = []  # a heap of (due time, offset in the queue)
         self._under_way: set[tuple[int, int]] = set()
@@ -87,6 +119,11 @@ class TimedMessages:
         self._delivered_until_ms = 0
         self._retry_ms = 0
         self._before = TimerProgressBody()  # the progress at the start
+
+    @property
+    def version(self) -> int:
+        """The number of changes since the start."""
+        return self._changes + self._held.version
 
     def __len__(self) -> int:
         """Return how many messages wait, of those that were read."""
@@ -123,16 +160,27 @@ class TimedMessages:
             except RocketMQError as error:
                 outputs.append(undelivered(self._read, error))
             self._read += 1
-        self.version += self._read - begun
+        self._changes += self._read - begun
         return outputs
 
     def is_behind(self, store: MessageStore) -> bool:
         """Whether the queue has records that were not read."""
         return self._read < timer_queue(store).max_offset
 
+    def pass_over(self, offset: int) -> None:
+        """Do not read a record: it was just stored, and the one that holds it knows it."""
+        if self._read == offset:
+            self._read += 1
+            self._changes += 1
+
     def _add(self, offset: int, record: Record, properties: Mapping[str, str]) -> None:
         due_ms = _due_ms(record, properties)
         before = self._before
+        if self._held.holds(properties.get(_REAL_TOPIC)):
+            if offset >= before.apache_read or due_ms > before.apache_until_ms:
+                queue_id = read_number(properties.get(_REAL_QUEUE_ID, "")) or 0
+                self._held.read(record, properties, offset, queue_id)
+            return
         if offset < before.read and due_ms <= before.delivered_until_ms:
             return
         if RECALLED_KEY in properties or ROLLS_KEY in properties:
@@ -161,7 +209,7 @@ class TimedMessages:
         """Note that a message was stored, or why it was not."""
         self._under_way.discard(taken)
         if error is None:
-            self.version += 1
+            self._changes += 1
         else:
             heappush(self._waiting, taken)
             self._retry_ms = now_ms + RETRY_MS
@@ -177,12 +225,16 @@ class TimedMessages:
         # A message may still wait although it is due: a tick is limited, and clocks are set back.
         first_ms = min((due_ms for due_ms, _ in (*self._waiting[:1], *self._under_way)), default=0)
         until_ms = self._delivered_until_ms
+        low = min(
+            (offset for _, offset in chain(self._waiting, self._under_way)), default=self._read
+        )
+        held_low = self._held.first_offset()
         return TimerProgressBody(
             delivered_until_ms=min(first_ms - 1, until_ms) if first_ms else until_ms,
             read=max(self._read, self._before.read),
-            low=min(
-                (offset for _, offset in chain(self._waiting, self._under_way)), default=self._read
-            ),
+            low=low if held_low is None else min(low, held_low),
+            apache_until_ms=self._before.apache_until_ms,
+            apache_read=self._before.apache_read,
         )
 
     def start_from(self, progress: TimerProgressBody) -> None:

@@ -108,8 +108,8 @@ def test_attributes_are_added_kept_and_removed() -> None:
 
 
 def test_no_topic_is_created_beyond_the_limit_but_old_ones_can_be_changed() -> None:
-    broker = HandlerStage(topics_max=12)
-    assert len(broker.state.topics) == 12
+    broker = HandlerStage(topics_max=13)
+    assert len(broker.state.topics) == 13
     assert broker.create("new").code == ResponseCode.SYSTEM_ERROR
     assert broker.create("T", perm=4).code == ResponseCode.SUCCESS
 
