@@ -39,6 +39,7 @@ from downrange.server.broker.handlers import (
     send_back,
     topics,
 )
+from downrange.server.broker.pop.handover import store_open_again
 from downrange.server.broker.pop.revival import next_due_ms, revive_due
 from downrange.server.broker.scheduled.delayed_delivery import deliver_due
 from downrange.server.broker.scheduled.timed_delivery import fire_due
@@ -242,8 +243,11 @@ class Broker:
         return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
 
     def close(self, now_ms: int) -> list[Output]:
-        """Store the pending writes and answer all held pulls."""
-        outputs = self.commit(now_ms)
+        """Store the pending writes and open checkpoints, and answer all held pulls and pops."""
+        outputs = self.commit(now_ms)  # first: it may hold acknowledgements
+        if self.state.is_pop_loaded and len(self.state.checkpoints):
+            store_open_again(self.state, now_ms)
+            outputs += self.commit(now_ms)
         outputs += pull.answer_all_held(self.state, now_ms)
         outputs += pop.answer_all_held(self.state, now_ms)
         return outputs

@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from downrange.server.broker.tables.group_offsets import GroupOffsets
 
@@ -221,6 +221,16 @@ class Checkpoints:
         if (topic, group, queue_id) in self._progress:
             self._progress[topic, group, queue_id] = _Progress(offset)
 
+    def commit_all(self) -> None:
+        """Commit what the next pop reads, of every queue: the broker stops.
+
+        All checkpoints are in the log then. An Apache broker that continues with the store reads
+        from the committed offset on, whatever is open; ours would go on from here in any case.
+        """
+        for (topic, group, queue_id), progress in self._progress.items():
+            if (self._offsets.get(group, topic, queue_id) or 0) < progress.next:
+                self._offsets.commit(group, topic, queue_id, progress.next)
+
     def _commit(self, key: tuple[str, str, int], progress: _Progress) -> None:
         if progress.unstored:
             return
@@ -265,12 +275,16 @@ class Checkpoints:
             self._by_age = deque(found for found in self._by_age if found.open)
         self.version += 1
 
-    def moved(self, checkpoint: Checkpoint, timer_offset: int) -> None:
-        """Note that the record of a checkpoint was stored again, behind all others."""
-        checkpoint.timer_offset = timer_offset
-        if checkpoint in self._by_age:
-            self._by_age.remove(checkpoint)
-            self._by_age.append(checkpoint)
+    def moved(self, timer_offsets: Mapping[Checkpoint, int]) -> None:
+        """Note that records of checkpoints were stored again, behind all others.
+
+        Args:
+            timer_offsets: The new offset of each in the timer's queue.
+        """
+        for checkpoint, offset in timer_offsets.items():
+            checkpoint.timer_offset = offset
+        self._by_age = deque(sorted(self, key=lambda found: found.timer_offset))
+        self.version += 1
 
     def close(self, checkpoint: Checkpoint, bits: int) -> None:
         """Note that messages of a checkpoint are acknowledged or revived.

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from downrange.errors import MalformedBody, RocketMQError, StoreError
 from downrange.server.broker.pop.checkpoint_records import REVIVE_QUEUES
+from downrange.server.broker.pop.handover import store_open_again
 from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties
 from downrange.server.broker.scheduled.redirect import RETRY_MS, TICK_BYTES_MAX, TICK_RECORDS_MAX
 from downrange.server.broker.tables.topic_table import READ_WRITE
@@ -81,23 +82,14 @@ def _adopt(state: BrokerState, now_ms: int) -> None:
                 state.pop_records.read(record, record.properties(), 0, queue_id)
             except (StoreError, MalformedBody):
                 continue  # Apache ignores such a record, too
-    adopted = list(state.checkpoints) if ends else []
-    records = [state.pop_records.checkpoint(checkpoint, now_ms) for checkpoint in adopted]
 
     def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
-        if error is not None:
-            return (Note(f"checkpoints are not taken over: {error}", is_warning=True),)
-        for checkpoint, (record, _) in zip(adopted, records, strict=True):
-            state.checkpoints.moved(checkpoint, record.queue_offset)
-            state.timers.pass_over(record.queue_offset)
         for queue_id, end in ends.items():
             state.offsets.commit(REVIVE_GROUP, topic, queue_id, end)
         return ()
 
     if ends:
-        state.write_queue.add(
-            [record for record, _ in records], [parsed for _, parsed in records], on_stored
-        )
+        store_open_again(state, now_ms, on_stored)
 
 
 # ---- reviving ----------------------------------------------------------------------------------
