@@ -18,7 +18,7 @@ from downrange.errors import MalformedBody
 from downrange.wire.bodies import Body, decode_body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 #: The most messages that one acknowledgement of a batch may span: far more than a pop returns.
 SPAN_MAX: Final = 4_096
@@ -111,8 +111,8 @@ class BatchAck(Body, kw_only=True):
     start: int = field(name="so")
     topic: str = field(name="t")
 
-    def offsets(self) -> list[int]:
-        """Return the offsets of the messages.
+    def offsets(self) -> Sequence[int]:
+        """Return the offsets of the messages, as a range if they begin at `start` without a gap.
 
         Raises:
             MalformedBody: The bit set cannot be read, or spans too much.
@@ -124,7 +124,10 @@ class BatchAck(Body, kw_only=True):
         if len(data) * 8 > SPAN_MAX:
             raise MalformedBody("BatchAck", f"the bit set has more than {SPAN_MAX} bits")
         bits = int.from_bytes(data, "little")
-        return [self.start + bit for bit in range(bits.bit_length()) if bits >> bit & 1]
+        length = bits.bit_length()
+        if bits == (1 << length) - 1:
+            return range(self.start, self.start + length)
+        return [self.start + bit for bit in range(length) if bits >> bit & 1]
 
 
 class BatchAckBody(Body, kw_only=True):

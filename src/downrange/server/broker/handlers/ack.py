@@ -84,8 +84,8 @@ def _ack_many(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> 
     body = decode_pop_body(BatchAckBody, request.body)
     if not body.acks:
         return [Reply(Command(int(ResponseCode.NO_MESSAGE)))]
-    wanted: list[tuple[Checkpoint | None, list[int]]] = []
-    ordered: list[tuple[tuple[str, str, int], int, list[int]]] = []
+    wanted: list[tuple[Checkpoint | None, Sequence[int]]] = []
+    ordered: list[tuple[tuple[str, str, int], int, Sequence[int]]] = []
     for ack in body.acks:
         offsets = ack.offsets()
         if _check(state, ack.topic, ack.queue_id, peer) is not None:
@@ -139,7 +139,7 @@ def _ack_checkpoints(
     state: BrokerState,
     request: Command,
     peer: Peer,
-    wanted: list[tuple[Checkpoint | None, list[int]]],
+    wanted: Sequence[tuple[Checkpoint | None, Sequence[int]]],
     now_ms: int,
     *,
     is_batch: bool,
@@ -189,7 +189,9 @@ def _acked(
 
 
 def _ack_in_order(
-    state: BrokerState, acks: list[tuple[tuple[str, str, int], int, list[int]]], now_ms: int
+    state: BrokerState,
+    acks: Sequence[tuple[tuple[str, str, int], int, Sequence[int]]],
+    now_ms: int,
 ) -> Sequence[Output]:
     """Acknowledge messages that were popped in order; the reply waits until that is saved."""
     outputs: list[Output] = []

@@ -40,7 +40,7 @@ class Checkpoint:
 
     Attributes:
         name: See `CheckpointName`.
-        offsets: Of the messages, in rising order.
+        offsets: Of the messages, in rising order; a range if they are neighbours.
         invisible_ms: For how long the messages are invisible.
         revive_queue: The queue of the revive topic that gets its records.
         timer_offset: The offset of its record in the timer's queue.
@@ -95,12 +95,16 @@ class Checkpoint:
         """When the open messages become visible again."""
         return self.name[4] + self.invisible_ms
 
-    def open_offsets(self) -> list[int]:
+    def open_offsets(self) -> Sequence[int]:
         """Return the offsets of the open messages."""
+        if self.open == (1 << len(self.offsets)) - 1:
+            return self.offsets
         return [offset for bit, offset in enumerate(self.offsets) if self.open >> bit & 1]
 
     def bits_of(self, offsets: Iterable[int]) -> int:
         """Return the bits of those offsets that are open."""
+        if offsets == self.offsets:  # by far the most frequent case: all at once
+            return self.open
         bits = 0
         for offset in offsets:
             if offset in self.offsets:

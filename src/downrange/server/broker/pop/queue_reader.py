@@ -23,6 +23,8 @@ from downrange.wire.records import MAGIC_V1, MAGIC_V2, decode_records, encode_re
 from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from downrange.server.broker.message_filter import MessageFilter
     from downrange.server.broker.state import BrokerState
     from downrange.store.queue_index import Numbers, QueueIndex, Unit
@@ -53,7 +55,7 @@ class Taken(NamedTuple):
     queue_id: int
     start: int
     next_offset: int
-    offsets: list[int]
+    offsets: Sequence[int]
     parts: list[bytes | memoryview]
 
 
@@ -100,15 +102,17 @@ def take(
     if start >= queue.max_offset or not count_max:
         return Taken(topic, kind, queue_id, start, start, [], [])
     if wanted.is_all:
-        units = list(enumerate(queue.numbers(start, count_max), start))
-        next_offset = min(start + count_max, queue.max_offset)
-    else:
-        units, next_offset = _matching(state, queue, start, wanted, count_max, bytes_max)
+        count, parts = state.store.read_range(queue.numbers(start, count_max), bytes_max)
+        # Without a message, those that are asked for have been removed.
+        next_offset = start + (count or min(count_max, queue.max_offset - start))
+        offsets = range(start, start + count)
+        return Taken(topic, kind, queue_id, start, next_offset, offsets, parts)
+    units, next_offset = _matching(state, queue, start, wanted, count_max, bytes_max)
     count, parts = state.store.read_range([unit for _, unit in units], bytes_max)
     if 0 < count < len(units):
         next_offset = units[count][0]
-    offsets = [offset for offset, _ in units[:count]]
-    return Taken(topic, kind, queue_id, start, next_offset, offsets, parts)
+    found = [offset for offset, _ in units[:count]]
+    return Taken(topic, kind, queue_id, start, next_offset, found, parts)
 
 
 def _matching(
