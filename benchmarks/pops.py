@@ -20,7 +20,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import socket
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks import peers
@@ -35,7 +37,7 @@ from downrange.wire.pop_bodies import BatchAck, BatchAckBody, bit_set
 from downrange.wire.pop_headers import PopRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
 TOPIC: Final = "bulk"  # as in `bulk_pull`
 PULLED: Final = 32
@@ -168,6 +170,16 @@ def _later_cost(peer: peers.Peer) -> float:
     return max(later - idle, 0.0)
 
 
+@contextlib.contextmanager
+def _start(name: peers.Name) -> Generator[peers.Peer]:
+    """Start a server that does not poll: polling would use CPU while it waits for the client."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "serve.toml")
+        config.write_text("[listener]\nbusy_poll = 0\n", encoding="utf-8")
+        with peers.start(name, flags=("--config", str(config))) as peer:
+            yield peer
+
+
 def main() -> None:
     """Fill a topic, read it in both ways, print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -178,8 +190,7 @@ def main() -> None:
     names: tuple[peers.Name, ...] = ("downrange", "apache")
     print("server       pull µs each   pop µs each   later µs each   pop to pull")
     for name in names if options.server is None else (options.server,):
-        # A server that polls would use CPU while it waits for the client, too.
-        with peers.start(name, flags=("--busy-poll", "0")) as peer:
+        with _start(name) as peer:
             peer.make_topic(TOPIC)
             sent, _ = fill(peer, options.messages, is_single=False)
             peer.await_stored(TOPIC, sent)
