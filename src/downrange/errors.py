@@ -27,6 +27,7 @@ program can act on them. Its text says what was wrong, where, and what to do nex
     ├── RequestTimedOut (TimeoutError)  a request message was sent, no reply came
     ├── ServerError                    a server refused; code, remark, address
     │   ├── ServerFailure              code 1
+    │   │   └── SqlNotSupported        the broker has SQL92 filters switched off
     │   ├── SystemBusy                 code 2, flow control
     │   ├── NotSupported               code 3
     │   ├── MessageRefused             code 13
@@ -446,6 +447,8 @@ class ServerError(RocketMQError):
 
 
 _SERVER_ERRORS: Final[dict[int, type[ServerError]]] = {}
+#: Brokers refuse an SQL92 filter with code 1 and this text.
+_NO_FILTER: Final = "does not support consumer to filter message by"
 
 
 def _for_codes(*codes: int) -> Callable[[type[ServerError]], type[ServerError]]:
@@ -464,6 +467,8 @@ def server_error(
     kind = _SERVER_ERRORS.get(code, ServerError)
     if kind is ServerFailure and remark is not None and "AclException" in remark:
         kind = NoPermission  # 4.9 brokers answer a failed access check like this
+    elif kind is ServerFailure and remark is not None and _NO_FILTER in remark:
+        kind = SqlNotSupported
     return kind(code, remark, address, topic)
 
 
@@ -472,6 +477,13 @@ class ServerFailure(ServerError):
     """The server failed, or refused for a reason that has no code (SYSTEM_ERROR)."""
 
     retryable = True
+
+
+class SqlNotSupported(ServerFailure):
+    """The broker has SQL92 filters switched off."""
+
+    retryable = False
+    hint = " (set enablePropertyFilter=true in the broker's settings; Apache's default is false)"
 
 
 @_for_codes(2)

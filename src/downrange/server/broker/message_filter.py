@@ -140,9 +140,10 @@ def filter_of_subscription(
 
 
 def check_filter(state: BrokerState, expression: str, kind: str) -> Command | None:
-    """Return the refusal of a subscription that a client wants to have checked, in Apache's words.
+    """Return the refusal of a subscription that a client wants to have checked, or None.
 
-    A list of tags is never refused here.
+    A list of tags is never refused here. The remark about a wrong expression is our own; in Apache
+    it is a Java exception with all tokens that would be right.
     """
     if kind in _TAG_KINDS:
         return None
@@ -153,9 +154,8 @@ def check_filter(state: BrokerState, expression: str, kind: str) -> Command | No
         return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
     try:
         state.expressions.get(expression)
-    except InvalidSql:
-        # The blank at the end is Apache's.
-        return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "Invalid MessageSelector. ")
+    except InvalidSql as error:
+        return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
     return None
 
 
