@@ -51,9 +51,7 @@ NOT_YET: Final[dict[str, tuple[int, ...]]] = {
     "assignment of queues by the broker": (400, 401, 402),
     "lite topics": (200070, 200071, *range(200074, 200080)),
     "static topics": (513,),
-    "number of waiting timed messages by topic": (61,),
     "users and rules of the 5.x access control (ACL 2.0)": tuple(range(3001, 3011)),
-    "correction of offsets across groups, topics forbidden to groups": (308, 353),
 }
 
 

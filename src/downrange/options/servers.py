@@ -195,6 +195,9 @@ class BrokerOptions:
             (transactionTimeOut).
         transaction_check_interval: Seconds between two searches for old half messages.
         transaction_checks_max: How often a producer is asked about one (transactionCheckMax).
+        is_reset_by_pull: Whether consumers learn of a reset of their group's offsets by their next
+            pull, as with 5.x. Otherwise the broker sends them a request, as with 4.9
+            (useServerSideResetOffset).
         client_timeout: Seconds without a heartbeat after which a client is removed.
         parked_pulls_max: How many pulls may wait for messages.
         pull_messages_max: Messages per reply (maxTransferCountOnMessageInMemory).
@@ -248,6 +251,7 @@ class BrokerOptions:
     transaction_timeout: float = 6.0
     transaction_check_interval: float = 30.0
     transaction_checks_max: int = 15
+    is_reset_by_pull: bool = True
     client_timeout: float = 120.0
     parked_pulls_max: int = 100_000
     pull_messages_max: int = 32
@@ -273,7 +277,7 @@ class BrokerOptions:
         for name in (
             *("is_topic_created", "is_group_created", "is_recall_enabled", "is_trace_on"),
             *("is_trace_topic_created", "is_vip_port_open", "is_transaction_rejected"),
-            *("is_sql_enabled", "is_retry_topic_v2"),
+            *("is_sql_enabled", "is_retry_topic_v2", "is_reset_by_pull"),
         ):
             check_flag(name, getattr(self, name))
         for name in ("name", "cluster"):

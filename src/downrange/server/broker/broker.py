@@ -302,6 +302,7 @@ class Broker:
         except (RocketMQError, OSError) as error:
             self._store_apart(writes, error, now_ms)
             return
+        self.state.statistics.stored(records)
         is_sync = self.state.options.flush == "sync"
         end, ready = self.state.store.log.end, self._ready
         for write in writes:

@@ -182,6 +182,7 @@ SETTINGS: Final = {
     "transactionCheckInterval": _duration("transaction_check_interval"),
     "transactionCheckMax": _number("transaction_checks_max"),
     "transactionTimeOut": _duration("transaction_timeout"),
+    "useServerSideResetOffset": _switch("is_reset_by_pull"),
 }
 
 

@@ -156,10 +156,9 @@ def _attempt(
     found, rest = take_messages(state, asked, turn, now_ms)
     if not found:
         return None
-    state.statistics.pulled(
-        sum(len(taken.offsets) for taken in found),
-        sum(len(part) for taken in found for part in taken.parts),
-    )
+    for taken in found:
+        size = sum(map(len, taken.parts))
+        state.statistics.consumed(asked.group, taken.topic, len(taken.offsets), size)
     if asked.is_ordered:
         return _pop_in_order(state, request, header, peer, found, rest, now_ms)
     revive_queue = turn % REVIVE_QUEUES

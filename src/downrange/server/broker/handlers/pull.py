@@ -9,6 +9,8 @@ table of `_Found`. A filter by tags compares the hashes in the units of the queu
 reads the records (`record_scan`). Both examine a limited number of messages per pull, and answer 20
 with the next offset if none matches. A pull that finds no message and may wait is held. It is
 answered when a message arrives that its filter matches, or when its time is over.
+After a reset of the group's offset (222), the next pull of the queue commits nothing and gets the
+new offset (21, OFFSET_RESET).
 
 An answer keeps to Apache's limits: 32 messages, whatever `maxMsgBytes` says. A pull that asks for
 more messages and more bytes than these limits gets both; our own readers of whole topics do so.
@@ -51,6 +53,7 @@ _SUBSCRIPTION: Final = 0x4
 _FORBIDDEN_BROKER: Final = "1"
 _FORBIDDEN_GROUP: Final = "2"
 _FORBIDDEN_TOPIC: Final = "3"
+_FORBIDDEN_SUBSCRIPTION: Final = "5"
 #: How many units one pull examines for messages that its filter matches.
 _EXAMINED_MAX: Final = 16_000
 _EXAMINED_STEP: Final = 256
@@ -69,7 +72,8 @@ class _Found(NamedTuple):
     """The result of reading a queue.
 
     FOUND 0; NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING 20; OFFSET_OVERFLOW_ONE 19;
-    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL 21; an empty queue 19 at offset 0, else 21.
+    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL, OFFSET_RESET 21; an empty queue 19 at offset 0, else
+    21.
     """
 
     code: int
@@ -96,10 +100,9 @@ def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequ
     message_filter = _filter_of(state, header, group)
     if isinstance(message_filter, Command):
         return [*outputs, Reply(message_filter)]
-    if header.sys_flag & _COMMIT_OFFSET:
-        state.offsets.commit(
-            header.consumer_group, header.topic, header.queue_id, header.commit_offset
-        )
+    name = (header.consumer_group, header.topic, header.queue_id)
+    if header.sys_flag & _COMMIT_OFFSET and not state.offsets.is_reset(*name):
+        state.offsets.commit(*name, header.commit_offset)
     found = _read(state, header, message_filter)
     may_wait = (
         found.code == _NOT_FOUND
@@ -124,6 +127,7 @@ def _hold(
     until_ms = now_ms + header.suspend_timeout_millis
     if not state.held_pulls.hold(HeldPull(request, header, peer, message_filter, until_ms)):
         return False
+    state.statistics.pulls_missed += 1
     request.fields, request.body, header.subscription = {}, b"", None
     return True
 
@@ -157,6 +161,15 @@ def _check_topic(header: PullRequest, topic: TopicConfig | None, peer: Peer) -> 
     return None
 
 
+def _check_reading(state: BrokerState, header: PullRequest) -> Command | None:
+    """Refuse a group that must not read this topic; a pull with its own subscription may."""
+    group, topic = header.consumer_group, header.topic
+    if header.sys_flag & _SUBSCRIPTION or not state.groups.is_forbidden(group, topic):
+        return None
+    remark = f"the consumer group[{group}] is forbidden for topic[{topic}]"
+    return _forbidden(remark, _FORBIDDEN_SUBSCRIPTION)
+
+
 def _pulling_forbidden(state: BrokerState) -> Command:
     remark = f"the broker[{state.host.host}] pulling message is forbidden"
     return _forbidden(remark, _FORBIDDEN_BROKER)
@@ -174,7 +187,9 @@ def _filter_of(
     """Return the filter that a pull brings along or that its group subscribed, or the refusal."""
     if header.sys_flag & _SUBSCRIPTION:
         return filter_of_expression(state, header.subscription, header.expression_type)
-    return filter_of_subscription(state, group, header.topic, header.sub_version)
+    return _check_reading(state, header) or filter_of_subscription(
+        state, group, header.topic, header.sub_version
+    )
 
 
 # ---- reading -----------------------------------------------------------------------------------
@@ -182,6 +197,9 @@ def _filter_of(
 
 def _read(state: BrokerState, header: PullRequest, message_filter: MessageFilter) -> _Found:
     """Read a queue from the requested offset on."""
+    reset = state.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+    if reset is not None:
+        return _Found(_MOVED, "OFFSET_RESET", reset)
     queue = state.store.queue(header.topic, header.queue_id)
     offset, low, high = header.queue_offset, queue.min_offset, queue.max_offset
     if high == 0:
@@ -274,7 +292,16 @@ def _answer(
 ) -> Command:
     queue = state.store.queue(header.topic, header.queue_id)
     if found.message_count:
-        state.statistics.pulled(found.message_count, len(found.body))
+        state.statistics.consumed(
+            header.consumer_group,
+            header.topic,
+            found.message_count,
+            len(found.body),
+            header.queue_id,
+            found.next_offset,
+        )
+    else:
+        state.statistics.pulls_missed += 1
     fields = {
         "suggestWhichBrokerId": "0",
         "groupSysFlag": str(group.group_sys_flag or 0),
@@ -360,8 +387,10 @@ def _moved_pulls(state: BrokerState) -> Callable[[HeldPull], bool]:
 
 
 def _is_moved(state: BrokerState, header: PullRequest) -> bool:
-    """Whether a queue no longer ends at the offset of a pull, or was deleted."""
+    """Whether a queue no longer ends at the offset of a pull, was reset for it or deleted."""
     if state.topics.get(header.topic) is None:
+        return True
+    if state.offsets.is_reset(header.consumer_group, header.topic, header.queue_id):
         return True
     return state.store.queue(header.topic, header.queue_id).max_offset != header.queue_offset
 
@@ -390,6 +419,7 @@ def _read_for_held(state: BrokerState, pull: HeldPull, now_ms: int) -> Command:
     group = state.groups.get_or_create(header.consumer_group, state.options, now_ms)
     topic = state.topics.get(header.topic)
     refused = _check_group(header, group) or _check_topic(header, topic, pull.peer)
+    refused = refused or _check_reading(state, header)
     if refused is not None:
         return refused
     assert group is not None

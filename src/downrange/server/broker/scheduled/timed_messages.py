@@ -31,7 +31,7 @@ import msgspec
 from downrange.errors import RocketMQError
 from downrange.server.broker.scheduled.redirect import RETRY_MS, read_number
 from downrange.server.outputs import Note, Output
-from downrange.wire.bodies import Body, decode_body
+from downrange.wire.bodies import Body, DataVersion, TimedCount, TimedCountsBody, decode_body
 from downrange.wire.properties import PropertyKey
 from downrange.wire.system_names import TIMER_TOPIC
 
@@ -64,6 +64,8 @@ _TIMES: Final = (
 
 _encode: Final = msgspec.json.Encoder().encode
 
+#: Due time, offset in the queue, and the topic that counts it; a recall is of no topic.
+Waiting: TypeAlias = tuple[int, int, str]
 #: Identifies a message in recalls: time, topic and unique id, from its properties.
 _Name: TypeAlias = tuple[str | None, str | None, str | None]
 
@@ -112,10 +114,15 @@ class TimedMessages:
         self._changes = 0
         self._held = held
         self._read = 0  # offset of the first record that was not read
-        self._waiting: list[tuple[int, int]] = []  # a heap of (due time, offset in the queue)
-        self._under_way: set[tuple[int, int]] = set()
-        # Messages with this name and a lower offset are recalled.
-        self._recalled: dict[_Name, int] = {}
+        self._waiting: list[Waiting] = []  # a heap
+        self._under_way: set[Waiting] = set()
+        # Messages with this name and a lower offset are recalled; True if a marker does it.
+        self._recalled: dict[_Name, tuple[int, bool]] = {}
+        # Recalled messages whose marker is still in the heap: that was no recall of nothing.
+        self._struck: set[_Name] = set()
+        self._counts: dict[str, TimedCount] = {}
+        self._counted = 0
+        self._counted_ms = 0
         self._delivered_until_ms = 0
         self._retry_ms = 0
         self._before = TimerProgressBody()  # the progress at the start
@@ -183,36 +190,66 @@ class TimedMessages:
             return
         if offset < before.read and due_ms <= before.delivered_until_ms:
             return
-        if RECALLED_KEY in properties or ROLLS_KEY in properties:
-            self._recalled[_name_of(properties)] = offset
-        heappush(self._waiting, (due_ms, offset))
+        is_marker = RECALLED_KEY in properties
+        if is_marker or ROLLS_KEY in properties:
+            self._recalled[_name_of(properties)] = (offset, is_marker)
+        topic = properties.get(_REAL_TOPIC, "")
+        self._count(topic, -1 if is_marker else 1, record.store_ms)
+        heappush(self._waiting, (due_ms, offset, "" if is_marker else topic))
 
     # ---- delivery ----
 
-    def take_due(self, now_ms: int) -> tuple[int, int] | None:
-        """Return time and offset of the next message that is due, and mark it as under way."""
+    def take_due(self, now_ms: int) -> Waiting | None:
+        """Return the next message that is due, and mark it as under way."""
         if not self._waiting or self._waiting[0][0] > now_ms or now_ms < self._retry_ms:
             return None
         taken = heappop(self._waiting)
         self._under_way.add(taken)
         return taken
 
-    def is_recalled(self, offset: int, properties: Mapping[str, str]) -> bool:
+    def is_recalled(self, offset: int, properties: Mapping[str, str], now_ms: int) -> bool:
         """Whether a record is a recalled message, or the marker itself, which is forgotten now."""
         name = _name_of(properties)
-        recalled_before = self._recalled.get(name, 0)
+        recalled_before, is_by_marker = self._recalled.get(name, (0, False))
         if recalled_before == offset:
             self._recalled.pop(name, None)
-        return offset < recalled_before or RECALLED_KEY in properties
+        topic = properties.get(_REAL_TOPIC, "")
+        if RECALLED_KEY in properties:
+            if name in self._struck:
+                self._struck.discard(name)
+            else:  # it recalled nothing
+                self._count(topic, 1, now_ms)
+            return True
+        if offset < recalled_before and is_by_marker and name not in self._struck:
+            self._struck.add(name)
+            self._count(topic, 1, now_ms)  # `finish` counts it, and the marker has done so
+        return offset < recalled_before
 
-    def finish(self, taken: tuple[int, int], error: RocketMQError | None, now_ms: int) -> None:
+    def finish(self, taken: Waiting, error: RocketMQError | None, now_ms: int) -> None:
         """Note that a message was stored, or why it was not."""
         self._under_way.discard(taken)
         if error is None:
             self._changes += 1
+            self._count(taken[2], -1, now_ms)
         else:
             heappush(self._waiting, taken)
             self._retry_ms = now_ms + RETRY_MS
+
+    def _count(self, topic: str, change: int, now_ms: int) -> None:
+        if not topic:
+            return
+        counted = self._counts.setdefault(topic, TimedCount())
+        counted.count += change
+        counted.time_stamp = self._counted_ms = now_ms
+        self._counted += 1
+        if not counted.count:
+            del self._counts[topic]
+
+    def counts(self) -> TimedCountsBody:
+        """Return how many messages wait, by topic; recalled ones do not count."""
+        version = DataVersion(timestamp=self._counted_ms, counter=self._counted, state_version=0)
+        waiting = {topic: each for topic, each in self._counts.items() if each.count > 0}
+        return TimedCountsBody(timing_count=waiting, data_version=version)
 
     def note_time(self, now_ms: int) -> None:
         """Note that the whole queue was read and that messages due until now are being taken."""
@@ -223,10 +260,11 @@ class TimedMessages:
     def progress(self) -> TimerProgressBody:
         """Return the progress of delivery."""
         # A message may still wait although it is due: a tick is limited, and clocks are set back.
-        first_ms = min((due_ms for due_ms, _ in (*self._waiting[:1], *self._under_way)), default=0)
+        first_ms = min((due_ms for due_ms, *_ in (*self._waiting[:1], *self._under_way)), default=0)
         until_ms = self._delivered_until_ms
         low = min(
-            (offset for _, offset in chain(self._waiting, self._under_way)), default=self._read
+            (offset for _, offset, _ in chain(self._waiting, self._under_way)),
+            default=self._read,
         )
         held_low = self._held.first_offset()
         return TimerProgressBody(

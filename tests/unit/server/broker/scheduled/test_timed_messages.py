@@ -567,3 +567,60 @@ def test_clock_that_is_set_back_repeats_nothing_after_a_restart() -> None:
     world.tick()
     world.tick(3_700_000)
     assert world.bodies() == ["short"]
+
+
+# ---- counting ----
+
+
+def counted(world: DeliveryStage) -> dict[str, int]:
+    counts = world.state.timers.counts().timing_count
+    return {topic: each.count for topic, each in counts.items()}
+
+
+def test_messages_that_wait_are_counted_by_topic_until_they_are_delivered() -> None:
+    world = DeliveryStage()
+    for topic, delay in (("T", "1000"), ("U", "2000"), ("T", "3000")):
+        world.put("x", topic, TIMER_DELAY_MS=delay)
+    world.tick()
+    assert counted(world) == {"T": 2, "U": 1}
+    assert world.state.timers.counts().timing_count["T"].time_stamp == START_MS
+    world.tick(1_000)
+    assert counted(world) == {"T": 1, "U": 1}
+    assert world.state.timers.counts().timing_count["T"].time_stamp == START_MS + 1_000
+    world.tick(2_000)
+    assert counted(world) == {}
+    assert world.state.timers.counts().data_version.counter == 6
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_recalled_message_does_not_wait(copies: int) -> None:
+    world = DeliveryStage()
+    world.put("stays", UNIQ_KEY="u0", TIMER_DELAY_MS="9000")
+    for _ in range(copies):
+        world.put("recalled", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
+    world.tick()
+    assert counted(world) == {"T": 1 + copies}
+    take_back(world, "u1", START_MS + 2_000)
+    world.tick()
+    assert counted(world) == {"T": copies}
+    world.tick(5_000)
+    assert counted(world) == {"T": 1}
+
+
+def test_a_recall_of_nothing_is_corrected_at_its_time() -> None:
+    world = DeliveryStage()
+    take_back(world, "none", START_MS + 2_000)
+    world.tick()
+    assert counted(world) == {}
+    world.put("x", TIMER_DELAY_MS="60000")
+    world.tick(5_000)
+    assert counted(world) == {"T": 1}
+
+
+def test_a_message_that_could_not_be_stored_still_waits() -> None:
+    world = DeliveryStage()
+    world.put("x", TIMER_DELAY_MS="1000")
+    world.tick()
+    world.error = DiskFull("full")
+    world.tick(1_000)
+    assert counted(world) == {"T": 1}
