@@ -48,10 +48,7 @@ SKIPPED: Final[dict[str, tuple[int, ...]]] = {
 
 #: Missing feature -> codes.
 NOT_YET: Final[dict[str, tuple[int, ...]]] = {
-    "pop consumption": (
-        *(200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151),
-        *(400, 401, 402),
-    ),
+    "pop consumption": (*(200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151),),
     "lite topics": (200070, 200071, *range(200074, 200080)),
     "static topics": (513,),
     "number of waiting timed messages by topic": (61,),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from downrange.server.broker.held_pulls import HeldPulls
+from downrange.server.broker.route_lookups import RouteLookups
 from downrange.server.broker.scheduled.delay_levels import DelayedMessages
 from downrange.server.broker.scheduled.timed_messages import TimedMessages
 from downrange.server.broker.settings import ChangedSettings, Settings
@@ -16,6 +17,7 @@ from downrange.server.broker.tables.client_table import Clients
 from downrange.server.broker.tables.group_offsets import GroupOffsets
 from downrange.server.broker.tables.group_table import GroupTable
 from downrange.server.broker.tables.queue_locks import QueueLocks
+from downrange.server.broker.tables.request_modes import RequestModes
 from downrange.server.broker.tables.statistics import Statistics
 from downrange.server.broker.tables.topic_table import (
     READ,
@@ -98,6 +100,8 @@ class BrokerState:
         self.offsets = GroupOffsets()
         self.clients = Clients()
         self.locks = QueueLocks()
+        self.request_modes = RequestModes()
+        self.route_lookups = RouteLookups()
         self.held_pulls = HeldPulls(options.parked_pulls_max)
         self.delays = DelayedMessages(options.delay_levels)
         self.timers = TimedMessages()
@@ -107,8 +111,13 @@ class BrokerState:
 
     @property
     def tables_version(self) -> int:
-        """The number of changes of topics, groups and settings; see `Broker.published`."""
-        return self.topics.version + self.groups.version + self.settings.version
+        """The number of changes of all confirmed tables; see `Broker.published`."""
+        return (
+            self.topics.version
+            + self.groups.version
+            + self.settings.version
+            + self.request_modes.version
+        )
 
     def announced_topics(self) -> TopicTableBody:
         """Return all topics as name servers get them: with the broker's permission at most."""

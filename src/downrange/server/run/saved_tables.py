@@ -2,8 +2,8 @@
 
 There are two kinds:
 
-- Confirmed tables: topics, groups and changed settings. The reply to a change waits until
-  the table is saved, and for topics until the name servers are informed.
+- Confirmed tables: topics, groups, request modes and changed settings. The reply to a change waits
+  until the table is saved, and for topics until the name servers are informed.
 - Progress tables: offsets of groups, of delay levels and of timed messages. They are saved every
   few seconds; after a crash a little of this progress is repeated.
 """
@@ -20,7 +20,12 @@ from downrange.server.broker.scheduled import (
     timer_handover,
 )
 from downrange.server.broker.scheduled.timer_handover import TimerHandover
-from downrange.server.broker.tables import group_offsets, group_table, topic_table
+from downrange.server.broker.tables import (
+    group_offsets,
+    group_table,
+    request_modes,
+    topic_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,6 +112,7 @@ def confirmed_tables(files: Files, state: BrokerState) -> SavedTables:
             topic_table.PATH: state.topics,
             group_table.PATH: state.groups,
             settings.PATH: state.settings,
+            request_modes.PATH: state.request_modes,
         },
     )
 

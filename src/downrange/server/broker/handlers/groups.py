@@ -112,6 +112,7 @@ def _put(state: BrokerState, config: GroupConfig, now_ms: int) -> None:
 def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = DeleteGroupRequest.from_fields(request.fields)
     state.groups.delete(header.group_name, now_ms)
+    state.request_modes.delete_group(header.group_name)
     if header.clean_offset or header.remove_offset:
         state.offsets.delete_group(header.group_name)
     return succeed_when_saved(state)
