@@ -5,7 +5,15 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
-from tests.conversations import clients, reads, registrations, sends, tolerance, topics
+from tests.conversations import (
+    assignments,
+    clients,
+    reads,
+    registrations,
+    sends,
+    tolerance,
+    topics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
 
 def _conversations() -> dict[str, Conversation]:
     found: dict[str, Conversation] = {}
-    for module in (topics, sends, reads, clients, registrations, tolerance):
+    for module in (topics, sends, reads, clients, assignments, registrations, tolerance):
         for name, function in inspect.getmembers(module, inspect.isfunction):
             own = function.__module__ == module.__name__ and not name.startswith("_")
             if own and list(inspect.signature(function).parameters) == ["scene"]:
