@@ -157,8 +157,15 @@ class BrokerLoop:
             task.add_done_callback(self._questions.discard)
 
     async def _ask_name_server(self, question: AskNameServer) -> None:
-        reply = await self.registrar.ask(question.command, question.timeout)
-        self._perform(self.on_reply(question.on_reply, reply, wall_clock_ms()))
+        try:
+            reply = await self.registrar.ask(question.command, question.timeout)
+        except Exception:  # the broker must get an answer, because requests of clients wait for it
+            _log.exception("a request to a name server failed")
+            reply = None
+        try:
+            self._perform(self.on_reply(question.on_reply, reply, wall_clock_ms()))
+        except Exception:
+            _log.exception("handling the reply of a name server failed")
 
     async def end(self) -> None:
         """Stop all tasks; the listener goes on."""
