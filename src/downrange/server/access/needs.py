@@ -58,7 +58,7 @@ class FieldResource(NamedTuple):
         field: The name of the field.
         is_optional: Whether the field may be absent.
         group_field: The field of the group, if the topic may be pop's retry topic of that group;
-            see `topic_of_receipt`.
+            see `popped_topic`.
     """
 
     kind: ResourceKind
@@ -100,13 +100,13 @@ class PopAcknowledgementsBody(Body):
     acks: list[PopAcknowledgement]
 
 
-def topic_of_receipt(topic: str, group: str) -> str:
-    """Return the topic whose permission a receipt of pop needs.
+def popped_topic(topic: str, group: str) -> str:
+    """Return the topic whose permission is needed, where a topic may be pop's retry topic.
 
     A message that was delivered before is popped from `%RETRY%group_topic`, and its receipt is
-    acknowledged there. The name is ambiguous: it is also that of the retry topic of a group
-    "group_topic". So it is read in this way for receipts only, which show no messages, and not
-    for pulls.
+    acknowledged there. Java clients that let the broker share the queues subscribe to it. The name
+    is ambiguous: it is also that of the retry topic of a group "group_topic". So it is read in this
+    way for requests that show no messages, and not for pulls.
     """
     return topic.removeprefix(f"{RETRY_PREFIX}{group}_") or topic
 
@@ -121,7 +121,10 @@ def _of_heartbeat(body: bytes) -> Iterator[Resource]:
     for member in decode_body(HeartbeatBody, body).consumer_data_set:
         yield from _to_read(
             member.group_name,
-            *(subscription.topic for subscription in member.subscription_data_set),
+            *(
+                popped_topic(subscription.topic, member.group_name)
+                for subscription in member.subscription_data_set
+            ),
         )
 
 
@@ -137,12 +140,12 @@ def _of_client_check(body: bytes) -> Iterator[Resource]:
 
 def _of_assignment(body: bytes) -> Iterator[Resource]:
     query = decode_body(AssignmentQueryBody, body)
-    return _to_read(query.consumer_group, query.topic)
+    return _to_read(query.consumer_group, popped_topic(query.topic, query.consumer_group))
 
 
 def _of_pop_acknowledgements(body: bytes) -> Iterator[Resource]:
     for entry in decode_body(PopAcknowledgementsBody, body).acks:
-        yield from _to_read(entry.group, topic_of_receipt(entry.topic, entry.group))
+        yield from _to_read(entry.group, popped_topic(entry.topic, entry.group))
 
 
 # ---- the table -----------------------------------------------------------------------------------

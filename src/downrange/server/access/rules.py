@@ -25,7 +25,7 @@ from downrange.server.access.needs import (
     Need,
     ResourceKind,
     Role,
-    topic_of_receipt,
+    popped_topic,
 )
 from downrange.server.outputs import refusal
 from downrange.wire import system_names
@@ -237,7 +237,7 @@ def _find_missing(account: Account, need: Need, request: Command) -> Denial | No
         name = request.fields.get(name_field)
         if name:
             if group_field is not None:
-                name = topic_of_receipt(name, request.fields.get(group_field, ""))
+                name = popped_topic(name, request.fields.get(group_field, ""))
             if not _is_granted(account, kind, name, permission):
                 return _missing(key, kind, name, permission)
         elif not is_optional:

@@ -332,17 +332,19 @@ def test_code_is_refused_unsigned_and_wrongly_signed(code: int) -> None:
     assert text == "there is no account 'nobody-at-all'"
 
 
-#: A pop consumer of topic T in group G acknowledges a message that was delivered before.
+#: Requests of a consumer of topic T in group G that name the topic of messages delivered before.
 RETRIED = {**FIELDS, "topic": "%RETRY%G_T"}
-RETRIED_ACKS = as_json({"acks": [{"c": "G", "t": "%RETRY%G_T"}], "brokerName": "b"})
+RETRIED_BODIES = {
+    34: HEARTBEAT.replace(b'"T"', b'"%RETRY%G_T"'),
+    400: as_json({"topic": "%RETRY%G_T", "consumerGroup": "G"}),
+    200151: as_json({"acks": [{"c": "G", "t": "%RETRY%G_T"}], "brokerName": "b"}),
+}
 
 
-@pytest.mark.parametrize("code", [200051, 200053, 200151])
-def test_receipt_of_a_retried_message_needs_the_permissions_for_its_topic_and_group(
-    code: int,
-) -> None:
+@pytest.mark.parametrize("code", [34, 400, 200051, 200053, 200151])
+def test_retry_topic_of_pop_needs_the_permissions_for_its_topic_and_group(code: int) -> None:
     rules = AccessRules([account(f"has {name}", **has) for name, has in SMALL.items()])
-    body = RETRIED_ACKS if code == 200151 else b""
+    body = RETRIED_BODIES.get(code, b"")
     allowed = {
         name
         for name in SMALL

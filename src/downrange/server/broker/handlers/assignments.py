@@ -40,6 +40,7 @@ from downrange.wire.bodies import (
 )
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
+from downrange.wire.limits import GROUP_TOPIC_BYTES_MAX
 from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def _query_assignment(
     if query.message_model not in (_CLUSTERING, BROADCASTING):
         remark = f"messageModel {query.message_model} is neither {_CLUSTERING} nor {BROADCASTING}"
         return refuse(ResponseCode.SYSTEM_ERROR, remark)
+    if len(query.topic) > GROUP_TOPIC_BYTES_MAX:  # no topic has such a name: do not ask for it
+        return [Reply(_answer(state, query, None))]
     if not state.options.name_servers:
         return [Reply(_answer(state, query, _own_queues(state, query.topic)))]
 

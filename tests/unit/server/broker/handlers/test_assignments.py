@@ -171,6 +171,14 @@ def test_queries_about_one_topic_share_a_lookup() -> None:
     assert len(begin(broker, "c0")) == 1  # the next one is looked up again
 
 
+def test_a_name_that_no_topic_has_is_not_looked_up() -> None:
+    broker = stage(name_servers=("127.0.0.1:9876",))
+    longest = "t" * 255
+    (question,) = broker.outputs(Command(int(QUERY), body=query(topic=longest)))
+    assert isinstance(question, AskNameServer)
+    assert asked(broker, topic=longest + "t") is None
+
+
 @pytest.mark.parametrize(
     "reply", [None, Command(int(ResponseCode.TOPIC_NOT_EXIST)), Command(0, body=b"{{")]
 )
