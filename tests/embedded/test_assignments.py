@@ -11,6 +11,8 @@ import pytest
 from downrange.embedded import Cluster, drop
 from downrange.model import QueueId
 from downrange.options import BrokerOptions
+from downrange.server.broker.handlers import assignments
+from downrange.server.run.registrar import Registrar
 from downrange.wire.bodies import (
     AssignmentQueryBody,
     AssignmentsBody,
@@ -125,6 +127,26 @@ def test_members_keep_their_queues_while_the_name_server_is_silent() -> None:
             assert peer.finish(call).body == b"{}"
         # Java's client waits three seconds.
         assert time.monotonic() - begun < 2.5 * WAIT_SCALE
+
+
+def test_members_keep_their_queues_when_the_lookup_fails_inside(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> Command:
+        raise RuntimeError("odd")
+
+    with Cluster() as cluster, connection(cluster.brokers[0]) as peer:
+        create(cluster.brokers[0], 1)
+        join(peer, "c")
+        with monkeypatch.context() as patch:
+            patch.setattr(Registrar, "ask", fail)
+            assert assigned(peer, "c") is None
+        assert "a request to a name server failed" in caplog.text
+        with monkeypatch.context() as patch:
+            patch.setattr(assignments, "_answer", None)
+            peer.start(query("c"))
+            wait_until(lambda: "handling the reply of a name server failed" in caplog.text)
+        assert assigned(peer, "c") == [("broker-a", 0, "PULL")]  # later requests are not blocked
 
 
 def test_a_broker_stops_while_a_member_waits_for_the_name_server() -> None:
