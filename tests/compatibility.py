@@ -48,7 +48,6 @@ SKIPPED: Final[dict[str, tuple[int, ...]]] = {
 
 #: Missing feature -> codes.
 NOT_YET: Final[dict[str, tuple[int, ...]]] = {
-    "assignment of queues by the broker": (400, 401, 402),
     "lite topics": (200070, 200071, *range(200074, 200080)),
     "static topics": (513,),
     "users and rules of the 5.x access control (ACL 2.0)": tuple(range(3001, 3011)),

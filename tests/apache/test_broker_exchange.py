@@ -5,10 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from downrange.wire.bodies import GroupConfig, TopicTableBody
+from downrange.wire.bodies import (
+    GroupConfig,
+    RequestModeBody,
+    RequestModesBody,
+    TopicTableBody,
+)
 from downrange.wire.codes import RequestCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import CommitOffsetRequest, GroupOffsetRequest, OffsetReply
+from tests.apache.cluster import ApacheCluster
 from tests.apache.exchange import our_broker, scene_arguments
 from tests.conversations.reads import query_by_key
 from tests.conversations.scene import (
@@ -22,7 +28,6 @@ from tests.conversations.scene import (
 from tests.conversations.sends import pull
 
 if TYPE_CHECKING:
-    from tests.apache.cluster import ApacheCluster
     from tests.conversations.peers import Peer
 
 GROUP = "exchange_readers"
@@ -55,6 +60,39 @@ def _committed(broker: Peer, topic: str) -> int:
 def _topics(broker: Peer) -> set[str]:
     table = read_body(TopicTableBody, broker.ask(bare_request(RequestCode.GET_ALL_TOPIC_CONFIG)))
     return set(table.topic_config_table)
+
+
+def _set_mode(broker: Peer, topic: str, share: int) -> None:
+    group = GroupConfig(group_name=GROUP)
+    create = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    succeed(broker.ask(bare_request(create, group.encode())))
+    mode = RequestModeBody(topic=topic, consumer_group=GROUP, mode="POP", pop_share_queue_num=share)
+    succeed(broker.ask(bare_request(RequestCode.SET_MESSAGE_REQUEST_MODE, mode.encode())))
+
+
+def _share_counts(broker: Peer) -> dict[str, int]:
+    """Return the number of members that share queues, by topic."""
+    request = bare_request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    modes = read_body(RequestModesBody, broker.ask(request)).message_request_mode_map
+    return {topic: groups[GROUP].pop_share_queue_num for topic, groups in modes.items()}
+
+
+def test_message_request_modes_move_with_the_store() -> None:
+    with ApacheCluster("5.5.0") as cluster:
+        facts, addresses = scene_arguments(cluster)
+        with live_scene(facts, addresses) as scene:
+            broker = scene.broker()
+            first = scene.create_topic(broker, "set_by_apache")
+            _set_mode(broker, first, 3)
+        cluster.stop_broker(0)
+        with our_broker(cluster), live_scene(facts, addresses) as scene:
+            broker = scene.broker()
+            assert _share_counts(broker) == {first: 3}
+            second = scene.create_topic(broker, "set_by_ours")
+            _set_mode(broker, second, 5)
+        cluster.start_broker(0)
+        with live_scene(facts, addresses) as scene:
+            assert _share_counts(scene.broker()) == {first: 3, second: 5}
 
 
 def test_broker_is_replaced_by_ours_and_comes_back(apache_alone: ApacheCluster) -> None:

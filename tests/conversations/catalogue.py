@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from tests.conversations import (
+    assignments,
     clients,
     operators,
     reads,
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
 def _conversations() -> dict[str, Conversation]:
     found: dict[str, Conversation] = {}
-    for module in (topics, sends, reads, clients, registrations, tolerance, operators, resets):
+    for module in (
+        *(topics, sends, reads, clients, assignments, registrations, tolerance),
+        *(operators, resets),
+    ):
         for name, function in inspect.getmembers(module, inspect.isfunction):
             own = function.__module__ == module.__name__ and not name.startswith("_")
             if own and list(inspect.signature(function).parameters) == ["scene"]:

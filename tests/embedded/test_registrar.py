@@ -320,11 +320,36 @@ def test_an_unanswered_unregistration_is_logged(
     assert "broker broker-a could not unregister: 127.0.0.1" in caplog.text
 
 
+def test_a_question_goes_to_the_next_name_server_until_one_replies() -> None:
+    async def play() -> None:
+        async with _stage(Topics("one")) as (service, listener, _):
+            silent = Listener(RecordingNameServer(), ListenerOptions(stop_timeout=0.1))
+            await silent.start()
+            silent.intercept = lambda request, peer: interception.drop()
+            addresses = ["127.0.0.1:1", silent.address, listener.address]
+            asking = Registrar(IDENTITY, addresses, Topics("one").table)
+            service.reply_body = b"found"
+            request = Command(105, {"topic": "T"})
+            reply = await asking.ask(request, 5.0)
+            assert reply is not None
+            assert (reply.code, reply.body) == (0, b"found")
+            assert await asking.ask(request, 5.0) is not None
+            assert service.codes.count(105) == 2
+            assert await asking.ask(request, 0.01) is None  # the silent one is asked, no other
+            assert service.codes.count(105) == 2
+            await asking.abandon()
+            assert await asking.ask(request, 5.0) is None
+            await silent.stop()
+
+    asyncio.run(play())
+
+
 def test_without_name_servers_nothing_happens() -> None:
     async def play() -> None:
         registrar = Registrar(IDENTITY, [], Topics("one").table)
         await registrar.start()
         await registrar.announce()
+        assert await registrar.ask(Command(105, {"topic": "T"}), 5.0) is None
         await registrar.stop()
 
     asyncio.run(play())

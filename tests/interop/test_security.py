@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
-    from tests.apache.fixtures import UniqueName
+    from tests.apache.fixtures import ApacheVersions, UniqueName
 
 USER = ACCOUNTS.others[0]
 NO_PERMISSION = 16
@@ -56,6 +56,26 @@ def test_accounts_may_do_what_the_access_file_says(
     consumer = scene.consumer("OpenTopic", "OpenGroup", account=USER)
     wait_until(lambda: body in [body_of(one) for one in scene.java.received(consumer, 0)])
     scene.stop(signed, unsigned, consumer)
+
+
+def test_members_that_let_the_broker_share_the_queues_need_the_same_permissions(
+    guarded: Addresses,
+    apache_versions: ApacheVersions,
+    unique_name: UniqueName,
+    stopper: ThreadPoolExecutor,
+) -> None:
+    scene = Scene(apache_versions.java_client("5.5.0"), guarded, unique_name, stopper)
+    body, options = unique_name("body").encode(), {"clientRebalance": False}
+    producer = scene.producer(account=USER)
+    scene.send(producer, [message("OpenTopic", body)])
+    consumer = scene.consumer("OpenTopic", "OpenGroup", account=USER, options=options)
+    wait_until(lambda: body in [body_of(one) for one in scene.java.received(consumer, 0)])
+    admin = Scene(scene.java, guarded, unique_name, stopper, account=ACCOUNTS.admin)
+    words = ("setConsumeMode", "-t", "OpenTopic", "-g", "OpenGroup", "-m", "PULL")
+    user = Scene(scene.java, guarded, unique_name, stopper, account=USER)
+    assert "CODE: 16" in user.mqadmin(*words, "-b", guarded.brokers[0])
+    assert "success" in admin.mqadmin(*words, "-b", guarded.brokers[0])
+    scene.stop(producer, consumer)
 
 
 def test_tools_sign_for_the_administrator(

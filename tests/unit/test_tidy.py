@@ -21,6 +21,7 @@ MODULES = sorted(
 _SHARED = {
     *("wire", "model", "options", "errors", "checks", "extras", "addresses", "tls", "memory"),
     "filters",
+    "allocation",
 }
 
 #: Part of the package -> the parts that it may import. Every part must be listed.
@@ -32,20 +33,21 @@ ARROWS: dict[str, set[str]] = {
     "busy_poll": set(),
     "checks": {"errors"},
     "model": {"checks", "errors"},
+    "allocation": {"model"},
     "wire": {"model", "errors"},
     "store": {"wire", "model", "errors"},
     "options": {"wire", "addresses", "checks", "errors"},
     "filters": {"checks", "errors"},
     "addresses": {"errors"},
     "tls": {"errors"},
-    "client.flows": {"wire", "filters", "model", "options", "checks", "errors"},
+    "client.flows": {"wire", "filters", "model", "allocation", "options", "checks", "errors"},
     "client.drivers": _SHARED | {"client.flows", "busy_poll"},
     "client": _SHARED | {"client.drivers", "client.flows"},
     "server.outputs": {"wire"},
     "server.access": {"server.outputs", "wire", "options", "errors", "extras"},
     "server.nameserver": {"server.outputs", "wire", "model", "options", "errors"},
     "server.broker": {"server.outputs", "server.access", "store"}
-    | {"wire", "filters", "model", "options", "errors"},
+    | {"wire", "filters", "model", "allocation", "options", "errors"},
     "server.net": _SHARED | {"server.outputs", "busy_poll"},
     "server.run": _SHARED
     | {"server.net", "server.nameserver", "server.broker", "server.access", "server.outputs"}
@@ -80,7 +82,8 @@ _EXTRA_PARTS = {
 
 #: Parts that only decide and convert, and so can be tested and simulated without I/O.
 PURE = {
-    *("errors", "checks", "model", "options", "addresses", "wire", "filters", "client.flows"),
+    *("errors", "checks", "model", "allocation", "options", "addresses", "wire", "filters"),
+    "client.flows",
     "server.outputs",
     *("server.nameserver", "server.broker"),
 }

@@ -14,6 +14,7 @@ from downrange.checks import (
     check_positive,
     check_text,
     check_type,
+    check_whole,
 )
 from downrange.errors import OptionError
 from downrange.wire.limits import BODY_BYTES_MAX, FRAME_BYTES_MAX, MIB, QUEUES_MAX
@@ -24,6 +25,9 @@ TlsMode: TypeAlias = Literal["disabled", "permissive", "enforcing"]
 
 #: When a send is acknowledged: after the message is durable, or before.
 FlushMode: TypeAlias = Literal["sync", "async"]
+
+#: How consumers read: they pull with offsets of their own, or the broker hands messages out.
+RequestMode: TypeAlias = Literal["PULL", "POP"]
 
 #: Apache's delay levels, from 1 on.
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -199,6 +203,12 @@ class BrokerOptions:
             pull, as with 5.x. Otherwise the broker sends them a request, as with 4.9
             (useServerSideResetOffset).
         client_timeout: Seconds without a heartbeat after which a client is removed.
+        is_load_balanced: Whether the broker shares queues out among members that ask it to
+            (serverLoadBalancerEnable). If not, it gives all queues to each of them.
+        default_request_mode: "PULL" or "POP": how members read that let the broker share the
+            queues, unless a mode was set for their group and topic (defaultMessageRequestMode).
+        default_pop_share_queues: With how many other members one shares queues in the default mode
+            "POP"; 0 or less means with all (defaultPopShareQueueNum).
         parked_pulls_max: How many pulls may wait for messages.
         pull_messages_max: Messages per reply (maxTransferCountOnMessageInMemory).
         pull_bytes_max: Bytes per reply (maxTransferBytesOnMessageInMemory).
@@ -253,6 +263,9 @@ class BrokerOptions:
     transaction_checks_max: int = 15
     is_reset_by_pull: bool = True
     client_timeout: float = 120.0
+    is_load_balanced: bool = True
+    default_request_mode: RequestMode = "PULL"
+    default_pop_share_queues: int = -1
     parked_pulls_max: int = 100_000
     pull_messages_max: int = 32
     pull_bytes_max: int = 256 * 1024
@@ -277,7 +290,7 @@ class BrokerOptions:
         for name in (
             *("is_topic_created", "is_group_created", "is_recall_enabled", "is_trace_on"),
             *("is_trace_topic_created", "is_vip_port_open", "is_transaction_rejected"),
-            *("is_sql_enabled", "is_retry_topic_v2", "is_reset_by_pull"),
+            *("is_sql_enabled", "is_retry_topic_v2", "is_reset_by_pull", "is_load_balanced"),
         ):
             check_flag(name, getattr(self, name))
         for name in ("name", "cluster"):
@@ -302,6 +315,8 @@ class BrokerOptions:
                 f"{_REGION_LENGTH_MAX} characters long"
             )
         check_one_of("flush", self.flush, get_args(FlushMode))
+        check_one_of("default_request_mode", self.default_request_mode, get_args(RequestMode))
+        check_whole("default_pop_share_queues", self.default_pop_share_queues)
         check_one_of("permission", self.permission, (6, 4, 2, 0))
         for name in (
             *("register_interval", "flush_interval", "flush_timeout", "checkpoint_interval"),

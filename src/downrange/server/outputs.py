@@ -94,6 +94,20 @@ class Call(msgspec.Struct):
     on_reply: OnReply
 
 
+class AskNameServer(msgspec.Struct):
+    """Send a request to a name server and await its reply.
+
+    Attributes:
+        command: The request.
+        timeout: Seconds to wait for the reply, of one name server after the other.
+        on_reply: Given to the service's `on_reply` exactly once; None if none of them replied.
+    """
+
+    command: Command
+    timeout: float
+    on_reply: OnReply
+
+
 class Disconnect(msgspec.Struct):
     """Close a connection; ignored if it has ended."""
 
@@ -139,9 +153,18 @@ STORE_PENDING: Final[tuple[Output]] = (StorePending(),)
 
 
 Output: TypeAlias = (
-    Reply | LateReply | Push | Call | Disconnect | Note | TablesChanged | StorePending
+    Reply
+    | LateReply
+    | Push
+    | Call
+    | AskNameServer
+    | Disconnect
+    | Note
+    | TablesChanged
+    | StorePending
 )
-#: Takes the reply to a `Call` and the time; None if no reply came in time or the connection ended.
+#: Takes the reply to a `Call` or an `AskNameServer` and the time; None if no reply came in time or
+#: the connection ended.
 OnReply: TypeAlias = Callable[[Command | None, int], Iterable[Output]]
 
 

@@ -261,6 +261,45 @@ class LockedQueuesBody(Body):
     locked: list[QueueId] = field(name="lockOKMQSet", default_factory=list)
 
 
+class AssignmentQueryBody(Body):
+    """Ask a broker which queues a member reads (Java: QueryAssignmentRequestBody, 5.x)."""
+
+    topic: str
+    consumer_group: str
+    client_id: str | None = None
+    strategy_name: str | None = None
+    message_model: str | None = None
+
+
+class QueueAssignment(Body):
+    """One queue of a member, and how it reads it (Java: MessageQueueAssignment)."""
+
+    message_queue: QueueId
+    mode: str = "PULL"
+    attachments: dict[str, str] | None = None
+
+
+class AssignmentsBody(Body):
+    """The queues of a member (Java: QueryAssignmentResponseBody); None: it keeps those it has."""
+
+    message_queue_assignments: list[QueueAssignment] | None = None
+
+
+class RequestModeBody(Body):
+    """How a group reads a topic, pull or pop (Java: SetMessageRequestModeRequestBody, 5.x)."""
+
+    topic: str
+    consumer_group: str
+    mode: str = "PULL"
+    pop_share_queue_num: int = 0
+
+
+class RequestModesBody(Body):
+    """All modes of a broker by topic and group (Java: MessageRequestModeManager)."""
+
+    message_request_mode_map: dict[str, dict[str, RequestModeBody]] = {}
+
+
 class ClientConnection(Body):
     """One connected client (Java: Connection)."""
 

@@ -52,6 +52,7 @@ public final class Driver {
         Consumers.register(OPS);
         Codecs.register(OPS);
         Faults.register(OPS);
+        Allocations.register(OPS);
         Traces.register(OPS);
         Filters.register(OPS);
         Tools.register(OPS);

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from downrange.options import ListenerOptions
 from downrange.server.net.connection import Connection
 from downrange.server.net.dispatcher import Dispatcher
-from downrange.server.outputs import LateReply, OnReply, Output, Peer, Reply
+from downrange.server.outputs import AskNameServer, LateReply, OnReply, Output, Peer, Reply
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.frames import FrameSplitter
 
@@ -130,12 +130,14 @@ class Stage:
 
     def __init__(self, **options: Any) -> None:
         self.service = FakeService()
+        self.questions: list[AskNameServer] = []
         self.loop = FakeLoop()
         self.dispatcher = Dispatcher(
             self.service,
             clock_ms=lambda: int(self.loop.now * 1000),
             logger=logging.getLogger("downrange.test"),
             on_closed=lambda _: None,
+            ask_name_server=self.questions.append,
         )
         self._options = ListenerOptions(**options)
         self.transport = self.join(Peer(1, "10.0.0.7:4242"))

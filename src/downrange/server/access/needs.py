@@ -19,6 +19,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from downrange.wire.bodies import (
+    AssignmentQueryBody,
     Body,
     CheckClientBody,
     HeartbeatBody,
@@ -26,6 +27,7 @@ from downrange.wire.bodies import (
     decode_body,
 )
 from downrange.wire.codes import RequestCode as Code
+from downrange.wire.system_names import RETRY_PREFIX
 
 DENY: Final = 0
 PUB: Final = 1
@@ -50,12 +52,20 @@ class Resource(NamedTuple):
 
 
 class FieldResource(NamedTuple):
-    """A topic or group in a header field; an optional field may be absent."""
+    """A topic or group in a header field.
+
+    Attributes:
+        field: The name of the field.
+        is_optional: Whether the field may be absent.
+        group_field: The field of the group, if the topic may be pop's retry topic of that group;
+            see `popped_topic`.
+    """
 
     kind: ResourceKind
     field: str
     permission: int
     is_optional: bool = False
+    group_field: str | None = None
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -77,13 +87,6 @@ class Need(msgspec.Struct, frozen=True):
 # ---- resources in bodies -------------------------------------------------------------------------
 
 
-class AssignmentBody(Body):
-    """The needed part of a query for assigned queues (Java: QueryAssignmentRequestBody, 5.x)."""
-
-    topic: str
-    consumer_group: str
-
-
 class PopAcknowledgement(Body):
     """The needed part of one entry in a batch of acknowledgements (Java: BatchAck)."""
 
@@ -97,6 +100,17 @@ class PopAcknowledgementsBody(Body):
     acks: list[PopAcknowledgement]
 
 
+def popped_topic(topic: str, group: str) -> str:
+    """Return the topic whose permission is needed, where a topic may be pop's retry topic.
+
+    A message that was delivered before is popped from `%RETRY%group_topic`, and its receipt is
+    acknowledged there. Java clients that let the broker share the queues subscribe to it. The name
+    is ambiguous: it is also that of the retry topic of a group "group_topic". So it is read in this
+    way for requests that show no messages, and not for pulls.
+    """
+    return topic.removeprefix(f"{RETRY_PREFIX}{group}_") or topic
+
+
 def _to_read(group: str, *topics: str) -> Iterator[Resource]:
     yield Resource("group", group, SUB)
     for topic in topics:
@@ -107,7 +121,10 @@ def _of_heartbeat(body: bytes) -> Iterator[Resource]:
     for member in decode_body(HeartbeatBody, body).consumer_data_set:
         yield from _to_read(
             member.group_name,
-            *(subscription.topic for subscription in member.subscription_data_set),
+            *(
+                popped_topic(subscription.topic, member.group_name)
+                for subscription in member.subscription_data_set
+            ),
         )
 
 
@@ -122,13 +139,13 @@ def _of_client_check(body: bytes) -> Iterator[Resource]:
 
 
 def _of_assignment(body: bytes) -> Iterator[Resource]:
-    query = decode_body(AssignmentBody, body)
-    return _to_read(query.consumer_group, query.topic)
+    query = decode_body(AssignmentQueryBody, body)
+    return _to_read(query.consumer_group, popped_topic(query.topic, query.consumer_group))
 
 
 def _of_pop_acknowledgements(body: bytes) -> Iterator[Resource]:
     for entry in decode_body(PopAcknowledgementsBody, body).acks:
-        yield from _to_read(entry.group, entry.topic)
+        yield from _to_read(entry.group, popped_topic(entry.topic, entry.group))
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -140,6 +157,7 @@ _REGISTRATION: Final = Need(role=Role.ADMIN, is_of_names=True)
 
 _READ_TOPIC: Final = FieldResource("topic", "topic", SUB)
 _MAYBE_READ_TOPIC: Final = FieldResource("topic", "topic", SUB, is_optional=True)
+_RECEIPT_TOPIC: Final = FieldResource("topic", "topic", SUB, group_field="consumerGroup")
 _CONSUMER_GROUP: Final = FieldResource("group", "consumerGroup", SUB)
 _GROUP: Final = FieldResource("group", "group", SUB)
 
@@ -163,12 +181,14 @@ _TABLE: Final[tuple[tuple[Need, tuple[Code, ...]], ...]] = (
             Code.QUERY_CONSUMER_OFFSET,
             Code.UPDATE_CONSUMER_OFFSET,
             Code.POP_MESSAGE,
-            Code.ACK_MESSAGE,
             Code.PEEK_MESSAGE,
-            Code.CHANGE_MESSAGE_INVISIBLETIME,
             Code.NOTIFICATION,
             Code.POLLING_INFO,
         ),
+    ),
+    (
+        Need((_RECEIPT_TOPIC, _CONSUMER_GROUP)),
+        (Code.ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME),
     ),
     (
         Need((_READ_TOPIC, _GROUP)),
@@ -246,6 +266,8 @@ _TABLE: Final[tuple[tuple[Need, tuple[Code, ...]], ...]] = (
             # It names only one of the groups whose offsets it shows.
             Code.QUERY_CORRECTION_OFFSET,
             Code.UPDATE_AND_GET_GROUP_FORBIDDEN,
+            Code.GET_ALL_MESSAGE_REQUEST_MODE,
+            Code.POP_ROLLBACK,
         ),
     ),
     # Name servers.

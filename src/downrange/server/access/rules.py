@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.errors import MalformedBody, OptionError, Unencodable
 from downrange.server.access.addresses import AddressSet, host_of
-from downrange.server.access.needs import ADMIN, DENY, NEEDS, PUB, SUB, Need, ResourceKind, Role
+from downrange.server.access.needs import (
+    ADMIN,
+    DENY,
+    NEEDS,
+    PUB,
+    SUB,
+    Need,
+    ResourceKind,
+    Role,
+    popped_topic,
+)
 from downrange.server.outputs import refusal
 from downrange.wire import system_names
 from downrange.wire.codes import ResponseCode
@@ -223,9 +233,11 @@ def _find_missing(account: Account, need: Need, request: Command) -> Denial | No
     key = account.access_key
     if need.role is Role.ADMIN:
         return Denial(f"account {key!r} has no admin permission for request {request.code}", key)
-    for kind, name_field, permission, is_optional in need.fields:
+    for kind, name_field, permission, is_optional, group_field in need.fields:
         name = request.fields.get(name_field)
         if name:
+            if group_field is not None:
+                name = popped_topic(name, request.fields.get(group_field, ""))
             if not _is_granted(account, kind, name, permission):
                 return _missing(key, kind, name, permission)
         elif not is_optional:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from downrange.errors import DiskFull, RocketMQError
 from downrange.server.broker.handlers import (
     ack,
+    assignments,
     broker_admin,
     clients,
     consumer_admin,
@@ -79,6 +80,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     **recall.HANDLERS,
     **reply.HANDLERS,
     **clients.HANDLERS,
+    **assignments.HANDLERS,
     **consumer_admin.HANDLERS,
     **topics.HANDLERS,
     **groups.HANDLERS,

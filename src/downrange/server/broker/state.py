@@ -14,6 +14,7 @@ from downrange.server.broker.pop.checkpoint_records import PopRecords
 from downrange.server.broker.pop.checkpoints import Checkpoints
 from downrange.server.broker.pop.held_pops import HeldPops
 from downrange.server.broker.pop.orders import Orders
+from downrange.server.broker.route_lookups import RouteLookups
 from downrange.server.broker.scheduled.delay_levels import DelayedMessages
 from downrange.server.broker.scheduled.timed_messages import TimedMessages
 from downrange.server.broker.settings import ChangedSettings, Settings
@@ -22,6 +23,7 @@ from downrange.server.broker.tables.filter_table import FilterTable
 from downrange.server.broker.tables.group_offsets import GroupOffsets
 from downrange.server.broker.tables.group_table import GroupTable
 from downrange.server.broker.tables.queue_locks import QueueLocks
+from downrange.server.broker.tables.request_modes import RequestModes
 from downrange.server.broker.tables.statistics import Statistics
 from downrange.server.broker.tables.topic_table import (
     READ,
@@ -109,6 +111,8 @@ class BrokerState:
         self.expressions = CompiledExpressions()
         self.filters = FilterTable(self.expressions)
         self.locks = QueueLocks()
+        self.request_modes = RequestModes()
+        self.route_lookups = RouteLookups()
         self.held_pulls = HeldPulls(options.parked_pulls_max)
         self.delays = DelayedMessages(options.delay_levels)
         self.checkpoints = Checkpoints(self.offsets)
@@ -127,7 +131,11 @@ class BrokerState:
     def tables_version(self) -> int:
         """The number of changes of confirmed tables; see `Broker.published`."""
         return (
-            self.topics.version + self.groups.version + self.settings.version + self.orders.version
+            self.topics.version
+            + self.groups.version
+            + self.settings.version
+            + self.request_modes.version
+            + self.orders.version
         )
 
     def announced_topics(self) -> TopicTableBody:

@@ -13,7 +13,17 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from downrange.server.net.connection import PendingCall
-from downrange.server.outputs import Call, Disconnect, LateReply, Note, Output, Push, Reply, refusal
+from downrange.server.outputs import (
+    AskNameServer,
+    Call,
+    Disconnect,
+    LateReply,
+    Note,
+    Output,
+    Push,
+    Reply,
+    refusal,
+)
 from downrange.wire.codes import CommandFlag, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.link import LinkBroken, ReplyArrived, RequestArrived
@@ -58,6 +68,8 @@ class Dispatcher:
         clock_ms: The time that handlers get.
         logger: Logs the notes of handlers.
         on_closed: Called for every connection that ended, before the service is.
+        ask_name_server: Begins an `AskNameServer`; the service's `on_reply` follows in a turn of
+            its own. Only brokers need it.
 
     Attributes:
         connections: All open ones, by number.
@@ -73,6 +85,7 @@ class Dispatcher:
         clock_ms: Callable[[], int],
         logger: logging.Logger,
         on_closed: Callable[[Peer], None],
+        ask_name_server: Callable[[AskNameServer], None] | None = None,
     ) -> None:
         self.connections: dict[int, Connection] = {}
         self.clock_ms = clock_ms
@@ -81,6 +94,7 @@ class Dispatcher:
         self._service = service
         self._logger = logger
         self._on_closed = on_closed
+        self._ask_name_server = ask_name_server
         self._ready: list[Connection] = []  # they may handle events
         self._is_in_turn = False
 
@@ -208,6 +222,8 @@ class Dispatcher:
                     connection.push(command)
             case Call():
                 self._call(output)
+            case AskNameServer() if self._ask_name_server is not None:
+                self._ask_name_server(output)
             case Disconnect(number):
                 if (connection := self.connections.get(number)) is not None:
                     connection.close()

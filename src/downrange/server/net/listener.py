@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from downrange.options import ListenerOptions
     from downrange.server.net.interception import Rule
+    from downrange.server.outputs import AskNameServer
 
 _log: Final = logging.getLogger("downrange.server")
 
@@ -62,6 +63,7 @@ class Listener:
         logger: Logs the notes of handlers.
         has_vip_port: Whether it also listens on its port less 2. Connections to both ports have
             the same service and share the limits.
+        ask_name_server: See `Dispatcher`.
 
     Raises:
         OptionError: TLS is required and `tls` is missing, or there is no port for the VIP channel.
@@ -76,6 +78,7 @@ class Listener:
         clock_ms: Callable[[], int] = monotonic_ms,
         logger: logging.Logger = _log,
         has_vip_port: bool = False,
+        ask_name_server: Callable[[AskNameServer], None] | None = None,
     ) -> None:
         if has_vip_port:
             check_vip_port("port", options.port)
@@ -84,7 +87,11 @@ class Listener:
         self._options = options
         self._tls = None if options.tls_mode == "disabled" else tls
         self._dispatcher = Dispatcher(
-            service, clock_ms=clock_ms, logger=logger, on_closed=self._on_closed
+            service,
+            clock_ms=clock_ms,
+            logger=logger,
+            on_closed=self._on_closed,
+            ask_name_server=ask_name_server,
         )
         self._busy_poll: BusyPoll | None = None
         self._has_vip_port = has_vip_port

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from downrange.server.access.file import AccessFile
     from downrange.server.broker.state import BrokerState
-    from downrange.server.outputs import OnReply, Output, Peer
+    from downrange.server.outputs import AskNameServer, OnReply, Output, Peer
     from downrange.server.run.registrar import Registrar
     from downrange.store.files import OsFiles
     from downrange.wire.command import Command
@@ -82,6 +82,7 @@ class BrokerLoop:
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
         self._publish_task: asyncio.Task[None] | None = None
+        self._questions: set[asyncio.Task[None]] = set()  # to name servers
         self._confirmed = confirmed_tables(files, state)
         self._progress = progress_tables(files, state)
         self._confirmed.load()
@@ -148,10 +149,30 @@ class BrokerLoop:
             self._commit_soon()
         return outputs
 
+    def ask_name_server(self, question: AskNameServer) -> None:
+        """Send a request of the broker to a name server, and continue with its reply."""
+        if not self._is_ended:
+            task = self._loop.create_task(self._ask_name_server(question))
+            self._questions.add(task)  # the event loop holds only weak references
+            task.add_done_callback(self._questions.discard)
+
+    async def _ask_name_server(self, question: AskNameServer) -> None:
+        try:
+            reply = await self.registrar.ask(question.command, question.timeout)
+        except Exception:  # the broker must get an answer, because requests of clients wait for it
+            _log.exception("a request to a name server failed")
+            reply = None
+        try:
+            self._perform(self.on_reply(question.on_reply, reply, wall_clock_ms()))
+        except Exception:
+            _log.exception("handling the reply of a name server failed")
+
     async def end(self) -> None:
         """Stop all tasks; the listener goes on."""
         self._is_ended = True
-        tasks = [*self._tasks, *([] if self._publish_task is None else [self._publish_task])]
+        tasks = [*self._tasks, *self._questions]
+        if self._publish_task is not None:
+            tasks.append(self._publish_task)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from downrange.server.access.file import AccessFile
     from downrange.server.net.interception import Rule
-    from downrange.server.outputs import OnReply, Output, Peer
+    from downrange.server.outputs import AskNameServer, OnReply, Output, Peer
     from downrange.wire.command import Command
 
 _log: Final = logging.getLogger("downrange.broker")
@@ -108,6 +108,7 @@ class BrokerServer:
             clock_ms=wall_clock_ms,
             logger=_log,
             has_vip_port=self._options.is_vip_port_open,
+            ask_name_server=self._ask_name_server,
         )
         self._listener_options = listener
         self._broker_loop: BrokerLoop | None = None
@@ -241,6 +242,11 @@ class BrokerServer:
         """Continue after a `Call` of the broker."""
         broker_loop = self._broker_loop
         return () if broker_loop is None else broker_loop.on_reply(callback, reply, now_ms)
+
+    def _ask_name_server(self, question: AskNameServer) -> None:
+        """Ask a name server for the broker."""
+        if self._broker_loop is not None:
+            self._broker_loop.ask_name_server(question)
 
     def on_disconnect(self, peer: Peer, now_ms: int) -> Iterable[Output]:
         """Remove the clients and held pulls of a connection that ended."""

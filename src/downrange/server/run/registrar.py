@@ -47,6 +47,7 @@ _log: Final = logging.getLogger("downrange.broker")
 
 _REGISTER_TIMEOUT: Final = 5.0
 _UNREGISTER_TIMEOUT: Final = 3.0
+_ASK_TIMEOUT: Final = 1.0
 
 
 class Registrar:
@@ -121,6 +122,29 @@ class Registrar:
         ]
         if tasks:
             await asyncio.wait(tasks, timeout=self._announce_timeout)
+
+    async def ask(self, command: Command, within: float) -> Command | None:
+        """Send a request to one name server after the other until one replies.
+
+        Args:
+            command: The request.
+            within: Seconds for all attempts together; one attempt takes a second at most.
+
+        Returns:
+            The reply, whatever its code, or None if there was none.
+        """
+        deadline = asyncio.get_running_loop().time() + within
+        peers = [registration.peer for registration in self._registrations]
+        for peer in sorted(peers, key=lambda peer: not peer.is_connected):
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            attempt = msgspec.structs.replace(command, fields=dict(command.fields))
+            try:
+                return await peer.ask(attempt, min(left, _ASK_TIMEOUT))
+            except RocketMQError as error:
+                _log.debug("name server %s did not reply: %s", peer.address, error)
+        return None
 
     async def stop(self) -> None:
         """Unregister everywhere, within 3 s; does nothing if it was never started."""

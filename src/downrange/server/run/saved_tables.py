@@ -2,8 +2,9 @@
 
 There are two kinds:
 
-- Confirmed tables: topics, groups, changed settings, and batches popped in order. The reply to a
-  change waits until the table is saved, and for topics until the name servers are informed.
+- Confirmed tables: topics, groups, request modes, changed settings, and batches popped in order.
+  The reply to a change waits until the table is saved, and for topics until the name servers are
+  informed.
 - Progress tables: offsets of groups, of delay levels and of timed messages, and SQL92 filters. They
   are saved every few seconds; after a crash a little of this progress is repeated.
 """
@@ -21,7 +22,13 @@ from downrange.server.broker.scheduled import (
     timer_handover,
 )
 from downrange.server.broker.scheduled.timer_handover import TimerHandover
-from downrange.server.broker.tables import filter_table, group_offsets, group_table, topic_table
+from downrange.server.broker.tables import (
+    filter_table,
+    group_offsets,
+    group_table,
+    request_modes,
+    topic_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,6 +116,7 @@ def confirmed_tables(files: Files, state: BrokerState) -> SavedTables:
             group_table.PATH: state.groups,
             settings.PATH: state.settings,
             orders.PATH: state.orders,
+            request_modes.PATH: state.request_modes,
         },
     )
 

@@ -293,9 +293,9 @@ SERVED: list[tuple[set[str], list[int]]] = [
         set(),
         [
             *(17, 18, 21, 25, 26, 39, 40, 43, 45, 50, 51, 52, 53, 54, 60, 61, 200, 201, 204, 207),
-            *(215, 220, 221, 225, 306, 309, 314, 315, 316, 317, 321, 323, 326, 328, 329, 401, 999),
+            *(215, 220, 221, 225, 306, 309, 314, 315, 316, 317, 321, 323, 326, 328, 329, 401, 402),
             *(308, 353),
-            *(100, 102, 205, 216, 217, 318, 327),
+            *(999, 100, 102, 205, 216, 217, 318, 327, 200056),
         ],
     ),
 ]
@@ -314,6 +314,65 @@ def test_code_is_served_to_accounts_with_these_permissions_only(
         for name in SMALL
         if rules.check(signed(code, FIELDS, body, key=f"has {name}"), PEER) is None
     }
+
+
+@pytest.mark.parametrize("code", [code for _, codes in SERVED for code in codes])
+def test_code_is_refused_unsigned_and_wrongly_signed(code: int) -> None:
+    everything = account(default_topic=PUB | SUB, default_group=SUB)
+    rules = AccessRules([everything, ADMIN])
+    body = BODIES.get(code, b"")
+    text = denial(rules, Command(code, dict(FIELDS), body))
+    assert text == f"request {code} from 10.0.0.7:41732 is not signed"
+    for key in ("app-account", "root-account"):
+        text = denial(rules, signed(code, FIELDS, body, key=key, secret="guessed"))
+        assert text == f"the signature for account {key!r} is wrong"
+        request = signed(code, FIELDS, body, key=key)
+        request.body += b" "  # changed on its way
+        assert denial(rules, request) == f"the signature for account {key!r} is wrong"
+    text = denial(rules, signed(code, FIELDS, body, key="nobody-at-all"))
+    assert text == "there is no account 'nobody-at-all'"
+
+
+#: Requests of a consumer of topic T in group G that name the topic of messages delivered before.
+RETRIED = {**FIELDS, "topic": "%RETRY%G_T"}
+RETRIED_BODIES = {
+    34: HEARTBEAT.replace(b'"T"', b'"%RETRY%G_T"'),
+    400: as_json({"topic": "%RETRY%G_T", "consumerGroup": "G"}),
+    200151: as_json({"acks": [{"c": "G", "t": "%RETRY%G_T"}], "brokerName": "b"}),
+}
+
+
+@pytest.mark.parametrize("code", [34, 400, 200051, 200053, 200151])
+def test_retry_topic_of_pop_needs_the_permissions_for_its_topic_and_group(code: int) -> None:
+    rules = AccessRules([account(f"has {name}", **has) for name, has in SMALL.items()])
+    body = RETRIED_BODIES.get(code, b"")
+    allowed = {
+        name
+        for name in SMALL
+        if rules.check(signed(code, RETRIED, body, key=f"has {name}"), PEER) is None
+    }
+    assert allowed == {"T SUB, G SUB"}
+
+
+@pytest.mark.parametrize("code", [11, 200050, 200052])
+def test_retry_topic_of_another_group_cannot_be_read_under_the_name_of_a_pop_retry_topic(
+    code: int,
+) -> None:
+    """`%RETRY%G_T` is the retry topic of a group "G_T" as well."""
+    rules = AccessRules([account(groups={"G": SUB}, topics={"T": SUB}, default_topic=SUB)])
+    text = denial(rules, signed(code, RETRIED))
+    assert text == "account 'app-account' has no SUB permission for topic '%RETRY%G_T'"
+
+
+def test_every_entry_of_a_batch_of_acknowledgements_is_looked_at() -> None:
+    rules = AccessRules([account(topics={"T": SUB}, groups={"G": SUB})])
+    entries = [{"c": "G", "t": "T"}, {"c": "G", "t": "other"}, {"c": "theirs", "t": "T"}]
+    for wrong, kind in ((1, "topic 'other'"), (2, "group 'theirs'")):
+        body = as_json({"acks": [entries[0], entries[wrong]], "brokerName": "b"})
+        text = denial(rules, signed(200151, {}, body))
+        assert text == f"account 'app-account' has no SUB permission for {kind}"
+    for body in (b"", b"{}", as_json({"acks": [{"c": "G"}]})):
+        assert denial(rules, signed(200151, {}, body)).startswith("request 200151 of account")
 
 
 def test_every_code_of_the_table_is_tested_here() -> None:

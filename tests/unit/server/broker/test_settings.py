@@ -57,6 +57,9 @@ def test_every_setting_reads_what_it_writes(name: str) -> None:
     ("name", "text", "option", "value"),
     [
         ("brokerPermission", "4", "permission", 4),
+        ("defaultMessageRequestMode", "POP", "default_request_mode", "POP"),
+        ("defaultPopShareQueueNum", "-3", "default_pop_share_queues", -3),
+        ("serverLoadBalancerEnable", "false", "is_load_balanced", False),
         ("cleanResourceInterval", "2500", "retention_interval", 2.5),
         ("flushCommitLogLeastPages", "4", "flush_bytes", 16384),
         ("flushConsumerOffsetInterval", "1000", "checkpoint_interval", 1.0),
@@ -84,6 +87,11 @@ def test_a_setting_changes_its_option_in_javas_unit(
         ({"fileReservedTime": "soon"}, "fileReservedTime=soon is not a number of hours"),
         ({"fileReservedTime": "inf"}, "fileReservedTime=inf is not a number of hours"),
         ({"fileReservedTime": "-5"}, "fileReservedTime=-5: keep_hours=-5.0 must be above 0"),
+        (
+            {"defaultMessageRequestMode": "pop"},
+            "default_request_mode='pop' must be one of PULL, POP",
+        ),
+        ({"defaultPopShareQueueNum": "all"}, "defaultPopShareQueueNum=all is not a whole number"),
         ({"flushCommitLogLeastPages": "0"}, "flush_bytes=0 is less than 1"),
         (
             {"diskSpaceCleanForciblyRatio": "95", "diskSpaceWarningLevelRatio": "91"},

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downrange.server.outputs import Call, Disconnect, LateReply, Output, Peer, Push, Reply
+from downrange.server.outputs import (
+    AskNameServer,
+    Call,
+    Disconnect,
+    LateReply,
+    Output,
+    Peer,
+    Push,
+    Reply,
+)
 from downrange.wire.codes import CommandFlag
 from downrange.wire.command import Command, encode
 from tests.unit.server.stage import KEEP, RELEASE, Stage
@@ -40,6 +49,16 @@ def _call(stage: Stage, callback: Callback, connection: int = 1) -> Command:
 def _answer(stage: Stage, request: Command, code: int = 0) -> None:
     reply = Command(code, request_id=request.request_id, flags=REPLY)
     stage.connection.data_received(encode(reply))
+
+
+# ---- questions to name servers -------------------------------------------------------------------
+
+
+def test_a_question_to_a_name_server_is_passed_on() -> None:
+    stage = Stage()
+    question = AskNameServer(Command(105), 2.0, Callback().on_reply)
+    stage.dispatcher.perform([question])
+    assert stage.questions == [question]
 
 
 # ---- calls ---------------------------------------------------------------------------------------

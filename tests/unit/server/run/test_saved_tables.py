@@ -6,6 +6,7 @@ from downrange.errors import CorruptStore, DiskFull, MalformedBody
 from downrange.server.broker.tables import topic_table
 from downrange.server.run.saved_tables import SavedTables, confirmed_tables, progress_tables
 from downrange.store.files import MemoryFiles
+from downrange.wire.bodies import RequestModeBody
 from tests.unit.server.broker.broker_stage import NOW_MS, a_state
 
 
@@ -102,6 +103,7 @@ def test_a_brokers_tables_survive() -> None:
     state.topics.ensure("T", 3, 6, NOW_MS)
     state.groups.get_or_create("G", state.options, NOW_MS)
     state.offsets.commit("G", "T", 1, 42)
+    state.request_modes.put(RequestModeBody(topic="T", consumer_group="G", mode="POP"))
     for tables in (confirmed_tables(files, state), progress_tables(files, state)):
         tables.write(tables.everything())
     assert topic_table.PATH in files.names("config") or files.read_all(topic_table.PATH)
@@ -111,3 +113,4 @@ def test_a_brokers_tables_survive() -> None:
     assert list(again.topics) == list(state.topics)
     assert again.groups.get("G") == state.groups.get("G")
     assert again.offsets.get("G", "T", 1) == 42
+    assert again.request_modes.get("T", "G") == state.request_modes.get("T", "G") is not None

@@ -12,7 +12,9 @@ Served, with the fields that are read (behaviour of 5.5.0 where releases differ)
 
 When the members or topics of a consumer group change, all its members are notified by request 40,
 unless the group's settings forbid it or the group broadcasts. A client without heartbeats for
-`client_timeout` is disconnected, which ends its memberships.
+`client_timeout` is disconnected, which ends its memberships. The queue locks of a client end with
+its membership, before the others are notified, so that they can lock the queues at once. In Apache
+such a lock lasts up to 60 s.
 
 Skipped on purpose: registration of producers by 5.x proxies, the unit flag of retry topics, and
 locks of queues on other brokers (`onlyThisBroker`).
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
-    from downrange.server.broker.tables.client_table import Client
+    from downrange.server.broker.tables.client_table import Client, Departure
     from downrange.wire.command import Command
 
 _SCAN_MS: Final = 10_000
@@ -66,9 +68,9 @@ _ONEWAY: Final = int(CommandFlag.ONEWAY)
 def on_disconnect(state: BrokerState, peer: Peer, now_ms: int) -> list[Output]:
     """Remove the client of a connection that ended, and notify the other members of its groups."""
     return [
-        push
-        for group in state.clients.drop_connection(peer.number)
-        for push in _notify_members(state, group, now_ms)
+        output
+        for departure in state.clients.drop_connection(peer.number)
+        for output in _on_departure(state, departure, now_ms)
     ]
 
 
@@ -102,12 +104,12 @@ def _heartbeat(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
     ]
     language = None if request.language is None else request.language.name
     changes = state.clients.heartbeat(peer, body, language, request.version, now_ms)
-    if not (body.heartbeat_fingerprint and body.without_sub):
+    has_fingerprint = bool(body.heartbeat_fingerprint)
+    if not (has_fingerprint and body.without_sub):
         for member in body.consumer_data_set:
             state.filters.register(member.group_name, member.subscription_data_set, now_ms)
-    is_short = bool(body.heartbeat_fingerprint)
     reply = HeartbeatReply(
-        supports_v2=True, subscription_changed=changes.is_fingerprint_new or not is_short
+        supports_v2=True, subscription_changed=changes.is_full_needed or not has_fingerprint
     )
     outputs += succeed(reply)
     for group in changes.changed:
@@ -134,9 +136,16 @@ def _leave(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
     if group is not None:
         ensure_group(state, group, now_ms, outputs)
     outputs += succeed()
-    if state.clients.unregister(peer.number, header.producer_group, group) and group is not None:
-        outputs += _notify_members(state, group, now_ms)
+    departure = state.clients.unregister(peer.number, header.producer_group, group)
+    if departure is not None:
+        outputs += _on_departure(state, departure, now_ms)
     return outputs
+
+
+def _on_departure(state: BrokerState, departure: Departure, now_ms: int) -> list[Output]:
+    if departure.is_gone:
+        state.locks.unlock_all(departure.group, departure.client_id)
+    return _notify_members(state, departure.group, now_ms)
 
 
 def _notify_members(state: BrokerState, name: str, now_ms: int) -> list[Output]:

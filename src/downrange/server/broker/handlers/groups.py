@@ -119,6 +119,7 @@ def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     header = DeleteGroupRequest.from_fields(request.fields)
     state.groups.delete(header.group_name, now_ms)
     state.statistics.drop_group(header.group_name)
+    state.request_modes.delete_group(header.group_name)
     if header.clean_offset or header.remove_offset:
         state.forget_group(header.group_name)
     return succeed_when_saved(state)

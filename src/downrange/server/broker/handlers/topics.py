@@ -197,6 +197,7 @@ def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     if state.topics.delete(topic, now_ms):
         state.forget_topic(topic)
         state.statistics.drop_topic(topic)
+        state.request_modes.delete_topic(topic)
         state.store.drop_topic(topic)
         state.is_checkpoint_due = True  # or recovery would find the topic's records again
         state.held_pulls.checked_ms = 0  # the next tick answers the pulls that wait for it

@@ -59,16 +59,27 @@ class ConsumerGroup:
         type: Pull, push or pop, by Java's name.
         model: Whether each message goes to one member or to all, by Java's name.
         start: Where a queue without an offset begins, by Java's name.
-        fingerprint: The fingerprint of the last heartbeat.
+        fingerprint: That of the last heartbeat, 0 if it had none; None before the first one.
+        subscribed_fingerprint: The same of the last heartbeat that named the subscriptions.
     """
 
-    __slots__ = ("_subscriptions", "fingerprint", "members", "model", "name", "start", "type")
+    __slots__ = (
+        "_subscriptions",
+        "fingerprint",
+        "members",
+        "model",
+        "name",
+        "start",
+        "subscribed_fingerprint",
+        "type",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.members: dict[int, Client] = {}
         self.type = self.model = self.start = ""
         self.fingerprint: int | None = None
+        self.subscribed_fingerprint: int | None = None
         self._subscriptions: dict[str, Subscription] = {}
 
     @property
@@ -100,6 +111,22 @@ class ConsumerGroup:
         self.members[client.connection] = client
         return is_new
 
+    def has_client(self, client_id: str) -> bool:
+        """Whether a client is a member, over any connection."""
+        return any(member.client_id == client_id for member in self.members.values())
+
+    def is_full_heartbeat_needed(self, fingerprint: int, *, is_short: bool) -> bool:
+        """Note a heartbeat's fingerprint; return whether the next one must name subscriptions.
+
+        Apache only compares with the fingerprint before. So after a restart, or when the last
+        member connects anew, it never gets the subscriptions of a client that sends short
+        heartbeats.
+        """
+        before, self.fingerprint = self.fingerprint, fingerprint
+        if not is_short:
+            self.subscribed_fingerprint = fingerprint
+        return before not in (None, fingerprint) or self.subscribed_fingerprint != fingerprint
+
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
         """Replace the group's subscriptions; return whether topics were added or removed."""
         new = {subscription.topic: subscription for subscription in subscriptions}
@@ -116,11 +143,25 @@ class HeartbeatChanges(NamedTuple):
 
     Attributes:
         changed: Consumer groups that got a new member or other topics.
-        is_fingerprint_new: Whether a full heartbeat must precede the next short one.
+        is_full_needed: Whether the next heartbeat must name the subscriptions.
     """
 
     changed: list[ConsumerGroup]
-    is_fingerprint_new: bool
+    is_full_needed: bool
+
+
+class Departure(NamedTuple):
+    """A consumer group that a client left.
+
+    Attributes:
+        group: Its name.
+        client_id: The client.
+        is_gone: Whether the client has no other connection in the group.
+    """
+
+    group: str
+    client_id: str
+    is_gone: bool
 
 
 class Clients:
@@ -197,45 +238,44 @@ class Clients:
             client.producing[member.group_name] = now_ms
             self._producers.setdefault(member.group_name, {})[client.connection] = client
         changed: list[ConsumerGroup] = []
-        is_fingerprint_new = False
+        fingerprint = body.heartbeat_fingerprint or 0
+        is_short = fingerprint != 0 and bool(body.without_sub)
+        is_full_needed = False
         for consumer in body.consumer_data_set:
             name = consumer.group_name
             group = self._consumers.setdefault(name, ConsumerGroup(name))
             client.consuming[name] = now_ms
             is_changed = group.join(client, consumer)
-            if not (body.heartbeat_fingerprint and body.without_sub):
+            if not is_short:
                 is_changed |= group.subscribe(consumer.subscription_data_set)
-            if group.fingerprint != body.heartbeat_fingerprint:
-                group.fingerprint, is_fingerprint_new = body.heartbeat_fingerprint, True
+            is_full_needed |= group.is_full_heartbeat_needed(fingerprint, is_short=is_short)
             if is_changed:
                 changed.append(group)
-        return HeartbeatChanges(changed, is_fingerprint_new)
+        return HeartbeatChanges(changed, is_full_needed)
 
     def unregister(
         self, connection: int, producer_group: str | None, consumer_group: str | None
-    ) -> bool:
-        """Remove a client from groups; return whether it was in the consumer group."""
+    ) -> Departure | None:
+        """Remove a client from groups; return its departure from the consumer group, if any."""
         client = self._clients.get(connection)
         if client is None:
-            return False
+            return None
         if producer_group is not None:
             self._leave_producers(client, producer_group)
-        was_member = consumer_group is not None and self._leave_consumers(client, consumer_group)
+        departure = consumer_group and self._leave_consumers(client, consumer_group)
         self._forget_idle(client)
-        return was_member
+        return departure or None
 
-    def drop_connection(self, connection: int) -> list[str]:
-        """Remove the client of a connection that ended; return its consumer groups."""
+    def drop_connection(self, connection: int) -> list[Departure]:
+        """Remove the client of a connection that ended, and return its departures."""
         client = self._clients.get(connection)
         if client is None:
             return []
-        groups = list(client.consuming)
         for group in list(client.producing):
             self._leave_producers(client, group)
-        for group in groups:
-            self._leave_consumers(client, group)
+        departures = [self._leave_consumers(client, group) for group in list(client.consuming)]
         self._forget_idle(client)
-        return groups
+        return [departure for departure in departures if departure is not None]
 
     def expire(self, now_ms: int, timeout_ms: int) -> list[Client]:
         """Return the clients that sent no heartbeat for one of their groups for this long."""
@@ -266,13 +306,15 @@ class Clients:
         if not self._producers[group]:
             del self._producers[group]
 
-    def _leave_consumers(self, client: Client, group: str) -> bool:
+    def _leave_consumers(self, client: Client, group: str) -> Departure | None:
         if client.consuming.pop(group, None) is None:
-            return False
-        del self._consumers[group].members[client.connection]
-        if not self._consumers[group].members:
+            return None
+        consumers = self._consumers[group]
+        del consumers.members[client.connection]
+        if not consumers.members:
             del self._consumers[group]
-        return True
+        is_gone = not consumers.has_client(client.client_id)
+        return Departure(group, client.client_id, is_gone)
 
     def _forget_idle(self, client: Client) -> None:
         if client.producing or client.consuming:

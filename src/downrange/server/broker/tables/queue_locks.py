@@ -1,6 +1,7 @@
 """Locks of queues: which member of a group may read a queue in order.
 
-A lock belongs to one client and expires if the client does not renew it.
+A lock belongs to one client. It ends when the client leaves the group or disconnects, or expires
+if the client does not renew it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ class QueueLocks:
         for queue in queues:
             if queue in held and held[queue][0] == client_id:
                 del held[queue]
+
+    def unlock_all(self, group: str, client_id: str) -> None:
+        """Unlock all queues that a client holds for a group."""
+        held = self._groups.get(group, {})
+        for queue in [queue for queue, (holder, _) in held.items() if holder == client_id]:
+            del held[queue]
 
     def has_locks(self, group: str, now_ms: int) -> bool:
         """Whether a member of a group holds a queue."""

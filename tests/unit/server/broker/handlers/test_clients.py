@@ -104,25 +104,91 @@ def test_a_broadcasting_group_or_one_with_notifications_off_is_not_notified(
     assert pushes_of(broker.beat(ONE, "a", model=model), CHANGED) == []
 
 
-def test_a_full_heartbeat_is_always_requested_again_and_a_short_one_once() -> None:
-    broker = HandlerStage()
+def is_full_needed(
+    broker: HandlerStage,
+    fingerprint: int,
+    *topics: str,
+    peer: Peer = ONE,
+    group: str = "G",
+) -> bool:
+    """Send a heartbeat, a short one without topics; return whether the next one must be full."""
+    is_short = fingerprint != 0 and not topics
+    outputs = broker.beat(
+        peer,
+        f"client {peer.number}",
+        group=group,
+        topics=topics,
+        fingerprint=fingerprint,
+        is_short=is_short,
+    )
+    reply = HeartbeatReply.from_fields(reply_of(outputs).fields)
+    assert reply.supports_v2
+    return reply.subscription_changed
 
-    def is_changed(fingerprint: int, *, is_short: bool = False) -> bool:
-        topics = () if is_short else ("T",)
-        outputs = broker.beat(ONE, "a", topics=topics, fingerprint=fingerprint, is_short=is_short)
-        reply = HeartbeatReply.from_fields(reply_of(outputs).fields)
-        assert reply.supports_v2
-        return reply.subscription_changed
 
-    assert is_changed(0)
-    assert is_changed(0)
-    assert is_changed(7)
-    assert not is_changed(7)
-    assert not is_changed(7, is_short=True)
+def subscribed(broker: HandlerStage) -> set[str]:
     group = broker.state.clients.consumer_group("G")
     assert group is not None
-    assert group.subscription("T") is not None
-    assert is_changed(8)
+    return set(group.subscriptions())
+
+
+def test_a_heartbeat_without_fingerprint_is_always_full() -> None:
+    broker = HandlerStage()
+    assert is_full_needed(broker, 0, "T")
+    assert is_full_needed(broker, 0, "T")
+    assert is_full_needed(broker, 7, "T")
+    assert is_full_needed(broker, 0)
+    assert subscribed(broker) == set()
+
+
+def test_short_heartbeats_keep_the_subscriptions_of_the_full_one() -> None:
+    broker = HandlerStage()
+    assert not is_full_needed(broker, 7, "T", "U")
+    assert not is_full_needed(broker, 7)
+    assert not is_full_needed(broker, 7)
+    assert subscribed(broker) == {"T", "U"}
+
+
+def test_subscriptions_change_with_the_fingerprint_of_a_full_heartbeat() -> None:
+    broker = HandlerStage()
+    is_full_needed(broker, 7, "T")
+    assert is_full_needed(broker, 8, "U")
+    assert subscribed(broker) == {"U"}
+    assert not is_full_needed(broker, 8, "U")
+    assert not is_full_needed(broker, 8)
+
+
+def test_a_short_heartbeat_of_another_fingerprint_requests_a_full_one() -> None:
+    broker = HandlerStage()
+    is_full_needed(broker, 7, "T")
+    for _ in range(2):  # the second time, Apache takes the fingerprint for known
+        assert is_full_needed(broker, 8)
+    assert subscribed(broker) == {"T"}
+    assert not is_full_needed(broker, 8, "U")
+    assert subscribed(broker) == {"U"}
+
+
+def test_a_short_heartbeat_to_a_broker_that_knows_no_subscriptions_requests_a_full_one() -> None:
+    broker = HandlerStage()
+    assert is_full_needed(broker, 7)
+    assert is_full_needed(broker, 7)
+    assert not is_full_needed(broker, 7, "T")
+    assert not is_full_needed(broker, 7)
+    on_disconnect(broker.state, ONE, broker.now_ms)
+    assert is_full_needed(broker, 7, peer=TWO)
+
+
+def test_members_of_one_fingerprint_share_the_subscriptions() -> None:
+    broker = HandlerStage()
+    is_full_needed(broker, 7, "T")
+    assert not is_full_needed(broker, 7, peer=TWO)
+    assert members(broker) == ["client 11", "client 12"]
+
+
+def test_a_short_heartbeat_of_a_producer_needs_no_full_one() -> None:
+    broker = HandlerStage()
+    outputs = broker.beat(ONE, "a", group="", producing="P", fingerprint=7, is_short=True)
+    assert not HeartbeatReply.from_fields(reply_of(outputs).fields).subscription_changed
 
 
 def test_a_client_is_found_by_its_name_and_by_a_new_one_on_the_same_connection() -> None:
@@ -249,6 +315,62 @@ def test_locked_queues_are_those_that_the_client_holds() -> None:
     body = LockQueuesBody(consumer_group="G", client_id="one", mq_set=queues).encode()
     assert broker.ask(RequestCode.UNLOCK_BATCH_MQ, body).code == ResponseCode.SUCCESS
     assert lock("two") == queues
+
+
+QUEUES = [QueueId("T", "broker-a", number) for number in range(2)]
+
+
+def lock(broker: HandlerStage, client: str, group: str = "G") -> list[QueueId]:
+    body = LockQueuesBody(consumer_group=group, client_id=client, mq_set=QUEUES).encode()
+    reply = broker.ask(RequestCode.LOCK_BATCH_MQ, body)
+    return decode_body(LockedQueuesBody, reply.body).locked
+
+
+def test_locks_of_a_client_end_with_its_connection() -> None:
+    broker = HandlerStage()
+    for group in ("G", "H"):
+        broker.beat(ONE, "a", group=group)
+        broker.beat(TWO, "b", group=group)
+        assert lock(broker, "a", group) == QUEUES
+        assert lock(broker, "b", group) == []
+    on_disconnect(broker.state, ONE, broker.now_ms)
+    assert lock(broker, "b", "G") == lock(broker, "b", "H") == QUEUES
+    on_disconnect(broker.state, ONE, broker.now_ms)
+    assert lock(broker, "a") == []
+
+
+def test_locks_of_a_client_with_another_connection_are_kept_until_that_ends_too() -> None:
+    broker = HandlerStage()
+    three = Peer(13, "10.0.0.5:1")
+    broker.beat(ONE, "a")
+    broker.beat(TWO, "a")
+    broker.beat(three, "b")
+    assert lock(broker, "a") == QUEUES
+    on_disconnect(broker.state, ONE, broker.now_ms)
+    assert lock(broker, "b") == []
+    on_disconnect(broker.state, TWO, broker.now_ms)
+    assert lock(broker, "b") == QUEUES
+
+
+def test_locks_of_a_client_end_when_it_leaves_the_group() -> None:
+    broker = HandlerStage()
+    for group in ("G", "H"):
+        broker.beat(ONE, "a", group=group)
+        lock(broker, "a", group)
+    leave = UnregisterClientRequest(client_id="a", consumer_group="G")
+    broker.outputs(request_command(leave), ONE)
+    assert lock(broker, "b", "G") == QUEUES
+    assert lock(broker, "b", "H") == []
+
+
+def test_locks_of_a_client_without_heartbeats_end_with_its_membership() -> None:
+    broker = HandlerStage(client_timeout=5.0)
+    expire(broker.state, broker.now_ms)
+    broker.beat(ONE, "a")
+    lock(broker, "a")
+    broker.now_ms += 10_000
+    expire(broker.state, broker.now_ms)
+    assert lock(broker, "b") == QUEUES
 
 
 def check(expression: str, kind: str, *, is_sql_enabled: bool = True) -> tuple[int, str | None]:
