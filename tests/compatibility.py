@@ -40,6 +40,7 @@ SKIPPED: Final[dict[str, tuple[int, ...]]] = {
     "served by the controller, which is a separate process": (
         *(1001, 1002, 1003, 1004, 1005, 1006, 1009, 1010, 1011, 1012, 1013),
     ),
+    "queues of our broker cannot move; the reply says so and what to do (static topics)": (513,),
     "our broker has no replicas": (60, 905, 906, 907, 908, 1007, 1008),
     "our store has no RocksDB, no cold data and no second timer": (
         *(354, 355, 2001, 2002, 2003, 2004, 5001),
@@ -49,7 +50,6 @@ SKIPPED: Final[dict[str, tuple[int, ...]]] = {
 #: Missing feature -> codes.
 NOT_YET: Final[dict[str, tuple[int, ...]]] = {
     "lite topics": (200070, 200071, *range(200074, 200080)),
-    "static topics": (513,),
     "users and rules of the 5.x access control (ACL 2.0)": tuple(range(3001, 3011)),
 }
 

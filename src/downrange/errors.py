@@ -34,7 +34,8 @@ program can act on them. Its text says what was wrong, where, and what to do nex
     │   ├── ServiceNotAvailable        code 14
     │   ├── NoPermission (PermissionError)  code 16, or an access check that failed
     │   ├── TopicNotFound              code 17
-    │   └── NotFound                   codes 22, 208
+    │   ├── NotFound                   codes 22, 208
+    │   └── QueueMoved                 code 501: a static topic's queue is on another broker
     ├── LinkError                      a connection cannot carry the request
     │   ├── LinkClosed
     │   └── TooManyInFlight
@@ -543,6 +544,18 @@ class TopicNotFound(ServerError):
 @_for_codes(22, 208)
 class NotFound(ServerError):
     """Nothing was found (QUERY_NOT_FOUND, NO_MESSAGE)."""
+
+
+@_for_codes(501)
+class QueueMoved(ServerError):
+    """The broker does not serve this queue of a static topic, or no longer (NOT_LEADER_FOR_QUEUE).
+
+    The client refreshes the route and asks again. So this error means that the name server still
+    names the old broker.
+    """
+
+    retryable = True
+    hint = " (a static topic's queue: the name server has no newer broker for it yet)"
 
 
 class LinkError(RocketMQError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from downrange import Message, Producer, QueueId
 from downrange.embedded import Cluster
 from downrange.options import BrokerOptions
 from downrange.server.run.broker_server import BrokerServer
@@ -110,3 +111,28 @@ def test_apache_broker_serves_under_our_name_server(
         _send_over_both(scene, {"ours", "broker-a"})
         apache.kill_broker(0)  # its connection ends with it
         wait_until(lambda: set(probe.route(ours.name_server, "TBW102")) == {"ours"})
+
+
+def test_our_name_server_has_the_queue_mapping_of_a_static_topic(
+    apache_versions: ApacheVersions, unique_name: UniqueName
+) -> None:
+    java, topic = apache_versions.java_client("5.5.0"), unique_name("static")
+
+    def mapping(name_server: str) -> object:
+        answer = probe.call(name_server, probe.GET_ROUTE, {"topic": topic})
+        body = json.loads(answer.body) if answer.code == 0 else {}
+        return body.get("topicQueueMappingByBroker")
+
+    with (
+        Cluster(broker=BrokerOptions(name="ours")) as ours,
+        ApacheCluster("5.5.0", more_name_servers=[ours.name_server]) as apache,
+    ):
+        options = ("-t", topic, "-qn", "3", "-c", "DefaultCluster")
+        java.mqadmin(apache.name_server, "updateStaticTopic", *options)
+        expected = wait_until(lambda: mapping(apache.name_server))
+        wait_until(lambda: mapping(ours.name_server) == expected)
+        with Producer(ours.name_server, group=unique_name("group")) as producer:
+            receipts = [producer.send(Message(topic, b"x")) for _ in range(3)]
+        assert sorted(receipt.queue for receipt in receipts) == [
+            QueueId(topic, "__syslo__global__", number) for number in range(3)
+        ]

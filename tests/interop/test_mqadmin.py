@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import ThreadPoolExecutor
 
-    from tests.apache.fixtures import UniqueName
+    from tests.apache.fixtures import ApacheVersions, UniqueName
     from tests.apache.java_client import JavaClient
 
 
@@ -287,3 +287,14 @@ def test_trace_of_a_message_is_kept(scene: Scene) -> None:
     printed = wait_until(both_traces)
     assert "Pub" in printed
     assert "success" in printed
+
+
+def test_a_static_topic_is_refused_with_the_next_step(
+    scene: Scene, apache_versions: ApacheVersions
+) -> None:
+    """Only the tool of 5.x can create one."""
+    java, topic = apache_versions.java_client("5.5.0"), scene.name("static")
+    options = ("-t", topic, "-qn", "3", "-c", "DefaultCluster")
+    printed = java.mqadmin(scene.name_server, "updateStaticTopic", *options)
+    assert "static topics are not supported: a queue of this broker cannot move" in printed
+    assert probe.route(scene.name_server, topic) == {}

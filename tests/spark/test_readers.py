@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange.errors import OptionError
 from downrange.model import QueueId
 from downrange.spark.read.losses import DataLost
 from tests.apache.artifacts import VERSIONS
@@ -86,3 +87,14 @@ def test_group_offsets_follow_the_stream(stage: Stage) -> None:
     late = {"startingOffsets": "group", "group": "spark-readers"}
     stage.send(topic, numbers(10, 12), broker=queue.broker)
     assert stage.bodies(subscribe=topic, **late) == numbers(10, 12)
+
+
+@pytest.mark.parametrize("way", ["subscribe", "subscribePattern"])
+def test_a_static_topic_is_refused(stage: Stage, apache_versions: ApacheVersions, way: str) -> None:
+    """Its records have other queue numbers and offsets than its logical queues."""
+    topic, java = f"static_{way}", apache_versions.java_client(VERSIONS[0])
+    options = ("-t", topic, "-qn", "2", "-c", "DefaultCluster")
+    java.mqadmin(stage.server.name_server, "updateStaticTopic", *options)
+    wait_until(lambda: stage.server.route(topic))
+    with pytest.raises(OptionError, match=f"'{topic}' is a static topic, which this data source"):
+        stage.bodies(**{way: topic})

@@ -158,6 +158,12 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
     ),
     (errors.NotFound(22, "no", "b:1"), {"code": 22}, "b:1 answered with code 22: no"),
     (
+        errors.QueueMoved(501, "no", "b:1"),
+        {"code": 501, "retryable": True},
+        "b:1 answered with code 501: no (a static topic's queue: the name server has no newer "
+        "broker for it yet)",
+    ),
+    (
         errors.BrokerNotFound("ns:1", "no broker is registered", "orders"),
         {"code": 10003, "address": "ns:1", "topic": "orders", "retryable": True},
         "ns:1: no broker is registered",
@@ -344,6 +350,7 @@ def test_a_failed_send_survives_a_pickle_with_its_attempts() -> None:
         (17, errors.TopicNotFound),
         (22, errors.NotFound),
         (208, errors.NotFound),
+        (501, errors.QueueMoved),
         (4711, errors.ServerError),
     ],
 )

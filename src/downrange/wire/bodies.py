@@ -106,6 +106,22 @@ class BrokerReplicas(Body):
     enable_acting_master: bool | None = None
 
 
+class QueueMapping(Body):
+    """Which logical queues of a static topic one broker serves (Java: TopicQueueMappingInfo).
+
+    `curr_id_map` has the number of the broker's own queue for each of them. Of two brokers that
+    have the same logical queue, the one with the higher epoch serves it.
+    """
+
+    bname: str
+    scope: str = "__global__"
+    total_queues: int = 0
+    epoch: int = 0
+    curr_id_map: dict[int, int] = {}
+    topic: str | None = None
+    dirty: bool | None = None
+
+
 class RouteBody(Body):
     """Which brokers hold a topic (Java: TopicRouteData)."""
 
@@ -113,7 +129,7 @@ class RouteBody(Body):
     broker_datas: list[BrokerReplicas] = []
     filter_server_table: dict[str, list[str]] = {}
     order_topic_conf: str | None = None
-    topic_queue_mapping_by_broker: dict[str, Any] | None = None
+    topic_queue_mapping_by_broker: dict[str, QueueMapping] | None = None
 
 
 class ClusterBody(Body):
@@ -164,6 +180,32 @@ class TopicConfig(Body):
     topic_sys_flag: int = 0
     order: bool = False
     attributes: dict[str, str] | None = None
+
+
+class PhysicalQueue(Body):
+    """A queue of a broker that holds a part of a logical queue (Java: LogicQueueMappingItem).
+
+    Its offset `start_offset` is the offset `logic_offset` of the logical queue. Both offsets are -1
+    while they are not known.
+    """
+
+    bname: str
+    queue_id: int
+    logic_offset: int = 0
+    start_offset: int = 0
+    end_offset: int = -1
+
+
+class QueueHistory(Body):
+    """The physical queues of a broker's logical queues, oldest first (TopicQueueMappingDetail)."""
+
+    hosted_queues: dict[int, list[PhysicalQueue]] = {}
+
+
+class MappedTopicConfig(TopicConfig):
+    """One topic's settings and its queue mapping (Java: TopicConfigAndQueueMapping, 5.x)."""
+
+    mapping_detail: QueueHistory | None = None
 
 
 class TopicTableBody(Body):

@@ -195,23 +195,28 @@ class CommitOffsetRequest(Header):
 
 @request(Code.SEARCH_OFFSET_BY_TIMESTAMP)
 class OffsetByTimeRequest(Header):
-    """Ask for the offset of the message that was stored at a time."""
+    """Ask for the offset of the message that was stored at a time.
+
+    With `lo` false the number is that of a physical queue, also for a static topic.
+    """
 
     topic: str
     queue_id: Int32
     timestamp: Int64
     boundary_type: str | None = None
     broker_name: str | None = field(name="bname", default=None)
+    lo: bool | None = None
 
 
 @request(Code.GET_MAX_OFFSET)
 class MaxOffsetRequest(Header):
-    """Ask for the offset behind a queue's last message."""
+    """Ask for the offset behind a queue's last message; for `lo` see `OffsetByTimeRequest`."""
 
     topic: str
     queue_id: Int32
     committed: bool = True
     broker_name: str | None = field(name="bname", default=None)
+    lo: bool | None = None
 
 
 @request(Code.GET_MIN_OFFSET)
@@ -237,11 +242,12 @@ class OffsetReply(Header):
 
 @request(Code.GET_EARLIEST_MSG_STORETIME)
 class EarliestTimeRequest(Header):
-    """Ask when a queue's first message was stored."""
+    """Ask when a queue's first message was stored; for `lo` see `OffsetByTimeRequest`."""
 
     topic: str
     queue_id: Int32
     broker_name: str | None = field(name="bname", default=None)
+    lo: bool | None = None
 
 
 @reply(Code.GET_EARLIEST_MSG_STORETIME)
@@ -464,9 +470,10 @@ class DeleteTopicRequest(Header):
 
 @request(Code.GET_TOPIC_CONFIG)
 class TopicConfigRequest(Header):
-    """Ask a broker for one topic's settings (5.x)."""
+    """Ask a broker for one topic's settings (5.x); with `lo`, also for its queue mapping."""
 
     topic: str
+    lo: bool | None = None
 
 
 @request(Code.GET_ALL_TOPIC_CONFIG)

@@ -175,7 +175,9 @@ class Broker:
         """Answer a request, or begin what answers it later."""
         handler = HANDLERS.get(request.code)
         if handler is None:
-            remark = f" request type {request.code} not supported"  # the leading blank is Apache's
+            remark = topics.REFUSED.get(request.code)
+            if remark is None:  # Apache's words, with their leading blank
+                remark = f" request type {request.code} not supported"
             return [Reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))]
         state = self.state
         if request.code not in _GROUPED and state.write_queue:

@@ -115,6 +115,13 @@ class Catalog:
                     raise RouteNotFound(topic, self._client.core.name_servers.addresses, problem)
         else:
             routes = self._routes(self._matching_topics(selection.pattern))
+        for topic, route in routes.items():
+            if route is not None and route.hosts:
+                # Records have the numbers and offsets of the brokers' own queues, not the logical.
+                raise OptionError(
+                    f"topic {topic!r} is a static topic, which this data source cannot read; read "
+                    "it with a PullConsumer"
+                )
         found = {
             shown_queue(queue, self._client.options.namespace)
             for route in routes.values()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from downrange.client.flows.client_core import ClientCore
 from downrange.client.flows.hooks import Hooks
 from downrange.errors import ConnectFailed, RocketMQError
 from downrange.options import ClientOptions
-from downrange.wire.bodies import Body, BrokerQueues, BrokerReplicas, RouteBody
+from downrange.wire.bodies import Body, BrokerQueues, BrokerReplicas, QueueMapping, RouteBody
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.ids import UniqueIdMaker
@@ -124,6 +124,23 @@ def route(
             for name in names
         ],
     )
+
+
+def static_route(
+    served: Mapping[str, Iterable[int]], *, total: int = 4, epoch: int = 1, perm: int = 6
+) -> RouteBody:
+    """Return the route of a static topic whose brokers serve these logical queues."""
+    body = route(served, perm=perm)
+    body.topic_queue_mapping_by_broker = {
+        broker: QueueMapping(
+            bname=broker,
+            total_queues=total,
+            epoch=epoch,
+            curr_id_map={number: index for index, number in enumerate(numbers)},
+        )
+        for broker, numbers in served.items()
+    }
+    return body
 
 
 def record(

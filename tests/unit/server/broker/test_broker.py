@@ -55,6 +55,14 @@ def test_a_code_that_is_not_served_is_refused_by_its_number() -> None:
     assert answer.remark == " request type 7654 not supported"
 
 
+def test_a_static_topic_is_refused_with_the_reason_and_the_next_step() -> None:
+    answer = a_stage().ask(Command(int(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)))
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert answer.remark is not None
+    assert "static topics are not supported: a queue of this broker cannot move" in answer.remark
+    assert "mqadmin updateTopic" in answer.remark
+
+
 def test_sends_of_one_turn_are_stored_together_and_answered_at_its_end() -> None:
     stage = a_stage()
     sends = [stage.hand_in(send_request(b"%d" % number)) for number in range(3)]

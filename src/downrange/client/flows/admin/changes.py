@@ -88,7 +88,7 @@ def create_topic(
         The settings; the routes of the name server show them already.
 
     Raises:
-        OptionError: A name or number is not valid.
+        OptionError: A name or number is not valid, or it is a static topic.
         RocketMQError: A broker failed; others may have made the change.
     """
     check_topic(topic)
@@ -107,6 +107,9 @@ def create_topic(
     masters = yield from find_masters(
         core, cluster=cluster, brokers=brokers, topic=topic, deadline=deadline
     )
+    existing = yield from ask_route(core, settings.topic, deadline)
+    if existing is not None and existing.topic_queue_mapping_by_broker:
+        raise _is_static(topic)
     changes = {f"+{name}": value for name, value in settings.attributes.items()}
     yield from _put_topic(core, settings, changes, masters, deadline)
     return msgspec.structs.replace(settings, topic=topic, brokers=tuple(sorted(masters)))
@@ -141,7 +144,8 @@ def update_topic(
         Broker -> its settings of the topic now.
 
     Raises:
-        OptionError: A number is not valid, or a broker does not have the topic.
+        OptionError: A number is not valid, a broker does not have the topic, or it is a static
+            topic, whose number of queues cannot be changed like this.
         RouteNotFound: There is no such topic.
         RocketMQError: A broker failed; others may have made the change.
     """
@@ -160,6 +164,8 @@ def update_topic(
     if not set(chosen) <= current.keys():
         raise OptionError(f"brokers={chosen} are not among {sorted(current)}, which have the topic")
     route = yield from topic_route(core, topic, deadline=deadline)
+    if route.hosts and (read_queues is not None or write_queues is not None):
+        raise _is_static(topic)
     changed: dict[str, TopicSettings] = {}
     for broker in chosen:
         old = current[broker]
@@ -177,6 +183,14 @@ def update_topic(
         yield from _put_topic(core, new, signed, {broker: route.masters[broker]}, deadline)
         changed[broker] = msgspec.structs.replace(new, topic=topic, brokers=(broker,))
     return changed
+
+
+def _is_static(topic: str) -> OptionError:
+    """Return the error for a change that would take physical queues from logical ones."""
+    return OptionError(
+        f"topic {topic!r} is a static topic: its number of queues is changed with `mqadmin "
+        "updateStaticTopic`, and its other settings with `update_topic`"
+    )
 
 
 def _attributes(attributes: Any) -> dict[str, Any]:

@@ -12,6 +12,11 @@ import msgspec
 
 from downrange.checks import check_name
 from downrange.client.flows.admin.clusters import ask_each
+from downrange.client.flows.consuming.physical_queues import (
+    logical_offset,
+    parts_of,
+    read_history,
+)
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.names import (
     with_namespace,
@@ -22,8 +27,10 @@ from downrange.client.flows.routing.routes import Route, route_of
 from downrange.errors import NotSupported, RocketMQError, TopicNotFound
 from downrange.model import QueueId
 from downrange.wire.bodies import (
+    QueueHistory,
     TopicConfig,
     TopicNamesBody,
+    TopicOffset,
     TopicStatsBody,
     TopicTableBody,
     decode_body,
@@ -40,7 +47,7 @@ from downrange.wire.system_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from downrange.client.flows.client_core import ClientCore
 
@@ -86,17 +93,20 @@ class QueueState(msgspec.Struct, frozen=True):
         min_offset: The offset of the first message.
         max_offset: The offset that the next message will get.
         stored_at: When the last message was stored; None when there is none.
+        skipped: Offsets between the two that no message has: a queue of a static topic skips some
+            when it moves to another broker.
     """
 
     queue: QueueId
     min_offset: int
     max_offset: int
     stored_at: datetime | None
+    skipped: int = 0
 
     @property
     def count(self) -> int:
         """How many messages it holds."""
-        return self.max_offset - self.min_offset
+        return self.max_offset - self.min_offset - self.skipped
 
 
 def list_topics(core: ClientCore, *, deadline: float) -> Flow[list[TopicName]]:
@@ -193,28 +203,60 @@ def _ask_settings(core: ClientCore, address: str, topic: str, deadline: float) -
 def topic_stats(core: ClientCore, topic: str, *, deadline: float) -> Flow[list[QueueState]]:
     """Return what the queues of a topic hold, from each of its masters.
 
+    A static topic has its logical queues, of which those without a broker are left out.
+
     Raises:
         RouteNotFound: There is no such topic.
         RocketMQError: A broker did not answer.
     """
     route = yield from topic_route(core, topic, deadline=deadline)
-    header = TopicStatsRequest(with_namespace(topic, core.options.namespace))
+    name = with_namespace(topic, core.options.namespace)
+    header = TopicStatsRequest(name)
     replies = yield from ask_each(
         core, route.masters, lambda: request_command(header), deadline, topic
     )
+    table = {
+        QueueId(topic, queue.broker, queue.number): ends
+        for reply in replies.values()
+        for queue, ends in decode_body(TopicStatsBody, reply.body).offset_table.items()
+    }
+    if route.hosts:
+        mapped = TopicConfigRequest(name, lo=True)
+        replies = yield from ask_each(
+            core, route.masters, lambda: request_command(mapped), deadline, topic
+        )
+        histories = {broker: read_history(reply.body) for broker, reply in replies.items()}
+        return _logical_states(route, histories, table)
     return sorted(
         (
             QueueState(
-                QueueId(topic, queue.broker, queue.number),
-                ends.min_offset,
-                ends.max_offset,
-                _time_of(ends.last_update_timestamp),
+                queue, ends.min_offset, ends.max_offset, _time_of(ends.last_update_timestamp)
             )
-            for reply in replies.values()
-            for queue, ends in decode_body(TopicStatsBody, reply.body).offset_table.items()
+            for queue, ends in table.items()
         ),
         key=lambda state: state.queue,
     )
+
+
+def _logical_states(
+    route: Route, histories: Mapping[str, QueueHistory], table: Mapping[QueueId, TopicOffset]
+) -> list[QueueState]:
+    """Return what the logical queues of a static topic hold, from what their physical ones hold."""
+    states: list[QueueState] = []
+    for queue, host in route.hosts.items():
+        parts = parts_of(histories.get(host or "", QueueHistory()), queue.number)
+        if not parts:
+            continue
+        ends = [
+            table.get(QueueId(queue.topic, part.bname, part.queue_id), TopicOffset())
+            for part in parts
+        ]
+        first = logical_offset(parts[0], ends[0].min_offset)
+        last = logical_offset(parts[-1], ends[-1].max_offset)
+        held = sum(each.max_offset - each.min_offset for each in ends)
+        stored_at = _time_of(max(each.last_update_timestamp for each in ends))
+        states.append(QueueState(queue, first, last, stored_at, last - first - held))
+    return states
 
 
 def _time_of(at_ms: int) -> datetime | None:

@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from downrange.checks import check_between, check_type
+from downrange.client.flows.consuming.physical_queues import earliest_ms, search_parts
 from downrange.client.flows.names import named_queue, with_namespace
 from downrange.client.flows.routing.lookup import find_master, find_route, refresh_route
+from downrange.client.flows.routing.queue_mapping import is_logical
 from downrange.client.flows.validation import check_group, check_queue
-from downrange.errors import NotFound, OptionError
+from downrange.errors import NotFound, OptionError, QueueMoved
 from downrange.model import QueueId, QueueOffset
 from downrange.wire.fields import request_command
 from downrange.wire.headers import (
@@ -127,7 +129,10 @@ def search_offset(
         RocketMQError: The broker did not answer.
     """
     named = _named(core, queue)
-    header = OffsetByTimeRequest(named.topic, named.number, ms_of("at", at))
+    at_ms = ms_of("at", at)
+    if is_logical(named.broker):
+        return QueueOffset((yield from search_parts(core, named, at_ms, deadline)))
+    header = OffsetByTimeRequest(named.topic, named.number, at_ms)
     fields = yield from _ask_master(core, named, header, deadline)
     return QueueOffset(OffsetReply.from_fields(fields).offset)
 
@@ -140,9 +145,12 @@ def earliest_store_time(
     For errors see `max_offset`.
     """
     named = _named(core, queue)
-    header = EarliestTimeRequest(named.topic, named.number)
-    fields = yield from _ask_master(core, named, header, deadline)
-    at_ms = EarliestTimeReply.from_fields(fields).timestamp
+    if is_logical(named.broker):
+        at_ms = yield from earliest_ms(core, named, deadline)
+    else:
+        header = EarliestTimeRequest(named.topic, named.number)
+        fields = yield from _ask_master(core, named, header, deadline)
+        at_ms = EarliestTimeReply.from_fields(fields).timestamp
     return None if at_ms < 0 else datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
@@ -217,6 +225,8 @@ def of_existing(
 
 def _queue_count(route: Route, broker: str) -> int | None:
     """Return how many queues of a topic a broker has, to read or to write; None without it."""
+    if route.hosts:
+        return sum(queue.broker == broker for queue in route.hosts) or None
     counts = [
         max(part.read_queue_nums, part.write_queue_nums)
         for part in route.body.queue_datas
@@ -229,7 +239,12 @@ def _ask_master(
     core: ClientCore, queue: QueueId, header: Header, deadline: float
 ) -> Flow[dict[str, str]]:
     address = yield from find_master(core, queue, deadline)
-    reply = yield from core.ask(address, request_command(header), deadline, queue.topic)
+    try:
+        reply = yield from core.ask(address, request_command(header), deadline, queue.topic)
+    except QueueMoved:
+        yield from refresh_route(core, queue.topic, deadline)
+        address = yield from find_master(core, queue, deadline)
+        reply = yield from core.ask(address, request_command(header), deadline, queue.topic)
     return reply.fields
 
 

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from downrange.client.flows.names import named_queue, shown_queue, with_namespace
-from downrange.client.flows.routing.lookup import find_readable, find_replica
+from downrange.client.flows.names import (
+    named_queue,
+    shown_queue,
+    with_namespace,
+    without_namespace,
+)
+from downrange.client.flows.routing.lookup import find_readable, find_replica, refresh_route
 from downrange.client.flows.routing.routes import MASTER
-from downrange.errors import OptionError
+from downrange.errors import OptionError, QueueMoved
 from downrange.filters.sql import Sql
 from downrange.model import QueueId, QueueOffset, ReceivedMessage
 from downrange.wire.bodies import CheckClientBody, Subscription
@@ -118,6 +123,8 @@ class RawPull(msgspec.Struct, frozen=True, gc=False):
         min_offset: The offset of the queue's first message.
         max_offset: The offset that the queue's next message will get.
         replica: Id of the replica that the broker suggests for the next pull.
+        offset_delta: For a queue of a static topic: what to add to the offsets of the records.
+            Their queue numbers are those of the broker's own queue. None for other topics.
     """
 
     status: PullStatus
@@ -126,6 +133,7 @@ class RawPull(msgspec.Struct, frozen=True, gc=False):
     min_offset: int
     max_offset: int
     replica: int = MASTER
+    offset_delta: int | None = None
 
 
 def pull(
@@ -159,6 +167,8 @@ def pull(
     messages: list[ReceivedMessage] = []
     if found.body:
         messages = read_messages(core, found.body, queue.broker, decode_body=decode_body)
+        if found.offset_delta is not None:
+            messages = _in_logical_queue(messages, queue, found.offset_delta)
     if message_filter.tags:
         messages = [message for message in messages if message.tags in message_filter.tags]
     return PullBatch(
@@ -206,7 +216,6 @@ def pull_raw(
         RocketMQError: The broker did not answer.
     """
     named = named_queue(queue, core.options.namespace)
-    address = yield from find_replica(core, named, replica, deadline)
     header = PullRequest(
         consumer_group=with_namespace(group, core.options.namespace),
         topic=named.topic,
@@ -219,10 +228,22 @@ def pull_raw(
         expression_type=message_filter.kind,
         max_msg_bytes=max_bytes,
     )
+    try:
+        return (yield from _pull_from(core, named, replica, header, deadline))
+    except QueueMoved:
+        yield from refresh_route(core, named.topic, deadline)
+    return (yield from _pull_from(core, named, replica, header, deadline))
+
+
+def _pull_from(
+    core: ClientCore, queue: QueueId, replica: int, header: PullRequest, deadline: float
+) -> Flow[RawPull]:
+    address = yield from find_replica(core, queue, replica, deadline)
     reply = yield from core.call(address, request_command(header), deadline)
     status = _STATUSES.get(reply.code)
     if status is None:
-        raise core.refused(reply, address, queue.topic)
+        topic = without_namespace(queue.topic, core.options.namespace)
+        raise core.refused(reply, address, topic)
     found = PullReply.from_fields(reply.fields)
     return RawPull(
         status,
@@ -231,7 +252,18 @@ def pull_raw(
         found.min_offset,
         found.max_offset,
         found.suggest_which_broker_id,
+        found.offset_delta,
     )
+
+
+def _in_logical_queue(
+    messages: list[ReceivedMessage], queue: QueueId, delta: int
+) -> list[ReceivedMessage]:
+    """Return messages of a physical queue with the logical queue that they belong to."""
+    return [
+        dataclasses.replace(message, queue=queue, offset=QueueOffset(message.offset + delta))
+        for message in messages
+    ]
 
 
 def read_messages(
@@ -279,7 +311,10 @@ def check_filter(
         subscription_data=subscription,
     )
     command = Command(int(RequestCode.CHECK_CLIENT_CONFIG), body=body.encode())
-    address = yield from find_replica(core, route.readable[0], MASTER, deadline)
+    # A static topic may have queues that no broker serves now.
+    served = (queue for queue in route.readable if route.broker_of(queue) in route.brokers)
+    queue = next(served, route.readable[0])
+    address = yield from find_replica(core, queue, MASTER, deadline)
     reply = yield from core.ask(address, command, deadline, topic)
     sql = message_filter.sql
     if sql is not None and sql.has_search and reply.version < ReleaseVersion.V5_1_3:

@@ -10,15 +10,18 @@ A pause takes at most half of the time that is left, so that the attempt after i
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from downrange.client.flows.effects import Flow, Pause
 from downrange.client.flows.notices import AttemptFailed, AttemptRepeated
+from downrange.client.flows.routing.lookup import refresh_route
 from downrange.errors import (
     CallTimeout,
     ClientStateError,
     ConnectFailed,
     NoPermission,
+    RocketMQError,
     SendFailed,
     SendNotPermitted,
     SendTimedOut,
@@ -32,11 +35,13 @@ from downrange.model import Attempt
 if TYPE_CHECKING:
     from downrange.client.flows.producing.prepare import Outgoing
     from downrange.client.flows.producing.producer_state import ProducerState, SendRules
-    from downrange.errors import RocketMQError
+    from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId
 
 #: Doublings of the pause after which the deadline limits it in any case.
 _DOUBLINGS_MAX: Final = 30
+#: Seconds until a queue that no other broker serves yet is asked for again.
+_MOVE_PAUSE: Final = 0.1
 
 
 def is_retried(producer: ProducerState, rules: SendRules, error: RocketMQError) -> bool:
@@ -102,6 +107,26 @@ def backoff(first: float, failures: list[Attempt], broker: str) -> float:
     is_first_free = brokers[0] != brokers[1]
     doublings = len(failures) - 1 - is_first_free
     return first * 2.0 ** min(doublings, _DOUBLINGS_MAX) if doublings >= 0 else 0.0
+
+
+def follow_queue(
+    producer: ProducerState, route: Route, target: QueueId, deadline: float
+) -> Flow[Route]:
+    """Return the route of a static topic after a broker refused a queue that it no longer serves.
+
+    The broker that serves it now registers at once. While the name server has no newer route, or
+    does not answer, the old one is returned after a pause.
+    """
+    client = producer.client
+    queue = route.shown(target)
+    with contextlib.suppress(RocketMQError):
+        fresh = yield from refresh_route(client, target.topic, deadline)
+        if fresh is not None and fresh.targets:
+            route = fresh
+    if route.target_of(queue) in (None, target):
+        left = deadline - client.clock.now()
+        yield Pause(min(_MOVE_PAUSE, max(left, 0.0)))
+    return route
 
 
 def failure_of(

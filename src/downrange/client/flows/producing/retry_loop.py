@@ -10,6 +10,7 @@ for `send` and for `send` with a callback; `submit` keeps the rules of the latte
 | a malformed reply, a request that cannot be encoded | the end | the end |
 | refused with a code of `retry_codes` | next attempt | the end |
 | refused with another code | the end | the end |
+| refused: another broker serves this queue of a static topic | next attempt, there | the same |
 | stored, but disk or slave was late | the end, or next with `retry_when_not_stored` | the same |
 
 A message with a chosen queue is never sent to another one. After an attempt without a reply the
@@ -33,12 +34,13 @@ from downrange.client.flows.hooks import (
 from downrange.client.flows.producing.attempt import plain_command, receipt_of, send_command
 from downrange.client.flows.producing.failures import (
     failure_of,
+    follow_queue,
     is_retried,
     pause_before_retry,
     record_failure,
 )
 from downrange.client.flows.producing.trace_buffer import trace_of_send
-from downrange.client.flows.routing.lookup import find_send_address
+from downrange.client.flows.routing.lookup import find_target
 from downrange.client.flows.routing.selectors import (
     ByHash,
     ByRandom,
@@ -52,6 +54,7 @@ from downrange.client.flows.routing.selectors import (
 from downrange.errors import (
     InvalidMessage,
     OptionError,
+    QueueMoved,
     RocketMQError,
     SendForbidden,
     server_error,
@@ -99,24 +102,25 @@ def send_with_retries(
     clock = client.clock
     started = clock.now()
     topic = outgoing.topic
-    chosen = chosen_address = None
+    selected = chosen = chosen_address = None
     if target is None and outgoing.message.sharding_key is None:
         route = client.routes.get(topic)
         if route is None or not route.writable:
             route = yield from producer.find_route(topic, deadline)
     else:
         route = yield from producer.find_route_in_order(topic, deadline)
-        chosen = yield from choose_queue(producer, route, topic, outgoing.message, target)
-        chosen_address = route.masters.get(chosen.broker)
+        selected = yield from choose_queue(producer, route, topic, outgoing.message, target)
+        chosen = selected
+        chosen_address = None if route.hosts else route.masters.get(chosen.broker)
         if chosen_address is None:
-            chosen_address = yield from find_send_address(client, chosen, deadline)
+            chosen, chosen_address = yield from find_target(client, selected, deadline)
     retries = rules.retries if chosen is None or rules.is_retried_when_chosen else 0
     failures: list[Attempt] = []
     late: SendReceipt | None = None
     failed_broker: str | None = None
     while (now := clock.now()) < deadline:
         queue = chosen or producer.picker.pick(
-            round_robin, topic, route.writable, route.write_counts, failed_broker, now
+            round_robin, topic, route.targets, route.write_counts, failed_broker, now
         )
         address = chosen_address or route.masters[queue.broker]
         if client.options.vip_channel:
@@ -133,14 +137,20 @@ def send_with_retries(
             if producer.is_plain:
                 command = send_command(producer, outgoing, queue)
                 reply: Command = yield Call(address, command, until)
-                receipt = receipt_of(reply, address, queue, outgoing, failures)
+                shown = route.shown(queue) if route.hosts else queue
+                receipt = receipt_of(reply, address, shown, outgoing, failures)
             else:
                 receipt = yield from _attempt_with_hooks(
-                    producer, outgoing, queue, address, until, rules, failures
+                    producer, outgoing, route, queue, address, until, rules, failures
                 )
         except SendForbidden:  # a hook decided, so it is not a failure of the broker
             producer.counts.failed += outgoing.count
             raise
+        except QueueMoved as error:  # not stored, so it follows the queue whatever the rules say
+            yield from record_failure(producer, outgoing, failures, queue, address, error, now)
+            route = yield from follow_queue(producer, route, queue, deadline)
+            if selected is not None and (moved := route.target_of(selected)) is not None:
+                chosen, chosen_address = moved, route.masters[moved.broker]
         except RocketMQError as error:
             ended = clock.now()
             producer.health.failed(queue.broker, error, ended - now, ended)
@@ -194,15 +204,15 @@ def send_oneway(
     chosen = chosen_address = None
     if target is not None or outgoing.message.sharding_key is not None:
         chosen = yield from choose_queue(producer, route, outgoing.topic, outgoing.message, target)
-        chosen_address = route.masters.get(chosen.broker)
+        chosen_address = None if route.hosts else route.masters.get(chosen.broker)
         if chosen_address is None:
-            chosen_address = yield from find_send_address(client, chosen, deadline)
+            chosen, chosen_address = yield from find_target(client, chosen, deadline)
     retries = rules.retries if chosen is None else 0
     failures: list[Attempt] = []
     failed_broker: str | None = None
     while (now := clock.now()) < deadline:
         queue = chosen or producer.picker.pick(
-            round_robin, outgoing.topic, route.writable, route.write_counts, failed_broker, now
+            round_robin, outgoing.topic, route.targets, route.write_counts, failed_broker, now
         )
         address = chosen_address or route.masters[queue.broker]
         if client.options.vip_channel:
@@ -219,7 +229,7 @@ def send_oneway(
             if producer.is_plain:
                 yield Call(address, send_command(producer, outgoing, queue), until, is_oneway=True)
             else:
-                yield from _write_with_hooks(producer, outgoing, queue, address, until)
+                yield from _write_with_hooks(producer, outgoing, route, queue, address, until)
         except SendForbidden:
             raise
         except RocketMQError as error:
@@ -303,6 +313,7 @@ def vip_address(address: str) -> str:
 def _attempt_with_hooks(
     producer: ProducerState,
     outgoing: Outgoing,
+    route: Route,
     queue: QueueId,
     address: str,
     deadline: float,
@@ -311,7 +322,8 @@ def _attempt_with_hooks(
 ) -> Flow[SendReceipt]:
     """Make one attempt, with hooks, trace and signature."""
     client, hooks = producer.client, producer.hooks
-    context = _context(producer, outgoing, queue, address, rules.mode)
+    shown = route.shown(queue)
+    context = _context(producer, outgoing, shown, address, rules.mode)
     yield from run_forbidden(hooks.forbid_send, context)
     yield from run_observers(hooks.before_send, (context,), producer.report)
     started, started_ms = client.clock.now(), client.clock.wall_ms()
@@ -320,7 +332,7 @@ def _attempt_with_hooks(
         command = plain_command(producer, outgoing, queue)
         reply = yield from client.call(address, command, deadline)
         has_trace = trace is not None and trace.traces_topic(outgoing.topic)
-        receipt = receipt_of(reply, address, queue, outgoing, failures, has_trace=has_trace)
+        receipt = receipt_of(reply, address, shown, outgoing, failures, has_trace=has_trace)
     except RocketMQError as error:
         context.error = error
         yield from run_observers(hooks.after_send, (context,), producer.report)
@@ -348,11 +360,16 @@ def _attempt_with_hooks(
 
 
 def _write_with_hooks(
-    producer: ProducerState, outgoing: Outgoing, queue: QueueId, address: str, deadline: float
+    producer: ProducerState,
+    outgoing: Outgoing,
+    route: Route,
+    queue: QueueId,
+    address: str,
+    deadline: float,
 ) -> Flow[None]:
     """Make one attempt to write a one-way message, with hooks and signature."""
     hooks = producer.hooks
-    context = _context(producer, outgoing, queue, address, "oneway")
+    context = _context(producer, outgoing, route.shown(queue), address, "oneway")
     yield from run_forbidden(hooks.forbid_send, context)
     yield from run_observers(hooks.before_send, (context,), producer.report)
     try:

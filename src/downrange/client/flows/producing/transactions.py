@@ -15,6 +15,7 @@ twice; then the broker checks the other one, too.
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ from downrange.client.flows.producing.trace_buffer import trace_of_end_transacti
 from downrange.client.flows.producing.transaction_checks import TransactionChecks
 from downrange.client.flows.routing.lookup import find_send_address
 from downrange.client.flows.routing.membership import ensure_registered
+from downrange.client.flows.routing.queue_mapping import is_logical
 from downrange.client.flows.validation import check_is_message
 from downrange.errors import (
     InvalidMessage,
@@ -51,9 +53,10 @@ from downrange.model import (
 )
 from downrange.wire.codes import RequestCode, TransactionFlag
 from downrange.wire.fields import request_command
-from downrange.wire.headers import CheckTransactionRequest, EndTransactionRequest
+from downrange.wire.headers import CheckTransactionRequest, EndTransactionRequest, ViewRequest
 from downrange.wire.ids import parse_offset_id
 from downrange.wire.properties import PropertyKey
+from downrange.wire.records import decode_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.producing.producer_state import SendRules
     from downrange.client.flows.routing.queue_picker import RoundRobin
     from downrange.wire.command import Command
+    from downrange.wire.ids import OffsetId
 
 #: A check that waited this many seconds is not answered: the broker repeats it.
 _CHECK_WAIT_MAX: Final = 60.0
@@ -187,15 +191,41 @@ def _send_half(
     receipt = yield from producer.send_prepared(
         outgoing, round_robin, rules, None, deadline, rules.mode == "async"
     )
+    place = parse_offset_id(receipt.offset_id)
+    broker, half_offset = receipt.queue.broker, int(receipt.offset)
+    if is_logical(broker):
+        broker, half_offset = yield from _find_half(producer, outgoing, receipt, place, deadline)
     half = Half(
         message=outgoing.message,
-        queue=QueueId(outgoing.topic, receipt.queue.broker, receipt.queue.number),
+        queue=QueueId(outgoing.topic, broker, receipt.queue.number),
         message_id=receipt.message_id,
         transaction_id=receipt.transaction_id or receipt.message_id,
-        log_offset=parse_offset_id(receipt.offset_id).log_offset,
-        half_offset=receipt.offset,
+        log_offset=place.log_offset,
+        half_offset=half_offset,
     )
     return receipt, half
+
+
+def _find_half(
+    producer: ProducerCore,
+    outgoing: Outgoing,
+    receipt: SendReceipt,
+    place: OffsetId,
+    deadline: float,
+) -> Flow[tuple[str, int]]:
+    """Return the broker of a half message for a static topic, and its offset among the halves.
+
+    The receipt has the offset of the half message plus that at which the logical queue came to the
+    broker. So the record is read. If that fails, the broker's check ends the transaction.
+    """
+    client, offset = producer.client, int(receipt.offset)
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    address = f"{host}:{place.port}"
+    with contextlib.suppress(RocketMQError):
+        command = request_command(ViewRequest(place.log_offset, outgoing.topic))
+        reply = yield from client.ask(address, command, deadline, outgoing.topic)
+        offset = decode_record(reply.body, 0).queue_offset
+    return client.routes.broker_at(address) or receipt.queue.broker, offset
 
 
 def _send_and_execute(
@@ -228,7 +258,7 @@ def _begin(
     if receipt.status is SendStatus.STORED:
         return receipt, half
     yield from end(producer, half, Outcome.ROLLBACK)
-    queue, status, topic = receipt.queue, receipt.status, outgoing.message.topic
+    queue, status, topic = half.queue, receipt.status, outgoing.message.topic
     address = producer.client.routes.master_of(queue.broker) or queue.broker
     error = server_error(status.value, status.name, address, topic)
     elapsed = clock.now() - started

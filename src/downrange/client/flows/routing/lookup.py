@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from downrange.checks import check_name
 from downrange.client.flows.effects import Flow, Gather, Once
 from downrange.client.flows.names import shown_queue, with_namespace
+from downrange.client.flows.routing.queue_mapping import is_logical
 from downrange.client.flows.routing.routes import Route, route_of
 from downrange.errors import (
     BrokerNotFound,
@@ -276,14 +277,63 @@ def find_master(core: ClientCore, queue: QueueId, deadline: float) -> Flow[str]:
         RocketMQError: No name server answered.
     """
     known = yield from find_route(core, queue.topic, deadline)
-    if queue.broker in known.masters:
-        return known.masters[queue.broker]
+    address = known.masters.get(known.broker_of(queue) or "")
+    if address is not None:
+        return address
     fresh = yield from refresh_route(core, queue.topic, deadline)
-    masters = {} if fresh is None else fresh.masters
-    if queue.broker not in masters:
-        problem = f" to broker {queue.broker!r}: it has no master; these have: {sorted(masters)}"
-        raise _not_found(core, queue.topic, problem)
-    return masters[queue.broker]
+    address = None if fresh is None else fresh.masters.get(fresh.broker_of(queue) or "")
+    if address is not None:
+        return address
+    if fresh is not None and fresh.hosts:
+        raise _not_served(core, fresh, queue)
+    masters = [] if fresh is None else sorted(fresh.masters)
+    problem = f" to broker {queue.broker!r}: it has no master; these have: {masters}"
+    raise _not_found(core, queue.topic, problem)
+
+
+def _not_served(core: ClientCore, route: Route, queue: QueueId) -> RouteNotFound:
+    """Return the error for a queue of a static topic that cannot be used now."""
+    if queue not in route.hosts:
+        names = sorted({each.broker for each in route.hosts})
+        problem = (
+            f" to queue {queue.number} of broker {queue.broker!r}: it is a static topic, whose "
+            f"{len(route.hosts)} queues are those of {', '.join(names)}.\n  `read_queues` and "
+            "`publish_queues` return them."
+        )
+    elif (broker := route.hosts[queue]) is None:
+        problem = (
+            f" to queue {queue.number} of the static topic: the broker that serves it is not "
+            f"registered; these are: {sorted(route.brokers)}"
+        )
+    else:
+        problem = (
+            f" to queue {queue.number} of the static topic: broker {broker!r}, which serves it, "
+            f"is not registered or has no master; these have: {sorted(route.masters)}"
+        )
+    return _not_found(core, queue.topic, problem)
+
+
+def find_target(core: ClientCore, queue: QueueId, deadline: float) -> Flow[tuple[QueueId, str]]:
+    """Return the target of a send to a chosen queue, and the address of its master.
+
+    Raises:
+        RouteNotFound: It is not a queue of the static topic, or no master serves it now.
+        BrokerNotFound: The name server does not have the broker, or it has no master.
+        RocketMQError: No name server answered.
+    """
+    route = core.routes.get(queue.topic)
+    if not is_logical(queue.broker) and (route is None or not route.hosts):
+        return queue, (yield from find_send_address(core, queue, deadline))
+    target = None if route is None else route.target_of(queue)
+    if route is None or not route.hosts or target is None:
+        route = yield from refresh_route(core, queue.topic, deadline)
+        if route is None or not route.hosts:
+            problem = f" to broker {queue.broker!r}: it is not a static topic"
+            raise _not_found(core, queue.topic, problem)
+        target = route.target_of(queue)
+        if target is None:
+            raise _not_served(core, route, queue)
+    return target, route.masters[target.broker]
 
 
 def find_send_address(core: ClientCore, queue: QueueId, deadline: float) -> Flow[str]:
@@ -333,8 +383,10 @@ def find_replica(core: ClientCore, queue: QueueId, replica: int, deadline: float
         RocketMQError: No name server answered.
     """
     route = yield from find_readable(core, queue.topic, deadline)
-    replicas = route.brokers.get(queue.broker)
+    replicas = route.brokers.get(route.broker_of(queue) or "")
     if not replicas:
+        if route.hosts:
+            raise _not_served(core, route, queue)
         problem = f" to broker {queue.broker!r}; there are {sorted(route.brokers)}"
         raise _not_found(core, queue.topic, problem)
     return replicas[replica if replica in replicas else min(replicas)]

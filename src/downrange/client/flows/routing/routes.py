@@ -4,6 +4,10 @@ A route is a snapshot; a changed one replaces it. When no name server answers, t
 A topic that does not exist yet borrows the route of the default topic, with fewer queues. The
 broker that gets the first message then creates the topic, on itself alone. So an auto-created topic
 ends up on one broker; `auto_create="balanced"` avoids that.
+
+The queues of a static topic are logical ones; `queue_mapping` says what that is. Users, selectors
+and cursors have logical queues. Sends have targets: the same number with the broker that serves it,
+so that broker health, addresses and request headers are those of the broker.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from downrange.client.flows.routing.queue_mapping import read_mapping
 from downrange.model import QueueId
 from downrange.wire.bodies import RouteBody
 from downrange.wire.codes import Permission
@@ -31,25 +36,53 @@ class Route:
 
     Attributes:
         topic: The topic, with the namespace.
-        writable: Queues that can be sent to: of brokers with a master and write permission.
+        writable: Queues that can be sent to: of brokers with a master and write permission. A
+            static topic has all its logical queues here, as long as one of them has such a broker:
+            a selector's choice must not depend on brokers.
         readable: Queues that can be read from.
-        write_counts: Broker -> how many queues it has for sending.
+        targets: The queues that sends take in turn: `writable`; for a static topic those with a
+            master and write permission, each with the broker that serves it.
+        write_counts: Broker -> how many queues it has for sending; empty for a static topic.
         masters: Broker -> address of its master.
         brokers: Broker -> address of each replica by its id.
         is_order_topic: Whether the order config of the topic sets the queues.
         is_borrowed: Whether this is the default topic's route.
+        hosts: For a static topic: logical queue -> the broker that serves it, or None.
+        logical_names: For a static topic: broker -> the broker's name in its logical queues.
         body: The name server's answer.
     """
 
     topic: str
     writable: tuple[QueueId, ...]
     readable: tuple[QueueId, ...]
+    targets: tuple[QueueId, ...] = field(repr=False)
     write_counts: Mapping[str, int] = field(repr=False)
     masters: Mapping[str, str]
     brokers: Mapping[str, Mapping[int, str]] = field(repr=False)
     is_order_topic: bool = False
     is_borrowed: bool = False
+    hosts: Mapping[QueueId, str | None] = field(default_factory=dict, repr=False)
+    logical_names: Mapping[str, str] = field(default_factory=dict, repr=False)
     body: RouteBody = field(default_factory=RouteBody, repr=False)
+
+    def broker_of(self, queue: QueueId) -> str | None:
+        """Return the broker that serves a queue; None when no broker serves a logical queue."""
+        return self.hosts.get(queue) if self.hosts else queue.broker
+
+    def target_of(self, queue: QueueId) -> QueueId | None:
+        """Return the target of sends to a queue; None when no master serves a logical queue."""
+        if not self.hosts:
+            return queue
+        host = self.hosts.get(queue)
+        if host is None or host not in self.masters:
+            return None
+        return QueueId(queue.topic, host, queue.number)
+
+    def shown(self, target: QueueId) -> QueueId:
+        """Return the queue that users see for a target of a send."""
+        if not self.hosts:
+            return target
+        return QueueId(target.topic, self.logical_names[target.broker], target.number)
 
 
 def route_of(topic: str, body: RouteBody, *, queue_count_max: int | None = None) -> Route:
@@ -59,11 +92,16 @@ def route_of(topic: str, body: RouteBody, *, queue_count_max: int | None = None)
         topic: The topic of the queues.
         body: The answer.
         queue_count_max: The most queues per broker; makes the route a borrowed one.
+
+    Raises:
+        MalformedBody: The queue mapping of a static topic has an impossible number of queues.
     """
     brokers = {replicas.broker_name: replicas.broker_addrs for replicas in body.broker_datas}
     masters = {
         name: addresses[MASTER] for name, addresses in brokers.items() if MASTER in addresses
     }
+    if body.topic_queue_mapping_by_broker and queue_count_max is None:
+        return _static_route(topic, body, masters, brokers)
     parts = sorted(body.queue_datas, key=lambda part: part.broker_name)
     if queue_count_max is not None:
         counts = {part.broker_name: min(queue_count_max, part.read_queue_nums) for part in parts}
@@ -81,15 +119,51 @@ def route_of(topic: str, body: RouteBody, *, queue_count_max: int | None = None)
             if part.perm & _WRITE and part.broker_name in masters
         }
     read_counts = {part.broker_name: read[part.broker_name] for part in parts if _readable(part)}
+    writable = _queues(topic, write_counts)
     return Route(
         topic=topic,
-        writable=_queues(topic, write_counts),
+        writable=writable,
         readable=_queues(topic, read_counts),
+        targets=writable,
         write_counts=write_counts,
         masters=masters,
         brokers=brokers,
         is_order_topic=bool(body.order_topic_conf),
         is_borrowed=queue_count_max is not None,
+        body=body,
+    )
+
+
+def _static_route(
+    topic: str,
+    body: RouteBody,
+    masters: Mapping[str, str],
+    brokers: Mapping[str, Mapping[int, str]],
+) -> Route:
+    hosts, logical_names = read_mapping(topic, body.topic_queue_mapping_by_broker or {})
+    permissions = {part.broker_name: part.perm for part in body.queue_datas}
+    targets = tuple(
+        QueueId(topic, host, queue.number)
+        for queue, host in hosts.items()
+        if host is not None and host in masters and permissions.get(host, 0) & _WRITE
+    )
+    # A queue without a broker is read, too: it gets one again, and its messages must not be missed.
+    readable = tuple(
+        queue
+        for queue, host in hosts.items()
+        if host is None or permissions.get(host, _READ) & _READ
+    )
+    return Route(
+        topic=topic,
+        writable=tuple(hosts) if targets else (),
+        readable=readable,
+        targets=targets,
+        write_counts={},
+        masters=masters,
+        brokers=brokers,
+        is_order_topic=bool(body.order_topic_conf),
+        hosts=hosts,
+        logical_names=logical_names,
         body=body,
     )
 

@@ -13,7 +13,8 @@ Served, with the fields that are read (behaviour of 5.5.0 where releases differ)
 Creating checks the name, and that the topic is not one of the broker's own (29).
 
 Skipped on purpose: queue type and clean-up policy as attributes (there is one kind of queue; a
-topic that requests another is refused with 1), static topics, checks of the order config.
+topic that requests another is refused with 1), checks of the order config, static topics (513 is
+refused with 3 and the reason): their queues move between brokers, and ours know no other brokers.
 """
 
 from __future__ import annotations
@@ -266,6 +267,15 @@ def _list_readers(
     groups = list(dict.fromkeys([*connected, *state.offsets.groups_of(topic)]))
     return succeed(body=GroupNamesBody(group_list=groups).encode())
 
+
+#: Requests that are refused on purpose -> the reason and the next step.
+REFUSED: Final[dict[int, str]] = {
+    int(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC): (
+        "static topics are not supported: a queue of this broker cannot move to another broker. "
+        "Create an ordinary topic (mqadmin updateTopic, downrange topic create), or use Apache "
+        "brokers of 5.x"
+    ),
+}
 
 HANDLERS: Final[dict[int, Handler]] = {
     int(RequestCode.UPDATE_AND_CREATE_TOPIC): _create,

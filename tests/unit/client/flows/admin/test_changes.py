@@ -27,7 +27,14 @@ from downrange.wire.bodies import (
     decode_body,
 )
 from downrange.wire.codes import RequestCode, ResponseCode
-from tests.unit.client.flows.fake_servers import NAME_SERVER, FakeServers, refusal, reply, route
+from tests.unit.client.flows.fake_servers import (
+    NAME_SERVER,
+    FakeServers,
+    refusal,
+    reply,
+    route,
+    static_route,
+)
 
 if TYPE_CHECKING:
     from downrange.wire.command import Command
@@ -105,7 +112,7 @@ def test_creation_carries_what_was_asked_for() -> None:
 
 def test_creation_waits_until_the_name_server_shows_all_brokers() -> None:
     servers = servers_with(cluster(main="ab"))
-    answers = [refusal(ResponseCode.TOPIC_NOT_EXIST)]
+    answers = [refusal(ResponseCode.TOPIC_NOT_EXIST)] * 2  # before and after it is created
     answers += [reply(body=route(brokers, queues=8)) for brokers in ("a", "ab")]
     servers.answer(NAME_SERVER, RequestCode.GET_ROUTEINFO_BY_TOPIC, *answers)
     servers.run(create_topic(servers.core, "orders", deadline=DEADLINE))
@@ -206,9 +213,37 @@ def test_creation_fails_where_there_is_no_master() -> None:
 
 def test_creation_fails_with_the_broker_that_fails() -> None:
     servers = servers_with(cluster(main="ab"))
+    servers.answer_route("orders", None)
     servers.answer("b:1", CREATE, refusal(ResponseCode.SYSTEM_ERROR, "disk"))
     with pytest.raises(ServerFailure, match="b:1 answered with code 1: disk"):
         servers.run(create_topic(servers.core, "orders", deadline=DEADLINE))
+
+
+def test_the_number_of_queues_of_a_static_topic_cannot_be_changed() -> None:
+    servers = servers_with(cluster(main="ab"))
+    servers.answer_route("orders", static_route({"a": (0, 2), "b": (1, 3)}))
+    with pytest.raises(OptionError, match=r"'orders' is a static topic: .* `mqadmin updateSta"):
+        servers.run(create_topic(servers.core, "orders", deadline=DEADLINE))
+    config = reply(body=TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    for broker in "ab":
+        servers.answer(f"{broker}:1", RequestCode.GET_TOPIC_CONFIG, config)
+    for name in ("read_queues", "write_queues"):
+        change = update_topic(servers.core, "orders", deadline=DEADLINE, **{name: 3})
+        with pytest.raises(OptionError, match="is a static topic"):
+            servers.run(change)
+    assert servers.asked(CREATE) == []
+
+
+def test_the_permission_of_a_static_topic_can_be_changed() -> None:
+    servers = servers_with(cluster(main="ab"))
+    servers.answer_route("orders", static_route({"a": (0, 2), "b": (1, 3)}, perm=4))
+    config = reply(body=TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    for broker in "ab":
+        servers.answer(f"{broker}:1", RequestCode.GET_TOPIC_CONFIG, config)
+    servers.run(update_topic(servers.core, "orders", permission=4, deadline=DEADLINE))
+    assert servers.asked(CREATE) == ["a:1", "b:1"]
+    fields = servers.fields(CREATE)
+    assert (fields["readQueueNums"], fields["writeQueueNums"], fields["perm"]) == ("2", "2", "4")
 
 
 # ---- creating what is missing --------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from downrange.client.flows.routing.routes import Route, RouteTable, route_of
 from downrange.model import QueueId
-from downrange.wire.bodies import BrokerQueues, BrokerReplicas, RouteBody
+from downrange.wire.bodies import BrokerQueues, BrokerReplicas, QueueMapping, RouteBody
 from tests.unit.client.flows.flow_steps import (
     body,
     route,
@@ -138,7 +138,7 @@ def test_a_mapping_of_queues_is_a_change_too() -> None:
     table = RouteTable()
     table.replace(route("a"))
     mapped = body("a")
-    mapped.topic_queue_mapping_by_broker = {"a": {}}
+    mapped.topic_queue_mapping_by_broker = {"a": QueueMapping(bname="a")}
     changes = changes_of(table)
     table.replace(route_of("orders", mapped))
     assert len(changes) == 1
