@@ -75,6 +75,7 @@ def type_blocks(page: Path, kind: str, address: str) -> None:
     """Type the blocks of a page, with nothing prepared but the cluster."""
     typist = Typist({"__name__": "__main__"})
     for _, text in blocks_of(page, kind):
+        is_open = False
         for line in [*text.replace(ADDRESS, address).splitlines(), ""]:
             is_open = typist.push(line)
         if is_open:
