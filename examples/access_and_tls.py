@@ -1,6 +1,9 @@
 """Access control and TLS: accounts with rights, and certificates.
 
 python examples/access_and_tls.py
+
+It needs the package `cryptography`, to make a certificate: `pip install cryptography`. Clients and
+servers of Downrange use TLS without it.
 """
 
 from __future__ import annotations
@@ -11,9 +14,12 @@ import logging
 import tempfile
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+except ModuleNotFoundError as error:
+    raise SystemExit("This example makes a certificate: pip install cryptography") from error
 
 import downrange as mq
 from downrange.tls import client_context, server_context

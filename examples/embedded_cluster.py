@@ -1,6 +1,8 @@
 """A cluster in this process: send, read, query, crash and restart, delayed delivery.
 
 python examples/embedded_cluster.py
+
+It needs the extra `cli`, for the tables of rich.
 """
 
 from __future__ import annotations

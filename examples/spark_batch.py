@@ -1,4 +1,9 @@
-"""Read a topic as a DataFrame, select columns, and write rows as messages; needs no jar."""
+"""Read a topic as a DataFrame, select columns, and write rows as messages; needs no jar.
+
+python examples/spark_batch.py
+
+It needs the extra `spark` (pyspark), and Java 17.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A stream from a topic to Parquet: exactly once, in bounded batches, with a lag listener."""
+"""A stream from a topic to Parquet: exactly once, in bounded batches, with a lag listener.
+
+python examples/spark_stream.py
+
+It needs the extra `spark` (pyspark), and Java 17.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """A message template: converts values to messages and back.
 
 python examples/template.py
+
+It needs the extra `cli`, for the tables of rich.
 """
 
 from __future__ import annotations

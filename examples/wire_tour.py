@@ -1,6 +1,8 @@
 """The wire layer without a server: a message is sent, stored, and read back.
 
 python examples/wire_tour.py
+
+It needs the extra `cli`, for the tables of rich.
 """
 
 from __future__ import annotations

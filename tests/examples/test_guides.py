@@ -12,14 +12,11 @@ from typing import Any
 import pytest
 
 import downrange as mq
-from tests.examples.pages import blocks_of
+from tests.examples.pages import blocks_of, topics_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = [
-    page
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md")))
-    if blocks_of(page)
-]
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
+PAGES = [page for page in GUIDES if blocks_of(page)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -34,6 +31,48 @@ def test_python_of_the_page_runs(page: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
+
+
+def test_no_two_guides_use_the_same_topic() -> None:
+    """A reader who tries one guide after the other must not meet the messages of another one."""
+    users: dict[str, list[str]] = {}
+    for page in GUIDES:
+        for topic in topics_of(page):
+            users.setdefault(topic, []).append(page.stem)
+    assert {topic: pages for topic, pages in users.items() if len(pages) > 1} == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_topics_of_the_page_are_found(page: Path) -> None:
+    assert topics_of(page)
+
+
+def test_topics_are_found_in_all_kinds_of_code(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`downrange send no`\n"
+        '```python\nmq.Message("a", b"x")\nMessage(\n    "b",\n)\nconsumer.assign("RMQ_SYS_X")\n'
+        'template.convert_and_send("c:paid", 1)\n.option("subscribe", "d")\ntopics=("e", "f"),\n'
+        "```\n"
+        '```toml\ntopics = ["g", "h"]\ntopics = { i = "PUB|SUB", j = "PUB" }\n```\n'
+        "```sh\ndownrange tail k | downrange send l-m\ndownrange topic create n\n"
+        "downrange topic list --all\ndownrange pipeline lake o p --output q\n"
+        "downrange pipeline load x.csv --topic r\n"
+        "downrange pipeline replay s --target-topic t\n```\n"
+    )
+    assert topics_of(page) == {*"abcdefghijk", "l-m", *"noprst"}
+
+
+def test_guide_about_tests_shows_a_retry_that_happens() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.examples.pages", str(ROOT / "docs/guides/testing.md")],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+        cwd=ROOT,
+    )
+    assert re.fullmatch(r"[2-9] attempts; stored twice\? True\n", result.stdout)
 
 
 def test_fragments_are_left_out_and_lines_are_counted(tmp_path: Path) -> None:

@@ -12,7 +12,18 @@ from downrange.pipelines.trace.measures import trace_measures
 from downrange.pipelines.trace.report import build_report, render
 from downrange.pipelines.trace.table_files import read_tables, write_measures, write_tables
 from downrange.pipelines.trace.tables import trace_tables
-from tests.spark.traces import T0, TRACE_SCHEMA, A, B, stored, time_at, trace_row, traces
+from tests.spark.traces import (
+    T0,
+    TRACE_SCHEMA,
+    A,
+    B,
+    end,
+    pub,
+    stored,
+    time_at,
+    trace_row,
+    traces,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -197,9 +208,11 @@ def test_a_topic_on_one_broker_alone_shows(measures: TraceMeasures) -> None:
     audit = row_of(measures.balance, topic="audit", level="broker")
     assert (audit["place_count"], audit["used_count"], audit["message_count"]) == (2, 1, 30)
     assert (audit["top_place"], audit["top_share"]) == ("broker-a", 1.0)
-    assert (audit["max_over_mean"], audit["variation"], audit["gini"]) == (2.0, 1.0, 0.5)
+    assert (audit["max_over_mean"], audit["min_over_mean"]) == (2.0, 0.0)
+    assert (audit["variation"], audit["gini"]) == (1.0, 0.5)
     orders = row_of(measures.balance, topic="orders", level="broker")
     assert orders["max_over_mean"] == pytest.approx(1.25)
+    assert orders["min_over_mean"] == pytest.approx(0.75)
     assert orders["gini"] == pytest.approx(0.125)
 
 
@@ -211,6 +224,32 @@ def test_errors_are_counted(measures: TraceMeasures) -> None:
         ("recall refused", "orders", "shop", 1),
         ("trace line not understood", None, "192.168.0.5", 2),
     }
+
+
+def test_an_unknown_outcome_that_a_check_decided_is_no_error(spark: SparkSession) -> None:
+    """Errors counted each report of an unknown outcome, and the table of transactions the last."""
+    records = [
+        *(pub(name, 0, 2, topic="pay", message_type=1) for name in ("h1", "h2", "h3")),
+        *(end(name, 100, "UNKNOW") for name in ("h1", "h2", "h3")),
+        end("h1", 900, "COMMIT_MESSAGE", is_from_check=True),
+        end("h2", 900, "UNKNOW", is_from_check=True),
+        end("h2", 1900, "UNKNOW", is_from_check=True),
+    ]
+    rows = [trace_row(records, "T1", 60_000, A)]
+    tables = trace_tables(spark.createDataFrame(rows, TRACE_SCHEMA))
+    measures = trace_measures(tables)
+    counted = row_of(measures.transactions_by_topic)
+    assert (counted["committed_count"], counted["unknown_count"], counted["check_count"]) == (
+        *(1, 2, 3),
+    )
+    error = row_of(measures.errors)
+    assert (error["what"], error["topic"], error["who"]) == (
+        *("transaction: outcome unknown", "pay", "shop"),
+    )
+    assert error["error_count"] == counted["unknown_count"]
+    figures = collect_figures(tables, measures)
+    assert figures.totals["transactions_unknown_count"] == 2
+    assert figures.totals["transactions_open_count"] == 0
 
 
 def test_windows_hold_what_happened_in_them(measures: TraceMeasures) -> None:
@@ -247,13 +286,17 @@ def test_business_topics_add_queues_and_untraced_messages(spark: SparkSession) -
 
 def test_figures_add_up(figures: Figures) -> None:
     assert figures.span is not None
-    assert (figures.first_ms, figures.span.bucket_ms) == (T0, 1000)
+    assert figures.span.begin_ms == figures.first_ms == T0
+    assert (figures.span.end_ms - figures.last_ms) <= figures.span.count
     assert figures.totals["sent_message_count"] == 42
     assert figures.totals["consumed_delivery_count"] == 9
     assert figures.totals["unconsumed_count"] == 8
     assert figures.totals["groupless_count"] == 30
-    sums = {one.name: sum(value or 0 for value in one.values) for one in figures.sent}
-    assert sums == {"audit": 30.0, "orders": 9.0, "pay": 3.0}
+    assert figures.totals["broker_count"] == 2
+    assert figures.totals["transactions_open_count"] == 1
+    seconds = figures.span.bucket_ms / 1000
+    sums = {one.name: sum(value or 0 for value in one.values) * seconds for one in figures.sent}
+    assert sums == pytest.approx({"audit": 30.0, "orders": 9.0, "pay": 3.0})
     heat = {one.name: sum(value or 0 for value in one.values) for one in figures.heat}
     assert heat == {"broker-a": 38.0, "broker-b": 4.0}
     assert [line["cost_ms"] for line in figures.tables["slowest_sends"]][:3] == [50, 9, 6]
@@ -261,12 +304,59 @@ def test_figures_add_up(figures: Figures) -> None:
     assert (slowest["message_id"], slowest["end_to_end_ms"]) == ("m2", 11_000)
 
 
+def test_tables_of_messages_not_consumed_add_up_to_the_totals(figures: Figures) -> None:
+    def sum_of(name: str) -> int:
+        return sum(line["unconsumed_count"] for line in figures.tables[name])
+
+    assert sum_of("unconsumed_groups") == figures.totals["unconsumed_count"] == 8
+    assert sum_of("groupless_topics") == figures.totals["groupless_count"] == 30
+    assert sum(line["unconsumed_count"] or 0 for line in figures.tables["consumers"]) == 8
+    assert len(figures.tables["unconsumed"]) == 8
+    assert figures.cut == set()
+
+
+def test_more_rows_than_shown_are_noted(spark: SparkSession) -> None:
+    records = [pub(f"m{number}", number, 1, topic=f"t{number:02d}") for number in range(13)]
+    rows = [trace_row(records, "T1", 60_000, A)]
+    tables = trace_tables(spark.createDataFrame(rows, TRACE_SCHEMA))
+    figures = collect_figures(tables, trace_measures(tables))
+    assert [line["topic"] for line in figures.tables["topics"]] == [f"t{n:02d}" for n in range(12)]
+    assert figures.cut == {"topics", "balance", "groupless_topics", "slowest_sends"}
+
+
+def test_the_sends_during_an_outage_are_measured(spark: SparkSession) -> None:
+    records = [
+        *(pub(f"a{n}", n * 100, 4) for n in (*range(40), *range(80, 120))),
+        *(pub(f"b{n}", n * 100, 9, address=B) for n in range(120)),
+        pub("b50", 5010, 30, address=B, is_success=False),
+    ]
+    rows = [trace_row(records, "T1", 60_000, A), trace_row([], "T2", 60_000, B)]
+    tables = trace_tables(spark.createDataFrame(rows, TRACE_SCHEMA))
+    figures = collect_figures(tables, trace_measures(tables))
+    assert figures.span is not None
+    [outage] = figures.outages
+    assert outage.broker == "broker-a"
+    step = figures.span.bucket_ms
+    assert T0 + 3900 < outage.begin_ms <= T0 + 3900 + step
+    assert T0 + 8000 - step <= outage.end_ms <= T0 + 8000
+    assert outage.during is not None
+    assert outage.otherwise is not None
+    assert 38 <= outage.during["message_count"] <= 41
+    assert outage.during["message_count"] + outage.otherwise["message_count"] == 201
+    assert (outage.during["failed_count"], outage.during["retried_count"]) == (1, 1)
+    assert (outage.otherwise["failed_count"], outage.otherwise["retried_count"]) == (0, 0)
+    assert (outage.during["p50_ms"], outage.during["max_ms"]) == (9, 30)
+    page = render(figures)
+    assert "got no message from" in page
+    assert page.count('<rect class="outage"') == 3  # the two charts of sends, and the broker's row
+
+
 def test_the_report_shows_the_figures(tables: TraceTables, folder: Path) -> None:
     page = build_report(folder, folder / "out" / "report.html", title="Shop & <co>").read_text()
     assert "<h1>Shop &amp; &lt;co&gt;</h1>" in page
     assert "All 30 messages of <b>audit</b> are on <b>broker-a</b>" in page
     assert "trace line not understood" in page
-    assert "Transactions without a known outcome: 1." in page
+    assert "Transactions without a known outcome: 1 without an end." in page
 
 
 def test_nothing_gives_a_report_that_says_so(spark: SparkSession) -> None:

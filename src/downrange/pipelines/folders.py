@@ -112,6 +112,9 @@ class LocalFolder:
 class HadoopFolder:
     """A folder on a Hadoop file system: HDFS, an object store.
 
+    Hadoop does not rename onto an existing file. So the old file is set aside first, and stays
+    until the new one has its place; after a crash between the two, the old one is read.
+
     Args:
         path: The path with its scheme.
         spark: Gives access to the file systems.
@@ -128,13 +131,14 @@ class HadoopFolder:
 
     def exists(self, name: str) -> bool:
         """See `Folder`."""
-        return bool(self._files.exists(self._of(name)))
+        return any(bool(self._files.exists(path)) for path in self._places(name))
 
     def read(self, name: str) -> str | None:
         """See `Folder`."""
-        if not self.exists(name):
+        path = next((path for path in self._places(name) if self._files.exists(path)), None)
+        if path is None:
             return None
-        stream = self._files.open(self._of(name))
+        stream = self._files.open(path)
         try:
             return bytes(stream.readAllBytes()).decode()
         finally:
@@ -142,20 +146,30 @@ class HadoopFolder:
 
     def write(self, name: str, text: str) -> None:
         """See `Folder`."""
-        target = self._of(name)
+        target, aside = self._places(name)
         draft = self._of(f"{name}.{secrets.token_hex(4)}.tmp")
         stream = self._files.create(draft, True)
         stream.write(bytearray(text.encode()))
         stream.close()
-        self._files.delete(target, False)  # Hadoop does not rename onto an existing file
-        if not self._files.rename(draft, target):
-            raise OptionError(f"{target.toString()} cannot be written")
+        if self._files.exists(target):
+            self._files.delete(aside, False)  # not needed: there is a newer one
+            self._rename(target, aside)
+        self._rename(draft, target)
+        self._files.delete(aside, False)
 
     def is_file(self) -> bool:
         """See `Folder`."""
         return bool(self._files.exists(self._path)) and bool(
             self._files.getFileStatus(self._path).isFile()
         )
+
+    def _rename(self, old: Any, new: Any) -> None:
+        if not self._files.rename(old, new):
+            raise OptionError(f"{new.toString()} cannot be written")
+
+    def _places(self, name: str) -> tuple[Any, Any]:
+        """Return where a file is, and where it is set aside."""
+        return self._of(name), self._of(f"{name}.old")
 
     def _of(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._path, name)

@@ -311,8 +311,10 @@ def lag_of(report: Mapping[str, Any]) -> int | None:
         latest, end = (_queues(source.get(name)) for name in ("latestOffset", "endOffset"))
         if latest is None or end is None:
             continue
-        waiting = sum(max(0, number - end.get(queue, 0)) for queue, number in latest.items())
-        behind = waiting + (behind or 0)
+        # A queue that is not in the end of the batch had nothing to read, as in `spark.read.lag`;
+        # its offset may be high all the same, if its messages have expired.
+        waiting = [max(0, latest[queue] - end[queue]) for queue in latest.keys() & end.keys()]
+        behind = sum(waiting) + (behind or 0)
     return behind
 
 

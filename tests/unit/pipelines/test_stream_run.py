@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -25,6 +26,7 @@ from downrange.pipelines.stream_run import (
     stop_on_signals,
 )
 from downrange.pipelines.summary import Progress, Summary
+from downrange.spark.read.lag import lags_of
 
 
 def report(batch: int, rows: int, *, at: str = "t", lag: int = 0) -> dict[str, Any]:
@@ -103,11 +105,23 @@ def test_lag_of_other_sources_is_not_known(offset: Any) -> None:
     assert lag_of({}) is None
 
 
-def test_lag_is_read_from_texts_too_and_new_queues_count() -> None:
+def test_lag_is_read_from_texts_too_and_counts_the_queues_of_the_batch() -> None:
     end = json.dumps({"q": {"a": {"b": {"0": 10}}}, "v": 1})
     latest = json.dumps({"q": {"a": {"b": {"0": 12, "1": 5}}}, "v": 1})
     source = {"endOffset": end, "latestOffset": latest}
-    assert lag_of({"sources": [source, source, {"endOffset": None}]}) == 14
+    assert lag_of({"sources": [source, source, {"endOffset": None}]}) == 4
+
+
+def test_both_ways_to_compute_the_lag_agree() -> None:
+    source = {
+        "endOffset": json.dumps({"q": {"a": {"b": {"0": 10, "2": 7}}}, "v": 1}),
+        "latestOffset": json.dumps({"q": {"a": {"b": {"0": 12, "1": 5, "2": 6}}}, "v": 1}),
+        "numInputRows": 1,
+        "processedRowsPerSecond": 1.0,
+    }
+    progress = SimpleNamespace(name="q", id=1, batchId=1, sources=[SimpleNamespace(**source)])
+    [lag] = lags_of(cast("Any", progress))
+    assert lag_of({"sources": [source]}) == lag.total == 2
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from downrange.pipelines.trace.figures import Series, Span
+    from downrange.pipelines.trace.outages import Outage
 
 _WIDTH: Final = 1000.0
 _HEIGHT: Final = 240.0
@@ -24,6 +25,9 @@ _TICKS_MAX: Final = 6
 #: Ticks of a logarithmic axis in milliseconds: 1 ms to 100 days.
 _DURATION_MARKS: Final = (1, 10, 100, 1e3, 1e4, 6e4, 6e5, 3.6e6, 3.6e7, 8.64e7, 8.64e8, 8.64e9)
 _MARKS_MAX: Final = 4
+#: Durations are whole milliseconds. A logarithmic axis has no zero: 0 means less than 1 ms, and is
+#: drawn here.
+_BELOW_ONE: Final = 0.5
 _STEP_SECONDS: Final = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
     *(3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800),
@@ -32,6 +36,8 @@ _STEP_SECONDS: Final = (
 
 #: From this part of the axis on, a label right of its tick might not fit on a phone.
 _LATE: Final = 0.78
+#: With outages of more brokers, the legend does not name them.
+_NAMED_MAX: Final = 3
 
 
 def line_chart(
@@ -41,6 +47,7 @@ def line_chart(
     title: str,
     note: str,
     value: Callable[[float | None], str],
+    outages: Sequence[Outage] = (),
     is_logarithmic: bool = False,
     style: str = "hue",
 ) -> str:
@@ -52,16 +59,19 @@ def line_chart(
         title: The title.
         note: A hint for the reader.
         value: Formats a value.
-        is_logarithmic: Whether the vertical axis is logarithmic, as log(1 + value).
+        outages: Drawn as bands behind the lines.
+        is_logarithmic: Whether the vertical axis is logarithmic, for durations in milliseconds.
         style: The colours: `hue` for names, `rank` for percentiles.
     """
-    top = max((v for one in series for v in one.values if v is not None), default=0.0)
-    ticks = _log_ticks(top) if is_logarithmic else _ticks(top)
-    most = max(ticks[-1], top)
+    drawn = [v for one in series for v in one.values if v is not None]
+    top = max(drawn, default=0.0)
+    ticks = _log_ticks(min(drawn, default=1.0), top) if is_logarithmic else _ticks(top)
+    low, most = ticks[0] or _BELOW_ONE, max(ticks[-1], top)
 
     def height(v: float) -> float:
-        part = math.log1p(max(v, 0)) / math.log1p(most) if is_logarithmic else max(v, 0) / most
-        return _HEIGHT * (1 - part)
+        if is_logarithmic:
+            return _HEIGHT * (1 - math.log(max(v, low) / low) / math.log(most / low))
+        return _HEIGHT * (1 - max(v, 0) / most)
 
     lines = [
         f'<path class="line {style}-{index}" d="{_path(one.values, height)}"/>'
@@ -78,17 +88,18 @@ def line_chart(
         f'<li><i class="swatch {style}-{index}"></i>{formats.name(one.name)}</li>'
         for index, one in enumerate(series)
     )
+    legend += _outage_legend(outages)
     peak = formats.safe(formats.bare(value(top)))
     drawing = (
         f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
         f'aria-label="{formats.safe(title)}: {len(series)} lines, highest value {peak}">'
-        f"{rules}{''.join(lines)}</svg>"
+        f"{_bands(span, outages, _HEIGHT)}{rules}{''.join(lines)}</svg>"
     )
     shown = [[None if v is None else formats.bare(value(v)) for v in one.values] for one in series]
     names = [one.name for one in series]
     return (
         f'<figure class="chart">{_caption(title, note)}<ul class="legend">{legend}</ul>'
-        f"<div class=\"plot\" data-chart='{_chart_json(span, names, shown, style)}'>"
+        f"<div class=\"plot\" data-chart='{_chart_json(span, names, shown, style, outages)}'>"
         f'<div class="y" aria-hidden="true">{y_labels}</div>'
         f'<div class="area">{drawing}<div class="cursor" hidden></div></div>'
         f"{_time_axis(span)}</div>{_table(span, names, shown)}</figure>"
@@ -102,8 +113,12 @@ def heat_map(
     title: str,
     note: str,
     value: Callable[[float | None], str],
+    outages: Sequence[Outage] = (),
 ) -> str:
-    """Draw a row of cells for each name: darker for more, hatched for none."""
+    """Draw a row of cells for each name: darker for more, hatched for none.
+
+    An outage is a band in the row of its broker.
+    """
     top = max((v for one in series for v in one.values if v), default=1.0)
     width = _WIDTH / span.count
     rows: list[str] = []
@@ -116,16 +131,22 @@ def heat_map(
         )
         total = formats.count(sum(v or 0 for v in one.values))
         shown = [[formats.bare(value(v)) for v in one.values]]
+        of_row = [outage for outage in outages if outage.broker == one.name]
+        facts = _chart_json(span, [one.name], shown, "hue", of_row)
         rows.append(
             f'<div class="heat-name">{formats.name(one.name)}</div>'
-            f"<div class=\"heat-row\" data-chart='{_chart_json(span, [one.name], shown, 'hue')}'>"
+            f"<div class=\"heat-row\" data-chart='{facts}'>"
             f'<div class="area"><svg viewBox="0 0 {_WIDTH:.0f} 10" preserveAspectRatio="none" '
             f'role="img" aria-label="{formats.safe(one.name)}: {total} messages in all">'
-            f'{cells}</svg><div class="cursor" hidden></div></div></div>'
+            f'{_bands(span, of_row, 10)}{cells}</svg><div class="cursor" hidden></div></div></div>'
         )
     names = [one.name for one in series]
     shown = [[formats.bare(value(v)) for v in one.values] for one in series]
-    scale = f'<p class="scale"><i class="empty"></i>none<i class="ramp"></i>up to {value(top)}</p>'
+    outage = '<i class="outage"></i>outage' if outages else ""
+    scale = (
+        f'<p class="scale">{outage}<i class="empty"></i>none<i class="ramp"></i>'
+        f"up to {value(top)}</p>"
+    )
     return (
         f'<figure class="chart heat">{_caption(title, note)}'
         f'<div class="heat-rows">{"".join(rows)}'
@@ -169,13 +190,42 @@ def _ticks(top: float) -> list[float]:
     return [step * index for index in range(math.ceil(top / step - 1e-9) + 1)]
 
 
-def _log_ticks(top: float) -> list[float]:
-    """Return the ticks of durations; on a long axis not all of them."""
-    first = 1 if top <= _DURATION_MARKS[2] else _DURATION_MARKS[1]  # 1 would be too near to zero
-    marks = [mark for mark in _DURATION_MARKS if first <= mark < top]
-    kept = [*marks, next((mark for mark in _DURATION_MARKS if mark >= top), top)]
+def _bands(span: Span, outages: Sequence[Outage], height: float) -> str:
+    """Return the outages as bands, each over the buckets that it takes."""
+    length = span.end_ms - span.begin_ms
+    parts: list[str] = []
+    for one in outages:
+        left = max(one.begin_ms - span.begin_ms, 0) / length * _WIDTH
+        right = min(one.end_ms - span.begin_ms, length) / length * _WIDTH
+        parts.append(
+            f'<rect class="outage" x="{left:.1f}" width="{right - left:.1f}" height="{height:g}"/>'
+        )
+    return "".join(parts)
+
+
+def _outage_legend(outages: Sequence[Outage]) -> str:
+    brokers = list(dict.fromkeys(one.broker for one in outages))
+    if not brokers:
+        return ""
+    names = ", ".join(formats.name(broker) for broker in brokers)
+    who = names if len(brokers) <= _NAMED_MAX else f"one of {len(brokers)} brokers"
+    return f'<li><i class="outage"></i>outage of {who}</li>'
+
+
+def _log_ticks(least: float, top: float) -> list[float]:
+    """Return the ticks of durations, from the lowest value on; on a long axis not all of them.
+
+    The first is the last mark that no value is below. If it is 0, some values are below 1 ms.
+    """
+    low = max((mark for mark in _DURATION_MARKS if mark <= least), default=0.0)
+    marks = (mark for mark in _DURATION_MARKS if mark >= top and mark > low)
+    most = next(marks, max(top, 10 * low))
+    # On a long axis, 1 ms would be too near to the values below it.
+    first = _DURATION_MARKS[1] if not low and top > _DURATION_MARKS[2] else 0.0
+    kept = [*(mark for mark in _DURATION_MARKS if max(low, first) <= mark < most), most]
+    kept = [mark for mark in kept if mark > low]
     stride = -(-len(kept) // _MARKS_MAX)
-    return [0.0, *kept[::-1][::stride][::-1]]
+    return [low, *kept[::-1][::stride][::-1]]
 
 
 def _time_axis(span: Span) -> str:
@@ -198,7 +248,11 @@ def _time_axis(span: Span) -> str:
 
 
 def _chart_json(
-    span: Span, names: Sequence[str], shown: Sequence[Sequence[str | None]], style: str
+    span: Span,
+    names: Sequence[str],
+    shown: Sequence[Sequence[str | None]],
+    style: str,
+    outages: Sequence[Outage],
 ) -> str:
     """Return the data for the values under the pointer, escaped for single quotes."""
     facts = {
@@ -207,6 +261,7 @@ def _chart_json(
         "names": list(names),
         "values": shown,
         "style": style,
+        "outages": [[one.begin_ms, one.end_ms, one.broker] for one in outages],
     }
     text = json.dumps(facts, separators=(",", ":"))
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("'", "&#39;")
@@ -220,7 +275,7 @@ def _table(span: Span, names: Sequence[str], shown: Sequence[Sequence[str | None
         values = [one[index] for one in shown]
         texts = [formats.NONE if value is None else formats.safe(value) for value in values]
         cells = "".join(f"<td>{text}</td>" for text in texts)
-        at = formats.timestamp(span.begin_ms + index * span.bucket_ms)
+        at = formats.timestamp(span.begin_ms + index * span.bucket_ms, span.bucket_ms)
         rows.append(f"<tr><th>{at}</th>{cells}</tr>")
     return (
         '<details class="values"><summary>Show the values</summary><div class="scroll"><table>'

@@ -1,4 +1,4 @@
-"""The data of the report as plain Python: series of at most 96 points, and tables of a few rows.
+"""The data of the report as plain Python: series of at most 60 points, and tables of a few rows.
 
 Only aggregates and the top of sorted tables are collected, so memory does not grow with the topic.
 From here on times are milliseconds since 1970, independent of Spark's time zone.
@@ -15,7 +15,8 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
-from downrange.pipelines.trace.measures import measure_deliveries, measure_sends
+from downrange.pipelines.trace.measures import all_brokers, measure_deliveries, measure_sends
+from downrange.pipelines.trace.outages import find_outages, longest, measure_outage, with_sends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,20 +24,21 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from downrange.pipelines.trace.measures import TraceMeasures
+    from downrange.pipelines.trace.outages import Outage
     from downrange.pipelines.trace.tables import TraceTables
 
 #: A row of a small table, by column.
 Line: TypeAlias = dict[str, Any]
 
-BUCKETS_MAX: Final = 96
+BUCKETS_MAX: Final = 60
 SERIES_MAX: Final = 6
 BROKERS_MAX: Final = 24
 #: With fewer messages per broker or queue, a topic looks uneven by chance.
 MESSAGES_PER_PLACE_MIN: Final = 10
-_LINES_MAX: Final = 12
-_QUEUES_MAX: Final = 512
+LINES_MAX: Final = 12
+_QUEUES_MAX: Final = 2048
 _JOBS_AT_ONCE: Final = 4
-#: The possible lengths of a bucket in seconds; longer ones are whole days.
+#: The lengths of buckets in seconds, before they are fitted to the range; longer ones are days.
 _BUCKET_SECONDS: Final = (
     *(0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
     *(3600, 7200, 10800, 14400, 21600, 43200, 86400),
@@ -66,16 +68,20 @@ class Span:
         return self.begin_ms + self.bucket_ms * self.count
 
     @classmethod
-    def over(cls, begin_ms: int, end_ms: int) -> Span:
-        """Return the span from `begin_ms` to `end_ms`, with buckets of a round length."""
-        length = max(1, end_ms - begin_ms)
-        bucket_ms = next(
-            # One bucket is reserved, because the range may begin within a bucket.
-            (round(s * 1000) for s in _BUCKET_SECONDS if length / (s * 1000) <= BUCKETS_MAX - 1),
-            -(-length // (_DAY_MS * (BUCKETS_MAX - 1))) * _DAY_MS,
+    def over(cls, first_ms: int, last_ms: int) -> Span:
+        """Return the span from the first to the last millisecond, both included.
+
+        The buckets divide it without a rest: one that began before the range, or ended after it,
+        would show fewer messages and a lower rate than there were. In a range of a round length,
+        such as an hour, buckets have a round length too.
+        """
+        length = last_ms - first_ms + 1
+        round_ms = next(
+            (round(s * 1000) for s in _BUCKET_SECONDS if length <= s * 1000 * BUCKETS_MAX),
+            -(-length // (_DAY_MS * BUCKETS_MAX)) * _DAY_MS,
         )
-        begin = begin_ms // bucket_ms * bucket_ms
-        return cls(begin, bucket_ms, (end_ms - begin) // bucket_ms + 1)
+        count = -(-length // round_ms)
+        return cls(first_ms, -(-length // count), count)
 
 
 @dataclass
@@ -92,7 +98,9 @@ class Figures:
         send_latency: Percentiles of the send latency.
         end_to_end: Percentiles of the time from a send to the end of the consumption.
         heat: Messages of each broker and bucket.
+        outages: Times in which a broker got no message while others did.
         tables: Small tables by name, the largest values first.
+        cut: The names of tables that have more rows than are shown.
         balance: The distribution of each topic over brokers and queues, the worst first.
         queues: Messages of the queues of each topic in `balance`.
         has_queues: Whether business topics were given, so that queues are known.
@@ -107,7 +115,9 @@ class Figures:
     send_latency: list[Series] = field(default_factory=list[Series])
     end_to_end: list[Series] = field(default_factory=list[Series])
     heat: list[Series] = field(default_factory=list[Series])
+    outages: list[Outage] = field(default_factory=list["Outage"])
     tables: dict[str, list[Line]] = field(default_factory=dict[str, list[Line]])
+    cut: set[str] = field(default_factory=set[str])
     balance: list[Line] = field(default_factory=list[Line])
     queues: dict[str, list[Line]] = field(default_factory=dict[str, list[Line]])
     has_queues: bool = False
@@ -121,7 +131,7 @@ def collect_figures(tables: TraceTables, measures: TraceMeasures) -> Figures:
         measures: Their measures.
     """
     sends = tables.sends
-    sent, delivered, counts, unconsumed = (
+    sent, delivered, counts, unconsumed, transactions = (
         lines[0]
         for lines in _run_concurrently(
             sends.sparkSession,
@@ -130,6 +140,7 @@ def collect_figures(tables: TraceTables, measures: TraceMeasures) -> Figures:
                 lambda: _lines(measure_deliveries(tables.deliveries, [])),
                 lambda: _lines(_counts(tables)),
                 lambda: _lines(_unconsumed_totals(tables.unconsumed)),
+                lambda: _lines(_transaction_totals(measures.transactions_by_topic)),
             ],
         )
     )
@@ -149,12 +160,14 @@ def collect_figures(tables: TraceTables, measures: TraceMeasures) -> Figures:
         **{f"consumed_{name}": value for name, value in delivered.items()},
         **counts,
         **unconsumed,
+        **transactions,
     }
     if times:
         figures.first_ms, figures.last_ms = min(times), max(times)
         figures.span = Span.over(figures.first_ms, figures.last_ms)
         _collect_lines(figures, tables, measures, sends)
         _collect_series(figures, figures.span, tables, sends)
+        _collect_outages(figures, figures.span, sends)
     return figures
 
 
@@ -163,39 +176,53 @@ def _collect_lines(
 ) -> None:
     """Collect the small tables."""
     slow_sends = sends.where((F.col("batch_index") == 0) & F.col("cost_ms").isNotNull())
-    unconsumed = tables.unconsumed.groupBy("topic", "consumer_group").agg(
+    has_group = F.col("consumer_group").isNotNull()
+    expected, groupless = tables.unconsumed.where(has_group), tables.unconsumed.where(~has_group)
+    unconsumed = [
         F.count(F.lit(1)).alias("unconsumed_count"),
         F.count_if(F.col("delivery_count") == 0).alias("undelivered_count"),
         F.count_if(F.col("message_kind") == "delay").alias("delayed_count"),
         F.min("sent_at").alias("oldest_at"),
-    )
+    ]
     top_tables: dict[str, tuple[DataFrame, str, int]] = {
-        "topics": (measures.sends_by_topic, "message_count", _LINES_MAX),
-        "producer_groups": (measures.sends_by_group, "message_count", _LINES_MAX),
+        "topics": (measures.sends_by_topic, "message_count", LINES_MAX),
+        "producer_groups": (measures.sends_by_group, "message_count", LINES_MAX),
         "brokers": (measures.sends_by_broker, "message_count", BROKERS_MAX),
-        "clients": (measures.sends_by_client, "message_count", _LINES_MAX),
-        "consumers": (measures.consumptions_by_group, "delivery_count", _LINES_MAX),
-        "consumer_clients": (measures.consumptions_by_client, "delivery_count", _LINES_MAX),
-        "transactions": (measures.transactions_by_topic, "transaction_count", _LINES_MAX),
-        "errors": (measures.errors, "error_count", _LINES_MAX),
-        "unconsumed_groups": (unconsumed, "unconsumed_count", _LINES_MAX),
-        "slowest_sends": (slow_sends, "cost_ms", _LINES_MAX),
+        "clients": (measures.sends_by_client, "message_count", LINES_MAX),
+        "consumers": (measures.consumptions_by_group, "delivery_count", LINES_MAX),
+        "consumer_clients": (measures.consumptions_by_client, "delivery_count", LINES_MAX),
+        "transactions": (measures.transactions_by_topic, "transaction_count", LINES_MAX),
+        "errors": (measures.errors, "error_count", LINES_MAX),
+        "unconsumed_groups": (
+            expected.groupBy("topic", "consumer_group").agg(*unconsumed),
+            "unconsumed_count",
+            LINES_MAX,
+        ),
+        "groupless_topics": (
+            groupless.groupBy("topic").agg(*unconsumed),
+            "unconsumed_count",
+            LINES_MAX,
+        ),
+        "slowest_sends": (slow_sends, "cost_ms", LINES_MAX),
         "slowest_deliveries": (
             tables.deliveries.where(F.col("end_to_end_ms").isNotNull()),
             "end_to_end_ms",
-            _LINES_MAX,
+            LINES_MAX,
         ),
         "balance": (
             measures.balance.where(F.col("level") == "broker").withColumn("rank", _balance_rank()),
             "rank",
-            _LINES_MAX,
+            LINES_MAX,
         ),
     }
     found = _run_concurrently(
         sends.sparkSession, [partial(_top, *one) for one in top_tables.values()]
     )
-    figures.tables = dict(zip(top_tables, found, strict=True))
-    oldest = tables.unconsumed.orderBy("sent_at", "message_id").limit(_LINES_MAX)
+    for (name, (_rows, _column, count)), lines in zip(top_tables.items(), found, strict=True):
+        figures.tables[name] = lines[:count]
+        if len(lines) > count:
+            figures.cut.add(name)
+    oldest = expected.orderBy("sent_at", "message_id", "consumer_group").limit(LINES_MAX)
     figures.tables["unconsumed"] = _lines(oldest)
     figures.balance = figures.tables.pop("balance")
     topics = [line["topic"] for line in figures.balance]
@@ -207,14 +234,17 @@ def _collect_lines(
     for line in figures.balance:
         line["over_queues"] = by_topic.get(line["topic"])
     queues = measures.queue_counts.where(F.col("topic").isin(topics))
-    for line in _lines(queues.orderBy("topic", "broker", "queue_id").limit(_QUEUES_MAX)):
+    found_queues = _lines(queues.orderBy("topic", "broker", "queue_id").limit(_QUEUES_MAX + 1))
+    for line in found_queues:
         figures.queues.setdefault(line["topic"], []).append(line)
+    if len(found_queues) > _QUEUES_MAX:  # some of the last topic's are missing
+        del figures.queues[found_queues[-1]["topic"]]
 
 
 def _collect_series(figures: Figures, span: Span, tables: TraceTables, sends: DataFrame) -> None:
     """Collect the lines of the charts."""
     at = F.floor((F.unix_millis("time") - span.begin_ms) / span.bucket_ms).alias("bucket")
-    per_second = _per_second(span, figures.first_ms, figures.last_ms)
+    per_second = 1000 / span.bucket_ms
     topics = [line["topic"] for line in figures.tables["topics"][:SERIES_MAX]]
     groups = list(dict.fromkeys(line["consumer_group"] for line in figures.tables["consumers"]))[
         :SERIES_MAX
@@ -240,9 +270,25 @@ def _collect_series(figures: Figures, span: Span, tables: TraceTables, sends: Da
     )
     figures.sent = _series(span, by_topic, topics, per_second)
     figures.consumed = _series(span, by_group, groups, per_second)
-    figures.heat = _series(span, by_broker, brokers, [1.0] * span.count)
+    figures.heat = _series(span, by_broker, brokers)
     figures.send_latency = _percentile_series(span, sent, "")
     figures.end_to_end = _percentile_series(span, delivered, "end_to_end_")
+
+
+def _collect_outages(figures: Figures, span: Span, sends: DataFrame) -> None:
+    """Find the outages, and count the sends during the longest ones."""
+    named = [one for one in figures.heat if one.name not in (_NAMELESS, _OTHERS)]
+    found = list(find_outages(span, named))
+    counted = longest(found)
+    lines = _run_concurrently(
+        sends.sparkSession,
+        [partial(_lines, measure_outage(sends, one)) for one in counted],
+    )
+    measured = {
+        (one.broker, one.begin_ms): with_sends(one, of_one)
+        for one, of_one in zip(counted, lines, strict=True)
+    }
+    figures.outages = [measured.get((one.broker, one.begin_ms), one) for one in found]
 
 
 #: Stand for a missing name, and for all names that are not shown separately.
@@ -254,7 +300,7 @@ def _series(
     span: Span,
     lines: list[Line],
     names: Sequence[str | None],
-    factors: Sequence[float | None],
+    factor: float = 1.0,
 ) -> list[Series]:
     """Return counts as a line for each name, with 0 for buckets without a count.
 
@@ -262,32 +308,16 @@ def _series(
         span: The time range.
         lines: Counts by name and bucket.
         names: The names, in the order of the lines.
-        factors: The factor of each bucket's count; None to leave the bucket out.
+        factor: The factor of each count, to get a rate for example.
     """
     order = [_NAMELESS if name is None else name for name in names]
     if any(line["name"] == _OTHERS for line in lines) and _OTHERS not in order:
         order.append(_OTHERS)
-    nothing = [None if factor is None else 0.0 for factor in factors]
-    values: dict[str, list[float | None]] = {name: list(nothing) for name in order}
+    values: dict[str, list[float | None]] = {name: [0.0] * span.count for name in order}
     for line in lines:
         if 0 <= line["bucket"] < span.count:
-            factor = factors[line["bucket"]]
-            values[line["name"]][line["bucket"]] = factor and line["count"] * factor
+            values[line["name"]][line["bucket"]] = line["count"] * factor
     return [Series(name, values[name]) for name in order]
-
-
-def _per_second(span: Span, first_ms: int, last_ms: int) -> list[float | None]:
-    """Return the factor from a bucket's count to a rate; the first and last bucket may be partial.
-
-    None for less than half a bucket, where a rate would be random.
-    """
-    found: list[float | None] = []
-    for index in range(span.count):
-        begin = span.begin_ms + index * span.bucket_ms
-        covered = min(last_ms + 1, begin + span.bucket_ms) - max(first_ms, begin)
-        is_enough = covered * 2 >= span.bucket_ms or span.count == 1
-        found.append(1000 / max(covered, 1) if is_enough else None)
-    return found
 
 
 def _percentile_series(span: Span, lines: list[Line], prefix: str) -> list[Series]:
@@ -318,7 +348,8 @@ def _counts(tables: TraceTables) -> DataFrame:
         F.count(F.lit(1)).alias("recall_count"),
         F.count_if(~F.col("is_success")).alias("recall_failed_count"),
     )
-    unknown = tables.unknown.agg(F.count(F.lit(1)).alias("unknown_count"))
+    unknown = tables.unknown.agg(F.count(F.lit(1)).alias("unknown_line_count"))
+    brokers = all_brokers(tables).agg(F.count(F.lit(1)).alias("broker_count"))
     times = (
         tables.transactions.select("time")
         .unionByName(tables.recalls.select("time"))
@@ -327,7 +358,10 @@ def _counts(tables: TraceTables) -> DataFrame:
     if tables.stored is not None:
         times = times.unionByName(tables.stored.select(F.col("stored_at").alias("time")))
     edges = times.agg(F.min("time").alias("first_at"), F.max("time").alias("last_at"))
-    return sends.crossJoin(deliveries).crossJoin(recalls).crossJoin(unknown).crossJoin(edges)
+    found = sends
+    for part in (deliveries, recalls, unknown, brokers, edges):
+        found = found.crossJoin(part)
+    return found
 
 
 def _unconsumed_totals(unconsumed: DataFrame) -> DataFrame:
@@ -339,6 +373,15 @@ def _unconsumed_totals(unconsumed: DataFrame) -> DataFrame:
     )
 
 
+def _transaction_totals(transactions: DataFrame) -> DataFrame:
+    return transactions.agg(
+        *(
+            F.coalesce(F.sum(f"{name}_count"), F.lit(0)).alias(f"transactions_{name}_count")
+            for name in ("unknown", "open")
+        )
+    )
+
+
 def _balance_rank() -> Column:
     """Rank the least even topics first, and topics with too few messages last."""
     is_enough = F.col("message_count") >= F.col("place_count") * MESSAGES_PER_PLACE_MIN
@@ -346,10 +389,10 @@ def _balance_rank() -> Column:
 
 
 def _top(rows: DataFrame, column: str, count: int) -> list[Line]:
-    """Return the rows with the largest values, in a stable order."""
+    """Return the rows with the largest values, in a stable order, and one more if there is one."""
     texts = [name for name, kind in rows.dtypes if kind == "string"]
     order: list[Column] = [F.col(column).desc_nulls_last(), *(F.col(name) for name in texts)]
-    return _lines(rows.orderBy(*order).limit(count))
+    return _lines(rows.orderBy(*order).limit(count + 1))
 
 
 def _run_concurrently(

@@ -50,7 +50,7 @@ def rate(value: float | None) -> str:
     """Return messages per second, with a useful number of digits."""
     if value is None:
         return NONE
-    digits = 0 if value >= 100 else 1 if value >= 1 else 2 if value >= 0.01 or not value else 4
+    digits = 0 if value >= 100 or not value else 1 if value >= 1 else 2 if value >= 0.01 else 4
     return f"{value:,.{digits}f}{_GAP}/s"
 
 
@@ -67,9 +67,14 @@ def share(part: float | None) -> str:
 
 
 def duration(milliseconds: float | None) -> str:
-    """Return a duration: 12 ms, 3.4 s, 5.6 min, 7.8 h, 9.1 d."""
+    """Return a duration: 12 ms, 3.4 s, 5.6 min, 7.8 h, 9.1 d.
+
+    Traces have whole milliseconds, so 0 means less than one.
+    """
     if milliseconds is None:
         return NONE
+    if not milliseconds:
+        return f"&lt;1{_GAP}ms"
     size = abs(milliseconds)
     if size < 1000:
         return f"{milliseconds:.3g}{_GAP}ms"
@@ -92,12 +97,13 @@ def size(value: float | None) -> str:
     return NONE
 
 
-def timestamp(ms: int | None) -> str:
-    """Return date and time in UTC."""
+def timestamp(ms: int | None, step_ms: int = 1000) -> str:
+    """Return date and time in UTC; with milliseconds if times are not whole seconds apart."""
     if ms is None:
         return NONE
     at = datetime.fromtimestamp(ms / 1000, UTC)
-    return f'<time datetime="{at.isoformat()}">{at:%Y-%m-%d %H:%M:%S}</time>'
+    fraction = f".{ms % 1000:03d}" if step_ms % 1000 else ""
+    return f'<time datetime="{at.isoformat()}">{at:%Y-%m-%d %H:%M:%S}{fraction}</time>'
 
 
 def clock(ms: int, step_ms: int) -> str:

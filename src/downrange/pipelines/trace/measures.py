@@ -76,7 +76,7 @@ def trace_measures(tables: TraceTables, *, window: str = "1 minute") -> TraceMea
         consumptions_by_client=measure_deliveries(tables.deliveries, ["client"]),
         transactions_by_topic=measure_transactions(tables),
         queue_counts=counts,
-        balance=measure_balance(counts, _all_brokers(sends, tables)),
+        balance=measure_balance(counts, all_brokers(tables)),
         errors=measure_errors(sends, tables),
         send_windows=measure_sends(sends, [_window(window), "topic", "broker"], with_retries=False),
         consumption_windows=measure_deliveries(
@@ -171,13 +171,7 @@ def measure_transactions(tables: TraceTables) -> DataFrame:
 
     The last outcome that a producer reported counts; `open` means that none is known.
     """
-    last = tables.transactions.groupBy("message_id").agg(
-        F.max_by("topic", "client_time").alias("end_topic"),
-        F.max_by("producer_group", "client_time").alias("end_group"),
-        F.max_by("state", "client_time").alias("state"),
-        F.max("client_time").alias("ended_at"),
-        F.count_if(F.col("is_from_check")).alias("check_count"),
-    )
+    last = _last_ends(tables.transactions)
     halves = tables.messages.where(F.col("message_kind") == "half").select(
         "message_id", "topic", "producer_group", "client_sent_at"
     )
@@ -201,6 +195,21 @@ def measure_transactions(tables: TraceTables) -> DataFrame:
             F.sum("check_count").alias("check_count"),
             *percentiles(F.col("lasted_ms")),
         )
+    )
+
+
+def _last_ends(transactions: DataFrame) -> DataFrame:
+    """Return a row for each transaction: the last outcome that its producer reported.
+
+    An outcome may be unknown at first and be decided by a later check.
+    """
+    return transactions.groupBy("message_id").agg(
+        F.max_by("topic", "client_time").alias("end_topic"),
+        F.max_by("producer_group", "client_time").alias("end_group"),
+        F.max_by("state", "client_time").alias("state"),
+        F.max_by("time", "client_time").alias("time"),
+        F.max("client_time").alias("ended_at"),
+        F.count_if(F.col("is_from_check")).alias("check_count"),
     )
 
 
@@ -250,8 +259,8 @@ def measure_balance(counts: DataFrame, brokers: DataFrame) -> DataFrame:
 
     Returns:
         For each topic and `level` (`broker` or `queue`): the number of places and of used places,
-        messages, the largest share and its place, maximum over mean, the coefficient of variation
-        (0 is even) and the Gini coefficient (0 is even, near 1 is all in one place).
+        messages, the largest share and its place, maximum and minimum over mean, the coefficient
+        of variation (0 is even) and the Gini coefficient (0 is even, near 1 is all in one place).
     """
     by_broker = counts.groupBy("topic", "broker").agg(F.sum("message_count").alias("message_count"))
     topics = by_broker.select("topic").distinct()
@@ -270,7 +279,7 @@ def measure_balance(counts: DataFrame, brokers: DataFrame) -> DataFrame:
         "message_count",
     )
     n, total = F.count(F.lit(1)), F.sum("message_count")
-    most, mean = F.max("message_count"), F.avg("message_count")
+    most, least, mean = F.max("message_count"), F.min("message_count"), F.avg("message_count")
     # Gini of sorted counts: sum((2i - n - 1) x_i) / (n sum(x)), with i from 1.
     sorted_counts = F.sort_array(F.collect_list("message_count"))
     ranked = F.aggregate(
@@ -288,15 +297,16 @@ def measure_balance(counts: DataFrame, brokers: DataFrame) -> DataFrame:
             F.max_by("place", "message_count").alias("top_place"),
             F.try_divide(most, total).alias("top_share"),
             F.try_divide(most, mean).alias("max_over_mean"),
+            F.try_divide(least, mean).alias("min_over_mean"),
             F.try_divide(F.stddev_pop("message_count"), mean).alias("variation"),
             (F.try_divide(ranked, n * total) - 1).alias("gini"),
         )
     )
 
 
-def _all_brokers(sends: DataFrame, tables: TraceTables) -> DataFrame:
+def all_brokers(tables: TraceTables) -> DataFrame:
     """Return every known broker: sent to, named in traces, or with stored messages."""
-    seen = sends.select("broker").unionByName(
+    seen = tables.sends.select("broker").unionByName(
         tables.brokers.select(F.col("broker_name").alias("broker"))
     )
     if tables.stored is not None:
@@ -321,9 +331,12 @@ def measure_errors(sends: DataFrame, tables: TraceTables) -> DataFrame:
             who=F.col("consumer_group"),
         ),
         _error_rows(
-            tables.transactions.where(F.col("state") == "unknown"),
+            # As in `measure_transactions`: an outcome that a check has decided is no error.
+            _last_ends(tables.transactions)
+            .where(F.col("state") == "unknown")
+            .withColumnRenamed("end_topic", "topic"),
             F.lit("transaction: outcome unknown"),
-            who=F.col("producer_group"),
+            who=F.col("end_group"),
         ),
         _error_rows(
             tables.recalls.where(~F.col("is_success")),

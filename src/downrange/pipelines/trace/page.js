@@ -3,23 +3,31 @@
   const root = document.documentElement;
   const button = document.getElementById("theme");
   const tip = document.getElementById("tip");
-  const themes = ["auto", "light", "dark"];
-  const words = { auto: "Auto", light: "Light", dark: "Dark" };
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const other = { light: "dark", dark: "light" };
 
-  const show = (theme) => {
-    if (theme === "auto") delete root.dataset.theme;
-    else root.dataset.theme = theme;
-    button.textContent = words[theme];
-    button.setAttribute("aria-label", "Colours: " + (theme === "auto" ? "as the system" : theme));
+  // The colours are those of the system, until the button changes them; and again when it has
+  // changed them back.
+  let chosen = null;
+  try { chosen = localStorage.getItem("downrange-theme"); } catch { /* no storage for local files */ }
+  if (!(chosen in other)) chosen = null;
+  const shown = () => chosen ?? (system.matches ? "dark" : "light");
+  const show = () => {
+    if (chosen === null) delete root.dataset.theme;
+    else root.dataset.theme = chosen;
+    button.textContent = "Use " + other[shown()] + " colours";
   };
-  let theme = "auto";
-  try { theme = localStorage.getItem("downrange-theme") || "auto"; } catch { /* no storage for local files */ }
-  if (!themes.includes(theme)) theme = "auto";
-  show(theme);
+  show();
+  button.hidden = false;
+  system.addEventListener("change", show);
   button.addEventListener("click", () => {
-    theme = themes[(themes.indexOf(theme) + 1) % themes.length];
-    show(theme);
-    try { localStorage.setItem("downrange-theme", theme); } catch { /* the choice is not kept */ }
+    const wanted = other[shown()];
+    chosen = wanted === (system.matches ? "dark" : "light") ? null : wanted;
+    show();
+    try {
+      if (chosen === null) localStorage.removeItem("downrange-theme");
+      else localStorage.setItem("downrange-theme", chosen);
+    } catch { /* the choice is not kept */ }
   });
 
   const line = (name, value) => {
@@ -43,10 +51,15 @@
       const box = area.getBoundingClientRect();
       const part = (event.clientX - box.left) / box.width;
       const index = Math.min(count - 1, Math.max(0, Math.floor(part * count)));
-      const at = new Date(facts.begin + index * facts.bucket).toISOString();
+      const begin = facts.begin + index * facts.bucket;
       const head = document.createElement("strong");
-      head.textContent = at.slice(0, 19).replace("T", " ") + " UTC";
-      tip.replaceChildren(head, ...facts.names.map((name, i) => line(name, facts.values[i][index] ?? "–")));
+      const shownDigits = facts.bucket % 1000 ? 23 : 19;
+      head.textContent = new Date(begin).toISOString().slice(0, shownDigits).replace("T", " ") + " UTC";
+      const rows = facts.names.map((name, i) => line(name, facts.values[i][index] ?? "–"));
+      for (const [from, to, broker] of facts.outages) {
+        if (from <= begin && begin < to) rows.push(line("outage of " + broker, ""));
+      }
+      tip.replaceChildren(head, ...rows);
       tip.hidden = cursor.hidden = false;
       cursor.style.left = ((index + 0.5) / count) * 100 + "%";
       const width = tip.offsetWidth, height = tip.offsetHeight;

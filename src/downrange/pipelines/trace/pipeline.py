@@ -251,7 +251,7 @@ def make_report(
         "sends": totals["sent_message_count"],
         "consumptions": totals["consumed_delivery_count"],
         "unconsumed": totals["unconsumed_count"],
-        "unknown_lines": totals["unknown_count"],
+        "unknown_lines": totals["unknown_line_count"],
     }
 
 

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from downrange.pipelines.trace import charts, formats
+from downrange.pipelines.trace.figures import LINES_MAX
 from downrange.pipelines.trace.findings import balance_verdict, findings_of
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 #: A column of a table: its heading, and the function that formats a cell.
 Column: TypeAlias = "tuple[str, Callable[[Line], str]]"
 _EMPTY: Final = '<p class="empty-state">{}</p>'
+_CUT: Final = '<p class="cut">Only the {} are shown.</p>'
 
 
 def cards(figures: Figures) -> str:
@@ -33,7 +35,9 @@ def cards(figures: Figures) -> str:
     lacking = totals.get("unconsumed_count") or 0
     failed = totals.get("sent_failed_count")
     shown = [
-        _card("Sent", formats.count(sent), _number(totals.get("topic_count"), "topic")),
+        _card(
+            "Sent, with a trace", formats.count(sent), _number(totals.get("topic_count"), "topic")
+        ),
         _card("Rate", formats.rate((sent or 0) / seconds), f"peak {formats.rate(peak)}"),
         _card(
             "Send latency, p50",
@@ -63,7 +67,7 @@ def cards(figures: Figures) -> str:
             "by a group of the topic" if consumed else "no consumer traced",
             "warn" if lacking else "",
         ),
-        _card("Brokers", formats.count(len(figures.heat)), _balance_words(figures)),
+        _card("Brokers", formats.count(totals.get("broker_count")), _balance_words(figures)),
     ]
     return "".join(shown)
 
@@ -90,6 +94,7 @@ def sends(figures: Figures) -> str:
         title="Messages sent per second",
         note=f"by topic; each point is the mean of {formats.bare(every)}",
         value=formats.rate,
+        outages=figures.outages,
     )
     latency = (
         charts.line_chart(
@@ -98,6 +103,7 @@ def sends(figures: Figures) -> str:
             title="Send latency",
             note="percentiles of all requests; the scale is logarithmic",
             value=formats.duration,
+            outages=figures.outages,
             is_logarithmic=True,
             style="rank",
         )
@@ -112,8 +118,8 @@ def sends(figures: Figures) -> str:
     }
     seconds = max((figures.last_ms - figures.first_ms) / 1000, 0.001)
     folded = "".join(
-        _folded(title, _send_table(head, column, figures.tables[lines], seconds), index == 0)
-        for index, (title, (head, column, lines)) in enumerate(groups.items())
+        _folded(title, _send_table(head, column, figures, name, seconds), index == 0)
+        for index, (title, (head, column, name)) in enumerate(groups.items())
     )
     return rate + latency + folded
 
@@ -126,8 +132,9 @@ def brokers(figures: Figures) -> str:
         figures.span,
         figures.heat,
         title="Messages by broker and time",
-        note="a hatched gap is time without a message: a broker that was down, or avoided",
+        note="a gap is time without a message: the broker was down, or avoided",
         value=formats.count,
+        outages=figures.outages,
     )
 
 
@@ -136,14 +143,16 @@ def balance(figures: Figures) -> str:
     if not figures.balance:
         return _EMPTY.format("No trace has the broker of a message.")
     note = (
-        "<p>Each bar is a queue; brokers without a message of the topic are shown empty.</p>"
+        "Each bar is a queue, with the messages that it stores; brokers without a message of the "
+        "topic are shown empty."
         if figures.has_queues
-        else "<p>Traces have the broker of a message, not its queue: each bar is a broker. Give "
-        "the business topics to the pipeline to see queues.</p>"
+        else "Traces have the broker of a message, not its queue: each bar is a broker. Give the "
+        "business topics to the pipeline to see queues."
     )
     names = [one.name for one in figures.heat]
     shown = "".join(_topic_balance(line, figures, names) for line in figures.balance)
-    return f'{note}<div class="balances">{shown}</div>'
+    cut = _CUT.format(f"{LINES_MAX} least even topics") if "balance" in figures.cut else ""
+    return f'<p>{note}</p><div class="balances">{shown}</div>{cut}'
 
 
 def consumptions(figures: Figures) -> str:
@@ -160,6 +169,7 @@ def consumptions(figures: Figures) -> str:
         title="Deliveries per second",
         note="by consumer group, retries included",
         value=formats.rate,
+        outages=figures.outages,
     )
     elapsed = (
         charts.line_chart(
@@ -168,6 +178,7 @@ def consumptions(figures: Figures) -> str:
             title="End-to-end time",
             note="from the send to the end of a successful consumption; the scale is logarithmic",
             value=formats.duration,
+            outages=figures.outages,
             is_logarithmic=True,
             style="rank",
         )
@@ -178,14 +189,16 @@ def consumptions(figures: Figures) -> str:
     )
     clients = _delivery_table(
         [("Client", lambda line: formats.name(line["client"], "not known"))],
-        figures.tables["consumer_clients"],
+        figures,
+        "consumer_clients",
     )
     groups = _delivery_table(
         [
             ("Topic", lambda line: formats.name(line["topic"], "not known")),
             ("Group", lambda line: formats.name(line["consumer_group"])),
         ],
-        lines,
+        figures,
+        "consumers",
     )
     return (
         rate + elapsed + _folded("By topic and group", groups, True) + _folded("By client", clients)
@@ -194,28 +207,39 @@ def consumptions(figures: Figures) -> str:
 
 def unconsumed(figures: Figures) -> str:
     """Return the messages that a group has not consumed."""
-    lines = figures.tables.get("unconsumed_groups", [])
-    if not lines:
-        return _EMPTY.format(
+    by_group = figures.tables.get("unconsumed_groups", [])
+    unknown = _unknown_consumers(figures)
+    if not by_group:
+        return unknown or _EMPTY.format(
             "Every message that was sent was consumed by every group of its topic."
         )
-    groups = _table(
+    total = formats.count(figures.totals["unconsumed_count"])
+    note = (
+        f"<p>{total} in all. The groups of a topic are those with a trace of a consumption; a "
+        "message counts once for each group that did not consume it.</p>"
+    )
+    groups = _top_table(
         [
             ("Topic", lambda line: formats.name(line["topic"])),
-            ("Group", lambda line: formats.name(line["consumer_group"], "no traced consumer")),
-            ("Messages", lambda line: formats.count(line["unconsumed_count"])),
+            ("Group", lambda line: formats.name(line["consumer_group"])),
+            ("Not consumed", lambda line: formats.count(line["unconsumed_count"])),
             ("Never delivered", lambda line: formats.count(line["undelivered_count"])),
-            ("Of these delayed", lambda line: formats.count(line["delayed_count"])),
+            (
+                "Delivered without success",
+                lambda line: formats.count(line["unconsumed_count"] - line["undelivered_count"]),
+            ),
+            ("Sent with a delay", lambda line: formats.count(line["delayed_count"])),
             ("Oldest (UTC)", lambda line: formats.timestamp(line["oldest_at"])),
         ],
-        lines,
+        figures,
+        "unconsumed_groups",
         text_columns=2,
     )
     oldest = _table(
         [
             ("Message", lambda line: _id(line["message_id"])),
             ("Topic", lambda line: formats.name(line["topic"])),
-            ("Group", lambda line: formats.name(line["consumer_group"], "no traced consumer")),
+            ("Group", lambda line: formats.name(line["consumer_group"])),
             ("Last outcome", lambda line: formats.safe(line["last_outcome"])),
             ("Keys", lambda line: formats.name(line["keys"], "none")),
             ("Broker", lambda line: formats.name(line["broker"])),
@@ -225,7 +249,26 @@ def unconsumed(figures: Figures) -> str:
         figures.tables["unconsumed"],
         text_columns=6,
     )
-    return groups + _folded("The oldest of them", oldest)
+    return note + groups + _folded("The oldest of them", oldest) + unknown
+
+
+def _unknown_consumers(figures: Figures) -> str:
+    """Return the topics without a traced consumer; whether it was consumed is not known."""
+    if not figures.tables.get("groupless_topics"):
+        return ""
+    total = formats.count(figures.totals["groupless_count"])
+    topics = _top_table(
+        [
+            ("Topic", lambda line: formats.name(line["topic"])),
+            ("Messages", lambda line: formats.count(line["unconsumed_count"])),
+            ("Sent with a delay", lambda line: formats.count(line["delayed_count"])),
+            ("Oldest (UTC)", lambda line: formats.timestamp(line["oldest_at"])),
+        ],
+        figures,
+        "groupless_topics",
+    )
+    note = f"<p>{total} messages. It is not known whether they were consumed.</p>"
+    return _folded("Topics whose consumers sent no trace", note + topics, True)
 
 
 def transactions(figures: Figures) -> str:
@@ -240,7 +283,7 @@ def transactions(figures: Figures) -> str:
     )
     if not lines:
         return taken or _EMPTY.format("There were no transactions and no recalls.")
-    return taken + _table(
+    return taken + _top_table(
         [
             ("Topic", lambda line: formats.name(line["topic"])),
             ("Group", lambda line: formats.name(line["producer_group"])),
@@ -253,7 +296,8 @@ def transactions(figures: Figures) -> str:
             ("p50", lambda line: formats.duration(line["p50_ms"])),
             ("p99", lambda line: formats.duration(line["p99_ms"])),
         ],
-        lines,
+        figures,
+        "transactions",
         text_columns=2,
     )
 
@@ -264,7 +308,7 @@ def errors(figures: Figures) -> str:
     if not lines:
         return _EMPTY.format("The traces show no failure.")
     most = max(line["error_count"] for line in lines)
-    return _table(
+    return _top_table(
         [
             (
                 "What",
@@ -277,7 +321,8 @@ def errors(figures: Figures) -> str:
             ("First (UTC)", lambda line: formats.timestamp(line["first_at"])),
             ("Last (UTC)", lambda line: formats.timestamp(line["last_at"])),
         ],
-        lines,
+        figures,
+        "errors",
         text_columns=4,
     )
 
@@ -336,6 +381,8 @@ def _balance_words(figures: Figures) -> str:
         )
         for line in figures.balance
     )
+    if uneven == LINES_MAX and "balance" in figures.cut:  # the least even topics come first
+        return f"{uneven} or more uneven topics"
     return _number(uneven, "uneven topic") if uneven else "topics are even"
 
 
@@ -343,8 +390,8 @@ def _number(value: int | None, noun: str) -> str:
     return f"{formats.count(value)} {noun}{'' if value == 1 else 's'}"
 
 
-def _send_table(head: str, column: str, lines: Sequence[Line], seconds: float) -> str:
-    return _table(
+def _send_table(head: str, column: str, figures: Figures, name: str, seconds: float) -> str:
+    return _top_table(
         [
             (head, lambda line: formats.name(line[column], "not known")),
             ("Messages", lambda line: formats.count(line["message_count"])),
@@ -354,14 +401,15 @@ def _send_table(head: str, column: str, lines: Sequence[Line], seconds: float) -
             ("p90", lambda line: formats.duration(line["p90_ms"])),
             ("p99", lambda line: formats.duration(line["p99_ms"])),
             ("Max", lambda line: formats.duration(line["max_ms"])),
-            ("Failed", lambda line: formats.share(line["failed_share"])),
+            ("Not stored cleanly", lambda line: formats.share(line["failed_share"])),
             ("Repeated", lambda line: formats.share(line["retried_share"])),
         ],
-        lines,
+        figures,
+        name,
     )
 
 
-def _delivery_table(heads: list[Column], lines: Sequence[Line]) -> str:
+def _delivery_table(heads: list[Column], figures: Figures, name: str) -> str:
     columns: list[Column] = [
         ("Deliveries", lambda line: formats.count(line["delivery_count"])),
         ("Failed", lambda line: formats.share(line["failed_share"])),
@@ -374,19 +422,23 @@ def _delivery_table(heads: list[Column], lines: Sequence[Line]) -> str:
     ]
     if len(heads) > 1:
         columns.append(("Not consumed", lambda line: formats.count(line["unconsumed_count"] or 0)))
-    return _table([*heads, *columns], lines, text_columns=len(heads))
+    return _top_table([*heads, *columns], figures, name, text_columns=len(heads))
 
 
 def _topic_balance(line: Line, figures: Figures, brokers: list[str]) -> str:
     weight, verdict = balance_verdict(line)
     over_queues = line["over_queues"]
-    facts = [f"{formats.count(line['message_count'])} messages", _evenness("brokers", line)]
+    queues = figures.queues.get(line["topic"], [])
+    counted = "stored" if any(one["queue_id"] is not None for one in queues) else "sent"
+    facts = [f"{formats.count(line['message_count'])} messages {counted}"]
+    facts.append(_evenness("brokers", line))
     if over_queues is not None:
         queue_weight, queue_verdict = balance_verdict(over_queues)
         if weight == "good" and queue_weight in ("warn", "bad"):
-            weight, verdict = queue_weight, f"{queue_verdict} over queues"
+            weight, verdict = queue_weight, queue_verdict
         facts.append(_evenness("queues", over_queues))
-    queues = figures.queues.get(line["topic"], [])
+    if not queues:
+        facts.append("too many queues to show")
     most = max((queue["message_count"] for queue in queues), default=0) or 1
     blocks: list[str] = []
     seen: set[Any] = set()
@@ -403,7 +455,7 @@ def _topic_balance(line: Line, figures: Figures, brokers: list[str]) -> str:
     blocks += [
         _broker_block(formats.name(broker), "none", "", is_empty=True)
         for broker in brokers
-        if broker not in seen and len(brokers) <= len(seen) + 8
+        if seen and broker not in seen and len(brokers) <= len(seen) + 8
     ]
     label = f"{formats.safe(line['topic'])}: {verdict}"
     return (
@@ -415,7 +467,8 @@ def _topic_balance(line: Line, figures: Figures, brokers: list[str]) -> str:
 
 
 def _evenness(what: str, line: Line) -> str:
-    return f"over {what}: max/mean {line['max_over_mean']:.2f}, Gini {line['gini']:.2f}"
+    least, most = f"{line['min_over_mean']:.2f}", f"{line['max_over_mean']:.2f}"
+    return f"over {what}: {least} to {most} of the mean, Gini {line['gini']:.2f}"
 
 
 def _queue_title(queue: Line) -> str:
@@ -435,6 +488,15 @@ def _broker_block(broker: str, total: str, bars: str, *, is_empty: bool = False)
 def _folded(title: str, inner: str, is_open: bool = False) -> str:
     shown = " open" if is_open else ""
     return f'<details class="fold"{shown}><summary>{formats.safe(title)}</summary>{inner}</details>'
+
+
+def _top_table(
+    columns: Sequence[Column], figures: Figures, name: str, text_columns: int = 1
+) -> str:
+    """Return a small table of the figures; if rows are missing, their sum is not the total."""
+    lines = figures.tables.get(name, [])
+    cut = _CUT.format(f"{len(lines)} largest") if name in figures.cut else ""
+    return _table(columns, lines, text_columns) + cut
 
 
 def _table(columns: Sequence[Column], lines: Sequence[Line], text_columns: int = 1) -> str:
