@@ -86,9 +86,12 @@ class Popper:
         fields = self._queue(queue_id) | {"maxMsgNums": str(count)}
         return self.broker.ask(command(RequestCode.PEEK_MESSAGE, fields))
 
-    def held_count(self, peer: Peer, queue_id: int) -> int:
-        reply = succeed(peer.ask(command(RequestCode.POLLING_INFO, self._queue(queue_id))))
-        return int(reply.fields["pollingNum"])
+    def wait_held(self, peer: Peer, queue_id: int) -> None:
+        """Ask over another connection until one pop of this queue is held."""
+        request = command(RequestCode.POLLING_INFO, self._queue(queue_id))
+        self.scene.poll(
+            lambda: succeed(peer.ask(request)).fields["pollingNum"], lambda held: held == "1"
+        )
 
     def committed(self) -> int | None:
         """Return the group's offset in queue 0; a broker moves it shortly after a pop."""

@@ -168,19 +168,19 @@ def an_empty_pop_is_held_until_a_message_arrives(scene: Scene) -> None:
     assert_empty(popper.pop(**popper.fresh(700)))
     for number, queue_id in enumerate((0, -1)):
         call = popper.broker.start(popper.request(**popper.fresh(HOLD_MS, queue_id=queue_id)))
-        scene.poll(lambda queue=queue_id: popper.held_count(sender, queue), lambda held: held == 1)
+        popper.wait_held(sender, queue_id)
         send(producer, 1)
         reply = succeed(popper.broker.finish(call))
         assert reply.fields["msgOffsetInfo"] == f"0 0 {number}"
     # A message of another queue, or with another tag, does not end it.
     given: dict[str, object] = {"queue_id": 1, "exp": "red", "expType": "TAG"}
     call = popper.broker.start(popper.request(**popper.fresh(2000, **given)))
-    scene.poll(lambda: popper.held_count(sender, 1), lambda held: held == 1)
+    popper.wait_held(sender, 1)
     send(producer, 1)
     send(producer, 1, queue_id=1, properties={"TAGS": "blue"})
     assert_empty(popper.broker.finish(call))
     call = popper.broker.start(popper.request(**popper.fresh(HOLD_MS, **given)))
-    scene.poll(lambda: popper.held_count(sender, 1), lambda held: held == 1)
+    popper.wait_held(sender, 1)
     send(producer, 1, queue_id=1, properties={"TAGS": "red"})
     assert succeed(popper.broker.finish(call)).fields["msgOffsetInfo"] == "0 1 1"
 
