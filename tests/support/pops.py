@@ -19,12 +19,14 @@ class Receipt:
     """One popped message: where it is, and the words that acknowledge it.
 
     Attributes:
-        topic: The topic to name in a request about the message, which may be a retry topic.
+        popped_topic: The topic of the pop.
+        topic: The topic to name in a request about this message, which may be a retry topic.
         group: The group that popped it.
         start: First offset of the pop in this queue.
         kind: "0" for the topic itself, "1" for the group's retry topic.
     """
 
+    popped_topic: str
     topic: str
     group: str
     start: int
@@ -55,18 +57,16 @@ class Receipt:
         }
         return {name: str(value) for name, value in (fields | changes).items()}
 
-    def batch_entry(self, offsets: Iterable[int], topic: str | None = None) -> dict[str, object]:
+    def batch_entry(self, offsets: Iterable[int]) -> dict[str, object]:
         """Return the entry of a batch that acknowledges offsets of the same pop and queue.
 
-        Args:
-            offsets: Offsets in the queue.
-            topic: Another topic to name; in a batch a broker finds the retry topic by itself.
+        It names the topic of the pop; the broker finds the retry topic by the kind.
         """
         bits = sum(1 << offset - self.start for offset in offsets)
         packed = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
         return {
             "c": self.group,
-            "t": topic or self.topic,
+            "t": self.popped_topic,
             "r": self.kind,
             "so": self.start,
             "q": self.queue_id,
@@ -131,6 +131,7 @@ def receipts(
         kind, queue, offsets = entry.split(" ")
         for offset in map(int, offsets.split(",")):
             found[kind, int(queue), offset] = Receipt(
+                popped_topic=topic,
                 topic=topic if kind == "0" else f"%RETRY%{group}_{topic}",
                 group=group,
                 start=starts[kind, queue],
