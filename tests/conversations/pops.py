@@ -41,8 +41,6 @@ def a_pop_answers_with_the_stored_records_and_where_they_are(scene: Scene) -> No
         "startOffsetInfo": "0 0 0",
         "msgOffsetInfo": "0 0 0,1",
     }
-    # The offset moves with the pop, not with the acknowledgement.
-    popper.wait_committed(2)
     reply = popper.pop()
     assert decode_records(reply.body) == stored[2:]
     assert (reply.fields["startOffsetInfo"], reply.fields["restNum"]) == ("0 0 2", "0")
@@ -51,6 +49,17 @@ def a_pop_answers_with_the_stored_records_and_where_they_are(scene: Scene) -> No
     for mode in ("0", "1"):
         other = Popper(scene, popper.broker, popper.topic, scene.name(f"new{mode}"))
         assert decode_records(succeed(other.pop(initMode=mode)).body) == stored
+
+
+def a_pop_moves_the_offset_of_its_group(scene: Scene) -> None:
+    """The offset moves with the pop, not with the acknowledgement, a moment after the answer."""
+    popper = new_popper(scene, count=3, properties={"TAGS": "red"})
+    pull(scene, popper.broker, popper.topic, count=3)
+    succeed(popper.pop(count=2))
+    popper.wait_committed(2)
+    # A message that the filter holds back counts as well.
+    assert_empty(popper.pop(exp="blue", expType="TAG"))
+    popper.wait_committed(3)
 
 
 def a_pop_of_all_queues_names_every_queue(scene: Scene) -> None:
@@ -153,10 +162,25 @@ def pops_filter_by_tag_and_pass_what_does_not_match(scene: Scene) -> None:
     last = other("last")
     reply = succeed(last.pop(count=1, exp="green"))
     assert (reply.fields["startOffsetInfo"], reply.fields["msgOffsetInfo"]) == ("0 0 0", "0 0 3")
+    # What does not match is passed, also when nothing matches.
+    assert_empty(last.pop())
     nobody = other("nobody")
     assert_empty(nobody.pop(exp="black", expType="TAG"))
-    nobody.wait_committed(4)
     assert_empty(nobody.pop())
+
+
+def pops_filter_by_sql92(scene: Scene) -> None:
+    """A pop brings its expression along; the broker's setting for property filters is not asked."""
+    popper = new_popper(scene, count=0)
+    for color, size in (("red", "1"), ("blue", "2"), ("red", "3")):
+        send(popper, 1, properties={"color": color, "size": size})
+    pull(scene, popper.broker, popper.topic, count=3)
+    sql = {"expType": "SQL92"}
+    reply = succeed(popper.pop(exp="color = 'red' AND size > 1", **sql))
+    assert (reply.fields["startOffsetInfo"], reply.fields["msgOffsetInfo"]) == ("0 0 0", "0 0 2")
+    assert_empty(popper.pop())
+    reply = popper.pop(exp="size = = 1", **sql)
+    assert (reply.code, dict(reply.fields)) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, REFUSED)
 
 
 def an_empty_pop_is_held_until_a_message_arrives(scene: Scene) -> None:
