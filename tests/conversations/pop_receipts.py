@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from downrange.wire.codes import RequestCode, ResponseCode
-from tests.conversations.popper import NO_TIMES, command, new_popper, records_of
+from tests.conversations.popper import NO_TIMES, command, create_group, new_popper, records_of
 from tests.conversations.scene import Scene, bare_request, succeed
 from tests.conversations.sends import pull
 from tests.support.pops import batch_body
@@ -158,3 +158,21 @@ def a_changed_invisible_time_makes_a_new_receipt(scene: Scene) -> None:
         assert (reply.code, dict(reply.fields)) == (code, NO_TIMES)
     reply = popper.change(old, 1000, extraInfo="1 2")
     assert (reply.code, dict(reply.fields)) == (ResponseCode.SYSTEM_ERROR, {})
+
+
+def a_message_returns_more_often_than_its_group_retries(scene: Scene) -> None:
+    """The limit is for clients; a broker makes no dead letter of a popped message."""
+    popper = new_popper(scene, count=1)
+    create_group(scene, popper.broker, "group", retry_max_times=1)
+    pull(scene, popper.broker, popper.topic, count=1)
+    receipt = popper.receipts(popper.pop(invisible_ms=1000))["0", 0, 0]
+    popped_ms = str(receipt.pop_ms)
+    for times in (1, 2, 3):
+        reply = popper.held_pop(invisible_ms=1000)
+        (record,) = records_of(reply)
+        assert record.reconsume_times == times
+        assert record.properties()["1ST_POP_TIME"] == popped_ms
+        (receipt,) = popper.receipts(reply).values()
+    succeed(popper.ack(receipt))
+    request = command(RequestCode.GET_TOPIC_CONFIG, {"topic": f"%DLQ%{popper.group}"})
+    assert popper.broker.ask(request).code == ResponseCode.TOPIC_NOT_EXIST

@@ -137,8 +137,18 @@ def send(
         scene.send(popper.broker, popper.topic, body, sent, queue_id=queue_id)
 
 
-def create_group(scene: Scene, broker: Peer, word: str, *, consume_enable: bool) -> str:
-    group = GroupConfig(group_name=scene.name(word), consume_enable=consume_enable)
+def create_group(
+    scene: Scene,
+    broker: Peer,
+    word: str,
+    *,
+    consume_enable: bool = True,
+    retry_max_times: int = 16,
+) -> str:
+    """Create a group and return its name."""
+    group = GroupConfig(
+        group_name=scene.name(word), consume_enable=consume_enable, retry_max_times=retry_max_times
+    )
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
     succeed(broker.ask(bare_request(code, group.encode())))
     return group.group_name

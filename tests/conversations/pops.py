@@ -60,6 +60,35 @@ def a_pop_moves_the_offset_of_its_group(scene: Scene) -> None:
     # A message that the filter holds back counts as well.
     assert_empty(popper.pop(exp="blue", expType="TAG"))
     popper.wait_committed(3)
+    # An offset that a client commits is where the next pop starts.
+    fields = {"consumerGroup": popper.group, "topic": popper.topic, "queueId": "0"}
+    fields |= {"commitOffset": "1"}
+    succeed(popper.broker.ask(command(RequestCode.UPDATE_CONSUMER_OFFSET, fields)))
+    assert succeed(popper.pop()).fields["msgOffsetInfo"] == "0 0 1,2"
+
+
+def a_pop_starts_at_an_offset_that_was_reset(scene: Scene) -> None:
+    popper = new_popper(scene, count=5)
+    pull(scene, popper.broker, popper.topic, count=5)
+    assert len(records_of(popper.pop())) == 5
+
+    def reset(offset: int) -> None:
+        fields = {"topic": popper.topic, "group": popper.group, "timestamp": "-1"}
+        fields |= {"isForce": "true", "offset": str(offset), "queueId": "0"}
+        request = command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        assert f"}}:{offset}}}".encode() in succeed(popper.broker.ask(request)).body
+        assert popper.committed() == offset
+
+    reset(2)
+    assert succeed(popper.pop()).fields["msgOffsetInfo"] == "0 0 2,3,4"
+    assert_empty(popper.pop())
+    # A reset ends the block of an orderly pop.
+    reset(1)
+    given: dict[str, object] = {"order": "true", "count": 2}
+    assert succeed(popper.pop(**given, attemptId="1")).fields["msgOffsetInfo"] == "0 0 1,2"
+    reset(4)
+    reply = succeed(popper.pop(**given, attemptId="2"))
+    assert (reply.fields["msgOffsetInfo"], reply.fields["orderCountInfo"]) == ("0 0 4", "0 0 0")
 
 
 def a_pop_of_all_queues_names_every_queue(scene: Scene) -> None:

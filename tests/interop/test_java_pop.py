@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import time
 from typing import TYPE_CHECKING
 
@@ -195,6 +196,22 @@ def test_acknowledged_message_of_the_retry_topic_does_not_return(scene: Scene) -
     answer = _pop(scene, topic, group, **_held())
     assert [(one.body, one.reconsume_times) for one in decode_records(answer.body)] == [(b"1", 2)]
     assert _pop(scene, topic, group, **_held(3000)).code == ResponseCode.POLLING_TIMEOUT
+
+
+def test_pop_ends_before_256_kib_of_a_queue(scene: Scene) -> None:
+    topic, group, producer = scene.topic(queues=2), scene.name("group"), scene.producer()
+    for queue_id, count in ((0, 4), (1, 2)):
+        # Random bytes, because the client compresses others.
+        large = [message(topic, random.Random(1).randbytes(100_000))] * count
+        scene.send(producer, large, mode="queue", queue=scene.queue(topic, queue_id))
+    seen: list[tuple[str, int, int]] = []
+    for expected in (4, 2):  # two of each queue, then the rest
+        answer = wait_until(
+            lambda: (popped := _pop(scene, topic, group, queue_id=-1)).code == 0 and popped
+        )
+        seen += _receipts(answer, topic, group)
+        assert len(decode_records(answer.body)) == expected
+    assert sorted(seen) == [("0", 0, at) for at in range(4)] + [("0", 1, 0), ("0", 1, 1)]
 
 
 def test_orderly_pop_keeps_the_order_and_blocks_its_queue(scene: Scene) -> None:
