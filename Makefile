@@ -38,7 +38,7 @@ test: lint  ## Check format, lint, types, and run all tests; lists skipped tests
 	$(BIN)/python scripts/run_tests.py
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=90
-	$(BIN)/coverage report --include='src/downrange/wire/*,src/downrange/client/flows/*,src/downrange/store/*' --fail-under=100
+	$(BIN)/coverage report --include='src/downrange/wire/*,src/downrange/filters/*,src/downrange/client/flows/*,src/downrange/store/*' --fail-under=100
 
 unit: $(READY)  ## Run the unit tests only
 	$(BIN)/python -m pytest tests/unit tests/golden

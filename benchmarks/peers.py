@@ -26,7 +26,7 @@ from tests.apache.cluster import ApacheCluster
 from tests.apache.processes import ChildProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
 Flush: TypeAlias = Literal["async", "sync"]
 Name: TypeAlias = Literal["downrange", "apache"]
@@ -194,11 +194,17 @@ def start_both(flush: Flush) -> Generator[Pair]:
 
 
 @contextlib.contextmanager
-def start(name: Name, flush: Flush = "async") -> Generator[Peer]:
-    """Start a server and wait until it has stored a message; it ends with the block."""
+def start(name: Name, flush: Flush = "async", flags: Sequence[str] = ()) -> Generator[Peer]:
+    """Start a server and wait until it has stored a message; it ends with the block.
+
+    Args:
+        name: Which one.
+        flush: When it flushes to disk.
+        flags: More flags of `downrange serve`.
+    """
     environment()  # not part of the start time
     started = time.monotonic()
-    with (_start_apache if name == "apache" else _start_ours)(flush) as peer:
+    with _start_apache(flush) if name == "apache" else _start_ours(flush, flags) as peer:
         send_first(peer.broker)
         peer.started_in = time.monotonic() - started
         try:
@@ -220,10 +226,10 @@ def _start_apache(flush: Flush) -> Generator[Peer]:
 
 
 @contextlib.contextmanager
-def _start_ours(flush: Flush) -> Generator[Peer]:
+def _start_ours(flush: Flush, flags: Sequence[str]) -> Generator[Peer]:
     with tempfile.TemporaryDirectory(prefix="downrange-bench-") as name:
         folder = Path(name)
-        ports = ["--nameserver-port", "0", "--broker-port", "0", "--flush", flush]
+        ports = ["--nameserver-port", "0", "--broker-port", "0", "--flush", flush, *flags]
         command = [sys.executable, "-m", "downrange", "serve", "--host", "127.0.0.1", *ports]
         child = ChildProcess(
             "downrange",

@@ -48,15 +48,10 @@ SKIPPED: Final[dict[str, tuple[int, ...]]] = {
 
 #: Missing feature -> codes.
 NOT_YET: Final[dict[str, tuple[int, ...]]] = {
-    "pop consumption": (
-        *(200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151),
-        *(400, 401, 402),
-    ),
+    "assignment of queues by the broker": (400, 401, 402),
     "lite topics": (200070, 200071, *range(200074, 200080)),
     "static topics": (513,),
-    "number of waiting timed messages by topic": (61,),
     "users and rules of the 5.x access control (ACL 2.0)": tuple(range(3001, 3011)),
-    "correction of offsets across groups, topics forbidden to groups": (308, 353),
 }
 
 

@@ -30,6 +30,7 @@ from downrange.errors import (
     HostNotFound,
     InvalidField,
     InvalidMessage,
+    InvalidSql,
     LinkClosed,
     LinkError,
     MalformedBody,
@@ -57,6 +58,7 @@ from downrange.errors import (
     ServerError,
     ServerFailure,
     ServiceNotAvailable,
+    SqlNotSupported,
     StoreError,
     StoreLocked,
     SystemBusy,
@@ -134,6 +136,7 @@ if TYPE_CHECKING:
     from downrange.client.stats import ClientStats, ProducerStats
     from downrange.client.template_base import Envelope
     from downrange.embedded import Cluster
+    from downrange.filters.sql import Sql
 
 __all__ = [
     "TLS",
@@ -181,6 +184,7 @@ __all__ = [
     "HostNotFound",
     "InvalidField",
     "InvalidMessage",
+    "InvalidSql",
     "LinkClosed",
     "LinkError",
     "ListenerOptions",
@@ -231,6 +235,8 @@ __all__ = [
     "ServerError",
     "ServerFailure",
     "ServiceNotAvailable",
+    "Sql",
+    "SqlNotSupported",
     "StoreError",
     "StoreLocked",
     "SubAfterTrace",
@@ -300,6 +306,7 @@ _HOMES: Final = {
     "UnknownTrace": "downrange.client.flows.producing.trace_records",
     "decode_trace": "downrange.client.flows.producing.trace_records",
     "Cluster": "downrange.embedded",
+    "Sql": "downrange.filters.sql",
 }
 
 if not TYPE_CHECKING:  # with this function, a type checker would accept every name

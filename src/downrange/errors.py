@@ -5,7 +5,8 @@ program can act on them. Its text says what was wrong, where, and what to do nex
 
     RocketMQError
     ├── OptionError (ValueError)       a setting or argument is wrong
-    │   └── InvalidMessage             a message breaks a rule; nothing was sent
+    │   ├── InvalidMessage             a message breaks a rule; nothing was sent
+    │   └── InvalidSql                 an SQL92 filter is wrong; shows the place
     ├── MissingExtra (ImportError)     a feature needs an optional package
     ├── ClientStateError               a client, producer or consumer cannot do it now
     │   ├── NotStarted
@@ -26,6 +27,7 @@ program can act on them. Its text says what was wrong, where, and what to do nex
     ├── RequestTimedOut (TimeoutError)  a request message was sent, no reply came
     ├── ServerError                    a server refused; code, remark, address
     │   ├── ServerFailure              code 1
+    │   │   └── SqlNotSupported        the broker has SQL92 filters switched off
     │   ├── SystemBusy                 code 2, flow control
     │   ├── NotSupported               code 3
     │   ├── MessageRefused             code 13
@@ -72,6 +74,11 @@ if TYPE_CHECKING:
     from downrange.model import Attempt, BatchReceipt, Message
 
 
+#: Characters of a wrong SQL expression that are shown, in all and before the mistake.
+_SHOWN: Final = 76
+_SHOWN_BEFORE: Final = 50
+
+
 class RocketMQError(Exception):
     """Base of every error that Downrange raises on purpose.
 
@@ -114,6 +121,25 @@ class InvalidMessage(OptionError):
     """A message breaks a rule of the protocol; nothing was sent."""
 
     code = 13
+
+
+class InvalidSql(OptionError):
+    """An SQL92 filter expression is wrong."""
+
+    def __init__(
+        self, expression: str, position: int, problem: str, remedy: str | None = None
+    ) -> None:
+        """Show the line of the mistake with a mark under it, and how to write it instead."""
+        begin = max(expression.rfind("\n", 0, position) + 1, position - _SHOWN_BEFORE)
+        end = expression.find("\n", begin)
+        line = expression[begin : len(expression) if end < 0 else end][:_SHOWN]
+        shown = "".join([character if character.isprintable() else " " for character in line])
+        advice = "" if remedy is None else f": {remedy}"
+        super().__init__(f"{problem}{advice}\n  {shown}\n  {' ' * (position - begin)}^")
+        self.expression = expression
+        self.position = position
+        self.problem = problem
+        self.remedy = remedy
 
 
 class MissingExtra(RocketMQError, ImportError):
@@ -421,6 +447,8 @@ class ServerError(RocketMQError):
 
 
 _SERVER_ERRORS: Final[dict[int, type[ServerError]]] = {}
+#: Brokers refuse an SQL92 filter with code 1 and this text.
+_NO_FILTER: Final = "does not support consumer to filter message by"
 
 
 def _for_codes(*codes: int) -> Callable[[type[ServerError]], type[ServerError]]:
@@ -439,6 +467,8 @@ def server_error(
     kind = _SERVER_ERRORS.get(code, ServerError)
     if kind is ServerFailure and remark is not None and "AclException" in remark:
         kind = NoPermission  # 4.9 brokers answer a failed access check like this
+    elif kind is ServerFailure and remark is not None and _NO_FILTER in remark:
+        kind = SqlNotSupported
     return kind(code, remark, address, topic)
 
 
@@ -447,6 +477,13 @@ class ServerFailure(ServerError):
     """The server failed, or refused for a reason that has no code (SYSTEM_ERROR)."""
 
     retryable = True
+
+
+class SqlNotSupported(ServerFailure):
+    """The broker has SQL92 filters switched off."""
+
+    retryable = False
+    hint = " (set enablePropertyFilter=true in the broker's settings; Apache's default is false)"
 
 
 @_for_codes(2)

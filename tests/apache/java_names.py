@@ -24,6 +24,7 @@ ONLY_5X: set[type[Header]] = {
     headers.RegisterTopicRequest,
     headers.GroupTopicsRequest,
     headers.GroupSubscriptionRequest,
+    headers.ForbidGroupRequest,
 }
 
 #: Fields that the Java code sets by hand, outside the header class.
@@ -59,6 +60,8 @@ HEADERS: dict[type[Header], str] = {
     headers.RunningStateRequest: "GetConsumerRunningInfoRequestHeader",
     headers.ConsumeDirectlyRequest: "ConsumeMessageDirectlyResultRequestHeader",
     headers.ResetOffsetRequest: "ResetOffsetRequestHeader",
+    headers.CorrectionOffsetsRequest: "QueryCorrectionOffsetHeader",
+    headers.ForbidGroupRequest: "UpdateGroupForbiddenRequestHeader",
     headers.ConsumerStatusRequest: "GetConsumerStatusRequestHeader",
     headers.CreateTopicRequest: "CreateTopicRequestHeader",
     headers.DeleteTopicRequest: "DeleteTopicRequestHeader",
@@ -137,4 +140,5 @@ BODIES: dict[type[Body], str] = {
     bodies.TimeSpansBody: "QueryConsumeTimeSpanBody",
     bodies.QueueUnitsBody: "QueryConsumeQueueResponseBody",
     bodies.CountsBody: "BrokerStatsData",
+    bodies.CorrectionOffsetsBody: "QueryCorrectionOffsetBody",
 }

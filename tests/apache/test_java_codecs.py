@@ -257,6 +257,7 @@ SAMPLES: list[Body] = [
         subscription_data=SUBSCRIPTION,
     ),
     bodies.CountsBody(stats_minute=bodies.Count(sum=5, tps=0.5)),
+    bodies.CorrectionOffsetsBody(correction_offsets={0: 4, 7: 2**63 - 1}),
 ]
 
 

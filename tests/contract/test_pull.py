@@ -17,7 +17,6 @@ from downrange.errors import (
     OptionError,
     RocketMQError,
     RouteNotFound,
-    ServerError,
 )
 from downrange.model import CompressedMessage, Message, QueueId, ReceivedMessage
 from downrange.options import ClientOptions, ProducerOptions, PullOptions
@@ -133,29 +132,6 @@ def test_only_messages_with_a_subscribed_tag_arrive(
     assert [message.body for message in read(reading, 3)] == [b"a1", b"c1", b"a2"]
     (queue,) = reading.queues()
     wait_until(lambda: reading.position(queue) == 4)
-
-
-def test_an_expression_that_the_broker_does_not_understand_is_refused_at_once(
-    server: Server, consumer: Callable[..., PullConsumer]
-) -> None:
-    reading = consumer(server)
-    with pytest.raises(ServerError):
-        reading.assign(server.topic(), sql="amount >")
-    assert reading.queues() == []
-
-
-def test_only_messages_that_match_the_expression_arrive(
-    server: Server, producer: MakeProducer, consumer: Callable[..., PullConsumer]
-) -> None:
-    if not server.is_apache:
-        pytest.skip("the embedded server has no SQL92")
-    topic = server.topic(1)
-    sending = producer(server)
-    for amount in ("50", "150", "250"):
-        sending.send(Message(topic, amount, properties={"amount": amount}))
-    reading = consumer(server)
-    reading.assign(topic, start="earliest", sql="amount > 100")
-    assert [message.body for message in read(reading, 2)] == [b"150", b"250"]
 
 
 def test_compressed_and_batched_messages_arrive_as_they_were_sent(

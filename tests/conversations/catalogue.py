@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from tests.conversations import (
     clients,
+    operators,
     orderly_pops,
     pop_receipts,
     pops,
     reads,
     registrations,
+    resets,
     sends,
     tolerance,
     topics,

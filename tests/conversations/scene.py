@@ -55,14 +55,20 @@ class Scene:
         """Open a connection to the broker."""
         return self._peer("broker", codec)
 
-    def poll(self, ask: Callable[[], ValueT], is_good: Callable[[ValueT], bool]) -> ValueT:
+    def poll(
+        self,
+        ask: Callable[[], ValueT],
+        is_good: Callable[[ValueT], bool],
+        *,
+        seconds: float = POLL_SECONDS,
+    ) -> ValueT:
         """Repeat a request until its reply passes a test: brokers work in the background."""
         answer = ask()
         for _ in range(POLLS_MAX):
             if is_good(answer):
                 return answer
             if self._is_live:
-                time.sleep(POLL_SECONDS)
+                time.sleep(seconds)
             answer = ask()
         raise AssertionError(f"after {POLLS_MAX} polls the answer is still {answer}")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downrange.embedded import Cluster
+from downrange.options import BrokerOptions
 from tests.conversations.catalogue import CONVERSATIONS
 from tests.conversations.recorder import Facts
 from tests.conversations.scene import live_scene
@@ -44,6 +45,11 @@ def hold(cluster: Cluster, name: str, server: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_conversation_goes_as_with_the_real_server(name: str, cluster: Cluster) -> None:
     hold(cluster, name, "5.5.0")
+
+
+def test_members_are_told_of_a_reset_as_by_the_older_server() -> None:
+    with Cluster(broker=BrokerOptions(is_reset_by_pull=False)) as cluster:
+        hold(cluster, "a_reset_reaches_the_consumers_of_a_group", "4.9.4")
 
 
 @pytest.mark.parametrize("name", SKIPPED)

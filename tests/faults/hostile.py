@@ -196,6 +196,17 @@ _FORMS: dict[RequestCode, dict[str, str]] = {
         "queueId": "0",
         "offset": "0",
     },
+    RequestCode.QUERY_CORRECTION_OFFSET: {
+        "topic": "shared",
+        "filterGroups": "H",
+        "compareGroup": "G",
+    },
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: {
+        "group": "H",
+        "topic": "shared",
+        "readable": "false",
+    },
+    RequestCode.VIEW_BROKER_STATS_DATA: {"statsName": "GROUP_GET_NUMS", "statsKey": "shared@G"},
     RequestCode.UNREGISTER_CLIENT: {"clientID": "c", "producerGroup": "P", "consumerGroup": "G"},
     RequestCode.GET_CONSUME_STATS: {"consumerGroup": "G", "topic": "shared"},
     RequestCode.DELETE_SUBSCRIPTIONGROUP: {"groupName": "no-such"},

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
 import pytest
 
+from downrange.embedded import Cluster
 from tests.apache import probe
 from tests.apache.java_client import JavaError, body_of, message
+from tests.interop.scene import Scene
+from tests.support.options import SHORT_TIMES
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from concurrent.futures import ThreadPoolExecutor
 
     from tests.apache.java_client import Json
-    from tests.interop.scene import Scene
 
 
 def _bodies(messages: list[Json]) -> list[bytes]:
@@ -190,10 +194,48 @@ def test_consumer_sends_a_message_back_to_wait(scene: Scene) -> None:
     assert second["receivedAtMs"] - first["receivedAtMs"] >= 2000
 
 
-def test_sql_subscription_is_refused_at_the_start(scene: Scene) -> None:
+def _with_amounts(topic: str, *amounts: int) -> list[dict[str, Json]]:
+    return [
+        message(topic, str(amount).encode(), properties={"amount": str(amount)})
+        for amount in amounts
+    ]
+
+
+def test_consumer_receives_what_its_expression_matches(scene: Scene) -> None:
+    topic, group, producer = scene.topic(queues=2), scene.name("group"), scene.producer()
+    scene.send(producer, _with_amounts(topic, 50, 150, 99, 101))
+    # Deliveries that are refused once come back by the retry topic, which is not filtered.
+    consumer = scene.consumer(
+        {topic: "amount > 100 AND TAGS IS NULL"},
+        group,
+        sql=True,
+        failures=1,
+        retryDelayLevel=1,
+        options={"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"},
+    )
+    assert set(_bodies(scene.received(consumer, 4))) == {b"101", b"150"}
+    # By now its pulls wait; messages that do not match wake none of them.
+    scene.send(producer, _with_amounts(topic, 5, 500))
+    got = scene.received(consumer, 6)
+    assert set(_bodies(got)) == {b"101", b"150", b"500"}
+
+
+def test_wrong_expression_is_refused_at_the_start(scene: Scene) -> None:
     topic = scene.topic()
-    with pytest.raises(JavaError, match="SQL92"):
-        scene.consumer({topic: "color = 'red'"}, sql=True)
+    with pytest.raises(JavaError) as caught:
+        scene.consumer({topic: "amount >"}, sql=True)
+    assert caught.value.code == 23
+
+
+def test_expression_is_refused_at_the_start_if_they_are_switched_off(
+    scene: Scene, stopper: ThreadPoolExecutor
+) -> None:
+    options = dataclasses.replace(SHORT_TIMES, is_sql_enabled=False)
+    with Cluster(broker=options) as cluster:
+        other = Scene(scene.java, cluster, scene.name, stopper)
+        with pytest.raises(JavaError, match="does not support consumer to filter message by SQL92"):
+            other.consumer({other.topic(): "amount > 100"}, sql=True)
+        other.close()
 
 
 # --- pull ----------------------------------------------------------------------------------------
@@ -219,6 +261,56 @@ def test_pull_returns_status_and_next_offset(scene: Scene) -> None:
     assert (found["status"], found["nextBeginOffset"]) == ("NO_MATCHED_MSG", 5)
     found = pull(0, expression="red")
     assert len(found["messages"]) == 5
+
+
+def test_pull_returns_what_its_expression_matches(scene: Scene) -> None:
+    topic, producer = scene.topic(), scene.producer()
+    scene.send(producer, _with_amounts(topic, 50, 150, 99, 101))
+    # The client learns from the first heartbeat after the first pull that the broker is not older
+    # than SQL filters.
+    consumer = scene.pull_consumer(options={"heartbeatBrokerInterval": 1000})
+    queue = scene.queue(topic)
+
+    def pull(expression: str) -> Json:
+        return scene.java.call(
+            "pull", name=consumer, queue=queue, offset=0, expression=expression, sql=True
+        )
+
+    def first_pull() -> Json:
+        try:
+            return pull("amount > 100")
+        except JavaError as error:
+            if "does not upgrade" in error.message:
+                return None
+            raise
+
+    scene.java.call("pull", name=consumer, queue=queue, offset=0)
+    found = wait_until(first_pull)
+    assert (found["status"], found["nextBeginOffset"]) == ("FOUND", 4)
+    assert [body_of(one) for one in found["messages"]] == [b"150", b"101"]
+    found = pull("amount > 1000")
+    assert (found["status"], found["nextBeginOffset"]) == ("NO_MATCHED_MSG", 4)
+    with pytest.raises(JavaError) as caught:
+        pull("amount >")
+    assert caught.value.code == 23
+
+
+def test_lite_pull_consumer_polls_what_its_expression_matches(scene: Scene) -> None:
+    topic, producer, group = scene.topic(queues=2), scene.producer(), scene.name("group")
+    scene.send(producer, _with_amounts(topic, 50, 150, 99, 101))
+    scene.java.call(
+        "litePull.start",
+        name=group,
+        group=group,
+        nameServers=scene.name_server,
+        subscriptions={topic: "amount > 100"},
+        sql=True,
+        options={"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"},
+    )
+    assert _bodies(scene.polled(group, 2)) == [b"101", b"150"]
+    scene.send(producer, _with_amounts(topic, 5, 500))
+    assert _bodies(scene.polled(group, 1)) == [b"500"]
+    scene.java.stop(group)
 
 
 def test_lite_pull_consumer_polls_from_the_offset_of_a_seek(scene: Scene) -> None:

@@ -20,6 +20,7 @@ MODULES = sorted(
 #: Parts that every product may use.
 _SHARED = {
     *("wire", "model", "options", "errors", "checks", "extras", "addresses", "tls", "memory"),
+    "filters",
 }
 
 #: Part of the package -> the parts that it may import. Every part must be listed.
@@ -34,16 +35,17 @@ ARROWS: dict[str, set[str]] = {
     "wire": {"model", "errors"},
     "store": {"wire", "model", "errors"},
     "options": {"wire", "addresses", "checks", "errors"},
+    "filters": {"checks", "errors"},
     "addresses": {"errors"},
     "tls": {"errors"},
-    "client.flows": {"wire", "model", "options", "checks", "errors"},
+    "client.flows": {"wire", "filters", "model", "options", "checks", "errors"},
     "client.drivers": _SHARED | {"client.flows", "busy_poll"},
     "client": _SHARED | {"client.drivers", "client.flows"},
     "server.outputs": {"wire"},
     "server.access": {"server.outputs", "wire", "options", "errors", "extras"},
     "server.nameserver": {"server.outputs", "wire", "model", "options", "errors"},
     "server.broker": {"server.outputs", "server.access", "store"}
-    | {"wire", "model", "options", "errors"},
+    | {"wire", "filters", "model", "options", "errors"},
     "server.net": _SHARED | {"server.outputs", "busy_poll"},
     "server.run": _SHARED
     | {"server.net", "server.nameserver", "server.broker", "server.access", "server.outputs"}
@@ -68,7 +70,7 @@ ARROWS: dict[str, set[str]] = {
     "pyspark_rocketmq": {"spark"},
     "pyspark_downrange": {"spark"},
     "__main__": {"cli", "errors", "extras"},
-    "__init__": {"client", "client.flows", "embedded", "model", "options", "errors"},
+    "__init__": {"client", "client.flows", "embedded", "filters", "model", "options", "errors"},
 }
 
 #: Parts that need an extra.
@@ -78,7 +80,7 @@ _EXTRA_PARTS = {
 
 #: Parts that only decide and convert, and so can be tested and simulated without I/O.
 PURE = {
-    *("errors", "checks", "model", "options", "addresses", "wire", "client.flows"),
+    *("errors", "checks", "model", "options", "addresses", "wire", "filters", "client.flows"),
     "server.outputs",
     *("server.nameserver", "server.broker"),
 }

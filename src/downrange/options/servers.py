@@ -195,6 +195,9 @@ class BrokerOptions:
             (transactionTimeOut).
         transaction_check_interval: Seconds between two searches for old half messages.
         transaction_checks_max: How often a producer is asked about one (transactionCheckMax).
+        is_reset_by_pull: Whether consumers learn of a reset of their group's offsets by their next
+            pull, as with 5.x. Otherwise the broker sends them a request, as with 4.9
+            (useServerSideResetOffset).
         client_timeout: Seconds without a heartbeat after which a client is removed.
         parked_pulls_max: How many pulls may wait for messages.
         pull_messages_max: Messages per reply (maxTransferCountOnMessageInMemory).
@@ -205,6 +208,13 @@ class BrokerOptions:
         bulk_pull_bytes_max: Bytes per reply to a bulk pull, so that it does not delay the other
             clients. If one of the two bulk limits is not larger than its limit above, bulk pulls
             are off.
+        is_sql_enabled: Whether consumers may filter by SQL92 expressions over properties
+            (enablePropertyFilter). On, while Apache's broker has it off.
+        is_retry_topic_v2: Whether popped messages that are delivered again go to
+            `%RETRY%<group>+<topic>` instead of `%RETRY%<group>_<topic>` (enableRetryTopicV2). Both
+            are read in any case.
+        pop_checkpoints_max: How many pops may be open, that is, have a message that is neither
+            acknowledged nor visible again. A pop beyond it is answered with 209.
         region: Sent to producers, and stored with each message (regionId).
         zone: The zone of the broker, such as a data centre. Name servers of 5.x return only brokers
             of its zone to a client with `zone_mode` (rocketmq.zone).
@@ -241,12 +251,16 @@ class BrokerOptions:
     transaction_timeout: float = 6.0
     transaction_check_interval: float = 30.0
     transaction_checks_max: int = 15
+    is_reset_by_pull: bool = True
     client_timeout: float = 120.0
     parked_pulls_max: int = 100_000
     pull_messages_max: int = 32
     pull_bytes_max: int = 256 * 1024
     bulk_pull_messages_max: int = 8192
     bulk_pull_bytes_max: int = 4 * MIB
+    is_sql_enabled: bool = True
+    is_retry_topic_v2: bool = False
+    pop_checkpoints_max: int = 200_000
     region: str = "DefaultRegion"
     zone: str | None = None
     is_trace_on: bool = True
@@ -263,6 +277,7 @@ class BrokerOptions:
         for name in (
             *("is_topic_created", "is_group_created", "is_recall_enabled", "is_trace_on"),
             *("is_trace_topic_created", "is_vip_port_open", "is_transaction_rejected"),
+            *("is_sql_enabled", "is_retry_topic_v2", "is_reset_by_pull"),
         ):
             check_flag(name, getattr(self, name))
         for name in ("name", "cluster"):

@@ -452,6 +452,34 @@ class QueueUnitsBody(Body):
     filter_data: str | None = None
 
 
+class ForbiddenBody(Body):
+    """Whether a group may read a topic (Java: GroupForbidden, 5.x)."""
+
+    group: str
+    topic: str
+    readable: bool = True
+
+
+class CorrectionOffsetsBody(Body):
+    """How far the slowest group has read, by queue id (Java: QueryCorrectionOffsetBody)."""
+
+    correction_offsets: dict[int, int] = {}
+
+
+class TimedCount(Body):
+    """Timed messages of a topic that wait, and when that number changed (Java: Metric, 5.x)."""
+
+    count: int = 0
+    time_stamp: int = 0
+
+
+class TimedCountsBody(Body):
+    """Timed messages that wait, by topic (Java: TimerMetricsSerializeWrapper, 5.x)."""
+
+    timing_count: dict[str, TimedCount] = {}
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+
 class Count(Body):
     """A counter over a period (Java: BrokerStatsItem)."""
 

@@ -338,6 +338,7 @@ class ReleaseVersion(IntEnum):
     V4_9_4 = 401
     V4_9_8 = 409
     V5_0_0 = 413  # compressed registrations carry the queue mapping from here on
+    V5_1_3 = 439  # SQL92 filters have CONTAINS, STARTSWITH and ENDSWITH from here on
     V5_3_3 = 479
     V5_5_0 = 513
 

@@ -1,4 +1,7 @@
-"""Java's string hash, as used in queue indexes, key indexes and the choice of queues."""
+"""Java's string hash, as used in queue indexes, key indexes and the choice of queues.
+
+Murmur3 stands in the file of SQL92 filters only, where Apache expects it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from sys import byteorder
 from typing import Final
 
 _MASK: Final = 0xFFFFFFFF
+_MASK_64: Final = 0xFFFFFFFFFFFFFFFF
+_MURMUR_1: Final = 0x87C37B91114253D5
+_MURMUR_2: Final = 0x4CF5AD432745937F
 #: 31 to the power of n, modulo 2^32, falling to 31^0: the end of the list fits a shorter string.
 _POWERS: Final = [pow(31, exponent, 1 << 32) for exponent in reversed(range(256))]
 #: For keys of usual length: the end of the list that fits, and 31 to the power of the length.
@@ -100,6 +106,38 @@ def _hash(text: str) -> int:
         scale = pow(31, len(piece), 1 << 32)
         value = value * scale + sum(map(mul, piece, _POWERS[-len(piece) :]))
     return value & _MASK
+
+
+def murmur3_low(data: bytes) -> int:
+    """Return the low 64 bits of Murmur3 (x64, 128 bits, seed 0), as an unsigned number."""
+    low = high = 0
+    size = len(data)
+    data += bytes(-size % 16)  # zeros change nothing in the last, incomplete block
+    for start in range(0, len(data), 16):
+        first = int.from_bytes(data[start : start + 8], "little")
+        second = int.from_bytes(data[start + 8 : start + 16], "little")
+        low ^= _rotated(first * _MURMUR_1 & _MASK_64, 31) * _MURMUR_2 & _MASK_64
+        is_whole = start + 16 <= size
+        if is_whole:
+            low = (_rotated(low, 27) + high) * 5 + 0x52DCE729 & _MASK_64
+        high ^= _rotated(second * _MURMUR_2 & _MASK_64, 33) * _MURMUR_1 & _MASK_64
+        if is_whole:
+            high = (_rotated(high, 31) + low) * 5 + 0x38495AB5 & _MASK_64
+    low ^= size
+    high ^= size
+    low = low + high & _MASK_64
+    high = high + low & _MASK_64
+    return _mixed(low) + _mixed(high) & _MASK_64
+
+
+def _rotated(value: int, bits: int) -> int:
+    return (value << bits | value >> 64 - bits) & _MASK_64
+
+
+def _mixed(value: int) -> int:
+    value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _MASK_64
+    value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _MASK_64
+    return value ^ value >> 33
 
 
 def _signed(value: int) -> int:

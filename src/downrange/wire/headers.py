@@ -407,7 +407,7 @@ class ResetOffsetRequest(Header):
     topic: str
     group: str
     timestamp: Int64
-    is_force: bool
+    is_force: bool = False
     queue_id: Int32 = -1
     offset: Int64 | None = None
 
@@ -419,6 +419,21 @@ class ConsumerStatusRequest(Header):
     topic: str
     group: str
     client_addr: str | None = None
+
+
+@request(Code.QUERY_CORRECTION_OFFSET)
+class CorrectionOffsetsRequest(Header):
+    """Ask how far the slowest group has read in each queue of a topic.
+
+    Attributes:
+        topic: The topic.
+        filter_groups: Groups to leave out, separated by commas.
+        compare_group: The group that wants to follow the slowest one.
+    """
+
+    topic: str
+    filter_groups: str | None = None
+    compare_group: str | None = None
 
 
 # ---- topics and groups -------------------------------------------------------------------------
@@ -567,6 +582,15 @@ class BrokerConsumeStatsRequest(Header):
     """Ask for the progress of all groups of a broker."""
 
     is_order: bool = False
+
+
+@request(Code.UPDATE_AND_GET_GROUP_FORBIDDEN)
+class ForbidGroupRequest(Header):
+    """Forbid a group to read a topic or allow it, or ask whether it may (5.x)."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
 
 
 @request(Code.VIEW_BROKER_STATS_DATA)

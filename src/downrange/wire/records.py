@@ -262,6 +262,24 @@ def decode_record(data: bytes, at: int = 0) -> Record:
     return Record(*arguments)
 
 
+def properties_at(data: bytes, at: int, end: int) -> dict[str, str]:
+    """Return the properties of the record between two positions, without reading the rest.
+
+    Raises:
+        MalformedRecord: The record is cut off, or its lengths contradict each other.
+    """
+    try:
+        body_at = at + _FIXED[data[at + _SYS_FLAG_LOW_BYTE_AT] & _V6_BITS].size
+        topic_at = body_at + int.from_bytes(data[body_at - 4 : body_at], "big") + 1
+        properties_from = topic_at + data[topic_at - 1] + 2
+        size = data[properties_from - 2] << 8 | data[properties_from - 1]
+    except IndexError:
+        properties_from = size = -1
+    if properties_from < 0 or properties_from + size != end:  # a long topic (V2), or damaged
+        return decode_record(data[at:end]).properties()
+    return decode_properties(data[properties_from:end].decode(errors="replace"))
+
+
 def decode_records(data: bytes) -> list[Record]:
     """Read the records in the body of a reply.
 

@@ -1,7 +1,7 @@
 """Reserved names: topics, groups and prefixes of the servers, and the rules for all names.
 
-Client and broker take every reserved name from here. Two pairs of sets differ between them on
-purpose: a client talks to servers of all versions, while the broker lists only what it has itself.
+Client and broker take every reserved name from here. The sets of topics to which nobody may send
+differ between them on purpose: our broker adds its timer's topic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_DONE_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 #: Half messages that were checked too often without a decision.
 CHECKED_OUT_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-#: Topics of Apache 5.x that our broker does not have.
+#: Topics of Apache 5.x that our broker does not have; it reserves their names all the same.
 _ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 _ROCKSDB_HALF_DONE_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 _CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
@@ -40,10 +40,12 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 #: What the topics of a consumer group begin with; the group follows.
 GROUP_TOPIC_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+#: The name of a cluster follows: checkpoints and acknowledgements of popped messages.
+REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 #: Follows the name of a cluster: the topic of replies to requests.
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
-#: Topics of our broker; a tool cannot create or delete them.
+#: Reserved by our broker as by 5.5.0 (Java: TopicValidator); a tool cannot create or delete them.
 BROKER_SYSTEM_TOPICS: Final = frozenset(
     {
         DEFAULT_TOPIC,
@@ -55,15 +57,13 @@ BROKER_SYSTEM_TOPICS: Final = frozenset(
         HALF_TOPIC,
         HALF_DONE_TOPIC,
         CHECKED_OUT_TOPIC,
+        _ROCKSDB_HALF_TOPIC,
+        _ROCKSDB_HALF_DONE_TOPIC,
+        _CHECKPOINT_TOPIC,
     }
 )
-#: System topics as a client sees them, on servers of any version; a namespace is not put before
-#: them (Java: TopicValidator of 5.5.0).
-CLIENT_SYSTEM_TOPICS: Final = BROKER_SYSTEM_TOPICS | {
-    _ROCKSDB_HALF_TOPIC,
-    _ROCKSDB_HALF_DONE_TOPIC,
-    _CHECKPOINT_TOPIC,
-}
+#: System topics as a client sees them; a namespace is not put before them.
+CLIENT_SYSTEM_TOPICS: Final = BROKER_SYSTEM_TOPICS
 
 #: Topics in which the broker stores messages of other topics until they are due or decided.
 HOLDING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, HALF_DONE_TOPIC, TIMER_TOPIC})
@@ -75,13 +75,15 @@ _FORBIDDEN_TOPICS: Final = frozenset(
         CHECKED_OUT_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        _ROCKSDB_HALF_TOPIC,
+        _ROCKSDB_HALF_DONE_TOPIC,
     }
 )
 #: Our broker refuses sends to these: the timer topic, too, because it would misread such records.
 BROKER_FORBIDDEN_TOPICS: Final = _FORBIDDEN_TOPICS | {TIMER_TOPIC}
 #: A client refuses these before it sends, as Java's does (NOT_ALLOWED_SEND_TOPIC_SET of 5.5.0,
 #: which does not have the timer topic).
-CLIENT_FORBIDDEN_TOPICS: Final = _FORBIDDEN_TOPICS | {_ROCKSDB_HALF_TOPIC, _ROCKSDB_HALF_DONE_TOPIC}
+CLIENT_FORBIDDEN_TOPICS: Final = _FORBIDDEN_TOPICS
 
 # ---- groups --------------------------------------------------------------------------------------
 
@@ -89,6 +91,8 @@ CLIENT_FORBIDDEN_TOPICS: Final = _FORBIDDEN_TOPICS | {_ROCKSDB_HALF_TOPIC, _ROCK
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
 #: The broker keeps its own progress with transactions under this group.
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+#: Apache's broker reads the revive topic as this group.
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 #: Tools read as this group; it exists on every broker.
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
@@ -116,6 +120,21 @@ FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for furt
 def retry_topic(group: str) -> str:
     """Return the topic of the messages that a group gets again."""
     return f"{RETRY_PREFIX}{group}"
+
+
+def pop_retry_topic(group: str, topic: str) -> str:
+    """Return the topic of the messages of a topic that a group pops again."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def pop_retry_topic_v2(group: str, topic: str) -> str:
+    """Return the second form of it, which is unambiguous (Java: enableRetryTopicV2)."""
+    return f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def revive_topic(cluster: str) -> str:
+    """Return the topic of checkpoints and acknowledgements of popped messages."""
+    return f"{REVIVE_TOPIC_PREFIX}{cluster}"
 
 
 def dead_letter_topic(group: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downrange.wire.hashes import java_hash, key_hash, tag_hash
+from downrange.wire.hashes import java_hash, key_hash, murmur3_low, tag_hash
 from tests.unit.wire import vectors
 
 
@@ -59,3 +59,17 @@ def test_the_hash_of_a_key_is_zero_where_abs_overflows() -> None:
     """In Java the absolute value of the smallest number is itself, which is negative."""
     assert java_hash("T#DWIECHC") == -(2**31)
     assert key_hash("T", "DWIECHC") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", 0),
+        ("hello", 0xCBD8A7B341BD9B02),
+        ("hello, world", 0x342FAC623A5EBC8E),
+        ("19 Jan 2038 at 3:14:07 AM", 0xB89E5988B737AFFC),
+        ("The quick brown fox jumps over the lazy dog.", 0xCD99481F9EE902C9),
+    ],
+)
+def test_murmur_is_that_of_its_published_vectors(text: str, value: int) -> None:
+    assert murmur3_low(text.encode()) == value

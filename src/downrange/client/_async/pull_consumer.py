@@ -25,9 +25,10 @@ from downrange.client._async.client_user import AsyncClientUser
 from downrange.client.client_base import CLOSE_TIMEOUT, check_setting
 from downrange.client.flows.consuming.consumer_core import ConsumerCore
 from downrange.client.flows.consuming.offsets import check_start, group_offset
-from downrange.client.flows.consuming.pull import Filter, by_sql, by_tags
+from downrange.client.flows.consuming.pull import EVERYTHING, Filter, by_sql, by_tags
 from downrange.client.flows.validation import check_group, check_queue
 from downrange.errors import ClientClosed, ClientStateError, OptionError, RocketMQError
+from downrange.filters.sql import Sql
 from downrange.model import QueueId
 from downrange.options import PullOptions
 
@@ -152,8 +153,8 @@ class AsyncPullConsumer(AsyncClientUser):
         what: str | QueueId | Iterable[str | QueueId],
         *,
         start: Start = "committed",
-        tags: str = "*",
-        sql: str | None = None,
+        tags: str | Sql = "*",
+        sql: str | Sql | None = None,
         timeout: float | None = None,
     ) -> None:
         """Read these topics and queues from now on, and no others.
@@ -166,15 +167,17 @@ class AsyncPullConsumer(AsyncClientUser):
                 without one; "earliest": at the first message; "latest": at the next message to be
                 stored; a datetime: at the first message stored then or later (a 4.9 broker may
                 return an older one); an int: at this offset.
-            tags: Only messages with one of these tags, such as "new || paid".
+            tags: Only messages with one of these tags, such as "new || paid"; or an `Sql`.
             sql: Only messages whose properties match this SQL92 expression, such as
-                "amount > 100"; the broker must have `enablePropertyFilter` set.
+                "amount > 100"; the same as an `Sql` for `tags`.
             timeout: For the whole call; the client's `call_timeout` unless given.
 
         Raises:
             OptionError: An argument is invalid.
+            InvalidSql: The SQL92 expression is wrong, or the broker is too old for it.
+            SqlNotSupported: The broker has SQL92 filters switched off.
             RouteNotFound: A topic does not exist.
-            RocketMQError: The broker refuses the expression, or no broker answered.
+            RocketMQError: No broker answered.
         """
         _, deadline = self._deadline(timeout)
         message_filter = _filter_of(tags, sql)
@@ -340,15 +343,16 @@ def _names_of(what: str | QueueId | Iterable[str | QueueId]) -> list[str | Queue
     return names
 
 
-def _filter_of(tags: str, sql: str | None) -> Filter:
-    check_text("tags", tags)
-    if sql is not None:
+def _filter_of(tags: str | Sql, sql: str | Sql | None) -> Filter:
+    if not isinstance(tags, Sql):
+        check_type("tags", tags, str, "a str or an Sql")
+    if sql is not None and not isinstance(sql, Sql):
         check_text("sql", sql)
-    message_filter = by_tags(tags)
+    message_filter = by_sql(tags) if isinstance(tags, Sql) else by_tags(tags)
     if sql is None:
         return message_filter
-    if message_filter.tags:
-        raise OptionError(f"tags={tags!r} and sql={sql!r} exclude each other")
+    if message_filter != EVERYTHING:
+        raise OptionError(f"tags={str(tags)!r} and sql={str(sql)!r} exclude each other")
     return by_sql(sql)
 
 

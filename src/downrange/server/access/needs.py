@@ -243,6 +243,9 @@ _TABLE: Final[tuple[tuple[Need, tuple[Code, ...]], ...]] = (
             Code.QUERY_CONSUME_QUEUE,
             Code.RESUME_CHECK_HALF_MESSAGE,
             Code.SET_MESSAGE_REQUEST_MODE,
+            # It names only one of the groups whose offsets it shows.
+            Code.QUERY_CORRECTION_OFFSET,
+            Code.UPDATE_AND_GET_GROUP_FORBIDDEN,
         ),
     ),
     # Name servers.

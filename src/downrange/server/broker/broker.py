@@ -18,16 +18,19 @@ The driver in `server/run` calls, in one thread: `handle` per request, `on_reply
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.errors import DiskFull, RocketMQError
 from downrange.server.broker.handlers import (
+    ack,
     broker_admin,
     clients,
     consumer_admin,
     end_transaction,
     groups,
     offsets,
+    pop,
     pull,
     queries,
     recall,
@@ -36,6 +39,8 @@ from downrange.server.broker.handlers import (
     send_back,
     topics,
 )
+from downrange.server.broker.pop.handover import store_open_again
+from downrange.server.broker.pop.revival import next_due_ms, revive_due
 from downrange.server.broker.scheduled.delayed_delivery import deliver_due
 from downrange.server.broker.scheduled.timed_delivery import fire_due
 from downrange.server.broker.state import DISK_FULL
@@ -52,7 +57,7 @@ from downrange.server.outputs import (
     refusal,
 )
 from downrange.wire.batches import RecordBatch
-from downrange.wire.codes import ResponseCode
+from downrange.wire.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -78,18 +83,28 @@ HANDLERS: Final[dict[int, Handler]] = {
     **topics.HANDLERS,
     **groups.HANDLERS,
     **broker_admin.HANDLERS,
+    **pop.HANDLERS,
+    **ack.HANDLERS,
 }
-#: Requests whose records are committed as a group. Before every other request the write queue is
-#: stored, so that the request sees all earlier sends.
 _SENDS: Final = frozenset(map(int, send.HANDLERS))
+#: Requests whose records are committed as a group. Before every other request the write queue is
+#: stored, so that the request sees all earlier sends. A pop need not: if it finds nothing, it is
+#: held, and served when they are stored.
+_GROUPED: Final = _SENDS | {
+    int(RequestCode.POP_MESSAGE),
+    int(RequestCode.ACK_MESSAGE),
+    int(RequestCode.BATCH_ACK_MESSAGE),
+}
 #: How often a commit goes on when callbacks add records; the next tick stores the rest.
 _ROUNDS_MAX: Final = 100
 #: The work of a tick, in this order.
 _TICK_STEPS: Final[tuple[Callable[[BrokerState, int], Iterable[Output]], ...]] = (
     deliver_due,
     fire_due,
+    revive_due,
     check_half_messages,
     pull.answer_held,
+    pop.answer_held,
     clients.expire,
 )
 #: The minimum interval between two warnings that the same step fails.
@@ -161,7 +176,7 @@ class Broker:
             remark = f" request type {request.code} not supported"  # the leading blank is Apache's
             return [Reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))]
         state = self.state
-        if request.code not in _SENDS and state.write_queue:
+        if request.code not in _GROUPED and state.write_queue:
             self._store_all(now_ms)
         try:
             outputs = handler(state, request, peer, now_ms)
@@ -192,6 +207,7 @@ class Broker:
     def on_disconnect(self, peer: Peer, now_ms: int) -> list[Output]:
         """Forget a connection that ended."""
         self.state.held_pulls.drop_connection(peer.number)
+        self.state.held_pops.drop_connection(peer.number)
         return clients.on_disconnect(self.state, peer, now_ms)
 
     def commit(self, now_ms: int) -> list[Output]:
@@ -207,7 +223,7 @@ class Broker:
         outputs = self.commit(now_ms)
         for step in _TICK_STEPS:
             try:
-                outputs += step(self.state, now_ms)
+                outputs += self._hold_back(step(self.state, now_ms), now_ms)
             except Exception as error:  # a fault in one step must not stop the others
                 outputs += self._report_failure(step.__name__, error, now_ms)
         outputs += self.commit(now_ms)
@@ -222,13 +238,18 @@ class Broker:
         due = (
             state.delays.next_due_ms(store, now_ms, is_writable=is_writable),
             state.timers.next_due_ms(store, now_ms, is_writable=is_writable),
+            next_due_ms(state, now_ms),
         )
         return any(due_ms is not None and due_ms <= now_ms for due_ms in due)
 
     def close(self, now_ms: int) -> list[Output]:
-        """Store the pending writes and answer all held pulls."""
-        outputs = self.commit(now_ms)
+        """Store the pending writes and open checkpoints, and answer all held pulls and pops."""
+        outputs = self.commit(now_ms)  # first: it may hold acknowledgements
+        if self.state.is_pop_loaded and len(self.state.checkpoints):
+            store_open_again(self.state, now_ms)
+            outputs += self.commit(now_ms)
         outputs += pull.answer_all_held(self.state, now_ms)
+        outputs += pop.answer_all_held(self.state, now_ms)
         return outputs
 
     def log_flushed(self, position: int) -> list[Output]:
@@ -281,6 +302,7 @@ class Broker:
         except (RocketMQError, OSError) as error:
             self._store_apart(writes, error, now_ms)
             return
+        self.state.statistics.stored(records)
         is_sync = self.state.options.flush == "sync"
         end, ready = self.state.store.log.end, self._ready
         for write in writes:
@@ -291,7 +313,7 @@ class Broker:
                 self._wait(_WaitingOutputs(position, version, now_ms, list(outputs)))
             else:
                 ready += outputs
-        if len(self.state.held_pulls):
+        if len(self.state.held_pulls) or len(self.state.held_pops):
             self._wake(records, now_ms)
 
     def _store_apart(
@@ -318,6 +340,7 @@ class Broker:
             if queue not in seen:
                 seen.add(queue)
                 self._ready += pull.wake(self.state, record, now_ms)
+                self._ready += self._hold_back(pop.wake(self.state, record, now_ms), now_ms)
 
     # ---- waiting ----
 
@@ -325,6 +348,21 @@ class Broker:
         self, outputs: Sequence[Output], request: Command, peer: Peer, now_ms: int
     ) -> list[Output]:
         """Act on a handler's outputs that are for the broker; return those for the listener."""
+        return self._hold_back(outputs, now_ms, partial(LateReply, peer.number, request))
+
+    def _hold_back(
+        self,
+        outputs: Iterable[Output],
+        now_ms: int,
+        late_reply: Callable[[Command], LateReply] | None = None,
+    ) -> list[Output]:
+        """Act on outputs that are for the broker; return those that need not wait.
+
+        Args:
+            outputs: Of a handler, of a step of a tick, or of requests that were held.
+            now_ms: The time.
+            late_reply: Makes a late reply of the `Reply` of a handler.
+        """
         change: TablesChanged | None = None
         rest: list[Output] = []
         for output in outputs:
@@ -334,9 +372,10 @@ class Broker:
                 self.awaits_commit = True
                 if change is not None:
                     self.state.write_queue.last.tables_version = change.version
-            elif type(output) is Reply and change is not None:
-                late: list[Output] = [LateReply(peer.number, request, output.command)]
-                waiting = _WaitingOutputs(0, change.version, now_ms, late, change.is_confirmed)
+            elif change is not None and isinstance(output, Reply | LateReply):
+                if late_reply is not None and type(output) is Reply:
+                    output = late_reply(output.command)
+                waiting = _WaitingOutputs(0, change.version, now_ms, [output], change.is_confirmed)
                 self._wait(waiting)
             else:
                 rest.append(output)

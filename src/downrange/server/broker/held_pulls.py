@@ -1,8 +1,8 @@
 """Held pulls: pulls that found no message and wait for one, or until their time is over.
 
 A pull is held under its queue. An append to that queue wakes the pulls whose filter matches the new
-message's tag. Every few seconds all queues are compared again, so that a pull whose filter matches
-none of the new messages gets its new offset (Java: PullRequestHoldService).
+message. Every few seconds all queues are compared again, so that a pull whose filter matches none
+of the new messages gets its new offset (Java: PullRequestHoldService).
 
 One rule: only `take_if` and `all` walk over all pulls. Pulls are found directly by queue, by
 connection and by time.
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from collections.abc import Set as AbstractSet
 
+    from downrange.server.broker.message_filter import MessageFilter
     from downrange.server.outputs import Peer
     from downrange.wire.command import Command
     from downrange.wire.headers import PullRequest
@@ -33,25 +34,27 @@ class HeldPull:
     """One pull that waits.
 
     Attributes:
-        tag_hashes: The tags that its filter matches; None matches all.
+        message_filter: Which messages it waits for.
         until_ms: When it is answered, with messages or without.
+        next_offset: Up to where its queue was examined for it: no message before it matches.
     """
 
-    __slots__ = ("header", "peer", "request", "tag_hashes", "until_ms")
+    __slots__ = ("header", "message_filter", "next_offset", "peer", "request", "until_ms")
 
     def __init__(
         self,
         request: Command,
         header: PullRequest,
         peer: Peer,
-        tag_hashes: frozenset[int] | None,
+        message_filter: MessageFilter,
         until_ms: int,
     ) -> None:
         self.request = request
         self.header = header
         self.peer = peer
-        self.tag_hashes = tag_hashes
+        self.message_filter = message_filter
         self.until_ms = until_ms
+        self.next_offset = header.queue_offset
 
     @property
     def queue(self) -> Queue:
@@ -103,12 +106,24 @@ class HeldPulls:
         return True
 
     def wake(self, queue: Queue, tag_hashes: AbstractSet[int]) -> list[HeldPull]:
-        """Remove and return the pulls of a queue whose filter matches one of these tags."""
+        """Remove and return the pulls of a queue whose filter matches one of these tags.
+
+        Pulls with an SQL92 filter stay; see `filtered_by_sql`.
+        """
         return self._remove_all(
             pull
             for pull in self._by_queue.get(queue, ())
-            if pull.tag_hashes is None or not pull.tag_hashes.isdisjoint(tag_hashes)
+            if _matches_tags(pull.message_filter, tag_hashes)
         )
+
+    def filtered_by_sql(self, queue: Queue) -> list[HeldPull]:
+        """Return the pulls of a queue that have an SQL92 filter."""
+        pulls = self._by_queue.get(queue, ())
+        return [pull for pull in pulls if pull.message_filter.sql is not None]
+
+    def take(self, pulls: Iterable[HeldPull]) -> list[HeldPull]:
+        """Remove and return these pulls, which are all held."""
+        return self._remove_all(pulls)
 
     def expired(self, now_ms: int) -> list[HeldPull]:
         """Remove and return the pulls whose time is over."""
@@ -138,6 +153,13 @@ class HeldPulls:
             _remove(self._by_queue, pull.queue, pull)
             _remove(self._by_connection, pull.peer.number, pull)
         return removed
+
+
+def _matches_tags(message_filter: MessageFilter, tag_hashes: AbstractSet[int]) -> bool:
+    hashes, expression = message_filter
+    if hashes is None:
+        return expression is None
+    return not hashes.isdisjoint(tag_hashes)
 
 
 def _remove(groups: dict[_Key, dict[HeldPull, None]], key: _Key, pull: HeldPull) -> None:

@@ -1,4 +1,4 @@
-"""The queues of a topic: their ends, store times and message counts.
+"""The queues of a topic: their ends and store times.
 
 One rule: a queue is opened only if its topic has it. Otherwise each queue id in a request would
 create a folder on the disk and an entry in memory.
@@ -60,13 +60,3 @@ def is_new(state: BrokerState, queue: QueueIndex) -> bool:
         return False
     (unit,) = queue.units(0, 1)
     return state.store.log.end - unit.log_offset <= _IN_MEMORY_BYTES
-
-
-def count_since(state: BrokerState, topic: TopicConfig, since_ms: int) -> int:
-    """Return the number of messages that a topic got since a time."""
-    count = 0
-    for name, queue in queues_of(state, topic):
-        last_ms = stored_ms(state, queue, queue.max_offset - 1)
-        if last_ms is not None and last_ms >= since_ms:
-            count += queue.max_offset - state.store.offset_at(name.topic, name.number, since_ms)
-    return count

@@ -47,6 +47,7 @@ class StoreHost:
         port: The TCP port.
         address: Both as text, "host:port".
         sys_flag: The `sysFlag` bit that marks the address as IPv6, or 0.
+        born_flag: The same where the broker is also the sender.
         id_prefix: The beginning of all offset ids of this broker.
     """
 
@@ -54,6 +55,7 @@ class StoreHost:
     port: int
     address: str
     sys_flag: int
+    born_flag: int
     id_prefix: str
 
     @classmethod
@@ -66,6 +68,7 @@ class StoreHost:
             port=port,
             address=f"[{host}]:{port}" if is_v6 else f"{host}:{port}",
             sys_flag=_STORE_HOST_V6 if is_v6 else 0,
+            born_flag=_BORN_HOST_V6 if is_v6 else 0,
             id_prefix=offset_id(packed, port, 0)[:-16],
         )
 

@@ -162,6 +162,8 @@ SETTINGS: Final = {
     "defaultTopicQueueNums": _number("default_topic_queues"),
     "diskSpaceCleanForciblyRatio": _percent("disk_used_max"),
     "diskSpaceWarningLevelRatio": _percent("disk_used_full"),
+    "enablePropertyFilter": _switch("is_sql_enabled"),
+    "enableRetryTopicV2": _switch("is_retry_topic_v2"),
     "fileReservedTime": Setting("retention", "keep_hours", _read_hours, _write_hours),
     "flushCommitLogLeastPages": Setting("broker", "flush_bytes", _read_pages, _write_pages),
     "flushConsumerOffsetInterval": _duration("checkpoint_interval"),
@@ -180,6 +182,7 @@ SETTINGS: Final = {
     "transactionCheckInterval": _duration("transaction_check_interval"),
     "transactionCheckMax": _number("transaction_checks_max"),
     "transactionTimeOut": _duration("transaction_timeout"),
+    "useServerSideResetOffset": _switch("is_reset_by_pull"),
 }
 
 

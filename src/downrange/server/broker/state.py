@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from downrange.filters.compiled import CompiledExpressions
 from downrange.server.broker.held_pulls import HeldPulls
+from downrange.server.broker.pop.checkpoint_records import PopRecords
+from downrange.server.broker.pop.checkpoints import Checkpoints
+from downrange.server.broker.pop.held_pops import HeldPops
+from downrange.server.broker.pop.orders import Orders
 from downrange.server.broker.scheduled.delay_levels import DelayedMessages
 from downrange.server.broker.scheduled.timed_messages import TimedMessages
 from downrange.server.broker.settings import ChangedSettings, Settings
 from downrange.server.broker.tables.client_table import Clients
+from downrange.server.broker.tables.filter_table import FilterTable
 from downrange.server.broker.tables.group_offsets import GroupOffsets
 from downrange.server.broker.tables.group_table import GroupTable
 from downrange.server.broker.tables.queue_locks import QueueLocks
@@ -30,7 +36,7 @@ from downrange.server.outputs import Note
 from downrange.store.retention import RetentionOptions
 from downrange.wire.properties import PropertyKey, encode_properties
 from downrange.wire.send_replies import StoredForm
-from downrange.wire.system_names import is_broker_system_topic
+from downrange.wire.system_names import is_broker_system_topic, revive_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,10 +68,13 @@ class BrokerState:
         stored_form: The fields that all replies to stored messages have in common.
         make_unique_id: Takes the time and returns an id for a message that has none.
         store: The log and its indexes.
+        expressions: Compiled SQL92 expressions of pulls and subscriptions.
+        filters: The SQL92 expressions of consumer groups, from their heartbeats.
         write_queue: Records that are stored at the end of this turn.
         boot_ms: When it started.
         unwritable: Why nothing is stored at the moment (a full disk, a stop), or None.
         disk_used: The used part of the disk at the last look, 0 to 1.
+        is_pop_loaded: Whether all checkpoints of the last run are known; see `pop/revival.py`.
         is_checkpoint_due: Whether the indexes must be made durable soon, so that the next recovery
             does not bring back deleted messages.
     """
@@ -97,18 +106,29 @@ class BrokerState:
         self.groups = GroupTable()
         self.offsets = GroupOffsets()
         self.clients = Clients()
+        self.expressions = CompiledExpressions()
+        self.filters = FilterTable(self.expressions)
         self.locks = QueueLocks()
         self.held_pulls = HeldPulls(options.parked_pulls_max)
         self.delays = DelayedMessages(options.delay_levels)
-        self.timers = TimedMessages()
+        self.checkpoints = Checkpoints(self.offsets)
+        self.pop_records = PopRecords(
+            host, options.name, revive_topic(options.cluster), self.checkpoints, self._is_older
+        )
+        self.held_pops = HeldPops()
+        self.orders = Orders()
+        self.is_pop_loaded = False
+        self.timers = TimedMessages(self.pop_records)
         self.halves = HalfMessages()
         self.statistics = Statistics(now_ms)
         self.change_options(options)
 
     @property
     def tables_version(self) -> int:
-        """The number of changes of topics, groups and settings; see `Broker.published`."""
-        return self.topics.version + self.groups.version + self.settings.version
+        """The number of changes of confirmed tables; see `Broker.published`."""
+        return (
+            self.topics.version + self.groups.version + self.settings.version + self.orders.version
+        )
 
     def announced_topics(self) -> TopicTableBody:
         """Return all topics as name servers get them: with the broker's permission at most."""
@@ -161,7 +181,30 @@ class BrokerState:
         notes = [*self.settings.prepare(), *self._find_lost_topics(now_ms)]
         create_system_topics(self.topics, self.options, now_ms)
         self.groups.create_system_groups(now_ms)
+        self.filters.prepare(now_ms)
+        for (topic, group, queue_id), offset in self.orders.committed():
+            if offset > (self.offsets.get(group, topic, queue_id) or 0):
+                self.offsets.commit(group, topic, queue_id, offset)
         return notes
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget how far groups have read a topic that was deleted."""
+        self.offsets.delete_topic(topic)
+        self.checkpoints.forget(lambda name, _: name == topic)
+        self.orders.forget(lambda name, _: name == topic)
+
+    def forget_group(self, group: str) -> None:
+        """Forget how far a group that was deleted has read."""
+        self.offsets.delete_group(group)
+        self.checkpoints.forget(lambda _, name: name == group)
+        self.orders.forget(lambda _, name: name == group)
+
+    def _is_older(self, topic: str, queue_id: int, offset: int, log_offset: int) -> bool:
+        """Whether a message exists and was stored before a position in the log."""
+        if self.topics.get(topic) is None:
+            return False
+        units = self.store.queue(topic, queue_id).units(offset, 1)
+        return bool(units) and units[0].log_offset < log_offset
 
     def _find_lost_topics(self, now_ms: int) -> list[Note]:
         """Create topics that have messages in the store but no entry in the table.

@@ -187,6 +187,7 @@ class BrokerLoop:
             self.release()
 
     def _save_all(self) -> None:
+        self._state.checkpoints.commit_all()
         self._confirmed.write(self._confirmed.everything())
         self._progress.write(self._progress.changes())
         self._state.store.close()

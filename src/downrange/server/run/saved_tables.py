@@ -2,10 +2,10 @@
 
 There are two kinds:
 
-- Confirmed tables: topics, groups and changed settings. The reply to a change waits until
-  the table is saved, and for topics until the name servers are informed.
-- Progress tables: offsets of groups, of delay levels and of timed messages. They are saved every
-  few seconds; after a crash a little of this progress is repeated.
+- Confirmed tables: topics, groups, changed settings, and batches popped in order. The reply to a
+  change waits until the table is saved, and for topics until the name servers are informed.
+- Progress tables: offsets of groups, of delay levels and of timed messages, and SQL92 filters. They
+  are saved every few seconds; after a crash a little of this progress is repeated.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from downrange.errors import CorruptStore, MalformedBody
 from downrange.server.broker import settings
+from downrange.server.broker.pop import orders
 from downrange.server.broker.scheduled import (
     delay_levels,
     timed_messages,
     timer_handover,
 )
 from downrange.server.broker.scheduled.timer_handover import TimerHandover
-from downrange.server.broker.tables import group_offsets, group_table, topic_table
+from downrange.server.broker.tables import filter_table, group_offsets, group_table, topic_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,6 +108,7 @@ def confirmed_tables(files: Files, state: BrokerState) -> SavedTables:
             topic_table.PATH: state.topics,
             group_table.PATH: state.groups,
             settings.PATH: state.settings,
+            orders.PATH: state.orders,
         },
     )
 
@@ -117,6 +119,7 @@ def progress_tables(files: Files, state: BrokerState) -> SavedTables:
         files,
         {
             group_offsets.PATH: state.offsets,
+            filter_table.PATH: state.filters,
             delay_levels.PATH: state.delays,
             timed_messages.PATH: state.timers,
             timer_handover.PATH: TimerHandover(state.timers),  # after the tables it describes

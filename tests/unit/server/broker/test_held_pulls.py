@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from downrange.server.broker.held_pulls import HeldPull, HeldPulls
+from downrange.server.broker.message_filter import MessageFilter
 from downrange.server.outputs import Peer
 from downrange.wire.command import Command
 from downrange.wire.headers import PullRequest
@@ -12,8 +13,8 @@ def a_pull(
     header = PullRequest(
         consumer_group="G", topic="T", queue_id=queue_id, queue_offset=0, max_msg_nums=1, sys_flag=0
     )
-    hashes = None if tags is None else frozenset(tags)
-    return HeldPull(Command(11), header, Peer(connection, "10.0.0.1:1"), hashes, until_ms)
+    wanted = MessageFilter(None if tags is None else frozenset(tags))
+    return HeldPull(Command(11), header, Peer(connection, "10.0.0.1:1"), wanted, until_ms)
 
 
 def held(*pulls: HeldPull, pulls_max: int = 10) -> HeldPulls:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from downrange.client.flows.consuming.pull import Filter
+from downrange.client.flows.consuming.pull import Filter, by_sql
 from downrange.errors import OptionError
 from downrange.model import QueueId
 from downrange.options import TLS, Credentials
@@ -39,7 +39,7 @@ def parse(**texts: str) -> ReadOptions:
             "message_filter",
             Filter("new || paid", "TAG", frozenset(("new", "paid"))),
         ),
-        ("sqlFilter", "amount > 5", "message_filter", Filter("amount > 5", "SQL92")),
+        ("sqlFilter", "amount > 5", "message_filter", by_sql("amount > 5")),
         ("maxOffsetsPerTrigger", "10", "trigger_offsets_max", 10),
         ("minOffsetsPerTrigger", "5", "trigger_offsets_min", 5),
         ("maxTriggerDelay", "2m", "trigger_delay_max", 120.0),

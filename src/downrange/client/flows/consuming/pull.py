@@ -12,9 +12,10 @@ from downrange.client.flows.names import named_queue, shown_queue, with_namespac
 from downrange.client.flows.routing.lookup import find_readable, find_replica
 from downrange.client.flows.routing.routes import MASTER
 from downrange.errors import OptionError
+from downrange.filters.sql import Sql
 from downrange.model import QueueId, QueueOffset, ReceivedMessage
 from downrange.wire.bodies import CheckClientBody, Subscription
-from downrange.wire.codes import PullFlag, RequestCode, ResponseCode
+from downrange.wire.codes import PullFlag, ReleaseVersion, RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import PullReply, PullRequest
@@ -37,11 +38,13 @@ class Filter(msgspec.Struct, frozen=True):
         kind: "TAG" or "SQL92".
         tags: The tags to read, all if empty. A broker compares only hashes of tags, so `pull`
             compares the tags again.
+        sql: The checked expression of the kind "SQL92".
     """
 
     text: str = "*"
     kind: str = "TAG"
     tags: frozenset[str] = frozenset()
+    sql: Sql | None = None
 
 
 EVERYTHING: Final = Filter()
@@ -57,11 +60,14 @@ def by_tags(text: str) -> Filter:
     return Filter(text, "TAG", tags)
 
 
-def by_sql(text: str) -> Filter:
-    """Return the filter for an expression over properties, such as "amount > 100"."""
-    if not text.strip():
-        raise OptionError("the SQL expression is empty")
-    return Filter(text, "SQL92")
+def by_sql(sql: str | Sql) -> Filter:
+    """Return the filter for an expression over properties, such as "amount > 100".
+
+    Raises:
+        InvalidSql: The expression is wrong.
+    """
+    checked = sql if isinstance(sql, Sql) else Sql(sql)
+    return Filter(checked.expression, "SQL92", sql=checked)
 
 
 class PullStatus(Enum):
@@ -256,7 +262,9 @@ def check_filter(
     """Let a broker check an SQL expression: in a pull, a malformed one would match everything.
 
     Raises:
-        ServerError: The expression is malformed, or the broker does not support SQL filters.
+        SqlNotSupported: The broker has SQL filters switched off.
+        InvalidSql: The broker is too old for the expression.
+        ServerError: The broker refuses the expression.
         RocketMQError: The broker did not answer.
     """
     namespace = core.options.namespace
@@ -272,4 +280,7 @@ def check_filter(
     )
     command = Command(int(RequestCode.CHECK_CLIENT_CONFIG), body=body.encode())
     address = yield from find_replica(core, route.readable[0], MASTER, deadline)
-    yield from core.ask(address, command, deadline, topic)
+    reply = yield from core.ask(address, command, deadline, topic)
+    sql = message_filter.sql
+    if sql is not None and sql.has_search and reply.version < ReleaseVersion.V5_1_3:
+        raise sql.refused_by_old_broker(address)  # it would ignore a part of the expression

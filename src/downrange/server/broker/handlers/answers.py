@@ -38,12 +38,12 @@ def sending_forbidden(state: BrokerState, what: str = "message") -> Command:
     return refusal(ResponseCode.NO_PERMISSION, remark)
 
 
-def succeed_when_saved(state: BrokerState) -> list[Output]:
+def succeed_when_saved(state: BrokerState, body: bytes = b"") -> list[Output]:
     """Answer success as soon as the tables are saved as they are now.
 
     A repeated request changes nothing, but waits too: the first one may not be saved yet.
     """
-    return [TablesChanged(state.tables_version, is_confirmed=True), *succeed()]
+    return [TablesChanged(state.tables_version, is_confirmed=True), *succeed(body=body)]
 
 
 def ensure_group(

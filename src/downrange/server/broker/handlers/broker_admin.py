@@ -7,11 +7,13 @@
           ignored
     26    show settings
     28    runtime figures, under the names that Java's tools expect
+    61    the number of timed messages that wait, by topic
     306 316 329  clean up: nothing to do, since the broker cleans up by itself
-    315   messages of a topic in the last minute, hour and day: statsName, statsKey
+    315   a counter in the last minute, hour and day: statsName, statsKey; `statistics` has their
+          names
 
-Skipped on purpose: counters other than TOPIC_PUT_NUMS (answered with 1, as for a topic without
-messages), latencies, and thread pools, which do not exist here (0).
+Skipped on purpose: counters of latencies and of single queues (answered with 1, as for a topic
+without messages), and thread pools, which do not exist here (0).
 """
 
 from __future__ import annotations
@@ -21,10 +23,9 @@ from typing import TYPE_CHECKING, Final
 from downrange.errors import OptionError
 from downrange.options.hints import similar_names
 from downrange.server.broker.handlers.answers import refuse, succeed, succeed_when_saved
-from downrange.server.broker.queues import count_since
 from downrange.server.broker.settings import SETTINGS, Settings, write_ms
 from downrange.server.outputs import Note
-from downrange.wire.bodies import Count, CountsBody, DataVersion, KeyValueBody
+from downrange.wire.bodies import DataVersion, KeyValueBody
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.headers import BrokerConfigReply, BrokerStatsRequest
 from downrange.wire.system_names import SCHEDULE_TOPIC, TRACE_TOPIC
@@ -125,7 +126,6 @@ _FEATURES: Final = {
     "diskMaxUsedSpaceRatio": "0",  # however little of the disk is in use
     "enableControllerMode": "false",
     "enableDLegerCommitLog": "false",
-    "enablePropertyFilter": "false",  # SQL92
     "litePullMessageEnable": "true",
     "longPollingEnable": "true",
     "messageIndexEnable": "true",
@@ -149,7 +149,7 @@ def _show_runtime(
         "runtime": _span_text(now_ms - state.boot_ms),
         "startAcceptSendRequestTimeStamp": "0",
         **_storage_figures(state),
-        **_traffic_figures(state),
+        **_traffic_figures(state, now_ms),
         **_delay_figures(state),
         **dict.fromkeys(_ALWAYS_ZERO, "0"),
     }
@@ -197,30 +197,35 @@ def _storage_figures(state: BrokerState) -> dict[str, str]:
     }
 
 
-def _traffic_figures(state: BrokerState) -> dict[str, str]:
+def _traffic_figures(state: BrokerState, now_ms: int) -> dict[str, str]:
     counted = state.statistics
-    stored, pulled = (
-        " ".join([str(rate) for rate in counted.rates(name)])
-        for name in ("messages_stored", "messages_pulled")
+    total = counted.totals(now_ms)
+    stored, pulled, found, missed = (
+        counted.rates(name)
+        for name in ("messages_stored", "messages_pulled", "pulls_found", "pulls_missed")
     )
     average = counted.bytes_stored / counted.messages_stored if counted.messages_stored else 0.0
     return {
-        "putTps": stored,
-        "getFoundTps": pulled,
-        "getMissTps": "0.0 0.0 0.0",
-        "getTotalTps": pulled,
-        "getTransferredTps": pulled,
-        "getTransferedTps": pulled,  # 4.9 tools spell it so
-        "msgGetTotalTodayMorning": str(counted.today.messages_pulled),
-        "msgGetTotalTodayNow": str(counted.messages_pulled),
-        "msgGetTotalYesterdayMorning": str(counted.yesterday.messages_pulled),
-        "msgPutTotalTodayMorning": str(counted.today.messages_stored),
-        "msgPutTotalTodayNow": str(counted.messages_stored),
-        "msgPutTotalYesterdayMorning": str(counted.yesterday.messages_stored),
+        "putTps": _rates_text(stored),
+        "getFoundTps": _rates_text(found),
+        "getMissTps": _rates_text(missed),
+        "getTotalTps": _rates_text([sum(pair) for pair in zip(found, missed, strict=True)]),
+        "getTransferredTps": _rates_text(pulled),
+        "getTransferedTps": _rates_text(pulled),  # 4.9 tools spell it so
+        "msgGetTotalTodayMorning": str(counted.today.user_messages_pulled),
+        "msgGetTotalTodayNow": str(total.user_messages_pulled),
+        "msgGetTotalYesterdayMorning": str(counted.yesterday.user_messages_pulled),
+        "msgPutTotalTodayMorning": str(counted.today.user_messages_stored),
+        "msgPutTotalTodayNow": str(total.user_messages_stored),
+        "msgPutTotalYesterdayMorning": str(counted.yesterday.user_messages_stored),
         "putMessageAverageSize": str(average),
         "putMessageSizeTotal": str(counted.bytes_stored),
         "putMessageTimesTotal": str(counted.messages_stored),
     }
+
+
+def _rates_text(rates: list[float]) -> str:
+    return " ".join([str(rate) for rate in rates])
 
 
 def _delay_figures(state: BrokerState) -> dict[str, str]:
@@ -240,25 +245,19 @@ def _span_text(span_ms: int) -> str:
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
 
 
-_TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
-_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
-
-
 def _show_counter(
     state: BrokerState, request: Command, peer: Peer, now_ms: int
 ) -> Sequence[Output]:
     header = BrokerStatsRequest.from_fields(request.fields)
-    topic = state.topics.get(header.stats_key)
-    if header.stats_name != _TOPIC_PUT_NUMS or topic is None:
-        remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
-        return refuse(ResponseCode.SYSTEM_ERROR, remark)
-    minute, hour, day = (
-        Count(sum=count, tps=count / seconds)
-        for seconds in (_MINUTE, _HOUR, _DAY)
-        for count in [count_since(state, topic, now_ms - seconds * 1000)]
-    )
-    body = CountsBody(stats_minute=minute, stats_hour=hour, stats_day=day)
-    return succeed(body=body.encode())
+    name, key = header.stats_name, header.stats_key
+    counts = state.statistics.counts(name, key, state.options.cluster)
+    if counts is None:
+        return refuse(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+    return succeed(body=counts.encode())
+
+
+def _count_timed(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
+    return succeed(body=state.timers.counts().encode())
 
 
 def _clean(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
@@ -270,6 +269,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     int(RequestCode.GET_BROKER_CONFIG): _show_settings,
     int(RequestCode.GET_BROKER_RUNTIME_INFO): _show_runtime,
     int(RequestCode.VIEW_BROKER_STATS_DATA): _show_counter,
+    int(RequestCode.GET_TIMER_METRICS): _count_timed,
     int(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE): _clean,
     int(RequestCode.CLEAN_UNUSED_TOPIC): _clean,
     int(RequestCode.DELETE_EXPIRED_COMMITLOG): _clean,

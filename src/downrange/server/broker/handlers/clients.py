@@ -23,8 +23,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from downrange.server.broker.handlers.answers import ensure_group, ensure_topic, refuse, succeed
+from downrange.server.broker.message_filter import check_filter
 from downrange.server.broker.tables.topic_table import READ_WRITE
-from downrange.server.outputs import Disconnect, Note, Output, Peer, Push
+from downrange.server.outputs import Disconnect, Note, Output, Peer, Push, Reply
 from downrange.wire.bodies import (
     AllProducersBody,
     CheckClientBody,
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 
 _SCAN_MS: Final = 10_000
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
-_TAG: Final = "TAG"
 
 
 def on_disconnect(state: BrokerState, peer: Peer, now_ms: int) -> list[Output]:
@@ -79,6 +79,7 @@ def expire(state: BrokerState, now_ms: int) -> list[Output]:
         return []
     state.clients.scanned_ms = now_ms
     state.locks.expire(now_ms)
+    state.filters.expire(now_ms)
     outputs: list[Output] = []
     for client in state.clients.expire(now_ms, int(state.options.client_timeout * 1000)):
         text = f"client {client.client_id} {client.address} is disconnected: it sent no heartbeat"
@@ -101,6 +102,9 @@ def _heartbeat(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
     ]
     language = None if request.language is None else request.language.name
     changes = state.clients.heartbeat(peer, body, language, request.version, now_ms)
+    if not (body.heartbeat_fingerprint and body.without_sub):
+        for member in body.consumer_data_set:
+            state.filters.register(member.group_name, member.subscription_data_set, now_ms)
     is_short = bool(body.heartbeat_fingerprint)
     reply = HeartbeatReply(
         supports_v2=True, subscription_changed=changes.is_fingerprint_new or not is_short
@@ -138,6 +142,8 @@ def _leave(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
 def _notify_members(state: BrokerState, name: str, now_ms: int) -> list[Output]:
     """Notify all members of a group that it changed, so that they share its queues again."""
     group = state.clients.consumer_group(name)
+    if group is None:
+        state.filters.unregister(name, now_ms)
     config = state.groups.get(name)
     is_notified = config is None or config.notify_consumer_ids_changed_enable
     if group is None or group.is_broadcasting or not is_notified:
@@ -164,13 +170,8 @@ def _check_client(
     if not request.body:
         return succeed()
     subscription = decode_body(CheckClientBody, request.body).subscription_data
-    if subscription.expression_type != _TAG:
-        remark = (
-            "The broker does not support consumer to filter message by "
-            f"{subscription.expression_type}"
-        )
-        return refuse(ResponseCode.SYSTEM_ERROR, remark)
-    return succeed()
+    refused = check_filter(state, subscription.sub_string, subscription.expression_type)
+    return succeed() if refused is None else [Reply(refused)]
 
 
 # ---- locks -------------------------------------------------------------------------------------

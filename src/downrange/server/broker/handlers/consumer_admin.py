@@ -1,15 +1,15 @@
 """Requests of tools that a broker forwards to the members of a consumer group.
 
-    222   reset a group's offsets: topic, group, timestamp, isForce, queueId, offset. The offsets
-          are set here; request 220 makes the members drop messages that they prefetched and
-          continue from the new offsets, which takes a Java consumer about ten seconds
+    222   reset a group's offsets: topic, group, timestamp, isForce, queueId, offset. The members
+          learn of it in the reply to their next pull of the queue (`pull`), as with 5.x; isForce
+          is not read. With `is_reset_by_pull` off, request 220 makes them drop messages that they
+          prefetched and continue from the new offsets, as with 4.9
     223   the offsets of the members: topic, group, clientAddr; each is called with 221
     307   the running state of a member: consumerGroup, clientId; forwarded
     309   consume one message now: consumerGroup, clientId, msgId; forwarded with the message as
           body
 
-Skipped on purpose: the reset of 5.x in the reply to the next pull (members understand 220), and
-the list form of 220 for C++ tools.
+Skipped on purpose: the list form of 220 for C++ tools.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from downrange.wire.headers import (
 from downrange.wire.ids import parse_offset_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
@@ -58,11 +58,12 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
     if state.groups.get(header.group) is None:
         remark = f"Group {header.group} does not exist"
         return refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    count = queue_count(topic)
-    queue_ids = range(count) if header.queue_id == _ALL_QUEUES else [header.queue_id]
-    if header.queue_id >= count or header.queue_id < _ALL_QUEUES:
+    if not _ALL_QUEUES <= header.queue_id < queue_count(topic):
         remark = f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
         return refuse(ResponseCode.INVALID_PARAMETER, remark)
+    queue_ids: Iterable[int] = [header.queue_id]
+    if header.queue_id == _ALL_QUEUES:
+        queue_ids = range(topic.read_queue_nums)
     body = ResetOffsetBody()
     for queue_id in queue_ids:
         offset = _target_offset(state, header, queue_id)
@@ -74,23 +75,36 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
             )
             return refuse(ResponseCode.SYSTEM_ERROR, remark)
         body.offset_table[QueueId(header.topic, state.options.name, queue_id)] = offset
-    for name, offset in body.offset_table.items():
-        state.offsets.commit(header.group, header.topic, name.number, offset)
+    if not body.offset_table:
+        return refuse(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
     text = f"group {header.group} was reset in topic {header.topic} by {peer.address}"
-    return [Note(text), *_notify_reset(state, header, body), *succeed(body=body.encode())]
+    outputs: list[Output] = [Note(text)]
+    for name, offset in body.offset_table.items():
+        state.checkpoints.reset(header.topic, header.group, name.number, offset)
+        state.orders.reset((header.topic, header.group, name.number))
+    if state.options.is_reset_by_pull:
+        for name, offset in body.offset_table.items():
+            state.offsets.reset(header.group, header.topic, name.number, offset)
+        state.held_pulls.checked_ms = 0  # the next tick answers the pulls that wait there
+    else:
+        for name, offset in body.offset_table.items():
+            state.offsets.commit(header.group, header.topic, name.number, offset)
+        outputs += _notify_reset(state, header, body)
+    return [*outputs, *succeed(body=body.encode())]
 
 
 def _target_offset(state: BrokerState, header: ResetOffsetRequest, queue_id: int) -> int | None:
     """Return the offset from which a queue will be read, or None if it does not have it."""
     queue = state.store.queue(header.topic, queue_id)
-    if header.offset is not None and header.offset != _TO_THE_END:
+    is_for_one = header.queue_id != _ALL_QUEUES
+    if is_for_one and header.offset is not None and header.offset != _TO_THE_END:
         return header.offset if queue.min_offset <= header.offset <= queue.max_offset else None
     if header.timestamp < 0:
         offset = queue.max_offset
     else:
         offset = state.store.offset_at(header.topic, queue_id, header.timestamp)
     current = state.offsets.get(header.group, header.topic, queue_id)
-    if header.is_force or current is None:
+    if state.options.is_reset_by_pull or header.is_force or current is None:
         return offset
     return min(offset, current)  # without force, offsets only go back
 

@@ -10,9 +10,12 @@ Served, with the fields that are read (behaviour of 5.5.0 where releases differ)
     317      the progress of all groups: isOrder
     343 345  the topics of a group, its subscription to one: group, topic
     352      one group, created if it is missing: group
+    353      forbid a group to read a topic, or allow it: group, topic, readable
 
-Skipped on purpose: checks of a group's attributes (all are kept), read permissions per group and
-topic (353), rates of consumption (0).
+A topic that is allowed again stays forbidden to other groups, and the group stays forbidden to read
+others; Apache allows all topics of the group, until the broker starts again.
+
+Skipped on purpose: checks of a group's attributes (all are kept).
 """
 
 from __future__ import annotations
@@ -29,10 +32,12 @@ from downrange.server.broker.handlers.answers import (
 )
 from downrange.server.broker.handlers.pages import page
 from downrange.server.broker.queues import queues_of, stored_ms
+from downrange.server.broker.tables.group_table import FORBIDDEN_MAX
 from downrange.wire.bodies import (
     BrokerConsumeStatsBody,
     ConsumeOffset,
     ConsumeStatsBody,
+    ForbiddenBody,
     GroupConfig,
     GroupListBody,
     GroupSubscriptionBody,
@@ -49,12 +54,13 @@ from downrange.wire.headers import (
     ConsumeStatsRequest,
     ConsumeTimeSpanRequest,
     DeleteGroupRequest,
+    ForbidGroupRequest,
     GroupConfigRequest,
     GroupSubscriptionRequest,
     GroupTopicsRequest,
 )
 from downrange.wire.limits import QUEUES_MAX
-from downrange.wire.system_names import group_problem
+from downrange.wire.system_names import group_problem, topic_problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,9 +118,26 @@ def _put(state: BrokerState, config: GroupConfig, now_ms: int) -> None:
 def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = DeleteGroupRequest.from_fields(request.fields)
     state.groups.delete(header.group_name, now_ms)
+    state.statistics.drop_group(header.group_name)
     if header.clean_offset or header.remove_offset:
-        state.offsets.delete_group(header.group_name)
+        state.forget_group(header.group_name)
     return succeed_when_saved(state)
+
+
+def _forbid(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
+    header = ForbidGroupRequest.from_fields(request.fields)
+    group, topic = header.group, header.topic
+    problem = group_problem(group) or topic_problem(topic)
+    if problem is not None:
+        return refuse(ResponseCode.INVALID_PARAMETER, problem)
+    if header.readable is not None and not state.groups.forbid(
+        group, topic, is_forbidden=not header.readable, now_ms=now_ms
+    ):
+        remark = f"{FORBIDDEN_MAX} topics are forbidden to groups, which is the limit"
+        return refuse(ResponseCode.SYSTEM_ERROR, remark)
+    is_readable = not state.groups.is_forbidden(group, topic)
+    body = ForbiddenBody(group=group, topic=topic, readable=is_readable)
+    return succeed_when_saved(state, body.encode())
 
 
 # ---- describing --------------------------------------------------------------------------------
@@ -179,6 +202,7 @@ def _measure(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> S
         config = state.topics.get(topic)
         if config is not None and _is_read(state, group, topic):
             body.offset_table |= _progress(state, group, config)
+            body.consume_tps += state.statistics.consumed_rate(group, topic)
     return succeed(body=body.encode())
 
 
@@ -195,7 +219,7 @@ def _progress(state: BrokerState, group: str, topic: TopicConfig) -> dict[QueueI
         found[name] = ConsumeOffset(
             broker_offset=queue.max_offset,
             consumer_offset=offset,
-            pull_offset=offset,
+            pull_offset=max(state.statistics.next_offset(group, name.topic, name.number), offset),
             last_timestamp=stored_ms(state, queue, offset - 1) or 0,
         )
     return found
@@ -203,19 +227,24 @@ def _progress(state: BrokerState, group: str, topic: TopicConfig) -> dict[QueueI
 
 def _measure_all(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = BrokerConsumeStatsRequest.from_fields(request.fields)
-    body = BrokerConsumeStatsBody(broker_addr=state.host.address, total_inflight_diff=0)
+    body = BrokerConsumeStatsBody(broker_addr=state.host.address)
+    total_inflight = 0
     for group in state.groups:
         stats: list[ConsumeStatsBody] = []
         for topic in state.offsets.topics_of(group.group_name):
             config = state.topics.get(topic)
             if config is None or (header.is_order and not config.order):
                 continue
+            if not _is_read(state, group.group_name, topic):
+                continue
             progress = _progress(state, group.group_name, config)
-            stats.append(ConsumeStatsBody(offset_table=progress))
-            body.total_diff += sum(
-                queue.broker_offset - queue.consumer_offset for queue in progress.values()
-            )
+            rate = state.statistics.consumed_rate(group.group_name, topic)
+            stats.append(ConsumeStatsBody(offset_table=progress, consume_tps=rate))
+            for queue in progress.values():
+                body.total_diff += queue.broker_offset - queue.consumer_offset
+                total_inflight += (queue.pull_offset or 0) - queue.consumer_offset
         body.consume_stats_list.append({group.group_name: stats})
+    body.total_inflight_diff = total_inflight
     return succeed(body=body.encode())
 
 
@@ -257,6 +286,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     int(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG): _list,
     int(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG): _describe,
     int(RequestCode.DELETE_SUBSCRIPTIONGROUP): _delete,
+    int(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN): _forbid,
     int(RequestCode.GET_CONSUME_STATS): _measure,
     int(RequestCode.GET_BROKER_CONSUME_STATS): _measure_all,
     int(RequestCode.QUERY_CONSUME_TIME_SPAN): _measure_times,

@@ -7,11 +7,15 @@ Served, with the fields that are read (behaviour of 5.5.0 where releases differ)
     29   search by time: topic, queueId, timestamp, boundaryType
     30 31 32  a queue's end, its begin, the time of its first message: topic, queueId
     43 45  all offsets of groups, of delay levels: requests of slaves
+    308  the offsets of the slowest group: topic, filterGroups, compareGroup
     314  copy a group's offsets to another: srcGroup, destGroup, topic, offline
 
 An unknown topic or queue counts as empty, except for 15: there the group and the topic must exist
 (26, 17), and the topic must have the queue (29; Apache accepts any number). For a 4.9 client a
-missing group is created if that is allowed.
+missing group is created if that is allowed. A commit after a reset (222) is confirmed and ignored
+until a consumer has learnt of the reset.
+
+308 leaves the offsets of the groups in filterGroups as they are; Apache deletes them.
 """
 
 from __future__ import annotations
@@ -20,10 +24,14 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.server.broker.handlers.answers import ensure_group, refuse, succeed
 from downrange.server.broker.queues import find_queue, is_new, queue_count, stored_ms
+from downrange.server.outputs import Output, Peer, Reply
+from downrange.wire.bodies import CorrectionOffsetsBody
 from downrange.wire.codes import ReleaseVersion, RequestCode, ResponseCode
+from downrange.wire.command import Command
 from downrange.wire.headers import (
     CloneOffsetsRequest,
     CommitOffsetRequest,
+    CorrectionOffsetsRequest,
     EarliestTimeReply,
     EarliestTimeRequest,
     GroupOffsetRequest,
@@ -32,14 +40,13 @@ from downrange.wire.headers import (
     OffsetByTimeRequest,
     OffsetReply,
 )
+from downrange.wire.limits import INT64_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
-    from downrange.server.outputs import Output, Peer
-    from downrange.wire.command import Command
 
 _UPPER: Final = "upper"
 _VERSION_5: Final = int(ReleaseVersion.V5_0_0)
@@ -74,6 +81,9 @@ def _commit(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     if not 0 <= header.queue_id < queue_count(config):
         remark = f"queueId[{header.queue_id}] is illegal, topic:[{topic}]"
         return [*outputs, *refuse(ResponseCode.INVALID_PARAMETER, remark)]
+    if state.offsets.is_reset(group, topic, header.queue_id):
+        confirmed = Command(int(ResponseCode.SUCCESS), remark="Offset has been previously reset")
+        return [*outputs, Reply(confirmed)]
     state.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     return [*outputs, *succeed()]
 
@@ -120,6 +130,25 @@ def _list_delays(state: BrokerState, request: Command, peer: Peer, now_ms: int) 
     return succeed(body=state.delays.dump())
 
 
+def _show_slowest(
+    state: BrokerState, request: Command, peer: Peer, now_ms: int
+) -> Sequence[Output]:
+    header = CorrectionOffsetsRequest.from_fields(request.fields)
+    topic, body = header.topic, CorrectionOffsetsBody()
+    slowest = body.correction_offsets
+    groups = set(state.offsets.groups_of(topic)) - set((header.filter_groups or "").split(","))
+    for group in groups:
+        for queue_id, offset in state.offsets.of_group(group)[topic].items():
+            queue = find_queue(state, topic, queue_id)
+            if offset >= (0 if queue is None else queue.min_offset):
+                slowest[queue_id] = min(slowest.get(queue_id, offset), offset)
+    if header.compare_group in groups:  # where it is behind the others, there is nothing to correct
+        for queue_id, offset in state.offsets.of_group(header.compare_group)[topic].items():
+            if slowest.get(queue_id, offset) > offset:
+                slowest[queue_id] = INT64_MAX
+    return succeed(body=body.encode())
+
+
 def _clone(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = CloneOffsetsRequest.from_fields(request.fields)
     topics = [header.topic] if header.topic else state.offsets.topics_of(header.src_group)
@@ -143,5 +172,6 @@ HANDLERS: Final[dict[int, Handler]] = {
     int(RequestCode.GET_EARLIEST_MSG_STORETIME): _show_earliest,
     int(RequestCode.GET_ALL_CONSUMER_OFFSET): _list_groups,
     int(RequestCode.GET_ALL_DELAY_OFFSET): _list_delays,
+    int(RequestCode.QUERY_CORRECTION_OFFSET): _show_slowest,
     int(RequestCode.CLONE_GROUP_OFFSET): _clone,
 }

@@ -5,14 +5,17 @@
 
 Checked in Apache's order (Java: PullMessageProcessor): the broker's permission, group,
 topic, queue, subscription. The state of the queue decides the code and the next offset: see the
-table of `_Found`. Tags are compared by hash, so a consumer compares their text again. A pull that
-finds no message and may wait is held. It is answered when a message arrives that its filter
-matches, or when its time is over.
+table of `_Found`. A filter by tags compares the hashes in the units of the queue; an SQL92 filter
+reads the records (`record_scan`). Both examine a limited number of messages per pull, and answer 20
+with the next offset if none matches. A pull that finds no message and may wait is held. It is
+answered when a message arrives that its filter matches, or when its time is over.
+After a reset of the group's offset (222), the next pull of the queue commits nothing and gets the
+new offset (21, OFFSET_RESET).
 
 An answer keeps to Apache's limits: 32 messages, whatever `maxMsgBytes` says. A pull that asks for
 more messages and more bytes than these limits gets both; our own readers of whole topics do so.
 
-Skipped on purpose: SQL92 and class filters (23), slaves (a master suggests itself).
+Skipped on purpose: class filters (23), slaves (a master suggests itself).
 """
 
 from __future__ import annotations
@@ -22,19 +25,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from downrange.errors import RocketMQError
 from downrange.server.broker.handlers.answers import ensure_group
 from downrange.server.broker.held_pulls import HeldPull
+from downrange.server.broker.message_filter import filter_of_expression, filter_of_subscription
+from downrange.server.broker.record_scan import COMPARED_MAX, scan
 from downrange.server.broker.tables.topic_table import READ
 from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
-from downrange.wire.hashes import tag_hash
 from downrange.wire.headers import PullRequest
 from downrange.wire.system_names import FAQ
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from downrange.filters.match import Expression
     from downrange.options import BrokerOptions
     from downrange.server.broker.handlers.answers import Handler
+    from downrange.server.broker.message_filter import MessageFilter
+    from downrange.server.broker.record_scan import Scan
     from downrange.server.broker.state import BrokerState
     from downrange.store.queue_index import Numbers
     from downrange.wire.bodies import GroupConfig, TopicConfig
@@ -46,12 +53,14 @@ _SUBSCRIPTION: Final = 0x4
 _FORBIDDEN_BROKER: Final = "1"
 _FORBIDDEN_GROUP: Final = "2"
 _FORBIDDEN_TOPIC: Final = "3"
-_FORBIDDEN_BROADCAST: Final = "4"
+_FORBIDDEN_SUBSCRIPTION: Final = "5"
 #: How many units one pull examines for messages that its filter matches.
 _EXAMINED_MAX: Final = 16_000
 _EXAMINED_STEP: Final = 256
 #: How often held pulls are compared with their queues, which grow by messages of other tags.
 _RECHECK_MS: Final = 5_000
+#: How many of them with SQL92 filters are compared per tick.
+_SQL_CHECKED_MAX: Final = 16
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
@@ -63,7 +72,8 @@ class _Found(NamedTuple):
     """The result of reading a queue.
 
     FOUND 0; NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING 20; OFFSET_OVERFLOW_ONE 19;
-    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL 21; an empty queue 19 at offset 0, else 21.
+    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL, OFFSET_RESET 21; an empty queue 19 at offset 0, else
+    21.
     """
 
     code: int
@@ -87,21 +97,20 @@ def _pull(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequ
         return [*outputs, Reply(refused)]
     assert group is not None
     assert topic is not None
-    hashes = _filter_of(state, header, group)
-    if isinstance(hashes, Command):
-        return [*outputs, Reply(hashes)]
-    if header.sys_flag & _COMMIT_OFFSET:
-        state.offsets.commit(
-            header.consumer_group, header.topic, header.queue_id, header.commit_offset
-        )
-    found = _read(state, header, hashes)
+    message_filter = _filter_of(state, header, group)
+    if isinstance(message_filter, Command):
+        return [*outputs, Reply(message_filter)]
+    name = (header.consumer_group, header.topic, header.queue_id)
+    if header.sys_flag & _COMMIT_OFFSET and not state.offsets.is_reset(*name):
+        state.offsets.commit(*name, header.commit_offset)
+    found = _read(state, header, message_filter)
     may_wait = (
         found.code == _NOT_FOUND
         and header.sys_flag & _SUSPEND
         and header.suspend_timeout_millis > 0
         and not request.is_oneway
     )
-    if may_wait and _hold(state, request, header, peer, hashes, now_ms):
+    if may_wait and _hold(state, request, header, peer, message_filter, now_ms):
         return outputs
     return [*outputs, Reply(_answer(state, header, topic, group, found))]
 
@@ -111,13 +120,14 @@ def _hold(
     request: Command,
     header: PullRequest,
     peer: Peer,
-    hashes: frozenset[int] | None,
+    message_filter: MessageFilter,
     now_ms: int,
 ) -> bool:
     """Hold a pull, without the parts of the request that its answer does not need."""
     until_ms = now_ms + header.suspend_timeout_millis
-    if not state.held_pulls.hold(HeldPull(request, header, peer, hashes, until_ms)):
+    if not state.held_pulls.hold(HeldPull(request, header, peer, message_filter, until_ms)):
         return False
+    state.statistics.pulls_missed += 1
     request.fields, request.body, header.subscription = {}, b"", None
     return True
 
@@ -151,6 +161,15 @@ def _check_topic(header: PullRequest, topic: TopicConfig | None, peer: Peer) -> 
     return None
 
 
+def _check_reading(state: BrokerState, header: PullRequest) -> Command | None:
+    """Refuse a group that must not read this topic; a pull with its own subscription may."""
+    group, topic = header.consumer_group, header.topic
+    if header.sys_flag & _SUBSCRIPTION or not state.groups.is_forbidden(group, topic):
+        return None
+    remark = f"the consumer group[{group}] is forbidden for topic[{topic}]"
+    return _forbidden(remark, _FORBIDDEN_SUBSCRIPTION)
+
+
 def _pulling_forbidden(state: BrokerState) -> Command:
     remark = f"the broker[{state.host.host}] pulling message is forbidden"
     return _forbidden(remark, _FORBIDDEN_BROKER)
@@ -164,46 +183,23 @@ def _forbidden(remark: str, kind: str) -> Command:
 
 def _filter_of(
     state: BrokerState, header: PullRequest, group: GroupConfig
-) -> frozenset[int] | Command | None:
-    """Return the tag hashes that a pull matches, None for all, or the refusal."""
+) -> MessageFilter | Command:
+    """Return the filter that a pull brings along or that its group subscribed, or the refusal."""
     if header.sys_flag & _SUBSCRIPTION:
-        return _hashes_of(header.subscription, header.expression_type)
-    members = state.clients.consumer_group(header.consumer_group)
-    if members is None:
-        remark = f"the consumer's group info not exist{FAQ}"
-        return refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
-    if not group.consume_broadcast_enable and members.model == "BROADCASTING":
-        remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
-        return _forbidden(remark, _FORBIDDEN_BROADCAST)
-    subscription = members.subscription(header.topic)
-    if subscription is None:
-        remark = f"the consumer's subscription not exist{FAQ}"
-        return refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
-    if subscription.sub_version < header.sub_version:
-        remark = "the consumer's subscription not latest"
-        return refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
-    return _hashes_of(subscription.sub_string, subscription.expression_type)
-
-
-def _hashes_of(expression: str | None, kind: str | None) -> frozenset[int] | Command | None:
-    if kind not in (None, "", "TAG"):
-        remark = f"The broker does not support consumer to filter message by {kind}"
-        return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
-    if not expression or expression == "*":
-        return None
-    tags = [tag.strip() for tag in expression.split("||")]
-    hashes = frozenset([tag_hash(tag) for tag in tags if tag])
-    if not hashes:
-        remark = "parse the consumer's subscription failed"
-        return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
-    return hashes
+        return filter_of_expression(state, header.subscription, header.expression_type)
+    return _check_reading(state, header) or filter_of_subscription(
+        state, group, header.topic, header.sub_version
+    )
 
 
 # ---- reading -----------------------------------------------------------------------------------
 
 
-def _read(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None) -> _Found:
+def _read(state: BrokerState, header: PullRequest, message_filter: MessageFilter) -> _Found:
     """Read a queue from the requested offset on."""
+    reset = state.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+    if reset is not None:
+        return _Found(_MOVED, "OFFSET_RESET", reset)
     queue = state.store.queue(header.topic, header.queue_id)
     offset, low, high = header.queue_offset, queue.min_offset, queue.max_offset
     if high == 0:
@@ -216,6 +212,9 @@ def _read(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None
     if offset > high:
         return _Found(_MOVED, "OFFSET_OVERFLOW_BADLY", high)
     count_max, bytes_max = _limits(state.options, header)
+    hashes, expression = message_filter
+    if expression is not None:
+        return _read_by_sql(state, header, expression, count_max, bytes_max)
     if hashes is None:
         count, parts = state.store.read_range(queue.numbers(offset, count_max), bytes_max)
         next_offset = offset + (count or min(count_max, high - offset))
@@ -229,6 +228,24 @@ def _read(state: BrokerState, header: PullRequest, hashes: frozenset[int] | None
     if not count:
         return _Found(_RETRY, "MESSAGE_WAS_REMOVING", next_offset)
     return _Found(_FOUND, "FOUND", next_offset, b"".join(parts), count)
+
+
+def _read_by_sql(
+    state: BrokerState,
+    header: PullRequest,
+    expression: Expression,
+    count_max: int,
+    bytes_max: int,
+) -> _Found:
+    queue = state.store.queue(header.topic, header.queue_id)
+    found, next_offset, is_removed = scan(
+        state.store, queue, header.queue_offset, expression, count_max, bytes_max
+    )
+    if found:
+        body = b"".join([record for _, record in found])
+        return _Found(_FOUND, "FOUND", next_offset, body, len(found))
+    status = "MESSAGE_WAS_REMOVING" if is_removed else "NO_MATCHED_MESSAGE"
+    return _Found(_RETRY, status, next_offset)
 
 
 def _limits(options: BrokerOptions, header: PullRequest) -> tuple[int, int]:
@@ -275,7 +292,16 @@ def _answer(
 ) -> Command:
     queue = state.store.queue(header.topic, header.queue_id)
     if found.message_count:
-        state.statistics.pulled(found.message_count, len(found.body))
+        state.statistics.consumed(
+            header.consumer_group,
+            header.topic,
+            found.message_count,
+            len(found.body),
+            header.queue_id,
+            found.next_offset,
+        )
+    else:
+        state.statistics.pulls_missed += 1
     fields = {
         "suggestWhichBrokerId": "0",
         "groupSysFlag": str(group.group_sys_flag or 0),
@@ -297,22 +323,74 @@ def wake(state: BrokerState, record: Record, now_ms: int) -> list[Output]:
         return []
     units = state.store.queue(*queue).walk(record.queue_offset)
     hashes = {unit.tag_hash for unit in units}
-    return _answer_all(state, state.held_pulls.wake(queue, hashes), now_ms)
+    outputs = _answer_all(state, state.held_pulls.wake(queue, hashes), now_ms)
+    if queue in state.held_pulls:  # by tags that are not among the new ones, or by SQL92
+        matched = _matched_by_sql(state, queue, record.queue_offset)
+        outputs += _answer_all(state, state.held_pulls.take(matched), now_ms)
+    return outputs
+
+
+def _matched_by_sql(state: BrokerState, queue: tuple[str, int], offset: int) -> list[HeldPull]:
+    """Return the held pulls whose SQL92 filter matches one of the new messages of a queue.
+
+    The others remember that they were compared with the new messages. All together make a limited
+    number of comparisons. Pulls beyond it are compared by `answer_held`, a few per tick.
+    """
+    index = state.store.queue(*queue)
+    searches: dict[Expression, Scan] = {}  # pulls of one group have the same expression
+    matched: list[HeldPull] = []
+    compared = 0
+    for pull in state.held_pulls.filtered_by_sql(queue):
+        expression = pull.message_filter.sql
+        assert expression is not None
+        if expression not in searches:
+            if compared >= COMPARED_MAX:
+                continue
+            found = scan(state.store, index, offset, expression, 1, 0)
+            compared += (found.next_offset - offset) * expression.terms
+            searches[expression] = found
+        if searches[expression].found:
+            matched.append(pull)
+        elif pull.next_offset == offset:
+            pull.next_offset = searches[expression].next_offset
+    return matched
 
 
 def answer_held(state: BrokerState, now_ms: int) -> list[Output]:
     """Answer held pulls whose time is over; every few seconds also those whose queue grew."""
     outputs = _answer_all(state, state.held_pulls.expired(now_ms), now_ms)
     if now_ms - state.held_pulls.checked_ms >= _RECHECK_MS:
-        state.held_pulls.checked_ms = now_ms
-        moved = state.held_pulls.take_if(lambda pull: _is_moved(state, pull.header))
+        moved = state.held_pulls.take_if(_moved_pulls(state))
         outputs += _answer_all(state, moved, now_ms)
+        if sum([pull.message_filter.sql is not None for pull in moved]) < _SQL_CHECKED_MAX:
+            state.held_pulls.checked_ms = now_ms  # else the next tick continues
     return outputs
 
 
+def _moved_pulls(state: BrokerState) -> Callable[[HeldPull], bool]:
+    """Return a function that picks pulls whose queue grew, but only some with SQL92 filters.
+
+    Each of these may examine thousands of records.
+    """
+    sql_count = 0
+
+    def is_picked(pull: HeldPull) -> bool:
+        nonlocal sql_count
+        if not _is_moved(state, pull.header):
+            return False
+        if pull.message_filter.sql is None:
+            return True
+        sql_count += 1
+        return sql_count <= _SQL_CHECKED_MAX
+
+    return is_picked
+
+
 def _is_moved(state: BrokerState, header: PullRequest) -> bool:
-    """Whether a queue no longer ends at the offset of a pull, or was deleted."""
+    """Whether a queue no longer ends at the offset of a pull, was reset for it or deleted."""
     if state.topics.get(header.topic) is None:
+        return True
+    if state.offsets.is_reset(header.consumer_group, header.topic, header.queue_id):
         return True
     return state.store.queue(header.topic, header.queue_id).max_offset != header.queue_offset
 
@@ -341,11 +419,17 @@ def _read_for_held(state: BrokerState, pull: HeldPull, now_ms: int) -> Command:
     group = state.groups.get_or_create(header.consumer_group, state.options, now_ms)
     topic = state.topics.get(header.topic)
     refused = _check_group(header, group) or _check_topic(header, topic, pull.peer)
+    refused = refused or _check_reading(state, header)
     if refused is not None:
         return refused
     assert group is not None
     assert topic is not None
-    return _answer(state, header, topic, group, _read(state, header, pull.tag_hashes))
+    was_examined = header.queue_offset < pull.next_offset
+    header.queue_offset = pull.next_offset
+    found = _read(state, header, pull.message_filter)
+    if was_examined and found.code == _NOT_FOUND:
+        found = found._replace(code=_RETRY, status="NO_MATCHED_MESSAGE")
+    return _answer(state, header, topic, group, found)
 
 
 HANDLERS: Final[dict[int, Handler]] = {

@@ -106,6 +106,10 @@ def _send(
             return _refused(state, refused)
     changes: tuple[Output, ...] = ()
     if config is None:
+        if header.batch:  # a batch that is refused creates no topic
+            batch = _read_batch(state, request, header, peer, max(header.queue_id, 0))
+            if isinstance(batch, Command):
+                return _refused(state, batch)
         config = _create_topic(state, header, now_ms)
         if config is None:
             remark = f"topic[{header.topic}] not exist, apply first please!{FAQ}"
@@ -180,7 +184,6 @@ class _OneSend:
         state, record = self._state, self._record
         if error is not None:
             return _failed(state, self._request, self._peer, error)
-        state.statistics.stored(1, record.size)
         if self._request.is_oneway:
             return ()
         stored = StoredReply(
@@ -334,7 +337,6 @@ class _BatchSend:
         state, batch = self._state, self._batch
         if error is not None:
             return _failed(state, self._request, self._peer, error)
-        state.statistics.stored(len(batch.sizes), sum(batch.sizes))
         if self._request.is_oneway:
             return ()
         prefix = state.host.id_prefix
@@ -353,6 +355,24 @@ class _BatchSend:
 def _store_batch(
     state: BrokerState, request: Command, header: SendHeader, peer: Peer, queue_id: int
 ) -> Sequence[Output]:
+    batch = _read_batch(state, request, header, peer, queue_id)
+    if isinstance(batch, Command):
+        return _refused(state, batch)
+    own = decode_properties(header.properties or "")
+    on_stored = _BatchSend(state, request, peer, batch, own.get(_UNIQUE_KEY))
+    is_awaited = own.get(_WAIT) != "false"
+    state.write_queue.add([batch], [{}], on_stored, is_flush_awaited=is_awaited)
+    return STORE_PENDING
+
+
+def _read_batch(
+    state: BrokerState, request: Command, header: SendHeader, peer: Peer, queue_id: int
+) -> RecordBatch | Command:
+    """Return the records of a batch, or the refusal.
+
+    Raises:
+        MalformedBody: The batch is damaged.
+    """
     problem = None
     if header.topic.startswith(RETRY_PREFIX):
         problem = "batch request does not support retry group"
@@ -360,9 +380,9 @@ def _store_batch(
         problem = f"the batch has more than {state.options.message_bytes_max} bytes"
     elif state.unwritable is not None:
         remark = f"no message is stored: {state.unwritable}"
-        return _refused(state, refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
+        return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
     if problem is not None:
-        return _refused(state, refusal(ResponseCode.MESSAGE_ILLEGAL, problem))
+        return refusal(ResponseCode.MESSAGE_ILLEGAL, problem)
     shared = _record(state, request, header, peer, queue_id)
     shared.body, shared.flag = b"", 0
     if len(shared.topic_bytes) > TOPIC_BYTES_MAX:
@@ -371,12 +391,8 @@ def _store_batch(
     count = len(batch.spans)
     if count > BATCH_MESSAGES_MAX:
         problem = f"the batch has {count} messages where {BATCH_MESSAGES_MAX} are allowed"
-        return _refused(state, refusal(ResponseCode.MESSAGE_ILLEGAL, problem))
-    own = decode_properties(header.properties or "")
-    on_stored = _BatchSend(state, request, peer, batch, own.get(_UNIQUE_KEY))
-    is_awaited = own.get(_WAIT) != "false"
-    state.write_queue.add([batch], [{}], on_stored, is_flush_awaited=is_awaited)
-    return STORE_PENDING
+        return refusal(ResponseCode.MESSAGE_ILLEGAL, problem)
+    return batch
 
 
 # ---- refusals ----------------------------------------------------------------------------------

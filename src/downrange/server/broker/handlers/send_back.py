@@ -78,7 +78,8 @@ def _send_back(state: BrokerState, request: Command, peer: Peer, now_ms: int) ->
         return [*outputs, *refuse(ResponseCode.SYSTEM_ERROR, remark)]
     properties = message.properties()
     retry = _retry(state, message, properties, header, group, now_ms, outputs)
-    on_stored = partial(_answer, request, peer)
+    origin = properties.get(PropertyKey.RETRY_TOPIC, message.topic)
+    on_stored = partial(_answer, state, header.group, origin, request, peer)
     # Unlike Java, wait for the flush: the consumer commits its offset after the message.
     refused = store_message(state, retry, properties, now_ms, on_stored, is_flush_awaited=True)
     return [*outputs, StorePending() if refused is None else Reply(refused)]
@@ -124,8 +125,16 @@ def _retry(
 
 
 def _answer(
-    request: Command, peer: Peer, error: RocketMQError | None, now_ms: int
+    state: BrokerState,
+    group: str,
+    origin: str,
+    request: Command,
+    peer: Peer,
+    error: RocketMQError | None,
+    now_ms: int,
 ) -> Sequence[Output]:
+    if error is None:
+        state.statistics.sent_back(group, origin)
     code = ResponseCode.SYSTEM_ERROR
     answer = Command(0) if error is None else refusal(code, str(error))
     return (LateReply(peer.number, request, answer),)

@@ -18,13 +18,13 @@ topic that requests another is refused with 1), static topics, checks of the ord
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from downrange.server.broker.handlers.answers import refuse, succeed, succeed_when_saved
 from downrange.server.broker.handlers.pages import page
-from downrange.server.broker.queues import count_since, queues_of, stored_ms
+from downrange.server.broker.queues import queues_of, stored_ms
 from downrange.wire.bodies import (
     GroupNamesBody,
     TopicConfig,
@@ -63,9 +63,27 @@ if TYPE_CHECKING:
 _PERM_MAX: Final = 15
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _ATTRIBUTES: Final = frozenset({"message.type", "reserve.time"})
-#: Attributes with the one value that is supported here.
-_FIXED_ATTRIBUTES: Final = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE"}
-_MINUTE_MS: Final = 60_000
+
+
+class _FixedAttribute(NamedTuple):
+    """The one value that an attribute can have here, and why."""
+
+    value: str
+    reason: str
+
+
+_FIXED_ATTRIBUTES: Final = {
+    "queue.type": _FixedAttribute(
+        "SimpleCQ",
+        "each queue of this broker has one entry per message (SimpleCQ). Create the topic without "
+        "this attribute: the messages of a batch are then stored one by one",
+    ),
+    "cleanup.policy": _FixedAttribute(
+        "DELETE",
+        "this broker deletes messages by age (DELETE) and cannot keep the last one of each key. "
+        "Create the topic without this attribute",
+    ),
+}
 
 
 # ---- creating ----------------------------------------------------------------------------------
@@ -144,8 +162,8 @@ def _attribute_problem(changes: dict[str, str]) -> str | None:
     for signed, value in changes.items():
         name = signed.lstrip("+-")
         if name in _FIXED_ATTRIBUTES:
-            if not signed.startswith("-") and value != _FIXED_ATTRIBUTES[name]:
-                return f"{name}={value} is not supported"
+            if not signed.startswith("-") and value != _FIXED_ATTRIBUTES[name].value:
+                return f"{name}={value} is not supported: {_FIXED_ATTRIBUTES[name].reason}"
         elif name not in _ATTRIBUTES:
             return f"unsupported key: {name}"
     return None
@@ -177,7 +195,8 @@ def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     if problem is not None:
         return refuse(ResponseCode.INVALID_PARAMETER, problem)
     if state.topics.delete(topic, now_ms):
-        state.offsets.delete_topic(topic)
+        state.forget_topic(topic)
+        state.statistics.drop_topic(topic)
         state.store.drop_topic(topic)
         state.is_checkpoint_due = True  # or recovery would find the topic's records again
         state.held_pulls.checked_ms = 0  # the next tick answers the pulls that wait for it
@@ -230,7 +249,7 @@ def _measure(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> S
             max_offset=queue.max_offset,
             last_update_timestamp=stored_ms(state, queue, queue.max_offset - 1) or 0,
         )
-    body.topic_put_tps = count_since(state, config, now_ms - _MINUTE_MS) / 60
+    body.topic_put_tps = state.statistics.stored_rate(topic)
     return succeed(body=body.encode())
 
 

@@ -34,6 +34,7 @@ from downrange.wire.system_names import TIMER_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from downrange.server.broker.scheduled.timed_messages import Waiting
     from downrange.server.broker.state import BrokerState
     from downrange.wire.command import Command
     from downrange.wire.records import Record
@@ -119,7 +120,7 @@ def fire_due(state: BrokerState, now_ms: int) -> list[Output]:
     return outputs
 
 
-def _fire(state: BrokerState, taken: tuple[int, int], now_ms: int) -> int:
+def _fire(state: BrokerState, taken: Waiting, now_ms: int) -> int:
     """Store one message in its own topic and return its size; 0 if it was recalled."""
     offset, queue = taken[1], timer_queue(state.store)
     if offset < queue.min_offset:
@@ -127,7 +128,7 @@ def _fire(state: BrokerState, taken: tuple[int, int], now_ms: int) -> int:
     (unit,) = queue.units(offset, 1)
     record = state.store.read_record(unit)
     properties = record.properties()
-    if state.timers.is_recalled(offset, properties):
+    if state.timers.is_recalled(offset, properties, now_ms):
         state.timers.finish(taken, None, now_ms)
         return 0
 

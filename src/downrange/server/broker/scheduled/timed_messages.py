@@ -9,24 +9,29 @@ A message is recalled by a marker in the same queue: a record with TIMER_DEL_UNI
 TIMER_OUT_MS. The order of the log makes a recall as durable as any message. A message that Apache
 rolled (it writes far ones again every two days) recalls its older copy in the same way.
 
+Checkpoints and acknowledgements of popped messages are timed messages, too. `HeldRecords` takes
+them instead: they are never delivered.
+
 Rules: a message is never delivered early, nor before the whole queue was read, since the last
 record may be a marker. Messages are delivered in the order of their times, so three numbers
 describe the progress: all messages before offset `read` that were due until a time are delivered,
-and no message before offset `low` waits. They are saved in a file of ours, which Apache ignores.
+and no message before offset `low` waits. They are saved in a file of ours, which Apache ignores. So
+are the same numbers of the Apache broker that had the store last, if one had: it has handled the
+held records that were due before it stopped.
 """
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
 from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import msgspec
 
 from downrange.errors import RocketMQError
 from downrange.server.broker.scheduled.redirect import RETRY_MS, read_number
 from downrange.server.outputs import Note, Output
-from downrange.wire.bodies import Body, decode_body
+from downrange.wire.bodies import Body, DataVersion, TimedCount, TimedCountsBody, decode_body
 from downrange.wire.properties import PropertyKey
 from downrange.wire.system_names import TIMER_TOPIC
 
@@ -48,6 +53,7 @@ OUT_KEY: Final = str(PropertyKey.TIMER_OUT_MS)
 ROLLS_KEY: Final = str(PropertyKey.TIMER_ROLL_TIMES)
 RECALLED_KEY: Final = str(PropertyKey.TIMER_DEL_UNIQKEY)
 _REAL_TOPIC: Final = str(PropertyKey.REAL_TOPIC)
+_REAL_QUEUE_ID: Final = str(PropertyKey.REAL_QUEUE_ID)
 _UNIQUE_KEY: Final = str(PropertyKey.UNIQUE_KEY)
 #: In the order of precedence: the property, its unit in ms, whether it counts from the send on.
 _TIMES: Final = (
@@ -58,6 +64,8 @@ _TIMES: Final = (
 
 _encode: Final = msgspec.json.Encoder().encode
 
+#: Due time, offset in the queue, and the topic that counts it; a recall is of no topic.
+Waiting: TypeAlias = tuple[int, int, str]
 #: Identifies a message in recalls: time, topic and unique id, from its properties.
 _Name: TypeAlias = tuple[str | None, str | None, str | None]
 
@@ -68,25 +76,61 @@ class TimerProgressBody(Body):
     delivered_until_ms: int = 0
     read: int = 0
     low: int = 0
+    apache_until_ms: int = 0
+    apache_read: int = 0
+
+
+class HeldRecords(Protocol):
+    """Records of the timer's queue that another part of the broker keeps."""
+
+    @property
+    def version(self) -> int:
+        """The number of changes so far."""
+        ...
+
+    def holds(self, topic: str | None) -> bool:
+        """Whether timed messages of a topic are such records."""
+        ...
+
+    def read(
+        self, record: Record, properties: Mapping[str, str], timer_offset: int, revive_queue: int
+    ) -> None:
+        """Take one."""
+        ...
+
+    def first_offset(self) -> int | None:
+        """Return the offset of the first one that is still needed, or None."""
+        ...
 
 
 class TimedMessages:
     """All messages that wait for their time.
 
-    Attributes:
-        version: The number of changes since the start.
+    Args:
+        held: Takes the records that are not delivered.
     """
 
-    def __init__(self) -> None:
-        self.version = 0
+    def __init__(self, held: HeldRecords) -> None:
+        self._changes = 0
+        self._held = held
         self._read = 0  # offset of the first record that was not read
-        self._waiting: list[tuple[int, int]] = []  # a heap of (due time, offset in the queue)
-        self._under_way: set[tuple[int, int]] = set()
-        # Messages with this name and a lower offset are recalled.
-        self._recalled: dict[_Name, int] = {}
+        self._waiting: list[Waiting] = []  # a heap
+        self._under_way: set[Waiting] = set()
+        # Messages with this name and a lower offset are recalled; True if a marker does it.
+        self._recalled: dict[_Name, tuple[int, bool]] = {}
+        # Recalled messages whose marker is still in the heap: that was no recall of nothing.
+        self._struck: set[_Name] = set()
+        self._counts: dict[str, TimedCount] = {}
+        self._counted = 0
+        self._counted_ms = 0
         self._delivered_until_ms = 0
         self._retry_ms = 0
         self._before = TimerProgressBody()  # the progress at the start
+
+    @property
+    def version(self) -> int:
+        """The number of changes since the start."""
+        return self._changes + self._held.version
 
     def __len__(self) -> int:
         """Return how many messages wait, of those that were read."""
@@ -123,48 +167,89 @@ class TimedMessages:
             except RocketMQError as error:
                 outputs.append(undelivered(self._read, error))
             self._read += 1
-        self.version += self._read - begun
+        self._changes += self._read - begun
         return outputs
 
     def is_behind(self, store: MessageStore) -> bool:
         """Whether the queue has records that were not read."""
         return self._read < timer_queue(store).max_offset
 
+    def pass_over(self, offset: int) -> None:
+        """Do not read a record: it was just stored, and the one that holds it knows it."""
+        if self._read == offset:
+            self._read += 1
+            self._changes += 1
+
     def _add(self, offset: int, record: Record, properties: Mapping[str, str]) -> None:
         due_ms = _due_ms(record, properties)
         before = self._before
+        if self._held.holds(properties.get(_REAL_TOPIC)):
+            if offset >= before.apache_read or due_ms > before.apache_until_ms:
+                queue_id = read_number(properties.get(_REAL_QUEUE_ID, "")) or 0
+                self._held.read(record, properties, offset, queue_id)
+            return
         if offset < before.read and due_ms <= before.delivered_until_ms:
             return
-        if RECALLED_KEY in properties or ROLLS_KEY in properties:
-            self._recalled[_name_of(properties)] = offset
-        heappush(self._waiting, (due_ms, offset))
+        is_marker = RECALLED_KEY in properties
+        if is_marker or ROLLS_KEY in properties:
+            self._recalled[_name_of(properties)] = (offset, is_marker)
+        topic = properties.get(_REAL_TOPIC, "")
+        self._count(topic, -1 if is_marker else 1, record.store_ms)
+        heappush(self._waiting, (due_ms, offset, "" if is_marker else topic))
 
     # ---- delivery ----
 
-    def take_due(self, now_ms: int) -> tuple[int, int] | None:
-        """Return time and offset of the next message that is due, and mark it as under way."""
+    def take_due(self, now_ms: int) -> Waiting | None:
+        """Return the next message that is due, and mark it as under way."""
         if not self._waiting or self._waiting[0][0] > now_ms or now_ms < self._retry_ms:
             return None
         taken = heappop(self._waiting)
         self._under_way.add(taken)
         return taken
 
-    def is_recalled(self, offset: int, properties: Mapping[str, str]) -> bool:
+    def is_recalled(self, offset: int, properties: Mapping[str, str], now_ms: int) -> bool:
         """Whether a record is a recalled message, or the marker itself, which is forgotten now."""
         name = _name_of(properties)
-        recalled_before = self._recalled.get(name, 0)
+        recalled_before, is_by_marker = self._recalled.get(name, (0, False))
         if recalled_before == offset:
             self._recalled.pop(name, None)
-        return offset < recalled_before or RECALLED_KEY in properties
+        topic = properties.get(_REAL_TOPIC, "")
+        if RECALLED_KEY in properties:
+            if name in self._struck:
+                self._struck.discard(name)
+            else:  # it recalled nothing
+                self._count(topic, 1, now_ms)
+            return True
+        if offset < recalled_before and is_by_marker and name not in self._struck:
+            self._struck.add(name)
+            self._count(topic, 1, now_ms)  # `finish` counts it, and the marker has done so
+        return offset < recalled_before
 
-    def finish(self, taken: tuple[int, int], error: RocketMQError | None, now_ms: int) -> None:
+    def finish(self, taken: Waiting, error: RocketMQError | None, now_ms: int) -> None:
         """Note that a message was stored, or why it was not."""
         self._under_way.discard(taken)
         if error is None:
-            self.version += 1
+            self._changes += 1
+            self._count(taken[2], -1, now_ms)
         else:
             heappush(self._waiting, taken)
             self._retry_ms = now_ms + RETRY_MS
+
+    def _count(self, topic: str, change: int, now_ms: int) -> None:
+        if not topic:
+            return
+        counted = self._counts.setdefault(topic, TimedCount())
+        counted.count += change
+        counted.time_stamp = self._counted_ms = now_ms
+        self._counted += 1
+        if not counted.count:
+            del self._counts[topic]
+
+    def counts(self) -> TimedCountsBody:
+        """Return how many messages wait, by topic; recalled ones do not count."""
+        version = DataVersion(timestamp=self._counted_ms, counter=self._counted, state_version=0)
+        waiting = {topic: each for topic, each in self._counts.items() if each.count > 0}
+        return TimedCountsBody(timing_count=waiting, data_version=version)
 
     def note_time(self, now_ms: int) -> None:
         """Note that the whole queue was read and that messages due until now are being taken."""
@@ -175,14 +260,19 @@ class TimedMessages:
     def progress(self) -> TimerProgressBody:
         """Return the progress of delivery."""
         # A message may still wait although it is due: a tick is limited, and clocks are set back.
-        first_ms = min((due_ms for due_ms, _ in (*self._waiting[:1], *self._under_way)), default=0)
+        first_ms = min((due_ms for due_ms, *_ in (*self._waiting[:1], *self._under_way)), default=0)
         until_ms = self._delivered_until_ms
+        low = min(
+            (offset for _, offset, _ in chain(self._waiting, self._under_way)),
+            default=self._read,
+        )
+        held_low = self._held.first_offset()
         return TimerProgressBody(
             delivered_until_ms=min(first_ms - 1, until_ms) if first_ms else until_ms,
             read=max(self._read, self._before.read),
-            low=min(
-                (offset for _, offset in chain(self._waiting, self._under_way)), default=self._read
-            ),
+            low=low if held_low is None else min(low, held_low),
+            apache_until_ms=self._before.apache_until_ms,
+            apache_read=self._before.apache_read,
         )
 
     def start_from(self, progress: TimerProgressBody) -> None:

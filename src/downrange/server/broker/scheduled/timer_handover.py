@@ -59,4 +59,10 @@ class TimerHandover:
             return
         until_ms, _, read, _ = _CHECK.unpack_from(data)
         if until_ms > self._timers.progress().delivered_until_ms:
-            self._timers.start_from(TimerProgressBody(delivered_until_ms=until_ms, read=read))
+            progress = TimerProgressBody(
+                delivered_until_ms=until_ms,
+                read=read,
+                apache_until_ms=until_ms,
+                apache_read=read,
+            )
+            self._timers.start_from(progress)

@@ -2,6 +2,10 @@
 
 One rule: the last committed offset counts, even if it is lower than the one before. `version`
 counts the changes, so that an unchanged table is not written again.
+
+An offset that an operator has reset is kept until a consumer was told: the next pull (or pop) of
+the queue takes it, and commits are ignored until then. This is lost when the broker stops; the
+offset itself is not.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ class GroupOffsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, int]]] = {}
+        self._resets: dict[tuple[str, str, int], int] = {}
         self._loaded = DataVersion(state_version=0)
         self.version = 0
 
@@ -52,16 +57,35 @@ class GroupOffsets:
             queues[queue_id] = offset
             self.version += 1
 
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the offset of a group in a queue, from which its consumers have to go on."""
+        self.commit(group, topic, queue_id, offset)
+        self._resets[group, topic, queue_id] = offset
+
+    def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether consumers do not know of a reset yet, so that they must not commit."""
+        return bool(self._resets) and (group, topic, queue_id) in self._resets
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset to which a queue was reset, once; None if it was not."""
+        return self._resets.pop((group, topic, queue_id), None) if self._resets else None
+
     def delete_group(self, group: str) -> None:
         """Remove a group's offsets."""
+        self._drop_resets(0, group)
         if self._groups.pop(group, None) is not None:
             self.version += 1
 
     def delete_topic(self, topic: str) -> None:
         """Remove the offsets of all groups in a topic."""
+        self._drop_resets(1, topic)
         for group in self.groups_of(topic):
             del self._groups[group][topic]
             self.version += 1
+
+    def _drop_resets(self, part: int, name: str) -> None:
+        for key in [key for key in self._resets if key[part] == name]:
+            del self._resets[key]
 
     def of_group(self, group: str) -> Mapping[str, Mapping[int, int]]:
         """Return a group's offsets by topic and queue id."""

@@ -22,6 +22,10 @@ PATH: Final = "config/subscriptionGroup.json"
 
 _RETRY_POLICY: Final = {"type": "CUSTOMIZED"}
 _CONSUME_TIMEOUT_MINUTES: Final = 15
+#: The bit of a forbidden right to read in the file (Java: PermName.INDEX_PERM_READ).
+_READ_BIT: Final = 4
+#: How many topics may be forbidden to groups in all.
+FORBIDDEN_MAX: Final = 10_000
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -32,7 +36,7 @@ class GroupTable:
     Attributes:
         version: The number of changes since the start.
         data_version: Shows tools and slaves that the table changed.
-        forbidden: Read permissions of 5.x, by group and topic; kept as loaded, not applied.
+        forbidden: Topics that a group must not read: group -> topic -> bits, of which 4 is read.
     """
 
     def __init__(self) -> None:
@@ -72,10 +76,34 @@ class GroupTable:
         self._note(now_ms)
 
     def delete(self, group: str, now_ms: int) -> bool:
-        """Remove a group; return whether it existed."""
-        if self._groups.pop(group, None) is None:
+        """Remove a group and what is forbidden to it; return whether there was either."""
+        forbidden = self.forbidden.pop(group, None)
+        if self._groups.pop(group, None) is None and forbidden is None:
             return False
-        self.forbidden.pop(group, None)
+        self._note(now_ms)
+        return True
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether a group must not read a topic."""
+        topics = self.forbidden.get(group)
+        return topics is not None and bool(topics.get(topic, 0) & _READ_BIT)
+
+    def forbid(self, group: str, topic: str, *, is_forbidden: bool, now_ms: int) -> bool:
+        """Forbid a group to read a topic, or allow it again.
+
+        Returns:
+            False if there are too many of them.
+        """
+        if self.is_forbidden(group, topic) == is_forbidden:
+            return True
+        if is_forbidden and sum(map(len, self.forbidden.values())) >= FORBIDDEN_MAX:
+            return False
+        topics = self.forbidden.setdefault(group, {})
+        topics[topic] = topics.get(topic, 0) ^ _READ_BIT
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self.forbidden[group]
         self._note(now_ms)
         return True
 

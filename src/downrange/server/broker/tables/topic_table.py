@@ -22,6 +22,7 @@ from downrange.wire.system_names import (
     SELF_TEST_TOPIC,
     TIMER_TOPIC,
     TRACE_TOPIC,
+    revive_topic,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ INHERIT: Final = 1
 WRITE: Final = 2
 READ: Final = 4
 READ_WRITE: Final = READ | WRITE
+
+_REVIVE_QUEUES: Final = 8
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -219,6 +222,7 @@ def create_system_topics(topics: TopicTable, options: BrokerOptions, now_ms: int
         (HALF_TOPIC, 1, READ_WRITE),
         (HALF_DONE_TOPIC, 1, READ_WRITE),
         (TIMER_TOPIC, 1, READ_WRITE),
+        (revive_topic(options.cluster), _REVIVE_QUEUES, READ_WRITE),
     ]
     if options.is_topic_created:
         required.append((DEFAULT_TOPIC, options.default_topic_queues, READ_WRITE | INHERIT))

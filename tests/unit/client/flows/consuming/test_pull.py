@@ -4,13 +4,22 @@ import pytest
 
 from downrange.client.flows.consuming.pull import (
     EVERYTHING,
+    Filter,
     PullStatus,
     by_sql,
     by_tags,
     check_filter,
     pull,
 )
-from downrange.errors import NoPermission, OptionError, RouteNotFound, ServerFailure
+from downrange.errors import (
+    InvalidSql,
+    NoPermission,
+    OptionError,
+    RouteNotFound,
+    ServerFailure,
+    SqlNotSupported,
+)
+from downrange.filters.sql import Sql
 from downrange.model import QueueId
 from downrange.wire.bodies import CheckClientBody, decode_body
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -190,6 +199,34 @@ def test_tags_that_name_none_are_refused(text: str) -> None:
 def test_empty_expression_is_refused() -> None:
     with pytest.raises(OptionError, match="is empty"):
         by_sql(" ")
+
+
+def test_expression_may_be_checked_already() -> None:
+    assert by_sql(Sql("amount > 100")) == by_sql("amount > 100")
+    assert by_sql("amount > 100") == Filter("amount > 100", "SQL92", sql=Sql("amount > 100"))
+
+
+def test_old_broker_refuses_words_that_it_would_ignore() -> None:
+    servers = servers_with()
+    old, new = reply(), reply()
+    old.version, new.version = 438, 439
+    servers.answer("a:1", RequestCode.CHECK_CLIENT_CONFIG, old, new, old)
+    searching = by_sql("color CONTAINS 'red'")
+    with pytest.raises(InvalidSql, match=r"older than 5\.1\.3"):
+        servers.run(check_filter(servers.core, "orders", "audit", searching, DEADLINE))
+    servers.run(check_filter(servers.core, "orders", "audit", searching, DEADLINE))
+    plain = by_sql("color = 'red'")
+    servers.run(check_filter(servers.core, "orders", "audit", plain, DEADLINE))
+
+
+def test_broker_without_sql_filters_names_its_setting() -> None:
+    servers = servers_with()
+    remark = "The broker does not support consumer to filter message by SQL92"
+    code = RequestCode.CHECK_CLIENT_CONFIG
+    servers.answer("a:1", code, refusal(ResponseCode.SYSTEM_ERROR, remark))
+    with pytest.raises(SqlNotSupported, match="set enablePropertyFilter=true") as caught:
+        servers.run(check_filter(servers.core, "orders", "audit", by_sql("a = 1"), DEADLINE))
+    assert (caught.value.code, caught.value.retryable) == (1, False)
 
 
 def test_expression_is_shown_to_a_broker_before_it_is_used() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from downrange.server.outputs import Note, TablesChanged
-from downrange.wire.bodies import CountsBody, KeyValueBody, decode_body
+from downrange.wire.bodies import CountsBody, KeyValueBody, TimedCountsBody, decode_body
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.headers import BrokerConfigReply, BrokerStatsRequest
-from downrange.wire.system_names import SCHEDULE_TOPIC
+from downrange.wire.records import Record
+from downrange.wire.system_names import SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.unit.server.broker.broker_stage import NOW_MS
 from tests.unit.server.broker.handlers.handler_stage import HandlerStage
 
@@ -43,7 +44,7 @@ def test_settings_are_shown_under_javas_names() -> None:
     assert (settings["autoCreateTopicEnable"], settings["brokerRole"]) == ("true", "ASYNC_MASTER")
     assert (settings["brokerPermission"], settings["fileReservedTime"]) == ("6", "72")
     assert settings["registerNameServerPeriod"] == "30000"
-    assert (settings["longPollingEnable"], settings["enablePropertyFilter"]) == ("true", "false")
+    assert (settings["longPollingEnable"], settings["enablePropertyFilter"]) == ("true", "true")
     assert settings_of(HandlerStage(broker_id=1))["brokerRole"] == "SLAVE"
 
 
@@ -174,8 +175,9 @@ def test_the_default_topic_appears_when_creation_is_switched_on() -> None:
 def test_figures_say_what_was_stored_and_handed_out() -> None:
     broker = HandlerStage()
     record = broker.store(b"x")
-    broker.state.statistics.stored(20, 200)
-    broker.state.statistics.pulled(10, 100)
+    broker.state.statistics.stored([Record(topic_bytes=b"T", size=10)] * 20)
+    broker.state.statistics.consumed("G", "T", 10, 100)
+    broker.state.statistics.pulls_missed = 3
     broker.state.statistics.sample(NOW_MS + 2000)
     broker.state.disk_used = 0.256
     broker.now_ms += 90_061_000
@@ -183,6 +185,9 @@ def test_figures_say_what_was_stored_and_handed_out() -> None:
     assert figures["brokerVersionDesc"] == "V5_5_0"
     assert figures["putTps"] == "10.0 10.0 10.0"
     assert figures["getTransferredTps"] == figures["getTransferedTps"] == "5.0 5.0 5.0"
+    assert figures["getFoundTps"] == "0.5 0.5 0.5"
+    assert figures["getMissTps"] == "1.5 1.5 1.5"
+    assert figures["getTotalTps"] == "2.0 2.0 2.0"
     assert (figures["msgPutTotalTodayNow"], figures["msgGetTotalTodayNow"]) == ("20", "10")
     assert figures["putMessageAverageSize"] == "10.0"
     assert figures["earliestMessageTimeStamp"] == str(NOW_MS)
@@ -205,21 +210,39 @@ def test_figures_say_how_far_delayed_messages_have_come() -> None:
     assert figures_of(broker)["scheduleMessageOffset_3"] == "0,1"
 
 
-def test_a_topics_messages_are_counted_by_minute_hour_and_day() -> None:
+def test_a_counter_is_shown_by_minute_hour_and_day() -> None:
     broker = HandlerStage()
-    for passed_ms in (0, 7_200_000, 600_000):
-        broker.now_ms += passed_ms
-        broker.store(b"x")
-    reply = broker.request(BrokerStatsRequest(stats_name="TOPIC_PUT_NUMS", stats_key="T"))
+    statistics = broker.state.statistics
+    statistics.consumed("G", "T", 5, 50)
+    statistics.sample(NOW_MS + 600_000)
+    statistics.consumed("G", "T", 1, 10)
+    statistics.sample(NOW_MS + 610_000)
+    reply = broker.request(BrokerStatsRequest(stats_name="GROUP_GET_NUMS", stats_key="T@G"))
     counts = decode_body(CountsBody, reply.body)
-    assert [counts.stats_minute.sum, counts.stats_hour.sum, counts.stats_day.sum] == [1, 2, 3]
-    assert counts.stats_minute.tps == 1 / 60
+    assert [counts.stats_minute.sum, counts.stats_hour.sum, counts.stats_day.sum] == [6, 5, 0]
+    assert counts.stats_minute.tps == 6 / 20
+    assert counts.stats_minute.avgpt == 3.0
 
 
-def test_other_counters_do_not_exist() -> None:
-    for name, key in (("GROUP_GET_NUMS", "T"), ("TOPIC_PUT_NUMS", "none")):
+def test_a_counter_that_was_not_used_does_not_exist() -> None:
+    for name, key in (("GROUP_GET_NUMS", "T"), ("TOPIC_PUT_NUMS", "none"), ("NONE", "T")):
         reply = HandlerStage().request(BrokerStatsRequest(stats_name=name, stats_key=key))
         assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert reply.remark == f"The stats <{name}> <{key}> not exist"
+
+
+def test_timed_messages_that_wait_are_counted_by_topic() -> None:
+    broker = HandlerStage()
+    reply = broker.ask(RequestCode.GET_TIMER_METRICS)
+    assert decode_body(TimedCountsBody, reply.body).timing_count == {}
+    for topic in ("T", "U", "T"):
+        properties = {"REAL_TOPIC": topic, "TIMER_OUT_MS": str(NOW_MS + 60_000)}
+        broker.store(b"x", topic=TIMER_TOPIC, **properties)
+    broker.state.timers.read_new(broker.state.store)
+    body = decode_body(TimedCountsBody, broker.ask(RequestCode.GET_TIMER_METRICS).body)
+    assert {topic: each.count for topic, each in body.timing_count.items()} == {"T": 2, "U": 1}
+    assert body.timing_count["T"].time_stamp == NOW_MS
+    assert (body.data_version.counter, body.data_version.timestamp) == (3, NOW_MS)
 
 
 @pytest.mark.parametrize(

@@ -251,13 +251,40 @@ def test_locked_queues_are_those_that_the_client_holds() -> None:
     assert lock("two") == queues
 
 
-@pytest.mark.parametrize(("kind", "code"), [("TAG", 0), ("SQL92", 1)])
-def test_only_tags_can_be_subscribed_to(kind: str, code: int) -> None:
-    subscription = Subscription(topic="T", expression_type=kind)
+def check(expression: str, kind: str, *, is_sql_enabled: bool = True) -> tuple[int, str | None]:
+    subscription = Subscription(topic="T", sub_string=expression, expression_type=kind)
     body = CheckClientBody(client_id="a", group="G", subscription_data=subscription)
-    reply = HandlerStage().ask(RequestCode.CHECK_CLIENT_CONFIG, body.encode())
-    assert reply.code == code
-    assert code == 0 or "filter message by SQL92" in (reply.remark or "")
+    stage = HandlerStage(is_sql_enabled=is_sql_enabled)
+    reply = stage.ask(RequestCode.CHECK_CLIENT_CONFIG, body.encode())
+    return reply.code, reply.remark
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind"), [("*", "TAG"), ("||", "TAG"), ("a >", ""), ("a > 1", "SQL92")]
+)
+def test_a_subscription_is_found_right(expression: str, kind: str) -> None:
+    assert check(expression, kind) == (ResponseCode.SUCCESS, None)
+
+
+@pytest.mark.parametrize("expression", ["a >", "", "a = 1" + " OR a = 1" * 2_000, "(" * 999])
+def test_an_expression_that_cannot_be_read_is_refused_with_its_mistake(expression: str) -> None:
+    code, remark = check(expression, "SQL92")
+    assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert (remark or "").endswith("^")
+
+
+@pytest.mark.parametrize("kind", ["SQL92", "CLASS"])
+def test_expressions_can_be_switched_off(kind: str) -> None:
+    assert check("a > 1", kind, is_sql_enabled=False) == (
+        ResponseCode.SYSTEM_ERROR,
+        f"The broker does not support consumer to filter message by {kind}",
+    )
+
+
+def test_a_kind_of_expressions_that_does_not_exist_is_refused() -> None:
+    code, remark = check("a > 1", "CLASS")
+    assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "does not support" in (remark or "")
 
 
 def test_a_check_without_subscription_succeeds() -> None:

@@ -47,9 +47,9 @@ def reset(broker: HandlerStage, **changes: object) -> list[Output]:
     return broker.outputs(request_command(header, code=RESET))
 
 
-def filled() -> HandlerStage:
+def filled(**options: object) -> HandlerStage:
     """Return a broker with messages 0 to 3 in the first queue, ten ms apart."""
-    broker = HandlerStage()
+    broker = HandlerStage(**options)
     for _ in range(4):
         broker.store(b"x")
         broker.now_ms += 10
@@ -61,7 +61,8 @@ def filled() -> HandlerStage:
     [
         ({"timestamp": NOW_MS + 20}, {0: 2, 1: 0}),
         ({"timestamp": -1}, {0: 4, 1: 0}),
-        ({"timestamp": -1, "is_force": False}, {0: 3, 1: 0}),
+        ({"timestamp": -1, "is_force": False}, {0: 4, 1: 0}),
+        ({"timestamp": 0, "offset": 2}, {0: 0, 1: 0}),
         ({"timestamp": 0, "is_force": False}, {0: 0, 1: 0}),
         ({"queue_id": 0, "timestamp": -1}, {0: 4}),
         ({"queue_id": 0, "offset": 2}, {0: 2}),
@@ -80,8 +81,40 @@ def test_a_group_is_reset_by_time_or_offset(
         assert broker.state.offsets.get("G", "T", queue_id) == offset
 
 
-def test_members_are_notified_of_a_reset() -> None:
+def test_the_next_pull_learns_of_a_reset_and_members_get_no_request() -> None:
     broker = filled()
+    broker.beat(ONE, "a")
+    broker.state.held_pulls.checked_ms = NOW_MS
+    outputs = reset(broker, queue_id=0, timestamp=-1)
+    assert not [output for output in outputs if isinstance(output, Push)]
+    assert broker.state.held_pulls.checked_ms == 0
+    assert broker.state.offsets.take_reset("G", "T", 0) == 4
+    assert broker.state.offsets.take_reset("G", "T", 1) is None
+
+
+def test_queues_that_nobody_reads_are_not_reset() -> None:
+    broker = filled()
+    broker.create("few", read_queue_nums=1, write_queue_nums=3)
+    broker.create("none", read_queue_nums=0, write_queue_nums=3)
+    table = decode_body(ResetOffsetBody, reply_of(reset(broker, topic="few")).body).offset_table
+    assert [queue.number for queue in table] == [0]
+    reply = reply_of(reset(broker, topic="none"))
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+
+
+@pytest.mark.parametrize(("is_force", "expected"), [(True, 4), (False, 3)])
+def test_offsets_go_forward_only_with_force_where_members_are_notified(
+    is_force: bool, expected: int
+) -> None:
+    broker = filled(is_reset_by_pull=False)
+    broker.state.offsets.commit("G", "T", 0, 3)
+    reset(broker, timestamp=-1, is_force=is_force)
+    assert broker.state.offsets.get("G", "T", 0) == expected
+    assert broker.state.offsets.take_reset("G", "T", 0) is None
+
+
+def test_members_are_notified_of_a_reset_as_with_4_9() -> None:
+    broker = filled(is_reset_by_pull=False)
     broker.beat(ONE, "a")
     broker.beat(TWO, "b")
     outputs = reset(broker, timestamp=NOW_MS + 20)

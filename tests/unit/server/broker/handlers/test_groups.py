@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from downrange.model import QueueId
+from downrange.server.broker.tables.group_table import FORBIDDEN_MAX
 from downrange.wire.bodies import (
     BrokerConsumeStatsBody,
     ConsumeStatsBody,
+    ForbiddenBody,
     GroupConfig,
     GroupListBody,
     GroupSubscriptionBody,
@@ -24,6 +26,7 @@ from downrange.wire.headers import (
     ConsumeStatsRequest,
     ConsumeTimeSpanRequest,
     DeleteGroupRequest,
+    ForbidGroupRequest,
     GroupConfigRequest,
     GroupSubscriptionRequest,
     GroupTopicsRequest,
@@ -149,6 +152,49 @@ def test_a_groups_topics_and_subscriptions_are_shown() -> None:
     assert found.sub_string == "*"
 
 
+# ---- forbidding --------------------------------------------------------------------------------
+
+
+def forbid(broker: HandlerStage, readable: bool | None = None, **changes: str) -> ForbiddenBody:
+    fields = {"group": "G", "topic": "T"} | changes
+    reply = broker.request(ForbidGroupRequest(**fields, readable=readable))
+    assert reply.code == ResponseCode.SUCCESS
+    return decode_body(ForbiddenBody, reply.body)
+
+
+def test_a_group_is_forbidden_to_read_a_topic_and_allowed_again() -> None:
+    broker = HandlerStage()
+    assert forbid(broker) == ForbiddenBody(group="G", topic="T", readable=True)
+    version = broker.state.tables_version
+    assert not forbid(broker, False).readable
+    assert broker.state.tables_version > version
+    assert not forbid(broker, False, topic="U").readable
+    assert not forbid(broker).readable
+    assert forbid(broker, True).readable
+    assert not forbid(broker, topic="U").readable
+    listed = decode_body(
+        GroupTableBody, broker.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body
+    )
+    assert listed.forbidden_table == {"G": {"U": 4}}
+
+
+@pytest.mark.parametrize("changes", [{"group": "a b"}, {"topic": ""}, {"topic": "x" * 300}])
+def test_an_illegal_name_cannot_be_forbidden(changes: dict[str, str]) -> None:
+    broker = HandlerStage()
+    fields = {"group": "G", "topic": "T"} | changes
+    reply = broker.request(ForbidGroupRequest(**fields, readable=False))
+    assert reply.code == ResponseCode.INVALID_PARAMETER
+    assert broker.state.groups.forbidden == {}
+
+
+def test_no_more_topics_can_be_forbidden_than_the_limit() -> None:
+    broker = HandlerStage()
+    broker.state.groups.forbidden["H"] = {f"T{number}": 4 for number in range(FORBIDDEN_MAX)}
+    reply = broker.request(ForbidGroupRequest(group="G", topic="T", readable=False))
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert reply.remark == "10000 topics are forbidden to groups, which is the limit"
+
+
 # ---- how far groups have come ------------------------------------------------------------------
 
 
@@ -202,6 +248,37 @@ def test_progress_of_all_groups_is_summed_up() -> None:
     assert (whole.total_diff, ordered.total_diff) == (3, 2)
     (stats,) = [entry["G"] for entry in ordered.consume_stats_list if "G" in entry]
     assert stats[0].offset_table.keys() == {queue(0, "U"), queue(1, "U")}
+
+
+def test_rates_and_messages_under_way_are_shown() -> None:
+    broker = HandlerStage()
+    broker.create("U")
+    for _ in range(6):
+        broker.store(b"x")
+    statistics = broker.state.statistics
+    statistics.consumed("G", "T", 5, 50, 0, 5)
+    statistics.consumed("G", "U", 1, 10, 0, 1)
+    statistics.sample(NOW_MS + 10_000)
+    for topic in ("T", "U"):
+        broker.state.offsets.commit("G", topic, 0, 2)
+    body = decode_body(
+        ConsumeStatsBody, broker.request(ConsumeStatsRequest(consumer_group="G")).body
+    )
+    assert body.consume_tps == 0.6
+    assert body.offset_table[queue(0)].pull_offset == 5
+    assert body.offset_table[queue(0, "U")].pull_offset == 2
+    whole = decode_body(
+        BrokerConsumeStatsBody, broker.request(BrokerConsumeStatsRequest(is_order=False)).body
+    )
+    (stats,) = [entry["G"] for entry in whole.consume_stats_list if "G" in entry]
+    assert [each.consume_tps for each in stats] == [0.5, 0.1]
+    assert whole.total_inflight_diff == 3
+    broker.beat(TOOL, "a", topics=("U",))
+    whole = decode_body(
+        BrokerConsumeStatsBody, broker.request(BrokerConsumeStatsRequest(is_order=False)).body
+    )
+    (stats,) = [entry["G"] for entry in whole.consume_stats_list if "G" in entry]
+    assert [each.consume_tps for each in stats] == [0.1]
 
 
 def test_the_times_of_what_is_yet_to_be_read_are_shown() -> None:

@@ -7,11 +7,13 @@ import json
 import pytest
 
 from downrange.errors import MissingField
+from downrange.wire.bodies import CorrectionOffsetsBody, decode_body
 from downrange.wire.codes import ReleaseVersion, RequestCode, ResponseCode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import (
     CloneOffsetsRequest,
     CommitOffsetRequest,
+    CorrectionOffsetsRequest,
     EarliestTimeReply,
     EarliestTimeRequest,
     GroupOffsetRequest,
@@ -20,6 +22,7 @@ from downrange.wire.headers import (
     OffsetByTimeRequest,
     OffsetReply,
 )
+from downrange.wire.limits import INT64_MAX
 from tests.unit.server.broker.broker_stage import NOW_MS
 from tests.unit.server.broker.handlers.handler_stage import HandlerStage, reply_of
 
@@ -167,3 +170,43 @@ def test_offsets_are_cloned_for_one_topic_or_for_all() -> None:
 def test_offsets_are_not_cloned_for_a_group_that_may_not_exist() -> None:
     reply = HandlerStage().request(CloneOffsetsRequest(src_group="G", dest_group="no blanks"))
     assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_a_commit_is_ignored_until_a_consumer_knows_of_a_reset() -> None:
+    broker = HandlerStage()
+    broker.state.offsets.reset("G", "T", 0, 3)
+    header = CommitOffsetRequest(consumer_group="G", topic="T", queue_id=0, commit_offset=8)
+    reply = broker.request(header)
+    assert (reply.code, reply.remark) == (0, "Offset has been previously reset")
+    assert offset_of(broker) == 3
+    assert commit(broker, queue=1, to=8) == ResponseCode.SUCCESS
+    assert offset_of(broker, queue_id=1) == 8
+    broker.state.offsets.take_reset("G", "T", 0)
+    commit(broker, to=8)
+    assert offset_of(broker) == 8
+
+
+def slowest(broker: HandlerStage, **changes: str) -> dict[int, int]:
+    reply = broker.request(CorrectionOffsetsRequest(**({"topic": "T"} | changes)))
+    return decode_body(CorrectionOffsetsBody, reply.body).correction_offsets
+
+
+def test_the_offsets_of_the_slowest_group_are_shown() -> None:
+    broker = HandlerStage()
+    for group, queue_id, offset in (("G", 0, 5), ("G", 1, 3), ("H", 0, 4), ("I", 0, 9)):
+        broker.state.offsets.commit(group, "T", queue_id, offset)
+    broker.state.offsets.commit("G", "U", 0, 1)
+    assert slowest(broker) == slowest(broker, compare_group="G") == {0: 4, 1: 3}
+    assert slowest(broker, filter_groups="H,x", compare_group="I") == {0: 5, 1: 3}
+    assert slowest(broker, compare_group="none", filter_groups="G,H,I") == {}
+    assert slowest(broker, topic="none") == {}
+    assert offset_of(broker, consumer_group="H") == 4  # Apache deletes what is left out
+
+
+def test_offsets_of_messages_that_are_gone_do_not_count_as_slow() -> None:
+    broker = HandlerStage()
+    for group, offset in (("G", 2), ("H", 1), ("I", -1)):
+        broker.state.offsets.commit(group, "T", 0, offset)
+    assert slowest(broker) == {0: 1}
+    # The group is behind the messages that exist, so there is nothing to correct for it.
+    assert slowest(broker, compare_group="I") == {0: INT64_MAX}

@@ -11,6 +11,8 @@ from downrange.server.outputs import Peer
 from downrange.wire.bodies import ConsumerMember, HeartbeatBody, Subscription
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
+from downrange.wire.fields import request_command
+from downrange.wire.headers import ResetOffsetRequest
 from downrange.wire.records import BatchItem, decode_records, encode_batch
 from tests.unit.server.broker.broker_stage import CLIENT, NOW_MS, Stage, pull_request, send_request
 
@@ -150,8 +152,26 @@ def test_a_group_that_may_not_broadcast_is_forbidden_to(stage: Stage) -> None:
     assert (answer.code, answer.fields) == (ResponseCode.NO_PERMISSION, {"forbiddenType": "4"})
 
 
+def test_a_topic_that_is_forbidden_to_a_group_is_refused(stage: Stage) -> None:
+    stage.state.groups.forbid("G", "T", is_forbidden=True, now_ms=NOW_MS)
+    join(stage)
+    answer = stage.ask(pull_request(tags=None))
+    assert (answer.code, answer.fields) == (ResponseCode.NO_PERMISSION, {"forbiddenType": "5"})
+    assert answer.remark == "the consumer group[G] is forbidden for topic[T]"
+    # Apache does not check a pull that contains its subscription.
+    assert stage.ask(pull_request(tags="*")).code == NOT_FOUND
+
+
+def test_a_pull_that_waits_is_refused_once_its_topic_is_forbidden(stage: Stage) -> None:
+    join(stage)
+    pull = wait(stage, tags=None)
+    stage.state.groups.forbid("G", "T", is_forbidden=True, now_ms=NOW_MS)
+    fill(stage, "a")
+    assert code_of(stage, pull) == ResponseCode.NO_PERMISSION
+
+
 @pytest.mark.parametrize(
-    ("tags", "kind"), [("a > 1", "SQL92"), ("*", "CLASS"), ("||", "TAG"), (" || ", None)]
+    ("tags", "kind"), [("a >", "SQL92"), ("*", "CLASS"), ("||", "TAG"), (" || ", None)]
 )
 def test_a_filter_that_is_not_understood_is_refused(
     tags: str, kind: str | None, stage: Stage
@@ -373,6 +393,52 @@ def test_statistics_count_what_was_pulled(stage: Stage) -> None:
     fill(stage, "a", "b")
     stage.ask(pull_request())
     assert stage.state.statistics.totals(NOW_MS).messages_pulled == 2
+
+
+def test_statistics_count_pulls_and_messages_by_group(stage: Stage) -> None:
+    fill(stage, "a", "b")
+    stage.ask(pull_request(max_msg_nums=1))
+    stage.ask(pull_request(consumer_group="H"))
+    stage.ask(pull_request(2))
+    wait(stage, 2)
+    statistics = stage.state.statistics
+    assert (statistics.pulls_found, statistics.pulls_missed) == (2, 2)
+    assert statistics.next_offset("G", "T", 0) == 1
+    assert statistics.next_offset("H", "T", 0) == 2
+    stage.tick(10_000)
+    assert statistics.consumed_rate("G", "T") == 0.1
+    assert statistics.consumed_rate("H", "T") == 0.2
+
+
+# ---- after a reset ----
+
+
+def test_the_first_pull_after_a_reset_gets_the_new_offset(stage: Stage) -> None:
+    fill(stage, *"abcd")
+    stage.state.offsets.reset("G", "T", 0, 1)
+    flags = COMMIT | SUBSCRIPTION
+    assert stage.ask(pull_request(4, consumer_group="H")).code == NOT_FOUND
+    answer = stage.ask(pull_request(4, sys_flag=flags, commit_offset=3))
+    assert (answer.code, answer.remark) == (MOVED, "OFFSET_RESET")
+    names = ("nextBeginOffset", "minOffset", "maxOffset")
+    assert [answer.fields[name] for name in names] == ["1", "0", "4"]
+    assert stage.state.offsets.get("G", "T", 0) == 1  # what the pull committed is outdated
+    answer = stage.ask(pull_request(1, sys_flag=flags, commit_offset=2))
+    assert (answer.code, len(bodies_of(answer))) == (FOUND, 3)
+    assert stage.state.offsets.get("G", "T", 0) == 2
+
+
+def test_a_pull_that_waits_learns_of_a_reset_at_the_next_tick(stage: Stage) -> None:
+    fill(stage, "a", "b")
+    pull, other = wait(stage, 2), wait(stage, 2, consumer_group="H")
+    header = ResetOffsetRequest(topic="T", group="G", timestamp=0, is_force=True)
+    code = int(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    assert stage.ask(request_command(header, code=code)).code == ResponseCode.SUCCESS
+    stage.tick(1)
+    answer = stage.answer_to(pull)
+    assert answer is not None
+    assert (answer.remark, answer.fields["nextBeginOffset"]) == ("OFFSET_RESET", "0")
+    assert stage.answer_to(other) is None
 
 
 def test_a_pull_may_bring_an_offset_along(stage: Stage) -> None:

@@ -460,3 +460,34 @@ def test_statistics_count_what_was_stored(stage: Stage) -> None:
     stage.ask(send_request())
     stage.ask(send_request(a_batch(b"a", b"b"), code=BATCH))
     assert stage.state.statistics.totals(NOW_MS).messages_stored == 3
+
+
+@pytest.mark.parametrize("body", [b"\0\0\0\x05abc", b"x" * 200, a_batch(b"x") + b"y"])
+def test_a_batch_that_is_refused_creates_no_topic(body: bytes) -> None:
+    stage = Stage(message_bytes_max=100)
+    answer = stage.ask(send_request(body, "new", code=BATCH))
+    assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL)
+    assert stage.state.topics.get("new") is None
+    assert stage.ask(send_request(a_batch(b"x", b"y"), "new", code=BATCH, queue_id=3)).code == 0
+    assert [record.body for record in stage.records("new", 3)] == [b"x", b"y"]
+
+
+def test_all_stored_messages_are_counted_by_the_topic_in_which_they_are(stage: Stage) -> None:
+    stage.ask(send_request())
+    stage.ask(send_request(a_batch(b"x", b"y"), code=BATCH))
+    stage.ask(send_request(properties={"DELAY": "1"}))
+    sizes = [record.size for record in stage.records()]
+    for passed_ms in (1_000, 9_000):
+        stage.tick(passed_ms)
+    statistics = stage.state.statistics
+    found = {
+        (name, topic): counts.stats_minute.sum
+        for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
+        for topic in ("T", "SCHEDULE_TOPIC_XXXX")
+        if (counts := statistics.counts(name, topic, "")) is not None
+    }
+    assert found["TOPIC_PUT_NUMS", "T"] == 4
+    assert found["TOPIC_PUT_SIZE", "T"] == sum(sizes) + stage.records()[-1].size
+    assert found["TOPIC_PUT_NUMS", "SCHEDULE_TOPIC_XXXX"] == 1
+    totals = statistics.totals(stage.now_ms)
+    assert (totals.messages_stored, totals.user_messages_stored) == (5, 4)

@@ -241,3 +241,14 @@ def test_a_message_that_cannot_be_stored_again_is_answered_with_the_reason(
     world.state.unwritable = "stopping"
     reply = send_back(world, message.log_offset)
     assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_messages_that_are_sent_back_are_counted_by_their_first_topic(
+    world: TransactionStage, message: Record
+) -> None:
+    send_back(world, message.log_offset)
+    send_back(world, message.log_offset, level=-1)
+    world.state.statistics.sample(START_MS + 60_000)
+    counts = world.state.statistics.counts("SNDBCK_PUT_NUMS", "T@readers", "")
+    assert counts is not None
+    assert counts.stats_minute.sum == 2

@@ -22,6 +22,7 @@ from downrange.wire.headers import (
     TopicConsumersRequest,
     TopicStatsRequest,
 )
+from downrange.wire.records import Record
 from tests.unit.server.broker.broker_stage import NOW_MS
 from tests.unit.server.broker.handlers.handler_stage import TOOL, HandlerStage
 
@@ -94,6 +95,36 @@ def test_what_is_not_supported_is_refused(changes: dict[str, object]) -> None:
     assert broker.state.topics.get("new") is None
 
 
+@pytest.mark.parametrize(
+    ("attribute", "reason"),
+    [
+        (
+            "queue.type=BatchCQ",
+            "each queue of this broker has one entry per message (SimpleCQ). Create the topic "
+            "without this attribute: the messages of a batch are then stored one by one",
+        ),
+        (
+            "cleanup.policy=COMPACTION",
+            "this broker deletes messages by age (DELETE) and cannot keep the last one of each "
+            "key. Create the topic without this attribute",
+        ),
+    ],
+)
+def test_a_refusal_of_an_attribute_says_why_and_what_to_do(attribute: str, reason: str) -> None:
+    reply = HandlerStage().create("new", attributes=f"+{attribute}")
+    assert reply.remark == f"{attribute} is not supported: {reason}"
+
+
+@pytest.mark.parametrize("topic", ["CHECKPOINT_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"])
+def test_topics_that_only_apache_has_cannot_be_created(topic: str) -> None:
+    broker = HandlerStage()
+    reply = broker.create(topic)
+    assert reply.code == ResponseCode.INVALID_PARAMETER
+    assert reply.remark == f"The topic[{topic}] is conflict with system topic."
+    listed = broker.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body
+    assert topic in decode_body(TopicNamesBody, listed).topic_list
+
+
 def test_attributes_are_added_kept_and_removed() -> None:
     broker = HandlerStage()
     broker.create("new", attributes="+message.type=FIFO,+queue.type=SimpleCQ")
@@ -108,8 +139,8 @@ def test_attributes_are_added_kept_and_removed() -> None:
 
 
 def test_no_topic_is_created_beyond_the_limit_but_old_ones_can_be_changed() -> None:
-    broker = HandlerStage(topics_max=12)
-    assert len(broker.state.topics) == 12
+    broker = HandlerStage(topics_max=13)
+    assert len(broker.state.topics) == 13
     assert broker.create("new").code == ResponseCode.SYSTEM_ERROR
     assert broker.create("T", perm=4).code == ResponseCode.SUCCESS
 
@@ -209,6 +240,8 @@ def test_a_topics_queues_are_measured() -> None:
     broker.now_ms += 61_000
     for _ in range(3):
         broker.store(b"new", queue_id=1)
+    broker.state.statistics.stored([Record(topic_bytes=b"T")] * 3)
+    broker.state.statistics.sample(NOW_MS + 61_000)
     reply = broker.request(TopicStatsRequest(topic="T"))
     body = decode_body(TopicStatsBody, reply.body)
     found = {
@@ -216,7 +249,7 @@ def test_a_topics_queues_are_measured() -> None:
         for queue, offset in body.offset_table.items()
     }
     assert found == {0: (1, NOW_MS), 1: (3, NOW_MS + 61_000)}
-    assert body.topic_put_tps == 3 / 60
+    assert body.topic_put_tps == 3 / 10
     assert broker.request(TopicStatsRequest(topic="none")).code == ResponseCode.TOPIC_NOT_EXIST
 
 

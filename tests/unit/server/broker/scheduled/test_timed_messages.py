@@ -10,7 +10,7 @@ from downrange.options import BrokerOptions
 from downrange.server.broker.record_fields import join_properties
 from downrange.server.broker.scheduled.redirect import TICK_RECORDS_MAX
 from downrange.server.broker.scheduled.timed_delivery import fire_due, recall_handle_of
-from downrange.server.broker.scheduled.timed_messages import TICK_READS_MAX, TimedMessages
+from downrange.server.broker.scheduled.timed_messages import TICK_READS_MAX
 from downrange.server.outputs import Note
 from downrange.wire.recall_handles import RecallHandle, parse_recall_handle
 from downrange.wire.records import Record
@@ -428,11 +428,12 @@ def test_message_under_way_is_not_delivered_again_and_not_saved_as_delivered() -
     fire_due(world.state, world.now_ms)
     fire_due(world.state, world.now_ms)
     saved = json.loads(world.state.timers.dump())
-    assert saved == {"deliveredUntilMs": START_MS + 999, "read": 1, "low": 0}
+    apache = {"apacheUntilMs": 0, "apacheRead": 0}
+    assert saved == {"deliveredUntilMs": START_MS + 999, "read": 1, "low": 0, **apache}
     world.commit()
     assert world.bodies() == ["later"]
     saved = json.loads(world.state.timers.dump())
-    assert saved == {"deliveredUntilMs": START_MS + 1_000, "read": 1, "low": 1}
+    assert saved == {"deliveredUntilMs": START_MS + 1_000, "read": 1, "low": 1, **apache}
 
 
 # ---- restarts ----
@@ -513,7 +514,7 @@ def test_progress_beyond_the_queue_hides_no_new_message() -> None:
 
 def test_damaged_progress_is_refused() -> None:
     with pytest.raises(MalformedBody):
-        TimedMessages().load(b'{"read":"x"}')
+        DeliveryStage().state.timers.load(b'{"read":"x"}')
 
 
 def test_version_changes_with_what_is_saved() -> None:
@@ -566,3 +567,60 @@ def test_clock_that_is_set_back_repeats_nothing_after_a_restart() -> None:
     world.tick()
     world.tick(3_700_000)
     assert world.bodies() == ["short"]
+
+
+# ---- counting ----
+
+
+def counted(world: DeliveryStage) -> dict[str, int]:
+    counts = world.state.timers.counts().timing_count
+    return {topic: each.count for topic, each in counts.items()}
+
+
+def test_messages_that_wait_are_counted_by_topic_until_they_are_delivered() -> None:
+    world = DeliveryStage()
+    for topic, delay in (("T", "1000"), ("U", "2000"), ("T", "3000")):
+        world.put("x", topic, TIMER_DELAY_MS=delay)
+    world.tick()
+    assert counted(world) == {"T": 2, "U": 1}
+    assert world.state.timers.counts().timing_count["T"].time_stamp == START_MS
+    world.tick(1_000)
+    assert counted(world) == {"T": 1, "U": 1}
+    assert world.state.timers.counts().timing_count["T"].time_stamp == START_MS + 1_000
+    world.tick(2_000)
+    assert counted(world) == {}
+    assert world.state.timers.counts().data_version.counter == 6
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_recalled_message_does_not_wait(copies: int) -> None:
+    world = DeliveryStage()
+    world.put("stays", UNIQ_KEY="u0", TIMER_DELAY_MS="9000")
+    for _ in range(copies):
+        world.put("recalled", UNIQ_KEY="u1", TIMER_DELAY_MS="2500")
+    world.tick()
+    assert counted(world) == {"T": 1 + copies}
+    take_back(world, "u1", START_MS + 2_000)
+    world.tick()
+    assert counted(world) == {"T": copies}
+    world.tick(5_000)
+    assert counted(world) == {"T": 1}
+
+
+def test_a_recall_of_nothing_is_corrected_at_its_time() -> None:
+    world = DeliveryStage()
+    take_back(world, "none", START_MS + 2_000)
+    world.tick()
+    assert counted(world) == {}
+    world.put("x", TIMER_DELAY_MS="60000")
+    world.tick(5_000)
+    assert counted(world) == {"T": 1}
+
+
+def test_a_message_that_could_not_be_stored_still_waits() -> None:
+    world = DeliveryStage()
+    world.put("x", TIMER_DELAY_MS="1000")
+    world.tick()
+    world.error = DiskFull("full")
+    world.tick(1_000)
+    assert counted(world) == {"T": 1}

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from struct import pack, unpack_from
 
-from downrange.server.broker.scheduled.timed_messages import TimedMessages
 from downrange.server.broker.scheduled.timer_handover import TimerHandover
 from tests.unit.server.broker.delivery_stage import START_MS, DeliveryStage
 
@@ -35,7 +34,7 @@ def test_apache_gets_an_offset_before_everything_that_waits() -> None:
 
 
 def test_apache_gets_the_front_of_the_queue_before_it_is_read() -> None:
-    timers = TimedMessages()
+    timers = DeliveryStage().state.timers
     handover = TimerHandover(timers)
     handover.load(check_of(START_MS, 5))
     assert unpack_from(">qqqq", handover.dump()) == (START_MS, 0, 0, 0)
@@ -52,7 +51,7 @@ def test_own_progress_counts_where_it_is_newer() -> None:
 
 
 def test_file_that_is_cut_off_is_ignored() -> None:
-    timers = TimedMessages()
+    timers = DeliveryStage().state.timers
     before = timers.dump()
     TimerHandover(timers).load(b"\x7f" * 31)
     assert timers.dump() == before

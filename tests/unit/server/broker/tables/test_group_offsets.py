@@ -74,3 +74,28 @@ def test_what_is_dumped_is_strict_json_and_is_loaded_again() -> None:
     assert loaded.of_group("g") == offsets.of_group("g")
     loaded.load(b'{"offsetTable":{"T@h":{0:1}}}')  # 4.9 writes no data version
     assert loaded.get("h", "T", 0) == 1
+
+
+def test_a_reset_is_taken_once_and_sets_the_offset() -> None:
+    offsets = GroupOffsets()
+    assert offsets.take_reset("G", "T", 0) is None
+    offsets.commit("G", "T", 0, 9)
+    offsets.reset("G", "T", 0, 3)
+    assert offsets.get("G", "T", 0) == 3
+    assert offsets.is_reset("G", "T", 0)
+    assert not offsets.is_reset("G", "T", 1)
+    assert offsets.take_reset("H", "T", 0) is None
+    assert offsets.take_reset("G", "T", 0) == 3
+    assert offsets.take_reset("G", "T", 0) is None
+    assert not offsets.is_reset("G", "T", 0)
+
+
+def test_resets_end_with_their_topic_and_their_group() -> None:
+    offsets = GroupOffsets()
+    for group, topic in (("G", "T"), ("G", "U"), ("H", "U")):
+        offsets.reset(group, topic, 0, 1)
+    offsets.delete_topic("T")
+    offsets.delete_group("H")
+    assert not offsets.is_reset("G", "T", 0)
+    assert not offsets.is_reset("H", "U", 0)
+    assert offsets.take_reset("G", "U", 0) == 1

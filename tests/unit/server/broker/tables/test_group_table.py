@@ -8,11 +8,12 @@ import pytest
 
 from downrange.errors import MalformedBody
 from downrange.options import BrokerOptions
-from downrange.server.broker.tables.group_table import GroupTable
+from downrange.server.broker.tables.group_table import FORBIDDEN_MAX, GroupTable
 from downrange.wire.bodies import GroupConfig
 from downrange.wire.system_names import SYSTEM_GROUPS
 
 OPTIONS = BrokerOptions()
+NOW_MS = 1_800_000_000_000
 
 
 def test_a_group_is_created_once_and_counted() -> None:
@@ -91,3 +92,48 @@ def test_a_file_of_4_9_is_read_and_completed() -> None:
     assert (table.data_version.counter, table.data_version.state_version) == (3, 0)
     with pytest.raises(MalformedBody):
         table.load(b"[1")
+
+
+def test_a_topic_is_forbidden_to_one_group_until_it_is_allowed_again() -> None:
+    table = GroupTable()
+    for topic in ("T", "U", "T"):
+        assert table.forbid("G", topic, is_forbidden=True, now_ms=NOW_MS)
+    assert table.version == 2
+    assert table.is_forbidden("G", "T")
+    assert not table.is_forbidden("H", "T")
+    assert table.forbid("G", "T", is_forbidden=False, now_ms=NOW_MS)
+    assert not table.is_forbidden("G", "T")
+    assert table.is_forbidden("G", "U")
+    loaded = GroupTable()
+    loaded.load(table.dump())
+    assert loaded.forbidden == {"G": {"U": 4}}
+    assert loaded.is_forbidden("G", "U")
+    table.forbid("G", "U", is_forbidden=False, now_ms=NOW_MS)
+    assert table.forbidden == {}
+
+
+def test_other_bits_of_what_java_forbids_are_kept() -> None:
+    table = GroupTable()
+    table.forbidden = {"G": {"T": 2}}
+    assert not table.is_forbidden("G", "T")
+    table.forbid("G", "T", is_forbidden=True, now_ms=NOW_MS)
+    assert table.forbidden == {"G": {"T": 6}}
+    table.forbid("G", "T", is_forbidden=False, now_ms=NOW_MS)
+    assert table.forbidden == {"G": {"T": 2}}
+
+
+def test_the_number_of_forbidden_topics_is_limited() -> None:
+    table = GroupTable()
+    for number in range(FORBIDDEN_MAX):
+        assert table.forbid(f"G{number % 100}", f"T{number}", is_forbidden=True, now_ms=NOW_MS)
+    assert not table.forbid("G", "T", is_forbidden=True, now_ms=NOW_MS)
+    assert table.forbid("G1", "T1", is_forbidden=False, now_ms=NOW_MS)
+    assert table.forbid("G", "T", is_forbidden=True, now_ms=NOW_MS)
+
+
+def test_what_is_forbidden_to_a_group_ends_with_it() -> None:
+    table = GroupTable()
+    table.forbid("missing", "T", is_forbidden=True, now_ms=NOW_MS)
+    assert table.delete("missing", NOW_MS)
+    assert table.forbidden == {}
+    assert not table.delete("missing", NOW_MS)

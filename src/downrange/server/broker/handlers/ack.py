@@ -1,0 +1,347 @@
+"""Acknowledgements of popped messages, and changes of the time for which they are invisible.
+
+    200051   acknowledge one message: consumerGroup, topic, queueId, extraInfo (receipt), offset
+    200151   acknowledge many: body with group, topic, receipt and a bit set of offsets, per
+             checkpoint
+    200053   change when a message becomes visible: fields of 200051, invisibleTime, from now on.
+             The reply has the new receipt; the old one is no longer valid
+
+Kept from Apache (Java: AckMessageProcessor, ChangeInvisibleTimeProcessor): an acknowledgement is
+answered with 0 also if it is repeated or too late; an offset that the queue does not have with 208.
+The reply is sent when the acknowledgement is in the log, and durable in sync mode. In a batch, an
+element whose topic or queue does not exist is passed over.
+
+Other than in Apache, a change with a receipt that is no longer valid is refused (208): Apache makes
+the message visible a second time, even if it was acknowledged.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from downrange.server.broker.handlers import pop
+from downrange.server.broker.handlers.answers import refuse
+from downrange.server.broker.pop.checkpoints import Checkpoint
+from downrange.server.broker.pop.revival import is_loaded
+from downrange.server.broker.queues import find_queue
+from downrange.server.outputs import (
+    LateReply,
+    Output,
+    Peer,
+    Reply,
+    StorePending,
+    TablesChanged,
+    refusal,
+)
+from downrange.wire.codes import RequestCode, ResponseCode
+from downrange.wire.command import Command
+from downrange.wire.pop_bodies import BatchAck, BatchAckBody, decode_pop_body
+from downrange.wire.pop_headers import (
+    AckRequest,
+    ChangeInvisibleReply,
+    ChangeInvisibleRequest,
+)
+from downrange.wire.pop_receipts import IN_ORDER, Receipt, parse_receipt
+from downrange.wire.system_names import FAQ
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from downrange.errors import RocketMQError
+    from downrange.server.broker.handlers.answers import Handler
+    from downrange.server.broker.state import BrokerState
+    from downrange.wire.records import Record
+
+#: Apache writes it into replies that it gives no remark.
+_NO_REMARK: Final = "not set any response code"
+_TOO_LATE: Final = (
+    "the receipt is no longer valid: the message was acknowledged, or is visible again"
+)
+
+
+# ---- acknowledgements --------------------------------------------------------------------------
+
+
+def _ack(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
+    header = AckRequest.from_fields(request.fields)
+    receipt = parse_receipt(header.extra_info, header.offset)
+    refused = _check(state, header.topic, header.queue_id, peer) or _check_offset(
+        state, header, receipt
+    )
+    if refused is not None:
+        return [Reply(refused)]
+    topic = receipt.topic(header.topic, header.consumer_group)
+    if receipt.is_in_order:
+        place = (topic, header.consumer_group, header.queue_id)
+        return _ack_in_order(state, [(place, receipt.pop_ms, [header.offset])], now_ms)
+    name = (topic, header.consumer_group, header.queue_id, receipt.start, receipt.pop_ms)
+    wanted = [(_checkpoint(state, name, receipt), [header.offset])]
+    return _ack_checkpoints(state, request, peer, wanted, now_ms, is_batch=False)
+
+
+def _ack_many(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
+    body = decode_pop_body(BatchAckBody, request.body)
+    if not body.acks:
+        return [Reply(Command(int(ResponseCode.NO_MESSAGE)))]
+    wanted: list[tuple[Checkpoint | None, Sequence[int]]] = []
+    ordered: list[tuple[tuple[str, str, int], int, Sequence[int]]] = []
+    for ack in body.acks:
+        offsets = ack.offsets()
+        if _check(state, ack.topic, ack.queue_id, peer) is not None:
+            continue
+        receipt = _receipt_of(state, ack)
+        topic = receipt.topic(ack.topic, ack.group)
+        if receipt.is_in_order:
+            ordered.append(((topic, ack.group, ack.queue_id), ack.pop_ms, offsets))
+        else:
+            name = (topic, ack.group, ack.queue_id, ack.start, ack.pop_ms)
+            wanted.append((_checkpoint(state, name, receipt), offsets))
+    outputs: Sequence[Output] = ()
+    if ordered:
+        outputs = _ack_in_order(state, ordered, now_ms)
+        if not wanted:
+            return outputs
+        outputs = [output for output in outputs if not isinstance(output, Reply)]
+    return [*outputs, *_ack_checkpoints(state, request, peer, wanted, now_ms, is_batch=True)]
+
+
+def _receipt_of(state: BrokerState, ack: BatchAck) -> Receipt:
+    return Receipt(
+        start=ack.start,
+        pop_ms=ack.pop_ms,
+        invisible_ms=ack.invisible_ms,
+        revive_queue=ack.revive_queue,
+        kind=ack.kind,
+        broker=state.options.name,
+        queue_id=ack.queue_id,
+        offset=ack.start,
+    )
+
+
+def _checkpoint(
+    state: BrokerState, name: tuple[str, str, int, int, int], receipt: Receipt
+) -> Checkpoint | None:
+    """Return the checkpoint of a receipt.
+
+    As long as the records of the last run are not read, a receipt counts as valid: its
+    acknowledgement is stored and applied when it is read.
+    """
+    found = state.checkpoints.get(name)
+    if found is None and not state.is_pop_loaded:
+        found = Checkpoint(
+            name, (), invisible_ms=receipt.invisible_ms, revive_queue=receipt.revive_queue
+        )
+    return found
+
+
+def _ack_checkpoints(
+    state: BrokerState,
+    request: Command,
+    peer: Peer,
+    wanted: Sequence[tuple[Checkpoint | None, Sequence[int]]],
+    now_ms: int,
+    *,
+    is_batch: bool,
+) -> Sequence[Output]:
+    """Store acknowledgements; what is acknowledged already, or unknown, needs none."""
+    acks: list[tuple[Checkpoint, int, Record]] = []
+    records: list[Record] = []
+    parsed: list[dict[str, str]] = []
+    for checkpoint, offsets in wanted:
+        if checkpoint is None:
+            continue
+        bits = checkpoint.bits_of(offsets)
+        if bits or not checkpoint.offsets:
+            record, properties = state.pop_records.acknowledgement(
+                checkpoint, offsets, now_ms, is_batch=is_batch
+            )
+            acks.append((checkpoint, bits, record))
+            records.append(record)
+            parsed.append(properties)
+    if not acks:
+        return [Reply(Command(0))]
+    if state.unwritable is not None:
+        return refuse(ResponseCode.SYSTEM_ERROR, f"nothing is stored: {state.unwritable}")
+    on_stored = partial(_acked, state, request, peer, acks)
+    state.write_queue.add(records, parsed, on_stored, is_flush_awaited=True)
+    return (StorePending(),)
+
+
+def _acked(
+    state: BrokerState,
+    request: Command,
+    peer: Peer,
+    acks: list[tuple[Checkpoint, int, Record]],
+    error: RocketMQError | None,
+    now_ms: int,
+) -> Sequence[Output]:
+    if error is not None:
+        refused = refusal(ResponseCode.SYSTEM_ERROR, str(error))
+        return (LateReply(peer.number, request, refused),)
+    for checkpoint, bits, record in acks:
+        if checkpoint.offsets:
+            state.timers.pass_over(record.queue_offset)
+            bits &= checkpoint.open  # the same message may be acknowledged twice
+            if bits:
+                state.checkpoints.close(checkpoint, bits)
+    return (LateReply(peer.number, request, Command(0)),)
+
+
+def _ack_in_order(
+    state: BrokerState,
+    acks: Sequence[tuple[tuple[str, str, int], int, Sequence[int]]],
+    now_ms: int,
+) -> Sequence[Output]:
+    """Acknowledge messages that were popped in order; the reply waits until that is saved."""
+    outputs: list[Output] = []
+    for place, pop_ms, offsets in acks:
+        topic, group, queue_id = place
+        for offset in offsets:
+            committed = state.orders.acknowledge(place, offset, pop_ms, now_ms)
+            if committed is not None:
+                state.offsets.commit(group, topic, queue_id, committed)
+        if not state.orders.is_blocked(place, None, now_ms):
+            outputs += pop.serve(state, (topic, group), queue_id, now_ms)
+    return [*outputs, TablesChanged(state.tables_version, is_confirmed=True), Reply(Command(0))]
+
+
+# ---- changes -----------------------------------------------------------------------------------
+
+
+def _change(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
+    header = ChangeInvisibleRequest.from_fields(request.fields)
+    receipt = parse_receipt(header.extra_info, header.offset)
+    refused = _check(state, header.topic, header.queue_id, peer) or _check_change(
+        state, header, receipt
+    )
+    if refused is not None:
+        refused.fields = ChangeInvisibleReply().to_fields()
+        return [Reply(refused)]
+    topic = receipt.topic(header.topic, header.consumer_group)
+    if receipt.is_in_order:
+        place = (topic, header.consumer_group, header.queue_id)
+        return _change_in_order(state, place, header, receipt, now_ms)
+    name = (topic, header.consumer_group, header.queue_id, receipt.start, receipt.pop_ms)
+    old = state.checkpoints.get(name) if is_loaded(state, now_ms) else None
+    if old is None or not old.bits_of([header.offset]):
+        refused = refusal(ResponseCode.NO_MESSAGE, _TOO_LATE)
+        refused.fields = ChangeInvisibleReply().to_fields()
+        return [Reply(refused)]
+    pop_ms = now_ms  # the name of a checkpoint is unique, also if two changes have the same time
+    while state.checkpoints.get((*name[:3], header.offset, pop_ms)) is not None:
+        pop_ms += 1
+    new = Checkpoint(
+        (*name[:3], header.offset, pop_ms),
+        [header.offset],
+        invisible_ms=max(header.invisible_time, 0),
+        revive_queue=old.revive_queue,
+    )
+    return _store_change(state, request, peer, old, new, now_ms)
+
+
+def _store_change(
+    state: BrokerState,
+    request: Command,
+    peer: Peer,
+    old: Checkpoint,
+    new: Checkpoint,
+    now_ms: int,
+) -> Sequence[Output]:
+    """Store the new checkpoint of a message, then the acknowledgement of the old one."""
+    opened, opened_properties = state.pop_records.checkpoint(new, now_ms)
+    closed, closed_properties = state.pop_records.acknowledgement(
+        old, new.offsets, now_ms, is_batch=False
+    )
+
+    def on_stored(error: RocketMQError | None, now_ms: int) -> Sequence[Output]:
+        if error is not None:
+            refused = refusal(ResponseCode.SYSTEM_ERROR, str(error))
+            return (LateReply(peer.number, request, refused),)
+        new.timer_offset = opened.queue_offset
+        state.timers.pass_over(opened.queue_offset)
+        state.timers.pass_over(closed.queue_offset)
+        bits = old.bits_of(new.offsets)
+        if bits:
+            state.checkpoints.add(new)
+            state.checkpoints.close(old, bits)
+        reply = ChangeInvisibleReply(
+            pop_time=new.pop_ms, invisible_time=new.invisible_ms, revive_qid=new.revive_queue
+        )
+        answer = Command(0, reply.to_fields(), b"", _NO_REMARK)
+        return (LateReply(peer.number, request, answer),)
+
+    if state.unwritable is not None:
+        return refuse(ResponseCode.SYSTEM_ERROR, f"nothing is stored: {state.unwritable}")
+    state.write_queue.add(
+        [opened, closed],
+        [opened_properties, closed_properties],
+        on_stored,
+        is_flush_awaited=True,
+    )
+    return (StorePending(),)
+
+
+def _change_in_order(
+    state: BrokerState,
+    place: tuple[str, str, int],
+    header: ChangeInvisibleRequest,
+    receipt: Receipt,
+    now_ms: int,
+) -> Sequence[Output]:
+    visible_ms = now_ms + header.invisible_time
+    reply = ChangeInvisibleReply()
+    if state.orders.change(place, header.offset, receipt.pop_ms, visible_ms, now_ms):
+        reply = ChangeInvisibleReply(
+            pop_time=receipt.pop_ms,
+            invisible_time=visible_ms - receipt.pop_ms,
+            revive_qid=IN_ORDER,
+        )
+    answer = Command(0, reply.to_fields(), b"", _NO_REMARK)
+    return [TablesChanged(state.tables_version, is_confirmed=True), Reply(answer)]
+
+
+# ---- checks ------------------------------------------------------------------------------------
+
+
+def _check(state: BrokerState, name: str, queue_id: int, peer: Peer) -> Command | None:
+    topic = state.topics.get(name)
+    if topic is None:
+        remark = f"topic[{name}] not exist, apply first please! {FAQ}"
+        return refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
+    if not 0 <= queue_id < topic.read_queue_nums:
+        remark = (
+            f"queueId[{queue_id}] is illegal, topic:[{name}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer.address}]"
+        )
+        return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
+    return None
+
+
+def _check_offset(state: BrokerState, header: AckRequest, receipt: Receipt) -> Command | None:
+    topic = receipt.topic(header.topic, header.consumer_group)
+    queue = find_queue(state, topic, header.queue_id)
+    if queue is None or queue.min_offset <= header.offset <= queue.max_offset:
+        return None
+    remark = (
+        f"offset is illegal, key:{topic}@{header.queue_id}, commit:{header.offset}, "
+        f"store:{queue.min_offset}~{queue.max_offset}"
+    )
+    return refusal(ResponseCode.NO_MESSAGE, remark)
+
+
+def _check_change(
+    state: BrokerState, header: ChangeInvisibleRequest, receipt: Receipt
+) -> Command | None:
+    topic = receipt.topic(header.topic, header.consumer_group)
+    queue = find_queue(state, topic, header.queue_id)
+    if queue is not None and queue.min_offset <= header.offset < queue.max_offset:
+        return None
+    return refusal(ResponseCode.NO_MESSAGE, _NO_REMARK)
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    int(RequestCode.ACK_MESSAGE): _ack,
+    int(RequestCode.BATCH_ACK_MESSAGE): _ack_many,
+    int(RequestCode.CHANGE_MESSAGE_INVISIBLETIME): _change,
+}

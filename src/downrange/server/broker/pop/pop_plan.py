@@ -1,0 +1,151 @@
+"""From which queues a pop takes messages, and what the reply says about them.
+
+The topic's own queues come first, from a queue that rotates; one pop in five begins with the retry
+topics of the group instead (Java: popFromRetryProbability). What is left of the requested number
+goes on to the other kind. A pop in order takes from the topic only, and skips blocked queues.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from downrange.server.broker.message_filter import EVERYTHING
+from downrange.server.broker.pop.held_pops import ALL_QUEUES
+from downrange.server.broker.pop.queue_reader import Taken, start_offset, take
+from downrange.server.broker.tables.topic_table import READ
+from downrange.wire.pop_receipts import PLAIN, RETRY, RETRY_V2
+from downrange.wire.system_names import pop_retry_topic, pop_retry_topic_v2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from downrange.server.broker.message_filter import MessageFilter
+    from downrange.server.broker.state import BrokerState
+    from downrange.wire.bodies import TopicConfig
+
+#: One pop in this many begins with the retry topics.
+_RETRY_FIRST: Final = 5
+
+
+class PopOrder(NamedTuple):
+    """What a consumer asks for.
+
+    Attributes:
+        topic: The topic.
+        group: The group.
+        queue_id: A queue, or `ALL_QUEUES`.
+        count_max: The most messages.
+        wanted: The filter.
+        init_mode: Where a new group begins.
+        is_ordered: Whether messages are popped in order.
+        attempt_id: Identifies the request if it is repeated.
+    """
+
+    topic: str
+    group: str
+    queue_id: int
+    count_max: int
+    wanted: MessageFilter
+    init_mode: int
+    is_ordered: bool
+    attempt_id: str | None
+
+
+def retry_topics(topic: str, group: str) -> tuple[tuple[str, str], ...]:
+    """Return kinds and names of the topics with messages that a group pops again."""
+    return (RETRY, pop_retry_topic(group, topic)), (RETRY_V2, pop_retry_topic_v2(group, topic))
+
+
+def take_messages(
+    state: BrokerState, asked: PopOrder, turn: int, now_ms: int
+) -> tuple[list[Taken], int]:
+    """Take messages, and move the group on in the queues where none matched.
+
+    Args:
+        state: The broker.
+        asked: What a consumer asks for.
+        turn: A number that rises with each pop.
+        now_ms: The time.
+
+    Returns:
+        What was taken from each queue, and how many messages are left in all of them.
+    """
+    found: list[Taken] = []
+    rest, bytes_left = 0, state.options.pull_bytes_max
+    count_left = asked.count_max
+    for kind, topic, queue_id in _queues(state, asked, turn, now_ms):
+        start = _start(state, asked, topic, queue_id)
+        wanted = asked.wanted if kind == PLAIN else EVERYTHING
+        taken = take(
+            state,
+            topic,
+            queue_id,
+            start,
+            wanted,
+            kind=kind,
+            count_max=count_left,
+            bytes_max=bytes_left,
+        )
+        rest += state.store.queue(topic, queue_id).max_offset - taken.next_offset
+        if taken.offsets:
+            found.append(taken)
+            count_left -= len(taken.offsets)
+            bytes_left -= sum(map(len, taken.parts))
+            if bytes_left <= 0:
+                count_left = 0
+        elif taken.next_offset > start and not asked.is_ordered:
+            state.checkpoints.hand_out(
+                topic, asked.group, queue_id, taken.next_offset, is_checkpoint=False
+            )
+        elif taken.next_offset > start:
+            state.offsets.commit(asked.group, topic, queue_id, taken.next_offset)
+    return found, rest
+
+
+def has_message(state: BrokerState, asked: PopOrder, now_ms: int) -> bool:
+    """Whether a pop would find a message."""
+    for kind, topic, queue_id in _queues(state, asked, 1, now_ms):
+        start = _start(state, asked, topic, queue_id)
+        wanted = asked.wanted if kind == PLAIN else EVERYTHING
+        bytes_max = state.options.pull_bytes_max
+        if take(
+            state, topic, queue_id, start, wanted, kind=kind, count_max=1, bytes_max=bytes_max
+        ).offsets:
+            return True
+    return False
+
+
+def _start(state: BrokerState, asked: PopOrder, topic: str, queue_id: int) -> int:
+    state.offsets.take_reset(asked.group, topic, queue_id)  # a reset is in force at once for pops
+    return start_offset(
+        state, topic, asked.group, queue_id, asked.init_mode, is_ordered=asked.is_ordered
+    )
+
+
+def _queues(
+    state: BrokerState, asked: PopOrder, turn: int, now_ms: int
+) -> Iterator[tuple[str, str, int]]:
+    """Yield kind, topic and queue id of the queues to visit, in this order."""
+    config = state.topics.get(asked.topic)
+    assert config is not None, "checked by the handler"
+    own = [(PLAIN, asked.topic, queue_id) for queue_id in _own_queues(config, asked, turn)]
+    if asked.is_ordered:
+        for kind, topic, queue_id in own:
+            place = (topic, asked.group, queue_id)
+            if not state.orders.is_blocked(place, asked.attempt_id, now_ms):
+                yield kind, topic, queue_id
+        return
+    again = [
+        (kind, topic, queue_id)
+        for kind, topic in retry_topics(asked.topic, asked.group)
+        if (retry := state.topics.get(topic)) is not None and retry.perm & READ
+        for queue_id in range(retry.read_queue_nums)
+    ]
+    yield from (*again, *own) if turn % _RETRY_FIRST == 0 else (*own, *again)
+
+
+def _own_queues(config: TopicConfig, asked: PopOrder, turn: int) -> Sequence[int]:
+    if asked.queue_id != ALL_QUEUES:
+        return [asked.queue_id]
+    count = config.read_queue_nums
+    return [(turn + number) % count for number in range(count)]

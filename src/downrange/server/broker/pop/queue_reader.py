@@ -1,0 +1,170 @@
+"""What one pop takes from one queue.
+
+A pop continues where the last pop of the group ended. For a group that is new in a queue, the
+request says where to begin (Java: PopMessageProcessor.getInitOffset). How much one pop examines is
+bounded, also if its filter matches nothing: the next pop continues after it.
+
+A message of a retry topic is written anew for the reply: with the topic that the consumer asked
+for, and with its receipt as property POP_CK.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from downrange.server.broker.queues import is_new
+from downrange.server.broker.record_fields import join_properties
+from downrange.wire.limits import TOPIC_BYTES_MAX
+from downrange.wire.pop_receipts import PLAIN, Receipt
+from downrange.wire.properties import PropertyKey
+from downrange.wire.records import MAGIC_V1, MAGIC_V2, decode_records, encode_record
+from downrange.wire.system_names import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from downrange.server.broker.message_filter import MessageFilter
+    from downrange.server.broker.state import BrokerState
+    from downrange.store.queue_index import Numbers, QueueIndex, Unit
+
+#: How many units one pop examines in a queue, and how many records if it must read them.
+_UNITS_MAX: Final = 16_000
+_RECORDS_MAX: Final = 2_000
+_STEP: Final = 256
+#: `initMode`: a new group begins with the first message; any other value: with the last one.
+_FROM_FIRST: Final = 0
+
+
+class Taken(NamedTuple):
+    """Messages of one queue.
+
+    Attributes:
+        topic: The topic that has them.
+        kind: See `Receipt.kind`.
+        queue_id: The queue.
+        start: Where the search began.
+        next_offset: Where the next pop continues.
+        offsets: Of the messages.
+        parts: Their records.
+    """
+
+    topic: str
+    kind: str
+    queue_id: int
+    start: int
+    next_offset: int
+    offsets: Sequence[int]
+    parts: list[bytes | memoryview]
+
+
+def start_offset(
+    state: BrokerState,
+    topic: str,
+    group: str,
+    queue_id: int,
+    init_mode: int,
+    *,
+    is_ordered: bool = False,
+) -> int:
+    """Return where a pop of a group begins in a queue."""
+    queue = state.store.queue(topic, queue_id)
+    if is_ordered:
+        offset = state.offsets.get(group, topic, queue_id)
+    else:
+        offset = state.checkpoints.next_offset(topic, group, queue_id)
+    if offset is None or offset < 0:
+        offset = _first_offset(state, queue, init_mode)
+    return min(max(offset, queue.min_offset), queue.max_offset)
+
+
+def _first_offset(state: BrokerState, queue: QueueIndex, init_mode: int) -> int:
+    """Return where a group begins that is new in a queue."""
+    if init_mode == _FROM_FIRST or queue.topic.startswith(RETRY_PREFIX):
+        return queue.min_offset
+    return 0 if is_new(state, queue) else max(queue.max_offset - 1, 0)
+
+
+def take(
+    state: BrokerState,
+    topic: str,
+    queue_id: int,
+    start: int,
+    wanted: MessageFilter,
+    *,
+    kind: str,
+    count_max: int,
+    bytes_max: int,
+) -> Taken:
+    """Read messages of a queue that a filter matches, from an offset on."""
+    queue = state.store.queue(topic, queue_id)
+    if start >= queue.max_offset or not count_max:
+        return Taken(topic, kind, queue_id, start, start, [], [])
+    if wanted.is_all:
+        count, parts = state.store.read_range(queue.numbers(start, count_max), bytes_max)
+        # Without a message, those that are asked for have been removed.
+        next_offset = start + (count or min(count_max, queue.max_offset - start))
+        offsets = range(start, start + count)
+        return Taken(topic, kind, queue_id, start, next_offset, offsets, parts)
+    units, next_offset = _matching(state, queue, start, wanted, count_max, bytes_max)
+    count, parts = state.store.read_range([unit for _, unit in units], bytes_max)
+    if 0 < count < len(units):
+        next_offset = units[count][0]
+    found = [offset for offset, _ in units[:count]]
+    return Taken(topic, kind, queue_id, start, next_offset, found, parts)
+
+
+def _matching(
+    state: BrokerState,
+    queue: QueueIndex,
+    start: int,
+    wanted: MessageFilter,
+    count_max: int,
+    bytes_max: int,
+) -> tuple[list[tuple[int, Numbers]], int]:
+    """Return offsets and units that a filter matches, and the offset after the last examined."""
+    found: list[tuple[int, Numbers]] = []
+    examined_max = _UNITS_MAX if wanted.sql is None else _RECORDS_MAX
+    end = min(start + examined_max, queue.max_offset)
+    offset, total = start, 0
+    while offset < end:
+        for unit in queue.units(offset, min(_STEP, end - offset)):
+            if wanted.matches(unit.tag_hash, lambda unit=unit: _properties(state, unit)):  # type: ignore[misc]
+                found.append((offset, unit))
+                total += unit.size
+            offset += 1
+            if len(found) == count_max or total > bytes_max:
+                return found, offset
+    return found, offset
+
+
+def _properties(state: BrokerState, unit: Unit) -> dict[str, str]:
+    return state.store.read_record(unit).properties()
+
+
+def reply_bytes(taken: Taken, topic: str, receipt: Receipt) -> bytes:
+    """Return the records as a reply has them.
+
+    Args:
+        taken: What was taken.
+        topic: The topic that the consumer asked for.
+        receipt: Of the checkpoint; its offset does not matter.
+    """
+    data = b"".join(taken.parts)
+    if taken.kind == PLAIN:
+        return data
+    magic = MAGIC_V2 if len(topic.encode()) > TOPIC_BYTES_MAX else MAGIC_V1
+    records: list[bytes] = []
+    for record in decode_records(data):
+        properties = record.properties()
+        own = receipt._replace(queue_id=record.queue_id, offset=record.queue_offset)
+        properties[PropertyKey.POP_CHECKPOINT] = str(own)
+        renamed = replace(
+            record,
+            magic=magic,
+            topic_bytes=topic.encode(),
+            property_bytes=join_properties(properties),
+        )
+        records.append(encode_record(renamed))
+    return b"".join(records)

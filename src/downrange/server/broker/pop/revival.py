@@ -1,0 +1,242 @@
+"""Revival: messages that were not acknowledged in time are stored in a retry topic of their group.
+
+The record of a revived message and the acknowledgement of the old delivery are stored together, so
+that a restart does not revive it again. A message that was delivered as often as its group allows
+becomes a dead letter, in %DLQ% and the group. (Apache's broker delivers it for ever.)
+
+One rule, as for timed messages: nothing is revived before the whole queue of the timer was read,
+since its last record may be an acknowledgement. The same holds for the revive topic: an Apache
+broker that had the store before us may have left checkpoints there. They are stored in the timer's
+queue again, before the first pop is answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from downrange.errors import MalformedBody, RocketMQError, StoreError
+from downrange.server.broker.pop.checkpoint_records import REVIVE_QUEUES
+from downrange.server.broker.pop.handover import store_open_again
+from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties
+from downrange.server.broker.scheduled.redirect import RETRY_MS, TICK_BYTES_MAX, TICK_RECORDS_MAX
+from downrange.server.broker.tables.topic_table import READ_WRITE
+from downrange.server.outputs import Note
+from downrange.wire.limits import INT32_MAX, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
+from downrange.wire.properties import PropertyKey
+from downrange.wire.records import MAGIC_V1, MAGIC_V2
+from downrange.wire.system_names import (
+    RETRY_PREFIX,
+    REVIVE_GROUP,
+    dead_letter_topic,
+    pop_retry_topic,
+    pop_retry_topic_v2,
+    revive_topic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from downrange.server.broker.pop.checkpoints import Checkpoint
+    from downrange.server.broker.state import BrokerState
+    from downrange.server.outputs import Output
+    from downrange.wire.records import Record
+
+#: The pause after a failure that another attempt will probably not mend.
+_LONG_RETRY_MS: Final = 60_000
+#: What a pop adds to the properties of a revived message in its reply, at most.
+_RECEIPT_BYTES: Final = 512
+#: Properties of the broker that are left out if there is no room.
+_SPARE_KEYS: Final = (
+    str(PropertyKey.TRACE_ON),
+    str(PropertyKey.REGION),
+    str(PropertyKey.CLUSTER),
+    str(PropertyKey.ORIGIN_GROUP),
+)
+_READ_STEP: Final = 1_024
+
+
+# ---- loading -----------------------------------------------------------------------------------
+
+
+def is_loaded(state: BrokerState, now_ms: int) -> bool:
+    """Whether all checkpoints are known; pops wait until they are."""
+    if not state.is_pop_loaded and not state.timers.is_behind(state.store):
+        state.is_pop_loaded = True
+        _adopt(state, now_ms)
+    return state.is_pop_loaded
+
+
+def _adopt(state: BrokerState, now_ms: int) -> None:
+    """Take over the checkpoints that an Apache broker left in the revive topic."""
+    topic = revive_topic(state.options.cluster)
+    ends: dict[int, int] = {}
+    for queue_id in range(REVIVE_QUEUES):
+        queue = state.store.queue(topic, queue_id)
+        begin = max(state.offsets.get(REVIVE_GROUP, topic, queue_id) or 0, queue.min_offset)
+        for unit in queue.walk(begin) if begin < queue.max_offset else ():
+            ends[queue_id] = queue.max_offset
+            try:
+                record = state.store.read_record(unit)
+                state.pop_records.read(record, record.properties(), 0, queue_id)
+            except (StoreError, MalformedBody):
+                continue  # Apache ignores such a record, too
+
+    def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+        for queue_id, end in ends.items():
+            state.offsets.commit(REVIVE_GROUP, topic, queue_id, end)
+        return ()
+
+    if ends:
+        store_open_again(state, now_ms, on_stored)
+
+
+# ---- reviving ----------------------------------------------------------------------------------
+
+
+def revive_due(state: BrokerState, now_ms: int) -> list[Output]:
+    """Store the messages of checkpoints that are due in retry topics.
+
+    Their number is limited; `next_due_ms` shows whether there are more.
+    """
+    outputs: list[Output] = []
+    if (
+        not is_loaded(state, now_ms)
+        or state.timers.is_behind(state.store)
+        or state.unwritable is not None
+    ):
+        return outputs
+    count = size = 0
+    while count < TICK_RECORDS_MAX and size < TICK_BYTES_MAX:
+        checkpoint = state.checkpoints.take_due(now_ms)
+        if checkpoint is None:
+            break
+        added_count, added_size = _revive(state, checkpoint, now_ms, outputs)
+        count += added_count
+        size += added_size
+    return outputs
+
+
+def next_due_ms(state: BrokerState, now_ms: int) -> int | None:
+    """Return when `revive_due` has something to do, or None."""
+    if not state.is_pop_loaded:
+        return now_ms
+    return None if state.unwritable is not None else state.checkpoints.next_due_ms()
+
+
+def _revive(
+    state: BrokerState, checkpoint: Checkpoint, now_ms: int, outputs: list[Output]
+) -> tuple[int, int]:
+    """Store open messages of a checkpoint again; return their number and size."""
+    if state.topics.get(checkpoint.topic) is None or state.groups.get(checkpoint.group) is None:
+        state.checkpoints.close(checkpoint, checkpoint.open)
+        return 0, 0
+    records: list[Record] = []
+    properties: list[dict[str, str]] = []
+    done: list[int] = []
+    size = 0
+    for offset in checkpoint.open_offsets():
+        if size >= TICK_BYTES_MAX:
+            break
+        done.append(offset)
+        try:
+            message = _read(state, checkpoint, offset)
+        except RocketMQError as error:
+            text = f"message {offset} of {checkpoint.topic} cannot be delivered again: {error}"
+            outputs.append(Note(text, is_warning=True))
+            continue
+        again, parsed = _again(state, checkpoint, message, now_ms)
+        records.append(again)
+        properties.append(parsed)
+        size += len(again.body)
+    bits = checkpoint.bits_of(done)
+    ack, ack_properties = state.pop_records.acknowledgement(checkpoint, done, now_ms, is_batch=True)
+
+    def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
+        if error is None:
+            state.timers.pass_over(ack.queue_offset)
+            state.checkpoints.close(checkpoint, bits & checkpoint.open)
+            if checkpoint.open:
+                state.checkpoints.put_back(checkpoint, now_ms)
+            return ()
+        pause_ms = RETRY_MS if isinstance(error, StoreError) else _LONG_RETRY_MS
+        state.checkpoints.put_back(checkpoint, now_ms + pause_ms)
+        return (Note(f"messages cannot be delivered again: {error}", is_warning=True),)
+
+    state.write_queue.add([*records, ack], [*properties, ack_properties], on_stored)
+    return len(records) + 1, size
+
+
+def _read(state: BrokerState, checkpoint: Checkpoint, offset: int) -> Record:
+    queue = state.store.queue(checkpoint.topic, checkpoint.queue_id)
+    units = queue.units(offset, 1)
+    if not units:
+        raise StoreError("retention has removed it")
+    return state.store.read_record(units[0])
+
+
+def _again(
+    state: BrokerState, checkpoint: Checkpoint, message: Record, now_ms: int
+) -> tuple[Record, dict[str, str]]:
+    """Return the record of the next delivery, or of the dead letter, and its properties."""
+    group = state.groups.get(checkpoint.group)
+    properties = message.properties()
+    is_dead = group is not None and message.reconsume_times >= group.retry_max_times
+    if not is_dead:
+        properties.setdefault(PropertyKey.FIRST_POP_TIME, str(checkpoint.pop_ms))
+        properties.setdefault(PropertyKey.ORIGIN_GROUP, checkpoint.group)
+        is_dead = not _fits(properties)
+    if is_dead:
+        topic = dead_letter_topic(checkpoint.group)
+        properties.setdefault(PropertyKey.RETRY_TOPIC, _own_topic(checkpoint))
+        properties.setdefault(PropertyKey.ORIGIN_MESSAGE_ID, message.offset_id)
+        if not _fits(properties):
+            properties = message.properties()
+    else:
+        topic = _retry_topic(state, checkpoint)
+    state.topics.ensure(topic, 1, READ_WRITE, now_ms)
+    host = state.host
+    record = replace(
+        message,
+        magic=MAGIC_V2 if len(topic.encode()) > TOPIC_BYTES_MAX else MAGIC_V1,
+        queue_id=0,
+        sys_flag=message.sys_flag & CLIENT_FLAGS | host.sys_flag | host.born_flag,
+        born_ip=host.ip,
+        born_port=host.port,
+        store_ip=host.ip,
+        store_port=host.port,
+        reconsume_times=min(message.reconsume_times + 1, INT32_MAX),
+        prepared_offset=0,
+        topic_bytes=topic.encode(),
+        property_bytes=join_properties(properties),
+    )
+    return record, properties
+
+
+def _fits(properties: dict[str, str]) -> bool:
+    """Whether there is room for properties and a receipt; removes the broker's own if needed."""
+    for key in (None, *_SPARE_KEYS):
+        if key is not None:
+            properties.pop(key, None)
+        if len(join_properties(properties)) + _RECEIPT_BYTES <= PROPERTIES_BYTES_MAX:
+            return True
+    return False
+
+
+def _retry_topic(state: BrokerState, checkpoint: Checkpoint) -> str:
+    """Return the topic of the next delivery; a message of a retry topic stays there."""
+    if checkpoint.topic.startswith(RETRY_PREFIX):
+        return checkpoint.topic
+    if state.options.is_retry_topic_v2:
+        return pop_retry_topic_v2(checkpoint.group, checkpoint.topic)
+    return pop_retry_topic(checkpoint.group, checkpoint.topic)
+
+
+def _own_topic(checkpoint: Checkpoint) -> str:
+    """Return the topic that a message was sent to."""
+    for form in (pop_retry_topic, pop_retry_topic_v2):
+        prefix = form(checkpoint.group, "")
+        if checkpoint.topic.startswith(prefix):
+            return checkpoint.topic.removeprefix(prefix)
+    return checkpoint.topic
