@@ -330,7 +330,9 @@ class JavaClient:
             account: Sign requests for this account.
             options: Bean properties by name, for example {"messageModel": "BROADCASTING"}.
             **behaviour: `sql`, `orderly`, `failures` (refusals per message), `retryDelayLevel`,
-                `pauseMs`, `replyProducer` (name of the producer that answers requests).
+                `pauseMs`, `replyProducer` (name of the producer that answers requests), `pop` (the
+                broker shares the queues out; 5.x), `popRetrySeconds` (a refused message is popped
+                again after this time).
         """
         defaults = {
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",

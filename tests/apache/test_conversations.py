@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conversations.catalogue import CONVERSATIONS
+from tests.conversations.catalogue import CONVERSATIONS, conversations_of
 from tests.conversations.recorder import Facts
 from tests.conversations.scene import live_scene
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 def test_conversation_passes_on_a_real_server(
     name: str, apache: ApacheCluster, unique_name: Callable[[str], str]
 ) -> None:
+    if name not in conversations_of(apache.version):
+        pytest.skip("a conversation of 5.x")
     (broker,) = apache.brokers
     facts = Facts(
         server=apache.version,

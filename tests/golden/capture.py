@@ -1,9 +1,10 @@
 """Captures the conversations from the Apache servers: `make golden`, or one release by its name.
 
-    python -m tests.golden.capture [5.5.0 …]
+    python -m tests.golden.capture [5.5.0 …] [--only NAME …]
 
 Each release gets a folder with one recording per conversation, and the commit log that its broker
-had written at the end, cut after the last record.
+had written at the end, cut after the last record. With `--only`, just the named conversations are
+recorded; everything else stays as it is.
 """
 
 from __future__ import annotations
@@ -15,26 +16,31 @@ from typing import TYPE_CHECKING
 
 from downrange.wire.records import scan_segment
 from tests.apache.cluster import ApacheCluster
-from tests.conversations.catalogue import CONVERSATIONS
+from tests.conversations.catalogue import CONVERSATIONS, conversations_of
 from tests.conversations.recorder import Facts, Recording
 from tests.conversations.scene import live_scene
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tests.apache.brokers import BrokerProcess
 
 FOLDER = Path(__file__).parent
 SEGMENT = "commitlog.bin"
 
 
-def capture(version: str) -> None:
-    """Record every conversation with a new server, and write the recordings."""
+def capture(version: str, only: Collection[str] = ()) -> None:
+    """Record the conversations with a new server, all or only some, and write the recordings."""
     folder = FOLDER / version
     folder.mkdir(exist_ok=True)
-    for old in folder.iterdir():
-        old.unlink()
+    if not only:
+        for old in folder.iterdir():
+            old.unlink()
     with ApacheCluster(version) as cluster:
         (broker,) = cluster.brokers
-        for number, (name, converse) in enumerate(CONVERSATIONS.items()):
+        for number, name in enumerate(conversations_of(version)):
+            if only and name not in only:
+                continue
             facts = Facts(
                 server=version,
                 prefix=f"g{number}",
@@ -45,10 +51,11 @@ def capture(version: str) -> None:
             recording = Recording(facts)
             addresses = {"name server": cluster.name_server, "broker": broker.address}
             with live_scene(facts, addresses, recording) as scene:
-                converse(scene)
+                CONVERSATIONS[name](scene)
             recording.save(folder / f"{name}.jsonl")
             print(f"{version}  {len(recording.frames):>4} frames  {name}")
-        (folder / SEGMENT).write_bytes(written_part(broker))
+        if not only:
+            (folder / SEGMENT).write_bytes(written_part(broker))
 
 
 def written_part(broker: BrokerProcess) -> bytes:
@@ -61,8 +68,10 @@ def main() -> None:
     """Capture the releases that the command line names, or both."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("versions", nargs="*", default=["5.5.0", "4.9.4"])
-    for version in parser.parse_args().versions:
-        capture(version)
+    parser.add_argument("--only", nargs="+", default=[], choices=CONVERSATIONS, metavar="NAME")
+    arguments = parser.parse_args()
+    for version in arguments.versions:
+        capture(version, arguments.only)
 
 
 if __name__ == "__main__":

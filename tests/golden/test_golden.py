@@ -10,7 +10,7 @@ from downrange.wire.command import decode, encode
 from downrange.wire.frames import Frame, FrameSplitter
 from downrange.wire.ids import parse_offset_id
 from downrange.wire.records import decode_record, encode_record, scan_segment
-from tests.conversations.catalogue import CONVERSATIONS
+from tests.conversations.catalogue import CONVERSATIONS, conversations_of
 from tests.conversations.recorder import Recording
 from tests.conversations.scene import playback_scene
 from tests.golden.capture import FOLDER, SEGMENT
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSIONS = ["4.9.4", "5.5.0"]
-RECORDINGS = [FOLDER / version / f"{name}.jsonl" for version in VERSIONS for name in CONVERSATIONS]
+RECORDINGS = [
+    FOLDER / version / f"{name}.jsonl" for version in VERSIONS for name in conversations_of(version)
+]
 
 
 def _id_of(path: Path) -> str:

@@ -1,6 +1,8 @@
 package downrange.driver;
 
+import java.lang.reflect.Field;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -66,6 +68,13 @@ final class Consumers {
             traceTopic == null ? null : traceTopic.toString());
         consumer.setNamesrvAddr(args.text("nameServers"));
         Values.setAll(consumer, options);
+        if (args.flag("pop", false)) {
+            // The broker shares the queues out, and says whether they are pulled or popped.
+            Values.set(consumer, "clientRebalance", false);
+        }
+        if (args.has("popRetrySeconds")) {
+            setPopRetry(consumer, args.integer("popRetrySeconds"));
+        }
         for (Map.Entry<String, String> topic : args.texts("subscriptions").entrySet()) {
             if (args.flag("sql", false)) {
                 consumer.subscribe(topic.getKey(), MessageSelector.bySql(topic.getValue()));
@@ -88,6 +97,14 @@ final class Consumers {
         }
         Driver.start(args.text("name"), inbox);
         return consumer.buildMQClientId();
+    }
+
+    /** Sets after how long a refused message is popped again; 5.x has a fixed table, from 10 s on. */
+    private static void setPopRetry(DefaultMQPushConsumer consumer, int seconds) throws Exception {
+        Object client = consumer.getDefaultMQPushConsumerImpl();
+        Field table = client.getClass().getDeclaredField("popDelayLevel");
+        table.setAccessible(true);
+        Arrays.fill((int[]) table.get(client), seconds);
     }
 
     private static Object received(Args args) throws Exception {
