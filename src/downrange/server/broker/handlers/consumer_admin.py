@@ -20,7 +20,16 @@ from downrange.errors import WireError
 from downrange.model import QueueId
 from downrange.server.broker.handlers.answers import refuse, succeed
 from downrange.server.broker.queues import queue_count
-from downrange.server.outputs import Call, LateReply, Note, Output, Peer, Push, refusal
+from downrange.server.outputs import (
+    Call,
+    LateReply,
+    Note,
+    Output,
+    Peer,
+    Push,
+    TablesChanged,
+    refusal,
+)
 from downrange.wire.bodies import ConsumerStatusBody, ResetOffsetBody, decode_body
 from downrange.wire.codes import CommandFlag, RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -75,9 +84,14 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
             return refuse(ResponseCode.SYSTEM_ERROR, remark)
         body.offset_table[QueueId(header.topic, state.options.name, queue_id)] = offset
     for name, offset in body.offset_table.items():
-        state.offsets.commit(header.group, header.topic, name.number, offset)
+        state.set_offset(header.group, header.topic, name.number, offset)
     text = f"group {header.group} was reset in topic {header.topic} by {peer.address}"
-    return [Note(text), *_notify_reset(state, header, body), *succeed(body=body.encode())]
+    return [
+        Note(text),
+        *_notify_reset(state, header, body),
+        TablesChanged(state.tables_version),
+        *succeed(body=body.encode()),
+    ]
 
 
 def _target_offset(state: BrokerState, header: ResetOffsetRequest, queue_id: int) -> int | None:
