@@ -32,6 +32,8 @@ from downrange.server.broker.handlers import (
     groups,
     offsets,
     pop,
+    pop_polls,
+    pop_queries,
     pull,
     queries,
     recall,
@@ -86,6 +88,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     **groups.HANDLERS,
     **broker_admin.HANDLERS,
     **pop.HANDLERS,
+    **pop_queries.HANDLERS,
     **ack.HANDLERS,
 }
 _SENDS: Final = frozenset(map(int, send.HANDLERS))
@@ -106,7 +109,7 @@ _TICK_STEPS: Final[tuple[Callable[[BrokerState, int], Iterable[Output]], ...]] =
     revive_due,
     check_half_messages,
     pull.answer_held,
-    pop.answer_held,
+    pop_polls.answer_held,
     clients.expire,
 )
 #: The minimum interval between two warnings that the same step fails.
@@ -253,7 +256,7 @@ class Broker:
             store_open_again(self.state, now_ms)
             outputs += self.commit(now_ms)
         outputs += pull.answer_all_held(self.state, now_ms)
-        outputs += pop.answer_all_held(self.state, now_ms)
+        outputs += pop_polls.answer_all_held(self.state, now_ms)
         return outputs
 
     def log_flushed(self, position: int) -> list[Output]:
@@ -295,7 +298,8 @@ class Broker:
                 break
             self._store(writes, now_ms)
 
-    def _store(self, writes: list[PendingWrite], now_ms: int) -> None:
+    def _store(self, writes: list[PendingWrite], now_ms: int) -> bool:
+        """Store writes together, or each on its own; return whether all of them are stored."""
         if len(writes) == 1:
             records, properties = writes[0].records, writes[0].properties
         else:
@@ -304,8 +308,7 @@ class Broker:
         try:
             self.state.store.append(records, now_ms, properties)
         except (RocketMQError, OSError) as error:
-            self._store_apart(writes, error, now_ms)
-            return
+            return self._store_apart(writes, error, now_ms)
         self.state.statistics.stored(records)
         is_sync = self.state.options.flush == "sync"
         end, ready = self.state.store.log.end, self._ready
@@ -319,22 +322,26 @@ class Broker:
                 ready += outputs
         if len(self.state.held_pulls) or len(self.state.held_pops):
             self._wake(records, now_ms)
+        return True
 
     def _store_apart(
         self, writes: list[PendingWrite], error: RocketMQError | OSError, now_ms: int
-    ) -> None:
+    ) -> bool:
         """Store each write on its own after all of them together failed."""
         if isinstance(error, DiskFull):
             self.state.unwritable = DISK_FULL  # the driver resets it when there is space
             self._ready.append(Note(f"sends are refused: {DISK_FULL}", is_warning=True))
-        if len(writes) > 1 and not isinstance(error, DiskFull):
-            for write in writes:
-                self._store([write], now_ms)
-            return
         if isinstance(error, OSError):
             error = RocketMQError(f"the log cannot be written: {error}")
+        is_together = len(writes) == 1 or isinstance(error, DiskFull)
+        failed: set[tuple[str, str] | None] = set()
         for write in writes:
-            self._ready += write.on_stored(error, now_ms)
+            if is_together or (write.series is not None and write.series in failed):
+                self._ready += write.on_stored(error, now_ms)
+                failed.add(write.series)
+            elif not self._store([write], now_ms):
+                failed.add(write.series)
+        return not failed
 
     def _wake(self, records: Sequence[Record | RecordBatch], now_ms: int) -> None:
         seen: set[tuple[bytes, int]] = set()
@@ -344,7 +351,7 @@ class Broker:
             if queue not in seen:
                 seen.add(queue)
                 self._ready += pull.wake(self.state, record, now_ms)
-                self._ready += self._hold_back(pop.wake(self.state, record, now_ms), now_ms)
+                self._ready += self._hold_back(pop_polls.wake(self.state, record, now_ms), now_ms)
 
     # ---- waiting ----
 

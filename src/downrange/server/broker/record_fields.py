@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.wire.codes import SysFlag
 from downrange.wire.ids import offset_id
+from downrange.wire.limits import PROPERTIES_BYTES_MAX
+from downrange.wire.properties import PropertyKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +18,14 @@ if TYPE_CHECKING:
 #: The bits of `sysFlag` that a client may set: compression and its type, several tags. The broker
 #: sets the others: host, batch and transaction bits change how a record is read back.
 CLIENT_FLAGS: Final = 0x1 | 0x2 | 0x700
+
+#: Properties of the broker that a record can do without.
+_SPARE_KEYS: Final = (
+    str(PropertyKey.TRACE_ON),
+    str(PropertyKey.REGION),
+    str(PropertyKey.CLUSTER),
+    str(PropertyKey.ORIGIN_GROUP),
+)
 
 _BORN_HOST_V6: Final = int(SysFlag.BORN_HOST_V6)
 _STORE_HOST_V6: Final = int(SysFlag.STORE_HOST_V6)
@@ -87,3 +97,18 @@ def join_properties(properties: Mapping[str, str]) -> bytes:
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode(
         errors="replace"
     )
+
+
+def make_room(properties: dict[str, str], spare_bytes: int) -> bool:
+    """Whether properties fit into a record; removes some of the broker's own if they do not.
+
+    Args:
+        properties: Is changed.
+        spare_bytes: How many bytes must be left.
+    """
+    for key in (None, *_SPARE_KEYS):
+        if key is not None:
+            properties.pop(key, None)
+        if len(join_properties(properties)) + spare_bytes <= PROPERTIES_BYTES_MAX:
+            return True
+    return False

@@ -190,10 +190,17 @@ class BrokerState:
         create_system_topics(self.topics, self.options, now_ms)
         self.groups.create_system_groups(now_ms)
         self.filters.prepare(now_ms)
+        self.pop_records.read_left(self.store, self.offsets)
         for (topic, group, queue_id), offset in self.orders.committed():
             if offset > (self.offsets.get(group, topic, queue_id) or 0):
                 self.offsets.commit(group, topic, queue_id, offset)
         return notes
+
+    def set_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set how far a group has read a queue, at the request of a client; pops go on there."""
+        self.offsets.commit(group, topic, queue_id, offset)
+        self.checkpoints.reset(topic, group, queue_id, offset)
+        self.orders.reset((topic, group, queue_id))
 
     def forget_topic(self, topic: str) -> None:
         """Forget how far groups have read a topic that was deleted."""

@@ -40,11 +40,20 @@ class PendingWrite:
     """Records that are stored together or not at all: one message, or a batch.
 
     Attributes:
+        series: Writes of the same series depend on each other: if one fails, those that were added
+            to the queue after it fail too. None for a write that depends on no other.
         tables_version: The outputs of `on_stored` wait until the tables of this version are saved;
             `Broker` sets it if the request changed them.
     """
 
-    __slots__ = ("is_flush_awaited", "on_stored", "properties", "records", "tables_version")
+    __slots__ = (
+        "is_flush_awaited",
+        "on_stored",
+        "properties",
+        "records",
+        "series",
+        "tables_version",
+    )
 
     def __init__(
         self,
@@ -52,11 +61,13 @@ class PendingWrite:
         properties: Sequence[dict[str, str]],
         on_stored: OnStored,
         is_flush_awaited: bool,
+        series: tuple[str, str] | None = None,
     ) -> None:
         self.records = records
         self.properties = properties
         self.on_stored = on_stored
         self.is_flush_awaited = is_flush_awaited
+        self.series = series
         self.tables_version = 0
 
 
@@ -84,6 +95,7 @@ class WriteQueue:
         on_stored: OnStored = no_outputs,
         *,
         is_flush_awaited: bool = False,
+        series: tuple[str, str] | None = None,
     ) -> None:
         """Add records.
 
@@ -96,8 +108,10 @@ class WriteQueue:
                 own, so its entry here is not used.
             on_stored: Called with the result.
             is_flush_awaited: Whether, in sync mode, the outputs of `on_stored` wait for the flush.
+            series: See `PendingWrite`.
         """
-        self._writes.append(PendingWrite(records, properties, on_stored, is_flush_awaited))
+        write = PendingWrite(records, properties, on_stored, is_flush_awaited, series)
+        self._writes.append(write)
 
     def take(self) -> list[PendingWrite]:
         """Return all writes in the order of adding, and empty the queue."""

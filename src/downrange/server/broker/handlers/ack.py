@@ -20,8 +20,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from downrange.server.broker.handlers import pop
 from downrange.server.broker.handlers.answers import refuse
+from downrange.server.broker.handlers.pop_checks import NO_REMARK
+from downrange.server.broker.handlers.pop_polls import serve_when_free
 from downrange.server.broker.pop.checkpoints import Checkpoint
 from downrange.server.broker.pop.revival import is_loaded
 from downrange.server.broker.queues import find_queue
@@ -53,11 +54,10 @@ if TYPE_CHECKING:
     from downrange.server.broker.state import BrokerState
     from downrange.wire.records import Record
 
-#: Apache writes it into replies that it gives no remark.
-_NO_REMARK: Final = "not set any response code"
 _TOO_LATE: Final = (
     "the receipt is no longer valid: the message was acknowledged, or is visible again"
 )
+_NOT_LOADED: Final = "the broker has just started and still reads its checkpoints: try again"
 
 
 # ---- acknowledgements --------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def _checkpoint(
     acknowledgement is stored and applied when it is read.
     """
     found = state.checkpoints.get(name)
-    if found is None and not state.is_pop_loaded:
+    if found is None and not state.is_pop_loaded and state.groups.get(name[1]) is not None:
         found = Checkpoint(
             name, (), invisible_ms=receipt.invisible_ms, revive_queue=receipt.revive_queue
         )
@@ -201,8 +201,7 @@ def _ack_in_order(
             committed = state.orders.acknowledge(place, offset, pop_ms, now_ms)
             if committed is not None:
                 state.offsets.commit(group, topic, queue_id, committed)
-        if not state.orders.is_blocked(place, None, now_ms):
-            outputs += pop.serve(state, (topic, group), queue_id, now_ms)
+        outputs += serve_when_free(state, place, now_ms)
     return [*outputs, TablesChanged(state.tables_version, is_confirmed=True), Reply(Command(0))]
 
 
@@ -223,7 +222,11 @@ def _change(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
         place = (topic, header.consumer_group, header.queue_id)
         return _change_in_order(state, place, header, receipt, now_ms)
     name = (topic, header.consumer_group, header.queue_id, receipt.start, receipt.pop_ms)
-    old = state.checkpoints.get(name) if is_loaded(state, now_ms) else None
+    if not is_loaded(state, now_ms):
+        refused = refusal(ResponseCode.SYSTEM_BUSY, _NOT_LOADED)
+        refused.fields = ChangeInvisibleReply().to_fields()
+        return [Reply(refused)]
+    old = state.checkpoints.get(name)
     if old is None or not old.bits_of([header.offset]):
         refused = refusal(ResponseCode.NO_MESSAGE, _TOO_LATE)
         refused.fields = ChangeInvisibleReply().to_fields()
@@ -268,7 +271,7 @@ def _store_change(
         reply = ChangeInvisibleReply(
             pop_time=new.pop_ms, invisible_time=new.invisible_ms, revive_qid=new.revive_queue
         )
-        answer = Command(0, reply.to_fields(), b"", _NO_REMARK)
+        answer = Command(0, reply.to_fields(), b"", NO_REMARK)
         return (LateReply(peer.number, request, answer),)
 
     if state.unwritable is not None:
@@ -291,14 +294,16 @@ def _change_in_order(
 ) -> Sequence[Output]:
     visible_ms = now_ms + header.invisible_time
     reply = ChangeInvisibleReply()
+    outputs: Sequence[Output] = ()
     if state.orders.change(place, header.offset, receipt.pop_ms, visible_ms, now_ms):
         reply = ChangeInvisibleReply(
             pop_time=receipt.pop_ms,
             invisible_time=visible_ms - receipt.pop_ms,
             revive_qid=IN_ORDER,
         )
-    answer = Command(0, reply.to_fields(), b"", _NO_REMARK)
-    return [TablesChanged(state.tables_version, is_confirmed=True), Reply(answer)]
+        outputs = serve_when_free(state, place, now_ms)
+    answer = Command(0, reply.to_fields(), b"", NO_REMARK)
+    return [*outputs, TablesChanged(state.tables_version, is_confirmed=True), Reply(answer)]
 
 
 # ---- checks ------------------------------------------------------------------------------------
@@ -337,7 +342,7 @@ def _check_change(
     queue = find_queue(state, topic, header.queue_id)
     if queue is not None and queue.min_offset <= header.offset < queue.max_offset:
         return None
-    return refusal(ResponseCode.NO_MESSAGE, _NO_REMARK)
+    return refusal(ResponseCode.NO_MESSAGE, NO_REMARK)
 
 
 HANDLERS: Final[dict[int, Handler]] = {

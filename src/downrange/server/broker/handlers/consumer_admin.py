@@ -20,7 +20,16 @@ from downrange.errors import WireError
 from downrange.model import QueueId
 from downrange.server.broker.handlers.answers import refuse, succeed
 from downrange.server.broker.queues import queue_count
-from downrange.server.outputs import Call, LateReply, Note, Output, Peer, Push, refusal
+from downrange.server.outputs import (
+    Call,
+    LateReply,
+    Note,
+    Output,
+    Peer,
+    Push,
+    TablesChanged,
+    refusal,
+)
 from downrange.wire.bodies import ConsumerStatusBody, ResetOffsetBody, decode_body
 from downrange.wire.codes import CommandFlag, RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -80,17 +89,14 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
     text = f"group {header.group} was reset in topic {header.topic} by {peer.address}"
     outputs: list[Output] = [Note(text)]
     for name, offset in body.offset_table.items():
-        state.checkpoints.reset(header.topic, header.group, name.number, offset)
-        state.orders.reset((header.topic, header.group, name.number))
-    if state.options.is_reset_by_pull:
-        for name, offset in body.offset_table.items():
+        state.set_offset(header.group, header.topic, name.number, offset)
+        if state.options.is_reset_by_pull:
             state.offsets.reset(header.group, header.topic, name.number, offset)
+    if state.options.is_reset_by_pull:
         state.held_pulls.checked_ms = 0  # the next tick answers the pulls that wait there
     else:
-        for name, offset in body.offset_table.items():
-            state.offsets.commit(header.group, header.topic, name.number, offset)
         outputs += _notify_reset(state, header, body)
-    return [*outputs, *succeed(body=body.encode())]
+    return [*outputs, TablesChanged(state.tables_version), *succeed(body=body.encode())]
 
 
 def _target_offset(state: BrokerState, header: ResetOffsetRequest, queue_id: int) -> int | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from downrange.server.broker.handlers.answers import ensure_group, refuse, succeed
 from downrange.server.broker.queues import find_queue, is_new, queue_count, stored_ms
-from downrange.server.outputs import Output, Peer, Reply
+from downrange.server.outputs import Output, Peer, Reply, TablesChanged
 from downrange.wire.bodies import CorrectionOffsetsBody
 from downrange.wire.codes import ReleaseVersion, RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -84,7 +84,11 @@ def _commit(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     if state.offsets.is_reset(group, topic, header.queue_id):
         confirmed = Command(int(ResponseCode.SUCCESS), remark="Offset has been previously reset")
         return [*outputs, Reply(confirmed)]
-    state.offsets.commit(group, topic, header.queue_id, header.commit_offset)
+    if state.offsets.get(group, topic, header.queue_id) != header.commit_offset:
+        version = state.tables_version
+        state.set_offset(group, topic, header.queue_id, header.commit_offset)
+        if state.tables_version != version:  # a batch that was popped in order is forgotten
+            outputs.append(TablesChanged(state.tables_version))
     return [*outputs, *succeed()]
 
 
@@ -159,8 +163,8 @@ def _clone(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
     source = state.offsets.of_group(header.src_group)
     for topic in topics:
         for queue_id, offset in list(source.get(topic, {}).items()):
-            state.offsets.commit(header.dest_group, topic, queue_id, offset)
-    return [*outputs, *succeed()]
+            state.set_offset(header.dest_group, topic, queue_id, offset)
+    return [*outputs, TablesChanged(state.tables_version), *succeed()]
 
 
 HANDLERS: Final[dict[int, Handler]] = {

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from downrange.errors import RocketMQError
 from downrange.server.broker.pop.checkpoints import Checkpoint
 from downrange.server.broker.scheduled.timed_messages import SLOT_MS
 from downrange.wire.pop_bodies import (
@@ -30,13 +31,15 @@ from downrange.wire.pop_bodies import (
 )
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import Record
-from downrange.wire.system_names import REVIVE_TOPIC_PREFIX, TIMER_TOPIC
+from downrange.wire.system_names import REVIVE_GROUP, REVIVE_TOPIC_PREFIX, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from downrange.server.broker.pop.checkpoints import Checkpoints
+    from downrange.server.broker.pop.checkpoints import CheckpointName, Checkpoints
     from downrange.server.broker.record_fields import StoreHost
+    from downrange.server.broker.tables.group_offsets import GroupOffsets
+    from downrange.store.message_store import MessageStore
 
 CHECKPOINT_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
@@ -76,6 +79,10 @@ class PopRecords:
         self._revive_topic = revive_topic
         self._checkpoints = checkpoints
         self._is_older = is_older
+        #: The ends of queues of the revive topic in which an Apache broker left records.
+        self.left_ends: dict[int, int] = {}
+        # Acknowledgements among these whose checkpoint is not known yet.
+        self._early_acks: dict[CheckpointName, list[int]] = {}
 
     # ---- writing ----
 
@@ -178,6 +185,35 @@ class PopRecords:
         elif tag in (ACK_TAG, BATCH_ACK_TAG):
             self._read_acknowledgement(record.body)
 
+    def read_left(self, store: MessageStore, offsets: GroupOffsets) -> None:
+        """Read what an Apache broker left in the revive topic, before the timer's queue is read.
+
+        A checkpoint may be here and its acknowledgement still in the timer's queue, or the other
+        way round.
+        """
+        topic = self._revive_topic
+        for queue_id in range(REVIVE_QUEUES):
+            queue = store.queue(topic, queue_id)
+            begin = max(offsets.get(REVIVE_GROUP, topic, queue_id) or 0, queue.min_offset)
+            if begin >= queue.max_offset:
+                continue
+            self.left_ends[queue_id] = queue.max_offset
+            for unit in queue.walk(begin):
+                try:
+                    record = store.read_record(unit)
+                    properties = record.properties()
+                    if properties.get(_TAGS) == CHECKPOINT_TAG:
+                        self._read_checkpoint(record.body, record.log_offset, 0, queue_id)
+                    else:
+                        self._read_acknowledgement(record.body, is_left=True)
+                except RocketMQError:
+                    continue  # Apache ignores such a record, too
+
+    def take_left_ends(self) -> dict[int, int]:
+        """Return `left_ends`, and forget what was left: the whole timer's queue is read."""
+        ends, self.left_ends, self._early_acks = self.left_ends, {}, {}
+        return ends
+
     def _read_checkpoint(
         self, data: bytes, log_offset: int, timer_offset: int, revive_queue: int
     ) -> None:
@@ -193,11 +229,16 @@ class PopRecords:
                 timer_offset=timer_offset,
             )
             self._checkpoints.add(checkpoint)
+            early = self._early_acks.pop(checkpoint.name, None)
+            if early is not None:
+                self._checkpoints.close(checkpoint, checkpoint.bits_of(early))
 
-    def _read_acknowledgement(self, data: bytes) -> None:
+    def _read_acknowledgement(self, data: bytes, *, is_left: bool = False) -> None:
         body = decode_pop_body(AckBody, data)
         name = (body.topic, body.group, body.queue_id, body.start, body.pop_ms)
         checkpoint = self._checkpoints.get(name)
+        offsets = [body.offset] if body.offsets is None else body.offsets
         if checkpoint is not None:
-            offsets = [body.offset] if body.offsets is None else body.offsets
             self._checkpoints.close(checkpoint, checkpoint.bits_of(offsets))
+        elif is_left:
+            self._early_acks.setdefault(name, []).extend(offsets)

@@ -251,9 +251,14 @@ class Checkpoints:
     def add(self, checkpoint: Checkpoint) -> None:
         """Add a checkpoint that was read from the log, or one whose time was changed.
 
-        One that is known is not added again.
+        One that is known is not added again. A record that lists fewer messages than the first one
+        was written later: the others were acknowledged in between.
         """
-        if checkpoint.name in self._open:
+        known = self._open.get(checkpoint.name)
+        if known is not None:
+            done = known.open & ~known.bits_of(checkpoint.offsets)
+            if done:
+                self.close(known, done)
             return
         topic, group, queue_id, start, _ = checkpoint.name
         key = (topic, group, queue_id)

@@ -1,8 +1,8 @@
 """Held pops: pops and notifications that found no message and wait for one.
 
 They wait under their topic and group, in the order of arrival. A message for the topic, or for a
-retry topic of the group, wakes them. A pop in order can wait for a time as well: when the block of
-its queue ends.
+retry topic of the group, wakes them. A place can be woken at a time as well: when the block of a
+queue that is popped in order ends.
 
 The limits are Apache's: per topic, group and requested queue, and in all. A pop beyond a limit is
 answered with POLLING_FULL.
@@ -41,10 +41,9 @@ class HeldPop:
         retry: Takes the time; handles the request again and returns its outputs, or None if there
             is still no message.
         give_up: Takes the time; returns the answer without a message.
-        wake_ms: When it is worth another look although no message arrived, or None.
     """
 
-    __slots__ = ("give_up", "peer", "place", "queue_id", "retry", "until_ms", "wake_ms")
+    __slots__ = ("give_up", "peer", "place", "queue_id", "retry", "until_ms")
 
     def __init__(
         self,
@@ -54,7 +53,6 @@ class HeldPop:
         until_ms: int,
         retry: Callable[[int], Sequence[Output] | None],
         give_up: Callable[[int], Sequence[Output]],
-        wake_ms: int | None = None,
     ) -> None:
         self.place = place
         self.queue_id = queue_id
@@ -62,7 +60,6 @@ class HeldPop:
         self.until_ms = until_ms
         self.retry = retry
         self.give_up = give_up
-        self.wake_ms = wake_ms
 
 
 class HeldPops:
@@ -72,10 +69,11 @@ class HeldPops:
         # The inner dicts are used as ordered sets.
         self._places: dict[Place, dict[HeldPop, None]] = {}
         self._by_topic: dict[str, dict[Place, None]] = {}
+        self._topics: dict[Place, set[str]] = {}  # the same, by place
+        self._wake_ms: dict[Place, int] = {}
         self._by_connection: dict[int, dict[HeldPop, None]] = {}
         self._counts: dict[tuple[Place, int], int] = {}
         self._times: list[tuple[int, int, HeldPop]] = []  # a heap; the number breaks ties
-        self._wakes: list[tuple[int, int, HeldPop]] = []  # a heap, too
         self._number = 0
         self._count = 0
 
@@ -104,10 +102,9 @@ class HeldPops:
         self._by_connection.setdefault(pop.peer.number, {})[pop] = None
         for topic in topics:
             self._by_topic.setdefault(topic, {})[place] = None
+            self._topics.setdefault(place, set()).add(topic)
         self._number += 1
         heappush(self._times, (pop.until_ms, self._number, pop))
-        if pop.wake_ms is not None:
-            self.wake_at(pop, pop.wake_ms)
         if len(self._times) > 2 * self._count + _REMOVED_MAX:
             self._times = [entry for entry in self._times if self._is_held(entry[2])]
             heapify(self._times)
@@ -115,14 +112,7 @@ class HeldPops:
 
     def places_of(self, topic: str) -> list[Place]:
         """Return the places at which a message of a topic wakes requests."""
-        places = self._by_topic.get(topic)
-        if places is None:
-            return []
-        for place in [place for place in places if place not in self._places]:
-            del places[place]
-        if not places:
-            del self._by_topic[topic]
-        return list(places)
+        return list(self._by_topic.get(topic, ()))
 
     def at(self, place: Place) -> list[HeldPop]:
         """Return what waits at a place, in the order of arrival."""
@@ -133,7 +123,7 @@ class HeldPops:
         waiting = self._places[pop.place]
         del waiting[pop]
         if not waiting:
-            del self._places[pop.place]
+            self._remove_place(pop.place)
         of_connection = self._by_connection[pop.peer.number]
         del of_connection[pop]
         if not of_connection:
@@ -144,18 +134,30 @@ class HeldPops:
             del self._counts[queue]
         self._count -= 1
 
-    def wake_at(self, pop: HeldPop, wake_ms: int) -> None:
-        """Look at a held request again at a time."""
-        self._number += 1
-        heappush(self._wakes, (wake_ms, self._number, pop))
+    def _remove_place(self, place: Place) -> None:
+        del self._places[place]
+        self._wake_ms.pop(place, None)
+        for topic in self._topics.pop(place):
+            places = self._by_topic[topic]
+            del places[place]
+            if not places:
+                del self._by_topic[topic]
 
-    def woken(self, now_ms: int) -> list[HeldPop]:
-        """Return the requests that are worth another look now; they stay held."""
-        found: list[HeldPop] = []
-        while self._wakes and self._wakes[0][0] <= now_ms:
-            pop = heappop(self._wakes)[2]
-            if self._is_held(pop):
-                found.append(pop)
+    def wake_at(self, place: Place, wake_ms: int) -> None:
+        """Look at the requests of a place again at a time, or earlier if that is planned."""
+        if place in self._places:
+            self._wake_ms[place] = min(wake_ms, self._wake_ms.get(place, wake_ms))
+
+    def wake_all(self, now_ms: int) -> None:
+        """Look at all requests again."""
+        for place in self._places:
+            self.wake_at(place, now_ms)
+
+    def woken(self, now_ms: int) -> list[Place]:
+        """Return the places that are worth another look now, once."""
+        found = [place for place, wake_ms in self._wake_ms.items() if wake_ms <= now_ms]
+        for place in found:
+            del self._wake_ms[place]
         return found
 
     def expired(self, now_ms: int) -> list[HeldPop]:

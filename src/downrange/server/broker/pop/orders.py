@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PATH: Final = "config/consumerOrderInfo.json"
 #: An order that did not change for so long is forgotten.
 _KEPT_MS: Final = 24 * 3600 * 1000
+#: How often the broker looks for these.
+_LOOK_INTERVAL_MS: Final = 60_000
 _SEPARATOR: Final = "@"
 
 #: Topic, group and queue id.
@@ -125,6 +127,7 @@ class Orders:
     def __init__(self) -> None:
         self.version = 0
         self._orders: dict[Place, Order] = {}
+        self._looked_ms = 0
 
     def __len__(self) -> int:
         """Return the number of orders."""
@@ -194,7 +197,10 @@ class Orders:
             self.version += 1
 
     def forget_old(self, now_ms: int) -> None:
-        """Forget orders that did not change for a day."""
+        """Forget orders that did not change for a day; looks for them once a minute."""
+        if abs(now_ms - self._looked_ms) < _LOOK_INTERVAL_MS:
+            return
+        self._looked_ms = now_ms
         old = [p for p, order in self._orders.items() if now_ms - order.changed_ms > _KEPT_MS]
         for place in old:
             del self._orders[place]

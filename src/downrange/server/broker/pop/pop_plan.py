@@ -127,7 +127,8 @@ def _queues(
 ) -> Iterator[tuple[str, str, int]]:
     """Yield kind, topic and queue id of the queues to visit, in this order."""
     config = state.topics.get(asked.topic)
-    assert config is not None, "checked by the handler"
+    if config is None:  # it existed when the request was held
+        return
     own = [(PLAIN, asked.topic, queue_id) for queue_id in _own_queues(config, asked, turn)]
     if asked.is_ordered:
         for kind, topic, queue_id in own:
@@ -145,7 +146,7 @@ def _queues(
 
 
 def _own_queues(config: TopicConfig, asked: PopOrder, turn: int) -> Sequence[int]:
-    if asked.queue_id != ALL_QUEUES:
-        return [asked.queue_id]
     count = config.read_queue_nums
+    if asked.queue_id != ALL_QUEUES:
+        return [asked.queue_id] if asked.queue_id < count else []  # it had more when it was held
     return [(turn + number) % count for number in range(count)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from downrange.server.broker.queues import is_new
-from downrange.server.broker.record_fields import join_properties
+from downrange.server.broker.record_fields import join_properties, make_room
 from downrange.wire.limits import TOPIC_BYTES_MAX
 from downrange.wire.pop_receipts import PLAIN, Receipt
 from downrange.wire.properties import PropertyKey
@@ -160,6 +160,8 @@ def reply_bytes(taken: Taken, topic: str, receipt: Receipt) -> bytes:
         properties = record.properties()
         own = receipt._replace(queue_id=record.queue_id, offset=record.queue_offset)
         properties[PropertyKey.POP_CHECKPOINT] = str(own)
+        if not make_room(properties, 0):  # a producer sent it to the retry topic
+            del properties[PropertyKey.POP_CHECKPOINT]
         renamed = replace(
             record,
             magic=magic,

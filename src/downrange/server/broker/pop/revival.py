@@ -6,8 +6,8 @@ becomes a dead letter, in %DLQ% and the group. (Apache's broker delivers it for 
 
 One rule, as for timed messages: nothing is revived before the whole queue of the timer was read,
 since its last record may be an acknowledgement. The same holds for the revive topic: an Apache
-broker that had the store before us may have left checkpoints there. They are stored in the timer's
-queue again, before the first pop is answered.
+broker that had the store before us may have left checkpoints there (`PopRecords.read_left`). They
+are stored in the timer's queue again, before the first pop is answered.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from downrange.errors import MalformedBody, RocketMQError, StoreError
-from downrange.server.broker.pop.checkpoint_records import REVIVE_QUEUES
+from downrange.errors import RocketMQError, StoreError
 from downrange.server.broker.pop.handover import store_open_again
-from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties
+from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties, make_room
 from downrange.server.broker.scheduled.redirect import RETRY_MS, TICK_BYTES_MAX, TICK_RECORDS_MAX
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.outputs import Note
-from downrange.wire.limits import INT32_MAX, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
+from downrange.wire.limits import INT32_MAX, TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V1, MAGIC_V2
 from downrange.wire.system_names import (
@@ -47,14 +46,6 @@ if TYPE_CHECKING:
 _LONG_RETRY_MS: Final = 60_000
 #: What a pop adds to the properties of a revived message in its reply, at most.
 _RECEIPT_BYTES: Final = 512
-#: Properties of the broker that are left out if there is no room.
-_SPARE_KEYS: Final = (
-    str(PropertyKey.TRACE_ON),
-    str(PropertyKey.REGION),
-    str(PropertyKey.CLUSTER),
-    str(PropertyKey.ORIGIN_GROUP),
-)
-_READ_STEP: Final = 1_024
 
 
 # ---- loading -----------------------------------------------------------------------------------
@@ -63,33 +54,23 @@ _READ_STEP: Final = 1_024
 def is_loaded(state: BrokerState, now_ms: int) -> bool:
     """Whether all checkpoints are known; pops wait until they are."""
     if not state.is_pop_loaded and not state.timers.is_behind(state.store):
-        state.is_pop_loaded = True
-        _adopt(state, now_ms)
+        state.is_pop_loaded = not state.pop_records.left_ends  # else the next tick adopts them
+        if state.is_pop_loaded:
+            state.held_pops.wake_all(now_ms)
     return state.is_pop_loaded
 
 
 def _adopt(state: BrokerState, now_ms: int) -> None:
     """Take over the checkpoints that an Apache broker left in the revive topic."""
     topic = revive_topic(state.options.cluster)
-    ends: dict[int, int] = {}
-    for queue_id in range(REVIVE_QUEUES):
-        queue = state.store.queue(topic, queue_id)
-        begin = max(state.offsets.get(REVIVE_GROUP, topic, queue_id) or 0, queue.min_offset)
-        for unit in queue.walk(begin) if begin < queue.max_offset else ():
-            ends[queue_id] = queue.max_offset
-            try:
-                record = state.store.read_record(unit)
-                state.pop_records.read(record, record.properties(), 0, queue_id)
-            except (StoreError, MalformedBody):
-                continue  # Apache ignores such a record, too
+    ends = state.pop_records.take_left_ends()
 
     def on_stored(error: RocketMQError | None, now_ms: int) -> Iterable[Output]:
         for queue_id, end in ends.items():
             state.offsets.commit(REVIVE_GROUP, topic, queue_id, end)
         return ()
 
-    if ends:
-        store_open_again(state, now_ms, on_stored)
+    store_open_again(state, now_ms, on_stored)
 
 
 # ---- reviving ----------------------------------------------------------------------------------
@@ -101,18 +82,22 @@ def revive_due(state: BrokerState, now_ms: int) -> list[Output]:
     Their number is limited; `next_due_ms` shows whether there are more.
     """
     outputs: list[Output] = []
-    if (
-        not is_loaded(state, now_ms)
-        or state.timers.is_behind(state.store)
-        or state.unwritable is not None
-    ):
+    if state.timers.is_behind(state.store):
+        return outputs
+    if state.pop_records.left_ends:
+        _adopt(state, now_ms)
+    if not is_loaded(state, now_ms) or state.unwritable is not None:
         return outputs
     count = size = 0
     while count < TICK_RECORDS_MAX and size < TICK_BYTES_MAX:
         checkpoint = state.checkpoints.take_due(now_ms)
         if checkpoint is None:
             break
-        added_count, added_size = _revive(state, checkpoint, now_ms, outputs)
+        try:
+            added_count, added_size = _revive(state, checkpoint, now_ms, outputs)
+        except Exception:
+            state.checkpoints.put_back(checkpoint, now_ms + _LONG_RETRY_MS)
+            raise
         count += added_count
         size += added_size
     return outputs
@@ -186,12 +171,12 @@ def _again(
     if not is_dead:
         properties.setdefault(PropertyKey.FIRST_POP_TIME, str(checkpoint.pop_ms))
         properties.setdefault(PropertyKey.ORIGIN_GROUP, checkpoint.group)
-        is_dead = not _fits(properties)
+        is_dead = not make_room(properties, _RECEIPT_BYTES)
     if is_dead:
         topic = dead_letter_topic(checkpoint.group)
         properties.setdefault(PropertyKey.RETRY_TOPIC, _own_topic(checkpoint))
         properties.setdefault(PropertyKey.ORIGIN_MESSAGE_ID, message.offset_id)
-        if not _fits(properties):
+        if not make_room(properties, 0):
             properties = message.properties()
     else:
         topic = _retry_topic(state, checkpoint)
@@ -212,16 +197,6 @@ def _again(
         property_bytes=join_properties(properties),
     )
     return record, properties
-
-
-def _fits(properties: dict[str, str]) -> bool:
-    """Whether there is room for properties and a receipt; removes the broker's own if needed."""
-    for key in (None, *_SPARE_KEYS):
-        if key is not None:
-            properties.pop(key, None)
-        if len(join_properties(properties)) + _RECEIPT_BYTES <= PROPERTIES_BYTES_MAX:
-            return True
-    return False
 
 
 def _retry_topic(state: BrokerState, checkpoint: Checkpoint) -> str:
