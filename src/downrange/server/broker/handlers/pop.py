@@ -9,7 +9,8 @@
 
 Checked in Apache's order (Java: PopMessageProcessor): age of the request, permission, number,
 topic, queue, group, filter. The reply is sent when the checkpoint is in the log, so what is popped
-is never lost. A pop that finds nothing and may wait is held (`pop/held_pops.py`), then answered
+is never lost; in sync mode when it is durable, or a receipt would be void after a loss of power. A
+pop that finds nothing and may wait is held (`pop/held_pops.py`), then answered
 with 210; beyond the limits of held pops with 209.
 
 Other than in Apache, a negative number of messages is refused (29), and a pop is held until its
@@ -194,7 +195,10 @@ def _attempt(
     if state.unwritable is not None:
         return on_stored(RocketMQError(f"no message is popped: {state.unwritable}"), now_ms)
     state.write_queue.add(
-        [record for record, _ in records], [properties for _, properties in records], on_stored
+        [record for record, _ in records],
+        [properties for _, properties in records],
+        on_stored,
+        is_flush_awaited=True,
     )
     return (StorePending(),)
 
@@ -226,7 +230,8 @@ def _pop_in_order(
             )
     answer = _found(state, header, found, rest, IN_ORDER, now_ms)
     answer.fields["orderCountInfo"] = order_counts_text(counts)
-    return [TablesChanged(state.tables_version), LateReply(peer.number, request, answer)]
+    change = TablesChanged(state.tables_version, is_confirmed=True)
+    return [change, LateReply(peer.number, request, answer)]
 
 
 def _found(
