@@ -99,7 +99,7 @@ class OrderLedger:
 
     def on_acknowledged(self, batch: Batch, offset: int, now_ms: int) -> None:
         """Record an answered acknowledgement; one that is too late may have no effect."""
-        if now_ms < batch.visible_ms[offset]:
+        if offset in batch.bodies and now_ms < batch.visible_ms[offset]:
             batch.acknowledged.add(offset)
             missing = set(batch.bodies) - batch.acknowledged
             end = min(missing, default=max(batch.bodies) + 1)

@@ -64,6 +64,8 @@ class PopLedger:
         acknowledged: When a request to acknowledge was first sent, by group and body.
         done: When it was answered in time and where the log ended then, by group and body.
         deliveries: By group and body.
+        first: Messages before this position in the log were removed by retention. A crash may
+            bring some of them back.
     """
 
     def __init__(self, topic: str) -> None:
@@ -72,6 +74,7 @@ class PopLedger:
         self.acknowledged: dict[tuple[str, bytes], int] = {}
         self.done: dict[tuple[str, bytes], tuple[int, int]] = {}
         self.deliveries: dict[tuple[str, bytes], list[Delivery]] = {}
+        self.first = 0
 
     # ---- called by members ----
 
@@ -110,6 +113,7 @@ class PopLedger:
 
     def check(self, state: BrokerState) -> None:
         """Check that no committed offset has passed a message that would be lost."""
+        self.note_first(state)
         if not state.is_pop_loaded or state.timers.is_behind(state.store):
             return
         for group in self.limits:
@@ -117,10 +121,10 @@ class PopLedger:
             copies: set[bytes] = {body for _, _, body in _dead(state, group)}
             if state.topics.get(retry) is not None:
                 # From the last one to the first: a message may have a later copy behind it.
-                for _, offset, body in reversed(list(_messages(state, retry))):
+                for _, offset, body in reversed(list(self._messages(state, retry))):
                     self._check_passed(state, group, retry, 0, offset, body, copies)
                     copies.add(body)
-            for queue_id, offset, body in _messages(state, self.topic):
+            for queue_id, offset, body in self._messages(state, self.topic):
                 self._check_passed(state, group, self.topic, queue_id, offset, body, copies)
 
     def _check_passed(
@@ -148,7 +152,7 @@ class PopLedger:
         missing = [f"open: {checkpoint.name}" for checkpoint in state.checkpoints]
         for group in self.limits:
             dead = {body for _, _, body in _dead(state, group)}
-            for _, _, body in _messages(state, self.topic):
+            for _, _, body in self._messages(state, self.topic):
                 if (group, body) not in self.deliveries and body not in dead:
                     missing.append(f"not delivered to {group}: {body!r}")
             for topic in (self.topic, pop_retry_topic(group, self.topic)):
@@ -160,6 +164,18 @@ class PopLedger:
                         end = queue.max_offset
                         missing.append(f"{group} is at {committed} of {end} in {topic}")
         return missing
+
+    def _messages(self, state: BrokerState, topic: str) -> Iterator[tuple[int, int, bytes]]:
+        """Yield queue id, offset and body of all messages of a topic."""
+        config = state.topics.get(topic)
+        for queue_id in range(0 if config is None else config.read_queue_nums):
+            for record in _records(state, topic, queue_id):
+                if record.log_offset >= self.first:
+                    yield queue_id, record.queue_offset, record.body
+
+    def note_first(self, state: BrokerState) -> None:
+        """Note which messages retention has removed."""
+        self.first = max(self.first, state.store.log.first)
 
     def check_dead_letters(self, state: BrokerState) -> int:
         """Check that dead letters were delivered often enough; return their number."""
@@ -173,14 +189,6 @@ class PopLedger:
     def repeated(self) -> list[tuple[str, bytes]]:
         """Return the messages that were delivered more than once, with their groups."""
         return [key for key, deliveries in self.deliveries.items() if len(deliveries) > 1]
-
-
-def _messages(state: BrokerState, topic: str) -> Iterator[tuple[int, int, bytes]]:
-    """Yield queue id, offset and body of all messages of a topic."""
-    config = state.topics.get(topic)
-    for queue_id in range(0 if config is None else config.read_queue_nums):
-        for record in _records(state, topic, queue_id):
-            yield queue_id, record.queue_offset, record.body
 
 
 def _dead(state: BrokerState, group: str) -> Iterator[tuple[int, int, bytes]]:

@@ -104,6 +104,11 @@ class PopWorld(World):
 
     # ---- rules ----
 
+    def on_end(self, state: BrokerState) -> None:
+        """Note what retention has removed."""
+        self.pops.note_first(state)
+        self.orders.note_begin(state)
+
     def drop_from(self, log_offset: int) -> None:
         """Drop promises beyond a position."""
         super().drop_from(log_offset)

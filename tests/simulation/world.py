@@ -171,6 +171,7 @@ class World:
 
     async def _stop(self) -> None:
         self.note("stop")
+        self.on_end(self.machine.state)
         try:
             await self.machine.stop()
         except PowerLost:
@@ -182,6 +183,7 @@ class World:
 
     async def _restart(self, *, is_power_lost: bool) -> None:
         self.note("power is lost" if is_power_lost else "kill")
+        self.on_end(self.machine.state)
         await self.machine.end_process(is_power_lost=is_power_lost)
         await asyncio.sleep(self.random.uniform(0.01, 2.0))
         await self._start(was_power_lost=is_power_lost)
@@ -211,6 +213,10 @@ class World:
             self.note(f"the log was cut: {state.store.recovery.cut_reason}")
         self.note(f"up, the log ends at {state.store.log.end}")
         self.check(state)
+
+    def on_end(self, state: BrokerState) -> None:
+        """Called before a process ends."""
+        return
 
     def drop_from(self, log_offset: int) -> None:
         """Drop promises beyond a position: power was lost, and "async" promises no durability."""

@@ -182,7 +182,7 @@ class BrokerState:
         create_system_topics(self.topics, self.options, now_ms)
         self.groups.create_system_groups(now_ms)
         self.filters.prepare(now_ms)
-        for (topic, group, queue_id), offset in self.orders.committed():
+        for (topic, group, queue_id), offset in self.orders.committed(self._end_of):
             if offset > (self.offsets.get(group, topic, queue_id) or 0):
                 self.offsets.commit(group, topic, queue_id, offset)
         return notes
@@ -198,6 +198,9 @@ class BrokerState:
         self.offsets.delete_group(group)
         self.checkpoints.forget(lambda _, name: name == group)
         self.orders.forget(lambda _, name: name == group)
+
+    def _end_of(self, topic: str, queue_id: int) -> int:
+        return self.store.queue(topic, queue_id).max_offset
 
     def _is_older(self, topic: str, queue_id: int, offset: int, log_offset: int) -> bool:
         """Whether a message exists and was stored before a position in the log."""

@@ -10,8 +10,8 @@
 Checked in Apache's order (Java: PopMessageProcessor): age of the request, permission, number,
 topic, queue, group, filter. The reply is sent when the checkpoint is in the log, so what is popped
 is never lost; in sync mode when it is durable, or a receipt would be void after a loss of power. A
-pop that finds nothing and may wait is held (`pop/held_pops.py`), then answered
-with 210; beyond the limits of held pops with 209.
+pop that finds nothing and may wait is held (`pop/held_pops.py`), then answered with 210; beyond the
+limits of held pops with 209.
 
 Other than in Apache, a negative number of messages is refused (29), and a pop is held until its
 time is over, not some 30 ms less.
