@@ -96,7 +96,7 @@ class PopWorld(World):
     async def _watch(self) -> None:
         """Check the committed offsets all the time."""
         while True:
-            await asyncio.sleep(self.random.uniform(0.1, 1.0))
+            await asyncio.sleep(self.random.uniform(0.5, 2.0))
             state = self.machine.running_state
             if state is not None:
                 self.pops.check(state)

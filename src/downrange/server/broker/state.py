@@ -72,6 +72,7 @@ class BrokerState:
         filters: The SQL92 expressions of consumer groups, from their heartbeats.
         write_queue: Records that are stored at the end of this turn.
         boot_ms: When it started.
+        recovered_end: The end of the log at that time.
         unwritable: Why nothing is stored at the moment (a full disk, a stop), or None.
         disk_used: The used part of the disk at the last look, 0 to 1.
         is_pop_loaded: Whether all checkpoints of the last run are known; see `pop/revival.py`.
@@ -98,6 +99,7 @@ class BrokerState:
         self.make_unique_id = make_unique_id
         self._number = 0
         self.boot_ms = now_ms
+        self.recovered_end = store.log.end
         self.unwritable: str | None = None
         self.disk_used = 0.0
         self.is_checkpoint_due = False

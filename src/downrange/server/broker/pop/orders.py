@@ -196,13 +196,21 @@ class Orders:
         for place, order in list(self._orders.items()):
             end = end_of(place[0], place[2])
             found.append((place, min(order.next_offset(), end)))
-            if order.offsets[0] >= end:
-                self.reset(place)
-            elif order.offsets[-1] >= end:
-                order.offsets = [offset for offset in order.offsets if offset < end]
-                order.open &= (1 << len(order.offsets)) - 1
-                self.version += 1
+            if order.offsets[-1] >= end:
+                self._cut(place, order, end)
         return found
+
+    def _cut(self, place: Place, order: Order, end: int) -> None:
+        kept = [offset for offset in order.offsets if offset < end]
+        if kept:
+            order.offsets = kept
+            order.open &= (1 << len(kept)) - 1
+        elif end:
+            # All before it was acknowledged; only this table is sure to be durable.
+            order.offsets, order.open = [end - 1], 0
+        else:
+            del self._orders[place]
+        self.version += 1
 
     def forget(self, is_gone: Callable[[str, str], bool]) -> None:
         """Forget orders whose topic or group was deleted."""

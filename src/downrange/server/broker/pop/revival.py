@@ -1,8 +1,9 @@
 """Revival: messages that were not acknowledged in time are stored in a retry topic of their group.
 
 The record of a revived message and the acknowledgement of the old delivery are stored together, so
-that a restart does not revive it again. A message that was delivered as often as its group allows
-becomes a dead letter, in %DLQ% and the group. (Apache's broker delivers it for ever.)
+that a restart does not revive it again; `torn_writes` completes what a loss of power tore. A
+message that was delivered as often as its group allows becomes a dead letter, in %DLQ% and the
+group. (Apache's broker delivers it for ever.)
 
 One rule, as for timed messages: nothing is revived before the whole queue of the timer was read,
 since its last record may be an acknowledgement. The same holds for the revive topic: an Apache
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 
 from downrange.errors import MalformedBody, RocketMQError, StoreError
 from downrange.server.broker.pop.checkpoint_records import REVIVE_QUEUES
+from downrange.server.broker.pop.torn_writes import torn_writes
 from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties
 from downrange.server.broker.scheduled.redirect import RETRY_MS, TICK_BYTES_MAX, TICK_RECORDS_MAX
 from downrange.server.broker.tables.topic_table import READ_WRITE
@@ -64,7 +66,25 @@ def is_loaded(state: BrokerState, now_ms: int) -> bool:
     if not state.is_pop_loaded and not state.timers.is_behind(state.store):
         state.is_pop_loaded = True
         _adopt(state, now_ms)
+        for checkpoint, offsets in torn_writes(state, _copy_topics):
+            _close(state, checkpoint, offsets, now_ms)
     return state.is_pop_loaded
+
+
+def _close(state: BrokerState, checkpoint: Checkpoint, offsets: list[int], now_ms: int) -> None:
+    """Acknowledge messages of a checkpoint, also if that cannot be stored now."""
+    ack, properties = state.pop_records.acknowledgement(checkpoint, offsets, now_ms, is_batch=True)
+    state.checkpoints.close(checkpoint, checkpoint.bits_of(offsets))
+    state.write_queue.add([ack], [properties])
+
+
+def _copy_topics(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the topics that may have copies of the messages of a checkpoint."""
+    dead = dead_letter_topic(checkpoint.group)
+    if checkpoint.topic.startswith(RETRY_PREFIX):
+        return checkpoint.topic, dead
+    topic, group = checkpoint.topic, checkpoint.group
+    return pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic), dead
 
 
 def _adopt(state: BrokerState, now_ms: int) -> None:
