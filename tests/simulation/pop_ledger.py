@@ -40,7 +40,7 @@ class Delivery:
         receipt: Its receipt; another one after a change of its time.
         visible_ms: When the message becomes visible again.
         reconsume_times: How often it was delivered before, as the broker counts.
-        log_end: The end of the log when the delivery was received.
+        log_end: The end of the log when the receipt was received.
         is_certain: Whether the receipt is valid until `visible_ms`.
     """
 

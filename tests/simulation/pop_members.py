@@ -288,7 +288,7 @@ class PopMember(PopClient):
             return  # either receipt may be the valid one
         changed = ChangeInvisibleReply.from_fields(reply.fields)
         receipt = delivery.receipt
-        delivery.is_certain = was_certain
+        delivery.is_certain, delivery.log_end = was_certain, self.world.log_end
         delivery.visible_ms = changed.pop_time + changed.invisible_time
         delivery.receipt = receipt._replace(
             start=receipt.offset,
