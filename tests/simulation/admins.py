@@ -43,11 +43,14 @@ class Administrator(Client):
 
     async def _create_group(self) -> None:
         self._groups += 1
-        group = f"group-{self._groups}"
-        body = GroupConfig(group_name=group).encode()
+        await self.create_group(GroupConfig(group_name=f"group-{self._groups}"))
+
+    async def create_group(self, config: GroupConfig) -> None:
+        """Create a group."""
+        body = config.encode()
         code = int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
         await self._call_until_done(lambda: Command(code, body=body))
-        self.scenario.ledger.groups.add(group)
+        self.scenario.ledger.groups.add(config.group_name)
 
     async def create(self, topic: str, queues: int) -> None:
         """Create a topic."""

@@ -86,6 +86,10 @@ class Client(ABC):
         self.scenario.ledger.tried.add(body)
         return body
 
+    def cut(self) -> None:
+        """Drop the connection."""
+        self._caller.cut()
+
     async def call(self, command: Command, seconds: float = 8.0) -> Command | None:
         """Send a request once; return None if its outcome is unknown."""
         try:

@@ -96,12 +96,25 @@ class Machine:
         self._run: BrokerLoop | None = None
         self._ids = 0
         self._was_stopped = False
+        self._log_end = 0
 
     @property
     def state(self) -> BrokerState:
         """The broker's state, while it serves."""
         assert self._run is not None
         return self._run.broker.state
+
+    @property
+    def running_state(self) -> BrokerState | None:
+        """The broker's state, or None while it does not serve."""
+        return None if self._run is None or self.dispatcher is None else self.state
+
+    @property
+    def log_end(self) -> int:
+        """The end of the log, now or when the last process ended."""
+        if self._run is not None:
+            self._log_end = self.state.store.log.end
+        return self._log_end
 
     async def start(self) -> None:
         """Open the store and serve.
@@ -164,6 +177,7 @@ class Machine:
         self.network.cut_all()
         self.disk.steps_left = 0  # tasks that still run can change nothing
         self._threads.fail_all(PowerLost())
+        self._log_end = self.log_end
         run, self._run = self._run, None
         if run is not None:
             self.retained_from = run.broker.state.store.log.first

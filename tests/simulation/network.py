@@ -44,12 +44,14 @@ class Network:
 
     Attributes:
         cut_chance: The probability that a connection is cut instead of delivering bytes.
+        is_slow: Whether some bytes take long.
     """
 
     def __init__(self, loop: VirtualLoop, random: Random, host: Host) -> None:
         self.loop = loop
         self.random = random
         self.cut_chance = 0.0
+        self.is_slow = True
         self._host = host
         self._open: dict[int, Channel] = {}
         self._numbers = 0
@@ -136,7 +138,9 @@ class Channel(asyncio.Transport):
             return
         network = self._network
         lag, chance = network.random.uniform(0.0001, 0.003), network.random.random()
-        if chance < 0.001:
+        if not network.is_slow:
+            pass
+        elif chance < 0.001:
             lag = network.random.uniform(5, 25)  # longer than the timeout of a call
         elif chance < 0.02:
             lag = network.random.uniform(0.05, 0.5)
@@ -212,6 +216,11 @@ class Caller:
         except TimeoutError:
             channel.cut()
             raise Lost("no answer came") from None
+
+    def cut(self) -> None:
+        """Drop the connection; the next call opens another one."""
+        if self._channel is not None:
+            self._channel.cut()
 
     def notify(self, command: Command) -> None:
         """Send a one-way request.

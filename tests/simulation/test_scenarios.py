@@ -1,7 +1,7 @@
 """A broker keeps its promises through kills, power losses, full disks and cut connections.
 
 Each seed is one run of about half a simulated minute. To repeat a failed run with all its lines:
-`python -m tests.simulation --seconds 0 --whole --seed SEED`. `make campaign` tries new seeds.
+`python -m tests.simulation --seconds 0 --whole --world pull --seed SEED`. `make campaign` tries new seeds.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def test_the_same_seed_gives_the_same_run_in_any_process() -> None:
     assert again.lines == finished_run(7).lines
     assert again.lines != finished_run(8).lines
     command = [sys.executable, "-m", "tests.simulation", "--seconds", "0", "--seed", "7"]
+    command += ["--world", "pull"]
     environment = os.environ | {"PYTHONHASHSEED": "4242"}
     other = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert finished_run(7).fingerprint() in other.stdout

@@ -24,9 +24,10 @@ from tests.simulation.machine import Machine
 from tests.simulation.producers import Producer, Transactor
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Coroutine, Generator
 
     from downrange.options import FlushMode
+    from downrange.server.broker.state import BrokerState
     from tests.simulation.network import Network
 
 #: How long faults are injected, and how long the broker may take to deliver everything after it.
@@ -89,7 +90,30 @@ class World:
     async def _run(self) -> None:
         await self._start()
         self.machine.disk.steps_left = None
+        await self.create()
+        workers, tasks = self.clients()
+        async with asyncio.TaskGroup() as group:
+            background = [group.create_task(task) for task in tasks]
+            work = [group.create_task(worker.run()) for worker in workers]
+            await self.inject_faults()
+            self.is_over = True
+            async with asyncio.timeout(RECOVERY_SECONDS):
+                await asyncio.gather(*work)
+            await self._wait_for_delivery()
+            await self.finish()
+            for task in background:
+                task.cancel()
+        await self.machine.stop()
+        await self._start()
+        await self.machine.stop()
+        assert not self._errors, self._errors
+
+    async def create(self) -> None:
+        """Create what the clients need."""
         await Administrator(self, "creator").create(MAIN_TOPIC, QUEUES)
+
+    def clients(self) -> tuple[list[Client], list[Coroutine[Any, Any, None]]]:
+        """Return the clients that work until the run is over, and tasks that go on after it."""
         transactors = [Transactor(self, "transactor")]
         workers: list[Client] = [
             *(Producer(self, f"producer{number}") for number in range(3)),
@@ -101,25 +125,13 @@ class World:
         readers = [Consumer(self, "all", queue, sends_back=sends_back) for queue in queues]
         readers.append(Consumer(self, "all", (retry_topic("all"), 0), reader="again"))
         readers += [Consumer(self, "some", queue, tags="A", reader="A") for queue in queues]
-        async with asyncio.TaskGroup() as group:
-            background = [
-                *(group.create_task(reader.run()) for reader in readers),
-                *(group.create_task(each.send_heartbeats()) for each in transactors),
-            ]
-            work = [group.create_task(worker.run()) for worker in workers]
-            await self._inject_faults()
-            self.is_over = True
-            async with asyncio.timeout(RECOVERY_SECONDS):
-                await asyncio.gather(*work)
-            await self._wait_for_delivery()
-            for task in background:
-                task.cancel()
-        await self.machine.stop()
-        await self._start()
-        await self.machine.stop()
-        assert not self._errors, self._errors
+        tasks = [
+            *(reader.run() for reader in readers),
+            *(each.send_heartbeats() for each in transactors),
+        ]
+        return workers, tasks
 
-    async def _inject_faults(self) -> None:
+    async def inject_faults(self) -> None:
         """Inject faults for a while; leave a broker that runs, on a disk with space."""
         self.network.cut_chance = self.random.choice((0.0, 0.002, 0.01))
         until = self.loop.time() + FAULT_SECONDS
@@ -159,6 +171,7 @@ class World:
 
     async def _stop(self) -> None:
         self.note("stop")
+        self.on_end(self.machine.state)
         try:
             await self.machine.stop()
         except PowerLost:
@@ -170,6 +183,7 @@ class World:
 
     async def _restart(self, *, is_power_lost: bool) -> None:
         self.note("power is lost" if is_power_lost else "kill")
+        self.on_end(self.machine.state)
         await self.machine.end_process(is_power_lost=is_power_lost)
         await asyncio.sleep(self.random.uniform(0.01, 2.0))
         await self._start(was_power_lost=is_power_lost)
@@ -193,19 +207,39 @@ class World:
                 disk.free_space()
         state = self.machine.state
         if was_power_lost and self.flush == "async":
-            self.ledger.drop_from(self.machine.recovered_to)
+            self.drop_from(self.machine.recovered_to)
         self.ledger.drop_before(self.machine.retained_from)
         if state.store.recovery.cut_at is not None:
             self.note(f"the log was cut: {state.store.recovery.cut_reason}")
         self.note(f"up, the log ends at {state.store.log.end}")
+        self.check(state)
+
+    def on_end(self, state: BrokerState) -> None:
+        """Called before a process ends."""
+        return
+
+    def drop_from(self, log_offset: int) -> None:
+        """Drop promises beyond a position: power was lost, and "async" promises no durability."""
+        self.ledger.drop_from(log_offset)
+
+    def check(self, state: BrokerState) -> None:
+        """Compare all promises with a broker that was just started, or has delivered all."""
         self.ledger.check(state)
+
+    def missing(self, state: BrokerState) -> list[str]:
+        """Return what is still to be delivered."""
+        return self.ledger.undelivered(state)
+
+    async def finish(self) -> None:
+        """Check what holds when all is delivered; clients still run."""
+        return
 
     async def _wait_for_delivery(self) -> None:
         until = self.loop.time() + RECOVERY_SECONDS
-        while missing := self.ledger.undelivered(self.machine.state):
+        while missing := self.missing(self.machine.state):
             assert self.loop.time() < until, f"never delivered: {missing}"
             await asyncio.sleep(0.5)
-        self.ledger.check(self.machine.state)
+        self.check(self.machine.state)
 
     # ---- replaced parts ----
 

@@ -74,6 +74,7 @@ class BrokerState:
         filters: The SQL92 expressions of consumer groups, from their heartbeats.
         write_queue: Records that are stored at the end of this turn.
         boot_ms: When it started.
+        recovered_end: The end of the log at that time.
         unwritable: Why nothing is stored at the moment (a full disk, a stop), or None.
         disk_used: The used part of the disk at the last look, 0 to 1.
         is_pop_loaded: Whether all checkpoints of the last run are known; see `pop/revival.py`.
@@ -100,6 +101,7 @@ class BrokerState:
         self.make_unique_id = make_unique_id
         self._number = 0
         self.boot_ms = now_ms
+        self.recovered_end = store.log.end
         self.unwritable: str | None = None
         self.disk_used = 0.0
         self.is_checkpoint_due = False
@@ -191,7 +193,7 @@ class BrokerState:
         self.groups.create_system_groups(now_ms)
         self.filters.prepare(now_ms)
         self.pop_records.read_left(self.store, self.offsets)
-        for (topic, group, queue_id), offset in self.orders.committed():
+        for (topic, group, queue_id), offset in self.orders.committed(self._end_of):
             if offset > (self.offsets.get(group, topic, queue_id) or 0):
                 self.offsets.commit(group, topic, queue_id, offset)
         return notes
@@ -213,6 +215,9 @@ class BrokerState:
         self.offsets.delete_group(group)
         self.checkpoints.forget(lambda _, name: name == group)
         self.orders.forget(lambda _, name: name == group)
+
+    def _end_of(self, topic: str, queue_id: int) -> int:
+        return self.store.queue(topic, queue_id).max_offset
 
     def _is_older(self, topic: str, queue_id: int, offset: int, log_offset: int) -> bool:
         """Whether a message exists and was stored before a position in the log."""

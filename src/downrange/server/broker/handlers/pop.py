@@ -5,8 +5,9 @@
 
 Checked in Apache's order (Java: PopMessageProcessor): age of the request, permission, number,
 topic, queue, group, filter. The reply is sent when the checkpoint is in the log, so what is popped
-is never lost. A pop that finds nothing and may wait is held (`pop_polls.py`), then answered with
-210; beyond the limits of held pops and of open checkpoints with 209.
+is never lost; in sync mode when it is durable, or a receipt would be void after a loss of power. A
+pop that finds nothing and may wait is held (`pop_polls.py`), then answered with 210; beyond the
+limits of held pops and of open checkpoints with 209.
 
 Other than in Apache, a negative number of messages and a queue below -1 are refused (29), a filter
 does not apply to the retry topics, and a pop is held until its time is over, not some 30 ms less.
@@ -174,6 +175,7 @@ def _attempt(
         [properties for _, properties in records],
         on_stored,
         series=(asked.topic, asked.group),
+        is_flush_awaited=True,
     )
     return (StorePending(),)
 
@@ -207,7 +209,8 @@ def _pop_in_order(
             )
     answer = _found(state, header, found, rest, IN_ORDER, now_ms)
     answer.fields["orderCountInfo"] = order_counts_text(counts)
-    return [TablesChanged(state.tables_version), LateReply(peer.number, request, answer)]
+    change = TablesChanged(state.tables_version, is_confirmed=True)
+    return [change, LateReply(peer.number, request, answer)]
 
 
 def _found(

@@ -95,6 +95,11 @@ class Checkpoint:
         """When the open messages become visible again."""
         return self.name[4] + self.invisible_ms
 
+    def receipt(self, offset: int) -> str:
+        """Return a text that identifies the delivery of one of its messages."""
+        _, _, queue_id, start, pop_ms = self.name
+        return f"{start} {pop_ms} {self.invisible_ms} {self.revive_queue} 0 - {queue_id} {offset}"
+
     def open_offsets(self) -> Sequence[int]:
         """Return the offsets of the open messages."""
         if self.open == (1 << len(self.offsets)) - 1:

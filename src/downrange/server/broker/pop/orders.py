@@ -186,9 +186,34 @@ class Orders:
             return None
         return order
 
-    def committed(self) -> Iterable[tuple[Place, int]]:
-        """Return the offset that each order commits, for a start after a crash."""
-        return [(place, order.next_offset()) for place, order in self._orders.items()]
+    def committed(self, end_of: Callable[[str, int], int]) -> Iterable[tuple[Place, int]]:
+        """Return the offset that each order commits, for a start after a crash.
+
+        A loss of power can remove messages that were popped: the table is durable before the log.
+        They are forgotten, because other messages get their offsets.
+
+        Args:
+            end_of: Takes topic and queue id; returns the offset after the last message.
+        """
+        found: list[tuple[Place, int]] = []
+        for place, order in list(self._orders.items()):
+            end = end_of(place[0], place[2])
+            found.append((place, min(order.next_offset(), end)))
+            if order.offsets[-1] >= end:
+                self._cut(place, order, end)
+        return found
+
+    def _cut(self, place: Place, order: Order, end: int) -> None:
+        kept = [offset for offset in order.offsets if offset < end]
+        if kept:
+            order.offsets = kept
+            order.open &= (1 << len(kept)) - 1
+        elif end:
+            # All before it was acknowledged; only this table is sure to be durable.
+            order.offsets, order.open = [end - 1], 0
+        else:
+            del self._orders[place]
+        self.version += 1
 
     def forget(self, is_gone: Callable[[str, str], bool]) -> None:
         """Forget orders whose topic or group was deleted."""

@@ -1,8 +1,9 @@
 """Revival: messages that were not acknowledged in time are stored in a retry topic of their group.
 
 The record of a revived message and the acknowledgement of the old delivery are stored together, so
-that a restart does not revive it again. A message that was delivered as often as its group allows
-becomes a dead letter, in %DLQ% and the group. (Apache's broker delivers it for ever.)
+that a restart does not revive it again; `torn_writes` completes what a loss of power tore. A
+message that was delivered as often as its group allows becomes a dead letter, in %DLQ% and the
+group. (Apache's broker delivers it for ever.)
 
 One rule, as for timed messages: nothing is revived before the whole queue of the timer was read,
 since its last record may be an acknowledgement. The same holds for the revive topic: an Apache
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 
 from downrange.errors import RocketMQError, StoreError
 from downrange.server.broker.pop.handover import store_open_again
+from downrange.server.broker.pop.torn_writes import torn_writes
 from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties, make_room
 from downrange.server.broker.scheduled.redirect import RETRY_MS, TICK_BYTES_MAX, TICK_RECORDS_MAX
 from downrange.server.broker.tables.topic_table import READ_WRITE
@@ -35,7 +37,7 @@ from downrange.wire.system_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from downrange.server.broker.pop.checkpoints import Checkpoint
     from downrange.server.broker.state import BrokerState
@@ -56,8 +58,26 @@ def is_loaded(state: BrokerState, now_ms: int) -> bool:
     if not state.is_pop_loaded and not state.timers.is_behind(state.store):
         state.is_pop_loaded = not state.pop_records.left_ends  # else the next tick adopts them
         if state.is_pop_loaded:
+            for checkpoint, offsets in torn_writes(state, _copy_topics):
+                _close(state, checkpoint, offsets, now_ms)
             state.held_pops.wake_all(now_ms)
     return state.is_pop_loaded
+
+
+def _close(state: BrokerState, checkpoint: Checkpoint, offsets: Sequence[int], now_ms: int) -> None:
+    """Acknowledge messages of a checkpoint, also if that cannot be stored now."""
+    ack, properties = state.pop_records.acknowledgement(checkpoint, offsets, now_ms, is_batch=True)
+    state.checkpoints.close(checkpoint, checkpoint.bits_of(offsets))
+    state.write_queue.add([ack], [properties])
+
+
+def _copy_topics(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the topics that may have copies of the messages of a checkpoint."""
+    dead = dead_letter_topic(checkpoint.group)
+    if checkpoint.topic.startswith(RETRY_PREFIX):
+        return checkpoint.topic, dead
+    topic, group = checkpoint.topic, checkpoint.group
+    return pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic), dead
 
 
 def _adopt(state: BrokerState, now_ms: int) -> None:
@@ -176,10 +196,12 @@ def _again(
         topic = dead_letter_topic(checkpoint.group)
         properties.setdefault(PropertyKey.RETRY_TOPIC, _own_topic(checkpoint))
         properties.setdefault(PropertyKey.ORIGIN_MESSAGE_ID, message.offset_id)
-        if not make_room(properties, 0):
+        if not make_room(properties, _RECEIPT_BYTES):
             properties = message.properties()
+            make_room(properties, _RECEIPT_BYTES)
     else:
         topic = _retry_topic(state, checkpoint)
+    properties[PropertyKey.POP_CHECKPOINT] = checkpoint.receipt(message.queue_offset)
     state.topics.ensure(topic, 1, READ_WRITE, now_ms)
     host = state.host
     record = replace(
