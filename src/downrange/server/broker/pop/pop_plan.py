@@ -116,9 +116,7 @@ def has_message(state: BrokerState, asked: PopOrder, now_ms: int) -> bool:
 
 
 def _start(state: BrokerState, asked: PopOrder, topic: str, queue_id: int) -> int:
-    return start_offset(
-        state, topic, asked.group, queue_id, asked.init_mode, is_ordered=asked.is_ordered
-    )
+    return start_offset(state, topic, asked.group, queue_id, asked.init_mode)
 
 
 def _queues(
