@@ -231,13 +231,14 @@ def _change(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
         refused = refusal(ResponseCode.NO_MESSAGE, _TOO_LATE)
         refused.fields = ChangeInvisibleReply().to_fields()
         return [Reply(refused)]
-    pop_ms = now_ms  # the name of a checkpoint is unique, also if two changes have the same time
+    # A receipt is never valid twice, also if changes have the same time or the clock is set back.
+    pop_ms = max(now_ms, old.pop_ms + 1)
     while state.checkpoints.get((*name[:3], header.offset, pop_ms)) is not None:
         pop_ms += 1
     new = Checkpoint(
         (*name[:3], header.offset, pop_ms),
         [header.offset],
-        invisible_ms=max(header.invisible_time, 0),
+        invisible_ms=max(now_ms + header.invisible_time - pop_ms, 0),
         revive_queue=old.revive_queue,
     )
     return _store_change(state, request, peer, old, new, now_ms)

@@ -117,9 +117,7 @@ def has_message(state: BrokerState, asked: PopOrder, now_ms: int) -> bool:
 
 def _start(state: BrokerState, asked: PopOrder, topic: str, queue_id: int) -> int:
     state.offsets.take_reset(asked.group, topic, queue_id)  # a reset is in force at once for pops
-    return start_offset(
-        state, topic, asked.group, queue_id, asked.init_mode, is_ordered=asked.is_ordered
-    )
+    return start_offset(state, topic, asked.group, queue_id, asked.init_mode)
 
 
 def _queues(

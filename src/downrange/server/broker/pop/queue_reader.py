@@ -59,21 +59,10 @@ class Taken(NamedTuple):
     parts: list[bytes | memoryview]
 
 
-def start_offset(
-    state: BrokerState,
-    topic: str,
-    group: str,
-    queue_id: int,
-    init_mode: int,
-    *,
-    is_ordered: bool = False,
-) -> int:
+def start_offset(state: BrokerState, topic: str, group: str, queue_id: int, init_mode: int) -> int:
     """Return where a pop of a group begins in a queue."""
     queue = state.store.queue(topic, queue_id)
-    if is_ordered:
-        offset = state.offsets.get(group, topic, queue_id)
-    else:
-        offset = state.checkpoints.next_offset(topic, group, queue_id)
+    offset = state.checkpoints.next_offset(topic, group, queue_id)
     if offset is None or offset < 0:
         offset = _first_offset(state, queue, init_mode)
     return min(max(offset, queue.min_offset), queue.max_offset)

@@ -112,6 +112,9 @@ class _History:
                 older = self.saved[self.random.randint(0, newer)]
                 for path in (timed_messages.PATH, timer_handover.PATH):
                     progress[path] = older[path]
+            del self.saved[newer + 1 :]  # these files never existed
+        else:
+            self.saved.clear()
         self.stage.restart(progress)
         self.stage.drain(0)
         self._end()

@@ -1,0 +1,525 @@
+"""Every check of a pop, its replies, which queues it visits, and where a group begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from downrange.errors import DiskFull
+from downrange.server.broker.pop import queue_reader
+from downrange.server.broker.state import DISK_FULL
+from downrange.wire.records import decode_records
+from tests.unit.server.broker.broker_stage import CLIENT
+from tests.unit.server.broker.pop_stage import (
+    INVISIBLE_MS,
+    RETRY_TOPIC,
+    RETRY_TOPIC_V2,
+    TIMER_TOPIC,
+    PopStage,
+    pop_request,
+    popped_of,
+)
+
+ZEROS = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": "0"}
+
+
+@pytest.fixture
+def stage() -> PopStage:
+    return PopStage()
+
+
+# ---- checks ----
+
+
+def test_missing_topic(stage: PopStage) -> None:
+    answer = stage.ask(pop_request(topic="None"))
+    assert (answer.code, answer.fields) == (17, ZEROS)
+    assert (answer.remark or "").startswith("topic[None] not exist, apply first please! ")
+
+
+@pytest.mark.parametrize("queue_id", [5, -2])
+def test_missing_queue(queue_id: int, stage: PopStage) -> None:
+    answer = stage.ask(pop_request(queue_id=queue_id))
+    assert (answer.code, answer.fields) == (29, ZEROS)
+    assert answer.remark == (
+        f"queueId[{queue_id}] is illegal, topic:[T] topicConfig.readQueueNums:[1] "
+        "consumer:[/10.0.0.1:1001]"
+    )
+
+
+@pytest.mark.parametrize("count", [33, -1])
+def test_number_of_messages(count: int, stage: PopStage) -> None:
+    answer = stage.ask(pop_request(count))
+    assert (answer.code, answer.fields) == (29, ZEROS)
+
+
+def test_no_messages_wanted(stage: PopStage) -> None:
+    stage.send("a")
+    assert stage.bodies(count=0) == []
+    assert stage.bodies() == ["a"]
+
+
+def test_topic_that_may_not_be_read(stage: PopStage) -> None:
+    stage.create("W", perm=2)
+    answer = stage.ask(pop_request(topic="W"))
+    assert (answer.code, answer.fields) == (16, ZEROS)
+    assert answer.remark == "the topic[W] peeking message is forbidden"
+
+
+def test_broker_that_may_not_be_read() -> None:
+    stage = PopStage(permission=2)
+    answer = stage.ask(pop_request())
+    assert (answer.code, answer.remark) == (16, "the broker[10.0.0.2] pop message is forbidden")
+
+
+def test_group_that_is_switched_off(stage: PopStage) -> None:
+    stage.group(consume_enable=False)
+    answer = stage.ask(pop_request())
+    assert (answer.code, answer.fields) == (16, ZEROS)
+    assert answer.remark == "subscription group no permission, G"
+
+
+def test_missing_group_is_created_and_the_reply_waits_for_that(stage: PopStage) -> None:
+    stage.send("a")
+    request = stage.hand_in(pop_request(group="New"))
+    stage.commit()
+    stage.flush()
+    assert stage.answer_to(request) is None
+    assert popped_of(stage.answer_of(request))[0].body == "a"
+
+
+def test_group_that_may_not_be_created() -> None:
+    answer = PopStage(is_group_created=False).ask(pop_request(group="New"))
+    assert (answer.code, answer.fields) == (26, ZEROS)
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "poll_ms", "is_old"), [(500, 0, False), (501, 0, True), (4_000, 3_499, True)]
+)
+def test_old_request(age_ms: int, poll_ms: int, is_old: bool, stage: PopStage) -> None:
+    stage.send("a")
+    answer = stage.ask(pop_request(poll_ms=poll_ms, now_ms=stage.now_ms - age_ms))
+    if is_old:
+        assert (answer.code, answer.fields) == (210, ZEROS)
+        assert answer.remark == "the broker[10.0.0.2] pop message is timeout too much"
+    else:
+        assert answer.code == 0
+
+
+def test_request_without_a_time_is_never_old(stage: PopStage) -> None:
+    stage.send("a")
+    assert stage.bodies(born_time=0) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression"), [("SQL92", "a ="), ("TAG", "||"), ("WHAT", "a"), ("SQL92", "")]
+)
+def test_filter_that_cannot_be_read(kind: str, expression: str, stage: PopStage) -> None:
+    answer = stage.ask(pop_request(exp=expression, exp_type=kind))
+    assert (answer.code, answer.fields) == (23, ZEROS)
+    assert answer.remark == "parse the consumer's subscription failed"
+
+
+# ---- replies ----
+
+
+def test_found(stage: PopStage) -> None:
+    stage.send("a", "b", "c")
+    answer = stage.ask(pop_request(2))
+    assert (answer.code, answer.remark) == (0, "FOUND")
+    fields = dict(answer.fields)
+    assert int(fields.pop("reviveQid")) in range(8)
+    assert fields == {
+        "popTime": str(stage.now_ms),
+        "invisibleTime": str(INVISIBLE_MS),
+        "restNum": "1",
+        "startOffsetInfo": "0 0 0",
+        "msgOffsetInfo": "0 0 0,1",
+    }
+    assert [record.body for record in decode_records(answer.body)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("is_ordered", [None, True])
+def test_empty(is_ordered: bool | None, stage: PopStage) -> None:
+    answer = stage.ask(pop_request(order=is_ordered))
+    assert (answer.code, answer.remark) == (210, "NO_MESSAGE_IN_QUEUE")
+    fields = dict(answer.fields)
+    assert (fields.pop("reviveQid") == "999") is bool(is_ordered)
+    assert fields.pop("orderCountInfo", None) == ("" if is_ordered else None)
+    assert fields == {
+        "popTime": str(stage.now_ms),
+        "invisibleTime": str(INVISIBLE_MS),
+        "restNum": "0",
+        "startOffsetInfo": "",
+        "msgOffsetInfo": "",
+    }
+
+
+def test_records_are_those_of_apache(stage: PopStage) -> None:
+    stage.send("a", "b")
+    one, _ = stage.pop(invisible_ms=8_000)
+    pop_ms = stage.now_ms
+    (record,) = stage.records(TIMER_TOPIC)
+    assert record.body == (
+        b'{"bm":0,"bn":"broker-a","c":"G","d":[0,1],"it":8000,"n":2,"pt":%d,"q":0,'
+        b'"reviveTime":%d,"ro":0,"so":0,"sp":false,"t":"T"}' % (pop_ms, pop_ms + 8_000)
+    )
+    queue = one.receipt.revive_queue
+    assert record.property_bytes.decode() == (
+        f"REAL_TOPIC\x01rmq_sys_REVIVE_LOG_DefaultCluster\x02TIMER_DELIVER_MS\x01{pop_ms + 7_000}"
+        f"\x02UNIQ_KEY\x01T@0@0@G@{pop_ms}@broker-a@ck\x02TAGS\x01ck\x02"
+        f"TIMER_OUT_MS\x01{pop_ms + 6_000}\x02REAL_QID\x01{queue}\x02"
+    )
+    assert (record.born_ip, record.born_port) == (record.store_ip, record.store_port)
+    assert (record.flag, record.sys_flag, record.reconsume_times) == (0, 0, 0)
+    stage.ack(one)
+    record = stage.records(TIMER_TOPIC)[1]
+    assert record.body == (
+        b'{"ao":0,"bn":"broker-a","c":"G","pt":%d,"q":0,"so":0,"t":"T"}' % pop_ms
+    )
+    properties = record.properties()
+    assert properties["UNIQ_KEY"] == f"T@0@0@G@{pop_ms}@broker-a@ack"
+    assert properties["TIMER_DELIVER_MS"] == str(pop_ms + 8_000)
+
+
+def test_records_are_never_delivered_to_the_revive_topic(stage: PopStage) -> None:
+    stage.send("a")
+    stage.ack(*stage.pop())
+    stage.drain(100_000)
+    for queue_id in range(8):
+        assert stage.records("rmq_sys_REVIVE_LOG_DefaultCluster", queue_id) == []
+
+
+def test_several_queues_are_visited_in_rotation() -> None:
+    stage = PopStage(queues=4)
+    for queue_id in range(4):
+        stage.send("a", "b", "c", queue_id=queue_id)
+    firsts: set[int] = set()
+    for _ in range(4):
+        answer = stage.ask(pop_request(1))
+        firsts.add(popped_of(answer)[0].receipt.queue_id)
+    assert firsts == {0, 1, 2, 3}
+    answer = stage.ask(pop_request(4))
+    assert answer.fields["restNum"] == "4"
+    found = popped_of(answer)
+    assert len(found) == 4
+    assert len(answer.fields["startOffsetInfo"].split(";")) == 2
+    assert len(stage.state.checkpoints) == 4 + 2
+    assert len(stage.bodies()) == 4
+    assert stage.bodies() == []
+
+
+def test_one_queue(stage: PopStage) -> None:
+    stage = PopStage(queues=2)
+    stage.send("a")
+    stage.send("b", queue_id=1)
+    assert stage.bodies(queue_id=1) == ["b"]
+
+
+def test_bytes_of_a_reply_are_limited() -> None:
+    stage = PopStage(queues=2, pull_bytes_max=3_000)
+    stage.send("x" * 1_500, "y" * 1_500, "z" * 1_500)
+    stage.send("v" * 1_500, queue_id=1)
+    assert len(stage.bodies(queue_id=0)) == 1
+    assert len(stage.bodies(queue_id=0)) == 1
+    assert len(stage.bodies()) == 2  # the first message of a queue is returned in any case
+
+
+def test_message_larger_than_the_limit_is_delivered_alone() -> None:
+    stage = PopStage(queues=2, pull_bytes_max=1_024)
+    stage.send("x" * 5_000, "y")
+    stage.send("z", queue_id=1)
+    found = [stage.bodies() for _ in range(3)]
+    assert sorted(body[0] for bodies in found for body in bodies) == ["x", "y", "z"]
+
+
+# ---- where a group begins ----
+
+
+def test_new_group_begins_with_the_first_message(stage: PopStage) -> None:
+    stage.send("a", "b")
+    assert stage.bodies(init_mode=0) == ["a", "b"]
+
+
+@pytest.mark.parametrize("init_mode", [1, 2])
+def test_new_group_begins_with_the_last_message(
+    init_mode: int, stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stage.bodies(group="H", init_mode=init_mode) == []
+    stage.send("a", "b")
+    assert stage.bodies(group="I", init_mode=init_mode) == ["a", "b"]  # still in memory
+    monkeypatch.setattr(queue_reader, "is_new", lambda *_: False)
+    assert stage.bodies(init_mode=init_mode) == ["b"]
+
+
+def test_retry_topic_begins_with_the_first_message_in_any_mode(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_reader, "is_new", lambda *_: False)
+    stage.send("a", "b", topic=RETRY_TOPIC)
+    assert stage.bodies(init_mode=1) == ["a", "b"]
+
+
+# ---- filters ----
+
+
+def send_tags(stage: PopStage, *tags: str) -> None:
+    for number, tag in enumerate(tags):
+        stage.send(f"{tag}{number}", TAGS=tag, a=str(number))
+
+
+def test_tags(stage: PopStage) -> None:
+    send_tags(stage, "A", "B", "A", "B")
+    answer = stage.ask(pop_request(exp="A"))
+    assert answer.fields["startOffsetInfo"] == "0 0 0"
+    assert answer.fields["msgOffsetInfo"] == "0 0 0,2"
+    assert answer.fields["restNum"] == "0"
+    found = popped_of(answer)
+    assert stage.bodies() == []
+    assert stage.committed() == 0
+    stage.ack_together(*found)
+    assert stage.committed() == 4
+
+
+def test_last_of_several(stage: PopStage) -> None:
+    send_tags(stage, "A", "A", "A", "B", "B")
+    answer = stage.ask(pop_request(1, exp="B"))
+    assert (answer.fields["startOffsetInfo"], answer.fields["msgOffsetInfo"]) == ("0 0 0", "0 0 3")
+    assert answer.fields["restNum"] == "1"
+    assert stage.bodies(exp="B") == ["B4"]
+
+
+def test_sql(stage: PopStage) -> None:
+    send_tags(stage, "A", "B", "A", "B")
+    assert stage.bodies(exp="a IN ('1', '3')", exp_type="SQL92") == ["B1", "B3"]
+    assert stage.bodies() == []
+
+
+def test_no_match_moves_the_group_on(stage: PopStage) -> None:
+    send_tags(stage, "A", "A")
+    assert stage.bodies(exp="B") == []
+    assert stage.committed() == 2
+    assert stage.bodies() == []
+
+
+def test_no_match_does_not_pass_an_open_message(stage: PopStage) -> None:
+    send_tags(stage, "A", "B", "B")
+    (one,) = stage.pop(count=1)
+    assert stage.bodies(exp="C") == []
+    assert stage.committed() == 0
+    stage.ack(one)
+    assert stage.committed() == 3
+
+
+def test_how_much_one_pop_examines_is_limited(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_reader, "_UNITS_MAX", 3)
+    monkeypatch.setattr(queue_reader, "_STEP", 2)
+    send_tags(stage, "A", "A", "A", "A", "B")
+    assert stage.bodies(exp="B") == []
+    assert stage.committed() == 3
+    assert stage.bodies(exp="B") == ["B4"]
+
+
+def test_filter_stops_at_the_limit_of_bytes() -> None:
+    stage = PopStage(pull_bytes_max=2_000)
+    for _ in range(4):
+        stage.send("x" * 1_500, TAGS="A")
+    assert [len(stage.bodies(exp="A")) for _ in range(5)] == [1, 1, 1, 1, 0]
+
+
+def test_filter_does_not_apply_to_retry_topics(stage: PopStage) -> None:
+    send_tags(stage, "A")
+    stage.pop()
+    stage.drain(INVISIBLE_MS)
+    assert stage.bodies(exp="B") == ["A0"]
+
+
+# ---- retry topics ----
+
+
+def expire(stage: PopStage, *bodies: str) -> None:
+    stage.send(*bodies)
+    stage.pop()
+    stage.drain(INVISIBLE_MS)
+
+
+def test_message_of_a_retry_topic(stage: PopStage) -> None:
+    stage.send("a", KEYS="k", TAGS="A", own="1")
+    first_ms = stage.now_ms
+    (first,) = stage.pop()
+    stage.drain(INVISIBLE_MS)
+    (one,) = stage.pop()
+    assert one.receipt.kind == "1"
+    record = one.record
+    assert (record.topic, record.queue_id, record.queue_offset) == ("T", 0, 0)
+    assert (record.reconsume_times, record.body) == (1, b"a")
+    properties = record.properties()
+    assert properties.pop("POP_CK") == str(one.receipt)
+    own = first.record.properties()
+    assert properties == {**own, "1ST_POP_TIME": str(first_ms), "ORIGIN_GROUP": "G"}
+    (stored,) = stage.records(RETRY_TOPIC)
+    assert "POP_CK" not in stored.properties()
+    assert stored.born_ms == first.record.born_ms
+    config = stage.state.topics.get(RETRY_TOPIC)
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
+
+
+def test_retry_topic_comes_first_in_one_pop_of_five(stage: PopStage) -> None:
+    expire(stage, *"abcdefghij")
+    stage.send(*"0123456789")
+    kinds = [stage.pop(count=1)[0].receipt.kind for _ in range(10)]
+    assert sorted(kinds) == ["0"] * 8 + ["1"] * 2
+
+
+def test_rest_of_the_number_goes_on_to_the_other_kind(stage: PopStage) -> None:
+    expire(stage, "a", "b")
+    stage.send("c")
+    answer = stage.ask(pop_request(2, now_ms=stage.now_ms))
+    assert sorted(one.body for one in popped_of(answer)) in (["a", "c"], ["a", "b"])
+    assert answer.fields["restNum"] == "1"
+
+
+def test_second_form_of_the_retry_topic() -> None:
+    stage = PopStage(is_retry_topic_v2=True)
+    expire(stage, "a")
+    assert stage.again() == []
+    (one,) = stage.pop()
+    assert (one.receipt.kind, one.body) == ("2", "a")
+    stage.drain(INVISIBLE_MS)
+    assert stage.again(RETRY_TOPIC_V2) == ["a", "a"]  # it stays in its topic
+    stage.ack(*stage.pop())
+    assert stage.committed(topic=RETRY_TOPIC_V2) == 2
+
+
+def test_both_forms_are_read(stage: PopStage) -> None:
+    stage.send("v1", "v2")
+    stage.pop(count=1)
+    stage.pop(invisible_ms=2 * INVISIBLE_MS)
+    stage.drain(INVISIBLE_MS)
+    stage.state.change_options(replace(stage.state.options, is_retry_topic_v2=True))
+    stage.drain(INVISIBLE_MS)
+    assert [(one.receipt.kind, one.body) for one in stage.pop()] == [("1", "v1"), ("2", "v2")]
+
+
+def test_retry_topic_that_may_not_be_read_is_left_out(stage: PopStage) -> None:
+    stage.create(RETRY_TOPIC, 1, perm=2)
+    stage.send("a", topic=RETRY_TOPIC)
+    assert stage.bodies() == []
+
+
+@pytest.mark.parametrize(("length", "is_there"), [(32_680, True), (32_700, False)])
+def test_receipt_is_left_out_if_there_is_no_room_for_it(length: int, is_there: bool) -> None:
+    stage = PopStage(cluster="c", region="r")
+    stage.create(RETRY_TOPIC, 1)
+    stage.send("a", topic=RETRY_TOPIC, own="x" * length)
+    answer = stage.ask(pop_request())
+    (record,) = decode_records(answer.body)
+    properties = record.properties()
+    assert properties["own"] == "x" * length
+    assert ("POP_CK" in properties) is is_there
+    assert "TRACE_ON" not in properties
+
+
+def test_topic_with_a_long_name_is_written_in_the_second_form(stage: PopStage) -> None:
+    topic, group = "t" * 120, "g" * 100
+    stage.create(topic, 1)
+    stage.send("a", topic=topic)
+    stage.pop(topic=topic, group=group)
+    stage.drain(INVISIBLE_MS)
+    (one,) = stage.pop(topic=topic, group=group)
+    assert (one.record.topic, one.receipt.kind) == (topic, "1")
+    stage.ack(one, topic=topic, group=group)
+    assert stage.committed(0, f"%RETRY%{group}_{topic}", group) == 1
+
+
+# ---- what cannot be stored ----
+
+
+def test_pop_is_answered_when_its_checkpoint_is_stored(stage: PopStage) -> None:
+    stage.send("a")
+    request = stage.hand_in(pop_request())
+    assert stage.answer_to(request) is None
+    stage.commit()
+    assert stage.answer_of(request).code == 0
+
+
+def test_full_disk_loses_nothing(stage: PopStage) -> None:
+    stage.send("a", "b")
+    stage.state.unwritable = DISK_FULL
+    answer = stage.ask(pop_request())
+    assert (answer.code, answer.fields) == (1, ZEROS)
+    assert DISK_FULL in (answer.remark or "")
+    assert (stage.committed(), len(stage.state.checkpoints)) == (None, 0)
+    stage.state.unwritable = None
+    found = stage.pop()
+    assert [one.body for one in found] == ["a", "b"]
+    stage.ack(*found)
+    assert stage.committed() == 2
+
+
+@pytest.mark.parametrize("error", [OSError("broken"), DiskFull("T")])
+def test_failed_append_loses_nothing(
+    error: Exception, stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.send("a", "b", "c")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.state.store, "append", fail)
+        requests = [stage.hand_in(pop_request(1)) for _ in range(3)]
+        stage.commit()
+        assert [stage.answer_of(request).code for request in requests] == [1, 1, 1]
+    stage.state.unwritable = None
+    found = stage.pop()
+    assert [one.body for one in found] == ["a", "b", "c"]
+    stage.ack(*found)
+    assert stage.committed() == 3
+
+
+def test_failure_of_one_pop_fails_the_later_ones_of_its_group(
+    stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a restart would go on behind the later ones, and the first message would be lost."""
+    stage.send("a", "b", "c")
+    append, calls = stage.state.store.append, list[int]()
+
+    def fail_twice(*arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) <= 2:  # all together, then the first on its own
+            raise OSError("broken")
+        append(*arguments)
+
+    monkeypatch.setattr(stage.state.store, "append", fail_twice)
+    requests = [stage.hand_in(pop_request(1)) for _ in range(2)]
+    other = stage.hand_in(pop_request(1, group="H"))
+    stage.commit()
+    assert [stage.answer_of(request).code for request in requests] == [1, 1]
+    assert stage.answer_of(other).code == 0
+    stage.restart()
+    assert stage.bodies() == ["a", "b", "c"]
+
+
+# ---- limits ----
+
+
+def test_pops_beyond_the_limit_of_checkpoints_are_refused() -> None:
+    stage = PopStage(pop_checkpoints_max=2)
+    stage.send("a", "b", "c")
+    first, _ = stage.pop(count=1), stage.pop(count=1)
+    for poll_ms in (0, 1_000):
+        answer = stage.ask(pop_request(poll_ms=poll_ms))
+        assert (answer.code, answer.remark) == (209, "NO_MESSAGE_IN_QUEUE")
+    stage.ack(*first)
+    assert stage.bodies() == ["c"]
+
+
+def test_oneway_pop_does_not_wait(stage: PopStage) -> None:
+    stage.hand_in(pop_request(poll_ms=1_000, is_oneway=True), CLIENT)
+    assert len(stage.state.held_pops) == 0

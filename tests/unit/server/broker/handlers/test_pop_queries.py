@@ -1,0 +1,188 @@
+"""Peeks, notifications and the number of polls."""
+
+from __future__ import annotations
+
+import pytest
+
+from downrange.server.broker.pop import held_pops
+from downrange.wire.codes import RequestCode
+from downrange.wire.command import Command
+from downrange.wire.records import decode_records
+from tests.unit.server.broker.pop_stage import (
+    INVISIBLE_MS,
+    PopStage,
+    count_request,
+    notification_request,
+    peek_request,
+)
+
+NO_REMARK = "not set any response code"
+ZEROS = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": "0"}
+NOTHING = {"hasMsg": "false", "pollingFull": "false"}
+FOUND = {"hasMsg": "true", "pollingFull": "false"}
+
+
+@pytest.fixture
+def stage() -> PopStage:
+    return PopStage(queues=2)
+
+
+# ---- peeks ----
+
+
+def peeked(answer: Command) -> list[bytes]:
+    assert (answer.code, answer.remark) == (0, "FOUND")
+    return [record.body for record in decode_records(answer.body)]
+
+
+def test_peek_makes_nothing_invisible(stage: PopStage) -> None:
+    stage.send("a", "b", "c")
+    answer = stage.ask(peek_request(2))
+    assert peeked(answer) == [b"a", b"b"]
+    assert answer.fields == {**ZEROS, "restNum": "3"}
+    assert stage.committed() is None
+    assert stage.bodies(count=1) == ["a"]
+    assert peeked(stage.ask(peek_request())) == [b"b", b"c"]
+
+
+def test_peek_of_all_queues(stage: PopStage) -> None:
+    stage.send("a", "b")
+    stage.send("c", queue_id=1)
+    answer = stage.ask(peek_request(queue_id=-1))
+    assert peeked(answer) == [b"a", b"b", b"c"]
+    assert answer.fields["restNum"] == "3"
+    assert peeked(stage.ask(peek_request(2, queue_id=-1))) == [b"a", b"b"]
+
+
+def test_peek_is_limited() -> None:
+    stage = PopStage(queues=2, pull_bytes_max=1_024, pull_messages_max=32)
+    stage.send("x" * 2_000, "y")
+    stage.send("z", queue_id=1)
+    assert peeked(stage.ask(peek_request(500, queue_id=-1))) == [b"x" * 2_000]
+
+
+@pytest.mark.parametrize("count", [0, -1, 5])
+def test_peek_that_finds_nothing(count: int, stage: PopStage) -> None:
+    answer = stage.ask(peek_request(count))
+    assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
+    assert answer.fields == ZEROS
+
+
+def test_peek_is_checked(stage: PopStage) -> None:
+    for request, code in (
+        (peek_request(topic="None"), 17),
+        (peek_request(queue_id=7), 29),
+    ):
+        answer = stage.ask(request)
+        assert (answer.code, answer.fields) == (code, ZEROS)
+    stage.group(consume_enable=False)
+    assert stage.ask(peek_request()).code == 16
+
+
+# ---- notifications ----
+
+
+def test_notification_at_once(stage: PopStage) -> None:
+    answer = stage.ask(notification_request())
+    assert (answer.code, answer.remark, answer.fields) == (0, NO_REMARK, NOTHING)
+    stage.send("a", queue_id=1)
+    assert stage.ask(notification_request()).fields == FOUND
+    assert stage.ask(notification_request(queue_id=0)).fields == NOTHING
+    assert stage.committed(1) is None
+    assert stage.bodies() == ["a"]
+
+
+def test_notification_counts_the_retry_topic(stage: PopStage) -> None:
+    stage.send("a")
+    stage.pop()
+    assert stage.ask(notification_request()).fields == NOTHING
+    stage.drain(INVISIBLE_MS)
+    assert stage.ask(notification_request(stage.now_ms)).fields == FOUND
+
+
+def test_notification_with_a_filter(stage: PopStage) -> None:
+    stage.send("a", TAGS="A")
+    assert stage.ask(notification_request(exp="B", exp_type="TAG")).fields == NOTHING
+    assert stage.ask(notification_request(exp="A", exp_type="TAG")).fields == FOUND
+    answer = stage.ask(notification_request(exp="a =", exp_type="SQL92"))
+    assert (answer.code, answer.fields) == (23, NOTHING)
+
+
+def test_notification_of_a_blocked_queue(stage: PopStage) -> None:
+    stage.send("a")
+    stage.pop(order=True, attempt_id="1")
+    assert stage.ask(notification_request(order=True)).fields == NOTHING
+    assert stage.ask(notification_request(order=True, attempt_id="1")).fields == FOUND
+
+
+def test_notification_waits(stage: PopStage) -> None:
+    request = stage.hand_in(notification_request(poll_time=1_000))
+    stage.tick(999)
+    assert stage.answer_to(request) is None
+    stage.tick(1)
+    assert stage.answer_of(request).fields == NOTHING
+    request = stage.hand_in(notification_request(stage.now_ms, poll_time=1_000))
+    stage.send("a")
+    assert stage.answer_of(request).fields == FOUND
+    assert stage.bodies() == ["a"]
+
+
+def test_every_notification_is_answered_by_one_message(stage: PopStage) -> None:
+    requests = [stage.hand_in(notification_request(poll_time=1_000)) for _ in range(3)]
+    stage.send("a")
+    assert [stage.answer_of(request).fields for request in requests] == [FOUND] * 3
+
+
+def test_old_notification_does_not_wait(stage: PopStage) -> None:
+    request = notification_request(stage.now_ms - 9_000, poll_time=1_000)
+    assert stage.ask(request).fields == NOTHING
+
+
+def test_notification_beyond_the_limit(stage: PopStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_pops, "PER_QUEUE_MAX", 1)
+    stage.hand_in(notification_request(poll_time=1_000))
+    answer = stage.ask(notification_request(poll_time=1_000))
+    assert answer.fields == {"hasMsg": "false", "pollingFull": "true"}
+
+
+def test_notification_is_checked(stage: PopStage) -> None:
+    for request, code in (
+        (notification_request(topic="None"), 17),
+        (notification_request(queue_id=7), 29),
+    ):
+        answer = stage.ask(request)
+        assert (answer.code, answer.fields) == (code, NOTHING)
+
+
+def test_notification_of_a_topic_that_is_deleted_meanwhile(stage: PopStage) -> None:
+    other = stage.hold(poll_ms=1_000)
+    request = stage.hand_in(notification_request(poll_time=1_000))
+    delete = Command(int(RequestCode.DELETE_TOPIC_IN_BROKER), {"topic": "T"})
+    assert stage.ask(delete).code == 0
+    stage.tick(1_000)
+    assert stage.notes == []
+    assert stage.answer_of(request).fields == NOTHING
+    assert stage.answer_of(other).code == 210
+
+
+# ---- the number of polls ----
+
+
+def test_number_of_polls(stage: PopStage) -> None:
+    answer = stage.ask(count_request())
+    assert (answer.code, answer.remark, answer.fields) == (0, NO_REMARK, {"pollingNum": "0"})
+    stage.hold()
+    stage.hold()
+    stage.hold(queue_id=1)
+    assert stage.ask(count_request()).fields == {"pollingNum": "2"}
+    assert stage.ask(count_request(queue_id=1)).fields == {"pollingNum": "1"}
+    assert stage.ask(count_request(consumer_group="H")).fields == {"pollingNum": "0"}
+    assert stage.state.groups.get("H") is None
+    for request, code in ((count_request(topic="None"), 17), (count_request(queue_id=9), 29)):
+        answer = stage.ask(request)
+        assert (answer.code, answer.fields) == (code, {"pollingNum": "0"})
+
+
+def test_rollback_has_nothing_to_do(stage: PopStage) -> None:
+    answer = stage.ask(Command(int(RequestCode.POP_ROLLBACK)))
+    assert (answer.code, answer.remark, answer.fields) == (0, NO_REMARK, {})

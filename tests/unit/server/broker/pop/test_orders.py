@@ -1,0 +1,372 @@
+"""Pops in order: blocks, repeated requests, counts, acknowledgements, changes, restarts, the file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from downrange.errors import MalformedBody
+from downrange.server.broker.pop.orders import PATH, Order, Orders
+from downrange.wire.codes import RequestCode
+from downrange.wire.command import Command
+from tests.unit.server.broker.pop_stage import (
+    INVISIBLE_MS,
+    TIMER_TOPIC,
+    Popped,
+    PopStage,
+    ack_request,
+    batch_ack_request,
+    pop_request,
+    popped_of,
+)
+
+DAY_MS = 24 * 3600 * 1000
+PLACE = ("T", "G", 0)
+
+
+@pytest.fixture
+def stage() -> PopStage:
+    made = PopStage()
+    made.send(*"abcdef")
+    return made
+
+
+def pop(stage: PopStage, count: int = 3, **changes: Any) -> list[Popped]:
+    return stage.pop(count=count, order=True, **changes)
+
+
+def counts_of(stage: PopStage, count: int = 3, **changes: Any) -> str:
+    answer = stage.ask(pop_request(count, order=True, now_ms=stage.now_ms, **changes))
+    assert answer.code == 0
+    return answer.fields["orderCountInfo"]
+
+
+def test_queue_is_blocked_until_the_batch_is_acknowledged(stage: PopStage) -> None:
+    found = pop(stage)
+    assert {one.receipt.revive_queue for one in found} == {999}
+    assert stage.records(TIMER_TOPIC) == []
+    assert stage.committed() == 0
+    assert pop(stage) == []
+    assert pop(stage, attempt_id="x") == []
+    stage.ack(*found)
+    assert [one.body for one in pop(stage)] == ["d", "e", "f"]
+
+
+def test_queue_is_blocked_for_its_group_only(stage: PopStage) -> None:
+    pop(stage)
+    assert len(pop(stage, group="H")) == 3
+    assert stage.bodies(count=1) == ["a"]  # a pop without order is not blocked, as in Apache
+
+
+def test_only_the_blocked_queue_is_left_out() -> None:
+    stage = PopStage(queues=2)
+    stage.send("a")
+    stage.send("b", queue_id=1)
+    assert len(pop(stage, 1)) == 1
+    assert len(pop(stage, 32)) == 1
+    assert pop(stage, 32) == []
+
+
+def test_block_ends_with_its_time_and_the_whole_rest_comes_again(stage: PopStage) -> None:
+    found = pop(stage, 5)
+    stage.ack(found[0], found[1], found[3])
+    assert stage.committed() == 2
+    stage.now_ms += INVISIBLE_MS - 1
+    assert pop(stage) == []
+    stage.now_ms += 1
+    again = pop(stage)
+    assert [one.body for one in again] == ["c", "d", "e"]
+    assert {one.record.reconsume_times for one in again} == {0}
+
+
+def test_same_attempt_gets_the_batch_again(stage: PopStage) -> None:
+    first = pop(stage, 3, attempt_id="1")
+    stage.now_ms += 10
+    assert counts_of(stage, 5, attempt_id="1") == "0 0 0"
+    order = stage.state.orders.get(PLACE)
+    assert order is not None
+    assert order.offsets == [0, 1, 2, 3, 4]
+    stage.ack(first[0])  # of the older pop time: ignored
+    assert stage.committed() == 0
+
+
+def test_counts(stage: PopStage) -> None:
+    assert counts_of(stage) == "0 0 0"
+    stage.now_ms += INVISIBLE_MS
+    assert counts_of(stage) == "0 qo0%0 1;0 qo0%1 1;0 qo0%2 1;0 0 1"
+    stage.now_ms += INVISIBLE_MS
+    assert counts_of(stage, 4) == "0 qo0%0 2;0 qo0%1 2;0 qo0%2 2;0 0 0"
+
+
+def test_counts_of_several_queues() -> None:
+    stage = PopStage(queues=2)
+    stage.send("a")
+    stage.send("b", queue_id=1)
+    counts_of(stage)
+    stage.now_ms += INVISIBLE_MS
+    entries = counts_of(stage).split(";")
+    assert sorted(entries) == ["0 0 1", "0 1 1", "0 qo0%0 1", "0 qo1%0 1"]
+
+
+def test_acknowledgement_moves_the_offset_to_the_first_open_message(stage: PopStage) -> None:
+    one, two, three = pop(stage)
+    for acked, offset in ((two, 0), (one, 2), (one, 2), (three, 3)):
+        stage.ack(acked)
+        assert stage.committed() == offset
+
+
+def test_wrong_receipts_are_ignored(stage: PopStage) -> None:
+    one, *_ = pop(stage)
+    for receipt in (
+        one.receipt._replace(pop_ms=5),
+        one.receipt._replace(offset=5),
+    ):
+        stage.ack(Popped(receipt, one.record))
+    assert stage.committed() == 0
+    answer = stage.ask(ack_request(one, offset=50))
+    assert answer.code == 208
+    stage.ack(one, group="H")
+    assert stage.committed(group="H") is None
+
+
+def test_batch_acknowledges_in_order_and_others_together(stage: PopStage) -> None:
+    ordered = pop(stage, 2)
+    (plain,) = stage.pop(count=1, group="H")
+    request = batch_ack_request(*ordered)
+    other = json.loads(batch_ack_request(plain, group="H").body)
+    body = json.loads(request.body)
+    body["acks"] += other["acks"]
+    request.body = json.dumps(body).encode()
+    assert stage.ask(request).code == 0
+    assert (stage.committed(), stage.committed(group="H")) == (2, 1)
+    found = pop(stage, 2)
+    assert stage.ask(batch_ack_request(*found)).code == 0
+    assert stage.committed() == 4
+
+
+def test_acknowledgement_waits_until_it_is_saved(stage: PopStage) -> None:
+    one, *_ = pop(stage)
+    request = stage.hand_in(ack_request(one))
+    stage.commit()
+    stage.flush()
+    assert stage.answer_to(request) is None
+    stage.publish()
+    assert stage.answer_of(request).code == 0
+
+
+def test_change(stage: PopStage) -> None:
+    one, two, three = pop(stage)
+    stage.now_ms += 19
+    answer = stage.change(three, 1_500)
+    assert (answer.code, answer.remark) == (0, "not set any response code")
+    assert answer.fields == {
+        "popTime": str(one.receipt.pop_ms),
+        "invisibleTime": "1519",
+        "reviveQid": "999",
+    }
+    stage.ack(one, two)
+    stage.now_ms += 1_499
+    assert pop(stage) == []
+    stage.now_ms += 1
+    assert [one.body for one in pop(stage)] == ["c", "d", "e"]
+
+
+def test_change_to_a_longer_time_blocks_for_longer(stage: PopStage) -> None:
+    one, *_ = pop(stage)
+    stage.change(one, 2 * INVISIBLE_MS)
+    stage.now_ms += 2 * INVISIBLE_MS - 1
+    assert pop(stage) == []
+    stage.now_ms += 1
+    assert len(pop(stage)) == 3
+
+
+def test_change_with_a_wrong_receipt_succeeds_without_effect(stage: PopStage) -> None:
+    one, *_ = pop(stage)
+    wrong = Popped(one.receipt._replace(pop_ms=1), one.record)
+    answer = stage.change(wrong, 5)
+    assert answer.code == 0
+    assert answer.fields == {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
+
+
+def test_filter_in_order() -> None:
+    stage = PopStage()
+    for tag in "ABAB":
+        stage.send(tag, TAGS=tag)
+    found = pop(stage, 5, exp="B")
+    assert [one.receipt.offset for one in found] == [1, 3]
+    stage.ack(*found)
+    assert stage.committed() == 4
+    stage.send("A", TAGS="A")
+    assert pop(stage, 5, exp="B") == []
+    assert stage.committed() == 5
+
+
+def test_order_and_open_messages_of_another_pop(stage: PopStage) -> None:
+    """A group that pops with and without order does not get invisible messages."""
+    stage.pop(count=2)
+    assert [one.body for one in pop(stage)] == ["c", "d", "e"]
+
+
+# ---- restarts ----
+
+
+def test_block_and_attempt_survive_a_restart_with_an_older_table_of_offsets(
+    stage: PopStage,
+) -> None:
+    stale = stage.progress()
+    one, *_ = pop(stage, attempt_id="1")
+    stage.ack(one)
+    for progress in (stale, None):
+        stage.restart(progress)
+        assert stage.committed() == 1
+        assert pop(stage, attempt_id="2") == []
+    answer = stage.ask(pop_request(3, order=True, attempt_id="1"))
+    assert [popped.body for popped in popped_of(answer)] == ["b", "c", "d"]
+    assert answer.fields["orderCountInfo"] == "0 0 0"
+
+
+def test_counts_and_changes_survive_a_restart(stage: PopStage) -> None:
+    pop(stage)
+    stage.now_ms += INVISIBLE_MS
+    one, *_ = pop(stage)
+    stage.change(one, 2 * INVISIBLE_MS)
+    stage.restart(stage.progress())
+    stage.now_ms += INVISIBLE_MS
+    assert pop(stage) == []
+    stage.now_ms += INVISIBLE_MS
+    assert counts_of(stage) == "0 qo0%0 2;0 qo0%1 2;0 qo0%2 2;0 0 2"
+
+
+def test_newer_offset_counts_after_a_restart(stage: PopStage) -> None:
+    found = pop(stage)
+    stage.ack(*found)
+    stage.state.offsets.commit("G", "T", 0, 5)
+    stage.restart(stage.progress())
+    assert stage.committed() == 5
+
+
+def test_offset_that_is_set_ends_the_order(stage: PopStage) -> None:
+    stage.ack(*pop(stage))
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    assert stage.ask(Command(int(RequestCode.UPDATE_CONSUMER_OFFSET), fields)).code == 0
+    assert len(stage.state.orders) == 0
+    stage.restart(stage.progress())
+    assert [one.body for one in pop(stage)] == ["b", "c", "d"]
+
+
+def test_topic_and_group_that_are_deleted(stage: PopStage) -> None:
+    pop(stage)
+    pop(stage, group="H")
+    stage.state.forget_group("H")
+    assert len(stage.state.orders) == 1
+    stage.state.forget_topic("T")
+    assert len(stage.state.orders) == 0
+
+
+def test_old_orders_are_forgotten(stage: PopStage) -> None:
+    pop(stage)
+    stage.tick(DAY_MS)
+    assert len(stage.state.orders) == 1
+    stage.tick(59_000)
+    assert len(stage.state.orders) == 1
+    stage.tick(1_000)
+    assert len(stage.state.orders) == 0
+
+
+# ---- the file ----
+
+
+def test_file_has_the_form_of_apache(stage: PopStage) -> None:
+    one, *_ = pop(stage, attempt_id="A7")
+    now = stage.now_ms
+    saved = json.loads(stage.state.orders.dump())
+    order = saved["table"]["T@G"]["0"]
+    assert saved["orderInfoCount"] == 1
+    assert saved["orderedConsumptionLevel"] == "QUEUE"
+    assert order == {
+        "a": "A7",
+        "cm": 0,
+        "i": INVISIBLE_MS,
+        "l": now,
+        "o": [0, 1, 2],
+        "oc": {},
+        "popTime": now,
+    }
+    stage.now_ms += 5
+    stage.ack(one)
+    stage.change(Popped(one.receipt._replace(offset=1), one.record), 1_500)
+    order = json.loads(stage.files.read_all(PATH) or b"")["table"]["T@G"]["0"]
+    assert (order["cm"], order["ot"], order["l"]) == (1, {"1": now + 1_505}, now + 5)
+
+
+#: As a 5.5.0 broker has written it: keys are numbers.
+JAVA = b"""{
+\t"orderInfoCount":1,
+\t"orderedConsumptionLevel":"QUEUE",
+\t"table":{
+\t\t"TO@GO":{
+\t\t\t0:{
+\t\t\t\t"a":"A7",
+\t\t\t\t"cm":1,
+\t\t\t\t"i":3000,
+\t\t\t\t"l":1794918793703,
+\t\t\t\t"o":[3,1,2],
+\t\t\t\t"oc":{
+\t\t\t\t\t3:1,
+\t\t\t\t\t4:1
+\t\t\t\t},
+\t\t\t\t"ot":{
+\t\t\t\t\t5:1794918799999
+\t\t\t\t},
+\t\t\t\t"popTime":1794918793703
+\t\t\t},
+\t\t\t1:{"o":[],"popTime":5}
+\t\t}
+\t}
+}"""
+
+
+def test_file_of_apache_is_read() -> None:
+    orders = Orders()
+    orders.load(JAVA)
+    assert len(orders) == 1
+    order = orders.get(("TO", "GO", 0))
+    assert order is not None
+    assert order.offsets == [3, 4, 5]
+    assert (order.open, order.attempt_id, order.pop_ms) == (0b110, "A7", 1794918793703)
+    assert order.counts == {3: 1, 4: 1}
+    assert order.blocked_until_ms() == 1794918799999
+    assert order.next_offset() == 4
+    copy = Orders()
+    copy.load(orders.dump())
+    assert copy.dump() == orders.dump()
+
+
+def test_damaged_file_is_refused() -> None:
+    with pytest.raises(MalformedBody):
+        Orders().load(b'{"table":{"T@G":{"0":{"o":"x"}}}}')
+
+
+def test_64_messages_are_the_bits_of_a_signed_number() -> None:
+    orders = Orders()
+    orders.pop(PLACE, Order(range(64), 1, 2, None))
+    for offset in (0, 63):
+        orders.acknowledge(PLACE, offset, 1, 5)
+    saved = json.loads(orders.dump())["table"]["T@G"]["0"]["cm"]
+    assert saved == 1 - 2**63
+    copy = Orders()
+    copy.load(orders.dump())
+    order = copy.get(PLACE)
+    assert order is not None
+    assert order.open == (2**64 - 1) & ~(1 | 1 << 63)
+
+
+def test_empty_order_of_a_table() -> None:
+    orders = Orders()
+    assert orders.get(PLACE) is None
+    assert not orders.is_blocked(PLACE, None, 0)
+    assert not orders.change(PLACE, 0, 0, 0, 0)
+    orders.reset(PLACE)
+    assert orders.version == 0
