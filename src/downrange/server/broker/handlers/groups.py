@@ -28,7 +28,9 @@ from downrange.server.broker.handlers.answers import (
     succeed_when_saved,
 )
 from downrange.server.broker.handlers.pages import page
+from downrange.server.broker.pop.revival import drop_group
 from downrange.server.broker.queues import queues_of, stored_ms
+from downrange.server.outputs import StorePending
 from downrange.wire.bodies import (
     BrokerConsumeStatsBody,
     ConsumeOffset,
@@ -112,9 +114,10 @@ def _put(state: BrokerState, config: GroupConfig, now_ms: int) -> None:
 def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = DeleteGroupRequest.from_fields(request.fields)
     state.groups.delete(header.group_name, now_ms)
+    pending = [StorePending()] if drop_group(state, header.group_name, now_ms) else []
     if header.clean_offset or header.remove_offset:
         state.forget_group(header.group_name)
-    return succeed_when_saved(state)
+    return [*succeed_when_saved(state), *pending]
 
 
 # ---- describing --------------------------------------------------------------------------------
