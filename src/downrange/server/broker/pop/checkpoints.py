@@ -220,10 +220,12 @@ class Checkpoints:
 
     def take_back(self, checkpoint: Checkpoint) -> None:
         """Let the messages of a pop be read again: its checkpoint could not be stored."""
-        progress = self._progress.get(checkpoint.name[:3])
+        key = checkpoint.name[:3]
+        progress = self._progress.get(key)
         if progress is not None:
             progress.unstored -= 1
             progress.next = min(progress.next, checkpoint.start)
+            self._commit(key, progress)
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Set what the next pop reads, whatever is open; the caller commits the offset."""

@@ -93,6 +93,17 @@ def _adopt(state: BrokerState, now_ms: int) -> None:
     store_open_again(state, now_ms, on_stored)
 
 
+def drop_group(state: BrokerState, group: str, now_ms: int) -> bool:
+    """Close the checkpoints of a group that was deleted; return whether records are stored.
+
+    Without these records, a start after a crash would bring the checkpoints back.
+    """
+    dropped = [checkpoint for checkpoint in state.checkpoints if checkpoint.group == group]
+    for checkpoint in dropped:
+        _close(state, checkpoint, checkpoint.open_offsets(), now_ms)
+    return bool(dropped)
+
+
 # ---- reviving ----------------------------------------------------------------------------------
 
 
@@ -115,8 +126,8 @@ def revive_due(state: BrokerState, now_ms: int) -> list[Output]:
             break
         try:
             added_count, added_size = _revive(state, checkpoint, now_ms, outputs)
-        except Exception:
-            state.checkpoints.put_back(checkpoint, now_ms + _LONG_RETRY_MS)
+        except Exception:  # such as a failure of the disk; without this it would wait for ever
+            state.checkpoints.put_back(checkpoint, now_ms + RETRY_MS)
             raise
         count += added_count
         size += added_size
@@ -134,7 +145,9 @@ def _revive(
     state: BrokerState, checkpoint: Checkpoint, now_ms: int, outputs: list[Output]
 ) -> tuple[int, int]:
     """Store open messages of a checkpoint again; return their number and size."""
-    if state.topics.get(checkpoint.topic) is None or state.groups.get(checkpoint.group) is None:
+    # A group that its first pop created may be lost in a crash, but its checkpoint is not.
+    group = state.groups.get_or_create(checkpoint.group, state.options, now_ms)
+    if state.topics.get(checkpoint.topic) is None or group is None:
         state.checkpoints.close(checkpoint, checkpoint.open)
         return 0, 0
     records: list[Record] = []
