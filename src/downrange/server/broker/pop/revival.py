@@ -24,7 +24,7 @@ from downrange.server.broker.record_fields import CLIENT_FLAGS, join_properties,
 from downrange.server.broker.scheduled.redirect import RETRY_MS, TICK_BYTES_MAX, TICK_RECORDS_MAX
 from downrange.server.broker.tables.topic_table import READ_WRITE
 from downrange.server.outputs import Note
-from downrange.wire.limits import INT32_MAX, TOPIC_BYTES_MAX
+from downrange.wire.limits import INT32_MAX, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V1, MAGIC_V2
 from downrange.wire.system_names import (
@@ -211,10 +211,11 @@ def _again(
         properties.setdefault(PropertyKey.ORIGIN_MESSAGE_ID, message.offset_id)
         if not make_room(properties, _RECEIPT_BYTES):
             properties = message.properties()
-            make_room(properties, _RECEIPT_BYTES)
     else:
         topic = _retry_topic(state, checkpoint)
     properties[PropertyKey.POP_CHECKPOINT] = checkpoint.receipt(message.queue_offset)
+    if len(join_properties(properties)) > PROPERTIES_BYTES_MAX:
+        del properties[PropertyKey.POP_CHECKPOINT]
     state.topics.ensure(topic, 1, READ_WRITE, now_ms)
     host = state.host
     record = replace(
