@@ -270,6 +270,7 @@ def properties_at(data: bytes, at: int, end: int) -> dict[str, str]:
     Raises:
         MalformedRecord: The record is cut off, or its lengths contradict each other.
     """
+    properties_from = end
     try:
         body_at = at + _FIXED[data[at + _SYS_FLAG_LOW_BYTE_AT] & _V6_BITS].size
         topic_at = body_at + int.from_bytes(data[body_at - 4 : body_at], "big") + 1
