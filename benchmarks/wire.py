@@ -1,4 +1,4 @@
-"""CPU cost of the wire layer per operation, compared with the floor of a bare library call.
+"""CPU cost of the wire layer and of SQL92 filters, compared with the floor of a bare library call.
 
 Ours and the floor are timed in turns in this process, best of several rounds; compare the ratios,
 not the microseconds. The floor processes the same bytes with only `orjson` and `struct`: no types,
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import orjson
 
+from downrange.filters.match import Expression
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.fields import request_command
 from downrange.wire.frames import FrameSplitter
@@ -208,6 +209,24 @@ def split_batch_floor() -> object:
     return found
 
 
+# ---- an SQL92 filter -----------------------------------------------------------------------------
+
+FILTER = Expression("amount > 100 AND color = 'red' AND count <= 5")
+FILTERED = {
+    "KEYS": "order-1",
+    "TAGS": "paid",
+    "UNIQ_KEY": "7F0000010001000000000000000000010001",
+    "amount": "150",
+    "color": "red",
+    "count": "5",
+}
+
+
+def match_floor() -> bool:
+    values = FILTERED
+    return int(values["amount"]) > 100 and values["color"] == "red" and int(values["count"]) <= 5
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -221,6 +240,7 @@ def main() -> None:
             decode_pull_floor,
         ),
         measure("split a batch of 100", lambda: decode_batch(BATCH_BODY), split_batch_floor),
+        measure("match an SQL92 filter of 3", lambda: FILTER.matches(FILTERED), match_floor),
     ]
     pair = Row(
         "send request and reply together",

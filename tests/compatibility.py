@@ -62,10 +62,7 @@ def section() -> str:
     lines += _table("Sent to clients by our broker", TO_CLIENTS)
     lines += _reasons("Skipped on purpose: the reply is code 3", SKIPPED)
     lines += _reasons("Not supported yet: the reply is code 3", NOT_YET)
-    lines += [
-        "SQL92 filters are not supported yet: the reply to a subscription with one is code 23."
-    ]
-    return "\n".join([*lines, "", END])
+    return "\n".join([*lines, END])
 
 
 def unplaced() -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.apache.exchange import our_broker
@@ -35,7 +36,7 @@ def _send(java: JavaClient, producer: str, topic: str, *amounts: int) -> None:
         properties = {"amount": str(amount), "color": "red"}
         sent = message(topic, str(amount).encode(), properties=properties)
         # Until the client has found the new broker, a send fails.
-        wait_until(lambda sent=sent: _is_sent(java, producer, sent))
+        wait_until(partial(_is_sent, java, producer, sent))
 
 
 def _is_sent(java: JavaClient, producer: str, sent: dict[str, Json]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import threading
 import time
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from downrange.store.files import OsFiles
 from downrange.store.log import LogFlush
 from downrange.store.message_store import StoreOptions
 from downrange.store.retention import RetentionOptions, drop_old_segments
+from downrange.wire.bodies import ConsumerMember, HeartbeatBody, Subscription
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
@@ -42,6 +44,8 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
+
+    from tests.conversations.peers import Peer
 
 #: How long a stop may take.
 STOP_SECONDS = 2.0
@@ -539,3 +543,34 @@ def test_a_stop_on_a_disk_that_fails_ends_with_an_error_and_a_free_folder(
         disk.error = None
         thread.run(server.start())
         assert bodies(server.address) == [b"x", b"y"]
+
+
+# ---- SQL92 filters ----
+
+
+def _subscribe(peer: Peer, expression: str) -> None:
+    subscription = Subscription(
+        topic="T", sub_string=expression, sub_version=7, expression_type="SQL92"
+    )
+    member = ConsumerMember(group_name="G", subscription_data_set=[subscription])
+    body = HeartbeatBody(client_id="c", consumer_data_set=[member]).encode()
+    assert peer.ask(Command(int(RequestCode.HEART_BEAT), body=body)).code == 0
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_filters_of_groups_survive(tmp_path: Path, is_killed: bool) -> None:
+    path = tmp_path / "config" / "consumerFilter.json"
+    with serving(tmp_path, checkpoint_interval=0.1) as (server, thread):
+        with connection(server.address) as peer:
+            _subscribe(peer, "amount > 100")
+            wait_until(path.exists)
+        born = json.loads(path.read_bytes())["filterDataByTopic"]["T"]["groupFilterData"]["G"]
+        thread.run(server.kill() if is_killed else server.stop())
+        thread.run(server.start())
+        filters = read_state(thread, server, "filters")
+        known = filters.get("T", "G")
+        assert (known.expression, known.client_version) == ("amount > 100", 7)
+        assert (known.born_time, known.is_dead) == (born["bornTime"], True)
+        with connection(server.address) as peer:
+            _subscribe(peer, "amount > 100")
+            assert not known.is_dead

@@ -18,7 +18,7 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import PutKeyValueRequest, RouteRequest
 from downrange.wire.signatures import sign
 from tests.conversations.peers import Peer, SocketChannel
-from tests.embedded.brokers import bodies, connection, route, send, send_request
+from tests.embedded.brokers import bodies, connection, pull_request, route, send, send_request
 from tests.unit.server.certificates import make_authority
 
 if TYPE_CHECKING:
@@ -154,6 +154,21 @@ def test_serve_keeps_what_it_acknowledged_though_it_is_killed(tmp_path: Path) ->
         assert bodies(said["broker"]) == [b"kept"]
         _, log = _stop(process)
     assert "was not closed" in log
+
+
+@pytest.mark.parametrize("told", ["not", "flag", "file"])
+def test_serve_refuses_sql_filters_when_told(tmp_path: Path, told: str) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("[broker]\nis_sql_enabled = false\n")
+    how = {"not": (), "flag": ("--no-sql",), "file": ("--config", str(config))}[told]
+    arguments = ("serve", "--store", str(tmp_path / "s"), *ANY_PORTS, *how)
+    with _started(*arguments) as (process, said):
+        assert send(said["broker"], b"hello") == 0
+        pull = pull_request(0)
+        pull.fields |= {"subscription": "a = 1", "expressionType": "SQL92"}
+        with connection(said["broker"]) as peer:
+            assert peer.ask(pull).code == (20 if told == "not" else 1)
+        _stop(process)
 
 
 @pytest.mark.parametrize("told", ["flag", "file"])

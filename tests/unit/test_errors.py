@@ -31,6 +31,12 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         "the console needs the extra 'console': run pip install '.[console]' in the checkout",
     ),
     (errors.InvalidMessage("text"), {"code": 13}, "text"),
+    (
+        errors.InvalidSql("a ! 5", 2, "'!' is not a word", "write <>"),
+        {"expression": "a ! 5", "position": 2, "problem": "'!' is not a word"}
+        | {"remedy": "write <>", "code": None, "retryable": False},
+        "'!' is not a word: write <>\n  a ! 5\n    ^",
+    ),
     (errors.ClientStateError("text"), {}, "text"),
     (
         errors.NotStarted("the client"),
@@ -127,6 +133,12 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         errors.ServerFailure(1, "oops", "b:1"),
         {"code": 1, "remark": "oops", "topic": None, "retryable": True},
         "b:1 answered with code 1: oops",
+    ),
+    (
+        errors.SqlNotSupported(1, "no", "b:1"),
+        {"code": 1, "remark": "no", "retryable": False},
+        "b:1 answered with code 1: no (set enablePropertyFilter=true in the broker's settings; "
+        "Apache's default is false)",
     ),
     (
         errors.SystemBusy(2, "busy", "b:1"),

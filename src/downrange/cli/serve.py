@@ -34,6 +34,9 @@ _VIP: Final = click.option(
     is_flag=True,
     help="Listen on the broker's port less 2 too, for clients with vip_channel; off by default.",
 )
+_NO_SQL: Final = click.option(
+    "--no-sql", is_flag=True, help="Refuse consumers with SQL92 filters; accepted by default."
+)
 
 
 @command()
@@ -45,6 +48,7 @@ _VIP: Final = click.option(
 @click.option("--brokers", default=1, help="Number of brokers.")
 @_FLUSH
 @_VIP
+@_NO_SQL
 @with_common_flags
 def serve(
     flags: CommonFlags,
@@ -54,6 +58,7 @@ def serve(
     brokers: int,
     flush: str | None,
     vip: bool,
+    no_sql: bool,
 ) -> None:
     """Run a whole cluster in the foreground: a name server and brokers with a durable store.
 
@@ -72,6 +77,7 @@ def serve(
         brokers=brokers,
         flush=flush,
         vip=vip,
+        no_sql=no_sql,
     )
 
     def print_ready() -> None:
@@ -117,6 +123,7 @@ def nameserver(flags: CommonFlags, port: int, store: Path | None) -> None:
 @click.option("--cluster", show_default="DefaultCluster", help="Name of the cluster.")
 @_FLUSH
 @_VIP
+@_NO_SQL
 @with_common_flags
 def broker(
     flags: CommonFlags,
@@ -127,6 +134,7 @@ def broker(
     cluster: str | None,
     flush: str | None,
     vip: bool,
+    no_sql: bool,
 ) -> None:
     """Run one broker in the foreground and register it at name servers, ours or Apache's.
 
@@ -145,6 +153,7 @@ def broker(
         name_servers=list(nameserver),
         flush=flush,
         vip=vip,
+        no_sql=no_sql,
     )
     run_until_signal(server, lambda: _print_ready(f"broker={server.address} store={server.folder}"))
 

@@ -112,6 +112,7 @@ def make_broker(
     name_servers: list[str],
     flush: str | None,
     vip: bool = False,
+    no_sql: bool = False,
 ) -> BrokerServer:
     """Build a broker.
 
@@ -130,6 +131,7 @@ def make_broker(
             name_servers=tuple(name_servers) or None,
             flush=flush,
             is_vip_port_open=vip or None,
+            is_sql_enabled=False if no_sql else None,
         ),
         _listener_options(settings, flags, port),
         store=settings.make(StoreOptions, "store"),
@@ -150,6 +152,7 @@ def make_cluster(
     brokers: int,
     flush: str | None,
     vip: bool = False,
+    no_sql: bool = False,
 ) -> ClusterServer:
     """Build a cluster.
 
@@ -165,7 +168,13 @@ def make_cluster(
         broker_port=broker_port,
         listener=parts.listener,
         nameserver=settings.make(NameServerOptions, "nameserver"),
-        broker=settings.make(BrokerOptions, "broker", flush=flush, is_vip_port_open=vip or None),
+        broker=settings.make(
+            BrokerOptions,
+            "broker",
+            flush=flush,
+            is_vip_port_open=vip or None,
+            is_sql_enabled=False if no_sql else None,
+        ),
         store_files=settings.make(StoreOptions, "store"),
         retention=settings.make(RetentionOptions, "retention"),
     )

@@ -48,6 +48,8 @@ QUEUE_OFFSET_AT: Final = 20
 LOG_OFFSET_AT: Final = 28
 
 _SYS_FLAG_LOW_BYTE_AT: Final = 39
+_MAGIC_LOW_BYTE_AT: Final = 7
+_MAGIC_V1_LOW: Final = MAGIC_V1 & 0xFF
 # Plain numbers: arithmetic with enum members costs more than reading a record.
 _V6_BITS: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _INNER_BITS: Final = int(SysFlag.INNER_BATCH | SysFlag.NEEDS_UNWRAP)
@@ -268,14 +270,16 @@ def properties_at(data: bytes, at: int, end: int) -> dict[str, str]:
     Raises:
         MalformedRecord: The record is cut off, or its lengths contradict each other.
     """
+    properties_from = end
     try:
         body_at = at + _FIXED[data[at + _SYS_FLAG_LOW_BYTE_AT] & _V6_BITS].size
         topic_at = body_at + int.from_bytes(data[body_at - 4 : body_at], "big") + 1
         properties_from = topic_at + data[topic_at - 1] + 2
         size = data[properties_from - 2] << 8 | data[properties_from - 1]
+        is_usual = data[at + _MAGIC_LOW_BYTE_AT] == _MAGIC_V1_LOW and properties_from + size == end
     except IndexError:
-        properties_from = size = -1
-    if properties_from < 0 or properties_from + size != end:  # a long topic (V2), or damaged
+        is_usual = False
+    if not is_usual:  # a long topic (V2), or damaged
         return decode_record(data[at:end]).properties()
     return decode_properties(data[properties_from:end].decode(errors="replace"))
 

@@ -28,6 +28,7 @@ from downrange.wire.records import (
     decode_records,
     encode_batch,
     encode_record,
+    properties_at,
     record_size,
     scan_segment,
     unwrap,
@@ -370,3 +371,33 @@ def test_v2_record_that_ends_within_its_topic_length_says_so() -> None:
 def test_record_of_unknown_magic_is_not_written() -> None:
     with pytest.raises(Unencodable, match="0000002a is unknown"):
         encode_record(Record(magic=42))
+
+
+# ---- properties alone ----
+
+
+@pytest.mark.parametrize("topic", [b"T", b"T" * 127, b"T" * 200])
+@pytest.mark.parametrize("ip", [b"\x7f\x00\x00\x01", bytes(16)])
+def test_properties_are_read_without_the_rest(topic: bytes, ip: bytes) -> None:
+    flags = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6) if len(ip) == 16 else 0
+    record = Record(
+        magic=MAGIC_V1 if len(topic) < 128 else MAGIC_V2,
+        sys_flag=flags,
+        born_ip=ip,
+        store_ip=ip,
+        body=b"b" * 300,
+        topic_bytes=topic,
+        property_bytes="color\x01réd\x02empty\x01\x02".encode(),
+    )
+    data = encode_record(record)
+    around = b"x" * 7 + data + b"y" * 9
+    assert properties_at(around, 7, 7 + len(data)) == record.properties() == {"color": "réd"}
+
+
+def test_properties_of_a_damaged_record_name_the_damage() -> None:
+    data = encode_record(Record(body=b"body", topic_bytes=b"T", property_bytes=b"a\x011\x02"))
+    for cut in (0, 20, 60, len(data) - 1):
+        with pytest.raises(MalformedRecord):
+            properties_at(data[:cut], 0, cut)
+    with pytest.raises(MalformedRecord):
+        properties_at(data[:84] + b"\xff\xff\xff\xff" + data[88:], 0, len(data))

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import field
 
 from downrange.errors import InvalidSql
+from downrange.filters.grammar import EXPRESSION_MAX
 from downrange.wire.bodies import Body, decode_body
 from downrange.wire.hashes import murmur3_low
 
@@ -35,6 +36,9 @@ _KEPT_MS: Final = 24 * 3600 * 1000
 _GONE_MS: Final = 30 * 1000
 #: The limit of all expressions together, in characters; one more is not accepted.
 _TEXT_MAX: Final = 16 * 1024 * 1024
+#: Characters of new expressions that one heartbeat may bring, because reading them takes time. The
+#: others are accepted with the next heartbeats.
+_NEW_TEXT_MAX: Final = EXPRESSION_MAX
 #: What an entry counts besides its characters.
 _ENTRY: Final = 500
 #: Apache's Bloom filter: bits, and bits per group.
@@ -117,51 +121,59 @@ class FilterTable:
     def register(self, group: str, subscriptions: Iterable[Subscription], now_ms: int) -> None:
         """Take over the expressions of a heartbeat; those that are missing there count as gone."""
         topics: set[str] = set()
+        new_text = 0
         for subscription in subscriptions:
             topics.add(subscription.topic)
-            if subscription.expression_type not in _TAG_KINDS and subscription.sub_string:
-                self._register(group, subscription, now_ms)
+            if subscription.expression_type in _TAG_KINDS or not subscription.sub_string:
+                continue
+            if self._is_known(group, subscription):
+                self._renew(group, subscription)
+            elif new_text + len(subscription.sub_string) <= _NEW_TEXT_MAX:
+                new_text += len(subscription.sub_string)
+                self._replace(group, subscription, now_ms)
         for topic, known in self._by_group.get(group, {}).items():
             if topic not in topics and not known.is_dead:
                 known.dead_time = now_ms
                 self.version += 1
 
-    def _register(self, group: str, subscription: Subscription, now_ms: int) -> None:
+    def _is_known(self, group: str, subscription: Subscription) -> bool:
+        """Whether a group's expression is the same, or of a later version."""
         known = self.get(subscription.topic, group)
         if known is None:
-            self._add(group, subscription, now_ms)
-            return
-        if subscription.sub_version < known.client_version:
-            return
-        is_same = (known.expression, known.expression_type) == (
-            subscription.sub_string,
-            subscription.expression_type,
+            return False
+        return subscription.sub_version <= known.client_version or (
+            known.expression == subscription.sub_string
+            and known.expression_type == subscription.expression_type
         )
-        if subscription.sub_version > known.client_version and not is_same:
-            self._remove(known)
-            self._add(group, subscription, now_ms)
-            return
-        if subscription.sub_version > known.client_version or known.is_dead:
-            known.client_version, known.dead_time = subscription.sub_version, 0
+
+    def _renew(self, group: str, subscription: Subscription) -> None:
+        known = self._by_group[group][subscription.topic]
+        version = subscription.sub_version
+        if version > known.client_version or (version == known.client_version and known.is_dead):
+            known.client_version, known.dead_time = version, 0
             self.version += 1
 
-    def _add(self, group: str, subscription: Subscription, now_ms: int) -> None:
+    def _replace(self, group: str, subscription: Subscription, now_ms: int) -> None:
+        topic = subscription.topic
+        known = self.get(topic, group)
+        if known is not None:
+            self._remove(known)
         if subscription.expression_type != _SQL:
             return
         try:
             self._expressions.get(subscription.sub_string)
-            f"{subscription.topic}{subscription.sub_string}".encode()
+            f"{topic}{subscription.sub_string}".encode()
         except (InvalidSql, UnicodeEncodeError):  # half a surrogate pair cannot be saved
             return  # a pull is refused: its filter does not exist
         self._put(
             GroupFilter(
                 consumer_group=group,
-                topic=subscription.topic,
+                topic=topic,
                 expression=subscription.sub_string,
                 expression_type=subscription.expression_type,
                 born_time=now_ms,
                 client_version=subscription.sub_version,
-                bloom_filter_data=BloomPlace(bit_pos=_bits_of(group, subscription.topic)),
+                bloom_filter_data=BloomPlace(bit_pos=_bits_of(group, topic)),
             )
         )
 

@@ -193,10 +193,13 @@ def test_messages_before_one_that_is_gone_are_returned(
 ) -> None:
     fill(stage, *range(1, 9))
     read = stage.state.store.read_range
-    results = iter([lambda *arguments: read(*arguments), lambda *_: (0, [])])
-    monkeypatch.setattr(
-        stage.state.store, "read_range", lambda *arguments: next(results)(*arguments)
-    )
+    calls: list[int] = []
+
+    def read_once(units: Any, bytes_max: int) -> Any:
+        calls.append(bytes_max)
+        return read(units, bytes_max) if len(calls) == 1 else (0, [])
+
+    monkeypatch.setattr(stage.state.store, "read_range", read_once)
     answer = stage.ask(sql_pull("amount = 2 OR amount = 8", max_msg_nums=4))
     assert bodies_of(answer) == [b"x2"]
     assert answer.fields["nextBeginOffset"] == "4"

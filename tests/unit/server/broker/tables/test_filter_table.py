@@ -183,3 +183,14 @@ def test_the_table_has_a_limit() -> None:
     table.register("new", [a_subscription(f"a IN ({values})")], NOW_MS)
     assert len(table) == before
     assert table.get("T", "new") is not None
+
+
+def test_one_heartbeat_brings_a_limited_number_of_new_expressions() -> None:
+    values = ", ".join([f"'{number:07}'" for number in range(2_000)])
+    many = [a_subscription(f"a IN ({values})", topic=f"T{number}") for number in range(8)]
+    table = FilterTable(CompiledExpressions())
+    counts = []
+    for _ in range(4):
+        table.register("G", many, NOW_MS)
+        counts.append(len(table))
+    assert counts == [2, 4, 6, 8]
