@@ -11,6 +11,7 @@ from downrange.errors import OptionError
 from downrange.server.access.addresses import AddressSet
 from downrange.server.access.needs import DENY, NEEDS, PUB, SUB, Need, Role
 from downrange.server.access.rules import AccessRules, Account, Denial, parse_permission
+from downrange.server.broker.broker import HANDLERS
 from downrange.server.outputs import Peer
 from downrange.wire import headers
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -314,6 +315,15 @@ def test_code_is_served_to_accounts_with_these_permissions_only(
         for name in SMALL
         if rules.check(signed(code, FIELDS, body, key=f"has {name}"), PEER) is None
     }
+
+
+@pytest.mark.parametrize("code", sorted(HANDLERS))
+def test_every_code_of_our_broker_needs_a_right_signature(code: int) -> None:
+    rules = AccessRules([account(is_admin=True)])
+    body = BODIES.get(code, b"")
+    assert "is not signed" in denial(rules, Command(code, dict(FIELDS), body))
+    assert "is wrong" in denial(rules, signed(code, FIELDS, body, secret="guessed"))
+    assert rules.check(signed(code, FIELDS, body), PEER) is None
 
 
 def test_every_code_of_the_table_is_tested_here() -> None:
