@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from downrange.wire.bodies import (
+    ForbiddenBody,
     GroupConfig,
     RequestModeBody,
     RequestModesBody,
@@ -13,7 +14,12 @@ from downrange.wire.bodies import (
 )
 from downrange.wire.codes import RequestCode
 from downrange.wire.fields import request_command
-from downrange.wire.headers import CommitOffsetRequest, GroupOffsetRequest, OffsetReply
+from downrange.wire.headers import (
+    CommitOffsetRequest,
+    ForbidGroupRequest,
+    GroupOffsetRequest,
+    OffsetReply,
+)
 from tests.apache.cluster import ApacheCluster
 from tests.apache.exchange import our_broker, scene_arguments
 from tests.conversations.reads import query_by_key
@@ -95,6 +101,12 @@ def test_message_request_modes_move_with_the_store() -> None:
             assert _share_counts(scene.broker()) == {first: 3, second: 5}
 
 
+def _may_read(broker: Peer, topic: str, readable: bool | None = None) -> bool:
+    """Return whether the group may read a topic, after a change if one is given."""
+    header = ForbidGroupRequest(group=GROUP, topic=topic, readable=readable)
+    return read_body(ForbiddenBody, broker.ask(request_command(header))).readable
+
+
 def test_broker_is_replaced_by_ours_and_comes_back(apache_alone: ApacheCluster) -> None:
     facts, addresses = scene_arguments(apache_alone)
 
@@ -104,6 +116,8 @@ def test_broker_is_replaced_by_ours_and_comes_back(apache_alone: ApacheCluster) 
         theirs = _send(scene, broker, topic, "apache", 5)
         pull(scene, broker, topic, count=5)
         _commit(broker, topic, 3)
+        if scene.is_5x:
+            assert not _may_read(broker, topic, False)
         later = {"DELAY": "3", "UNIQ_KEY": scene.unique_id(1)}  # 10 s: due when ours serves
         scene.send(broker, topic, b"apache later", later)
     apache_alone.stop_broker(0)
@@ -112,11 +126,14 @@ def test_broker_is_replaced_by_ours_and_comes_back(apache_alone: ApacheCluster) 
         broker = scene.broker()
         assert topic in _topics(broker)
         assert _committed(broker, topic) == 3
+        assert _may_read(broker, topic) is not scene.is_5x
         (found,) = query_by_key(scene, broker, topic, "apache-2")
         assert found.body == theirs[2]
         ours = _send(scene, broker, topic, "downrange", 3)
         new_topic = scene.create_topic(broker, "made_by_ours")
         _commit(broker, topic, 7)
+        assert _may_read(broker, topic, True)
+        assert not _may_read(broker, new_topic, False)
         later = {"DELAY": "3", "UNIQ_KEY": scene.unique_id(2)}  # 10 s: due when Apache is back
         scene.send(broker, topic, b"downrange later", later)
         records = pull(scene, broker, topic, count=9)
@@ -129,6 +146,9 @@ def test_broker_is_replaced_by_ours_and_comes_back(apache_alone: ApacheCluster) 
         broker = scene.broker()
         assert {topic, new_topic} <= _topics(broker)
         assert _committed(broker, topic) == 7
+        if scene.is_5x:
+            assert _may_read(broker, topic)
+            assert not _may_read(broker, new_topic)
         (found,) = query_by_key(scene, broker, topic, "downrange-1")
         assert found.body == ours[1]
         reply = scene.send(broker, topic, b"apache again", {"UNIQ_KEY": scene.unique_id(3)})

@@ -183,5 +183,6 @@ def test_every_setting_of_ours_is_one_of_apaches(server: Server, embedded: Embed
         *("bindAddress", "channelExpiredTimeout", "diskSpaceCleanForciblyRatio"),
         *("diskSpaceWarningLevelRatio", "enableControllerMode", "litePullMessageEnable"),
         *("recallMessageEnable", "timerMaxDelaySec", "timerWheelEnable"),
+        "useServerSideResetOffset",
     }
     assert unknown == (new_in_5 if server.is_old else set())

@@ -41,7 +41,7 @@ def a_reset_reaches_the_consumers_of_a_group(scene: Scene) -> None:
 
 
 def _reset(topic: str, group: str, **changes: int) -> Command:
-    fields: dict[str, object] = {"timestamp": 0, "is_force": True} | changes
+    fields = {"timestamp": 0, "is_force": True, **changes}
     header = ResetOffsetRequest(topic=topic, group=group, **fields)  # type: ignore[arg-type]
     return request_command(header, code=int(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET))
 

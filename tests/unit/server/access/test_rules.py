@@ -11,6 +11,7 @@ from downrange.errors import OptionError
 from downrange.server.access.addresses import AddressSet
 from downrange.server.access.needs import DENY, NEEDS, PUB, SUB, Need, Role
 from downrange.server.access.rules import AccessRules, Account, Denial, parse_permission
+from downrange.server.broker.broker import HANDLERS
 from downrange.server.outputs import Peer
 from downrange.wire import headers, pop_headers
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -373,6 +374,15 @@ def test_every_entry_of_a_batch_of_acknowledgements_is_looked_at() -> None:
         assert text == f"account 'app-account' has no SUB permission for {kind}"
     for body in (b"", b"{}", as_json({"acks": [{"c": "G"}]})):
         assert denial(rules, signed(200151, {}, body)).startswith("request 200151 of account")
+
+
+@pytest.mark.parametrize("code", sorted(HANDLERS))
+def test_every_code_of_our_broker_needs_a_right_signature(code: int) -> None:
+    rules = AccessRules([account(is_admin=True)])
+    body = BODIES.get(code, b"")
+    assert "is not signed" in denial(rules, Command(code, dict(FIELDS), body))
+    assert "is wrong" in denial(rules, signed(code, FIELDS, body, secret="guessed"))
+    assert rules.check(signed(code, FIELDS, body), PEER) is None
 
 
 def test_every_code_of_the_table_is_tested_here() -> None:

@@ -47,6 +47,20 @@ _SPANS: Final = (_Span(1, 7), _Span(60, 7), _Span(360, 25))
 _IDLE_MS: Final = 25 * 3_600_000
 
 
+def due_spans(before: int, period: int) -> tuple[int, ...]:
+    """Return which of minute (0), hour (1) and day (2) are sampled now.
+
+    Args:
+        before: The period of the last sampling, counted from the start.
+        period: The period of this one; a broker that was suspended skips some.
+    """
+    return tuple(
+        number
+        for number, span in enumerate(_SPANS)
+        if before // span.periods != period // span.periods
+    )
+
+
 class Counter:
     """Messages and their bytes, and how often they were counted.
 
@@ -70,20 +84,14 @@ class Counter:
         self.used_ms = now_ms
         self._samples: tuple[list[_Sample], ...] = ([], [], [])
 
-    def sample(self, period: int, now_ms: int) -> None:
-        """Take the samples that are due.
-
-        Args:
-            period: The number of this sampling; every 60th is one of the hour, for example.
-            now_ms: The time.
-        """
+    def sample(self, spans: tuple[int, ...], now_ms: int) -> None:
+        """Take the samples that are due; see `due_spans`."""
         taken = (now_ms, self.times, self.messages, self.size)
-        for samples, span in zip(self._samples, _SPANS, strict=True):
-            if period % span.periods:
-                continue
+        for number in spans:
+            samples, span = self._samples[number], _SPANS[number]
             if not samples:
                 samples.append((now_ms - span.periods * PERIOD_MS, 0, 0, 0))
-            if span is _SPANS[0] and samples[-1][2:] != taken[2:]:
+            if number == 0 and samples[-1][2:] != taken[2:]:
                 self.used_ms = now_ms
             samples.append(taken)
             if len(samples) > span.samples_max:
@@ -142,12 +150,12 @@ class Counters(Generic[KeyT]):
         counter = self._by_key[key] = Counter(self._now_ms, is_system=is_system)
         return counter
 
-    def sample(self, period: int, now_ms: int) -> None:
+    def sample(self, spans: tuple[int, ...], now_ms: int) -> None:
         """Sample all counters; remove those that were not used for a day."""
         self._now_ms = now_ms
         idle: list[KeyT] = []
         for key, counter in self._by_key.items():
-            counter.sample(period, now_ms)
+            counter.sample(spans, now_ms)
             if now_ms - counter.used_ms > _IDLE_MS:
                 idle.append(key)
         for key in idle:

@@ -13,7 +13,7 @@ from collections import deque
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from downrange.server.broker.tables.counters import PERIOD_MS, Counter, Counters
+from downrange.server.broker.tables.counters import PERIOD_MS, Counter, Counters, due_spans
 from downrange.wire.batches import RecordBatch
 from downrange.wire.system_names import is_broker_system_topic
 
@@ -66,6 +66,27 @@ class Statistics:
         today: The totals at the last midnight, or at the start if that was later.
         yesterday: The totals at the midnight before.
     """
+
+    __slots__ = (
+        "_broker",
+        "_day",
+        "_groups",
+        "_period",
+        "_samples",
+        "_sent_back",
+        "_start_ms",
+        "_system_pulled",
+        "_system_stored",
+        "_topics",
+        "bytes_pulled",
+        "bytes_stored",
+        "messages_pulled",
+        "messages_stored",
+        "pulls_found",
+        "pulls_missed",
+        "today",
+        "yesterday",
+    )
 
     def __init__(self, now_ms: int) -> None:
         self.messages_stored = 0
@@ -203,10 +224,11 @@ class Statistics:
             self.yesterday, self.today = self.today, totals
         period = (now_ms - self._start_ms) // PERIOD_MS
         if period != self._period:
+            spans = due_spans(self._period, period)
             self._period = period
-            self._sample_counters(totals, period)
+            self._sample_counters(totals, spans)
 
-    def _sample_counters(self, totals: Totals, period: int) -> None:
+    def _sample_counters(self, totals: Totals, spans: tuple[int, ...]) -> None:
         counts = (
             totals.messages_stored,
             totals.user_messages_stored,
@@ -215,10 +237,10 @@ class Statistics:
         )
         for counter, messages in zip(self._broker.values(), counts, strict=True):
             counter.messages = messages
-            counter.sample(period, totals.now_ms)
-        self._topics.sample(period, totals.now_ms)
-        self._groups.sample(period, totals.now_ms)
-        self._sent_back.sample(period, totals.now_ms)
+            counter.sample(spans, totals.now_ms)
+        self._topics.sample(spans, totals.now_ms)
+        self._groups.sample(spans, totals.now_ms)
+        self._sent_back.sample(spans, totals.now_ms)
 
     def rates(self, name: str) -> list[float]:
         """Return a counter's rate per second over each of `SPANS`, as far as samples reach."""

@@ -236,8 +236,8 @@ def test_timed_messages_that_wait_are_counted_by_topic() -> None:
     reply = broker.ask(RequestCode.GET_TIMER_METRICS)
     assert decode_body(TimedCountsBody, reply.body).timing_count == {}
     for topic in ("T", "U", "T"):
-        properties = {"REAL_TOPIC": topic, "TIMER_OUT_MS": str(NOW_MS + 60_000)}
-        broker.store(b"x", topic=TIMER_TOPIC, **properties)
+        out_ms = str(NOW_MS + 60_000)
+        broker.store(b"x", topic=TIMER_TOPIC, REAL_TOPIC=topic, TIMER_OUT_MS=out_ms)
     broker.state.timers.read_new(broker.state.store)
     body = decode_body(TimedCountsBody, broker.ask(RequestCode.GET_TIMER_METRICS).body)
     assert {topic: each.count for topic, each in body.timing_count.items()} == {"T": 2, "U": 1}
