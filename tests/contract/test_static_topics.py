@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange import Admin, Outcome, PullConsumer, TransactionProducer
-from downrange.errors import OptionError, QueueMoved, RouteNotFound
+from downrange import Admin, Outcome, Producer, PullConsumer, TransactionProducer
+from downrange.errors import OptionError, QueueMoved, RouteNotFound, ServerFailure
 from downrange.model import Message, QueueId, ReceivedMessage
 from downrange.options import ClientOptions, ProducerOptions, PullOptions
 from tests.apache.cluster import ApacheCluster
@@ -34,6 +34,8 @@ pytestmark = pytest.mark.apache
 LOGICAL = "__syslo__global__"
 #: Routes are not refreshed by a timer, so that a client learns of a move by the refusal alone.
 PATIENT = ClientOptions(call_timeout=LONG_TIMEOUT, route_refresh_interval=3600.0)
+#: Routes are refreshed all the time, so that a client may learn of a move before it is complete.
+EAGER = ClientOptions(call_timeout=LONG_TIMEOUT, route_refresh_interval=0.02)
 SURE = ProducerOptions(timeout=LONG_TIMEOUT)
 #: A pull that waits at the old broker during a move is answered only when its time is over.
 BRIEF = PullOptions(suspend=0.5)
@@ -69,6 +71,22 @@ class StaticTopics:
         route = self.server.route(topic)
         return {} if route is None else dict(route.hosts)
 
+    def wait_for_forwarding(self) -> None:
+        """Wait until the brokers know each other, about 10 s after their start."""
+        for broker, other in (("broker-a", "broker-b"), ("broker-b", "broker-a")):
+            topic = self.create(2)
+            with Producer(self.name_server, group="first") as sender:
+                sender.send(Message(topic, b"x"), queue=self.queue_on(topic, broker))
+            self.move(topic, other)
+
+            def is_forwarded(topic: str = topic) -> bool:
+                try:
+                    return bool(self.server.read_all(topic, 1))
+                except ServerFailure:
+                    return False
+
+            wait_until(is_forwarded)
+
     def queue_on(self, topic: str, broker: str) -> QueueId:
         """Return the first queue that a broker serves."""
         return next(queue for queue, host in self.hosts(topic).items() if host == broker)
@@ -79,7 +97,9 @@ def static(apache_versions: ApacheVersions) -> Iterator[StaticTopics]:
     """Give broker-a and broker-b of 5.5.0."""
     with cluster_or_skip(lambda: ApacheCluster("5.5.0", brokers=2)) as cluster:
         server = server_of(cluster)
-        yield StaticTopics(server, apache_versions.java_client("5.5.0"))
+        topics = StaticTopics(server, apache_versions.java_client("5.5.0"))
+        topics.wait_for_forwarding()
+        yield topics
         server.close()
 
 
@@ -105,7 +125,12 @@ def start_consumer(make: Make, static: StaticTopics, group: str) -> PullConsumer
 def read(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
     """Poll until `count` messages have arrived."""
     messages: list[ReceivedMessage] = []
-    wait_until(lambda: messages.extend(consumer.poll(0.5)) or len(messages) >= count)
+
+    def is_complete() -> bool:
+        messages.extend(consumer.poll(0.5))
+        return len(messages) >= count
+
+    wait_until(is_complete)
     return messages
 
 
@@ -149,12 +174,13 @@ def test_each_way_to_send_uses_logical_queues(
     assert found[b"delayed"][0] in queues
 
 
+@pytest.mark.parametrize("options", [PATIENT, EAGER], ids=["by refusal", "by timer"])
 def test_messages_follow_a_queue_and_none_is_lost_or_out_of_order(
-    static: StaticTopics, producer: MakeProducer, consumer: PullConsumer
+    static: StaticTopics, producer: MakeProducer, consumer: PullConsumer, options: ClientOptions
 ) -> None:
     topic = static.create()
     queue = static.queue_on(topic, "broker-a")
-    sender = producer(static.server, client_options=PATIENT, options=SURE)
+    sender = producer(static.server, client_options=options, options=SURE)
     consumer.assign([topic], start="earliest")
     sent: list[bytes] = []
     is_over = threading.Event()
@@ -170,15 +196,17 @@ def test_messages_follow_a_queue_and_none_is_lost_or_out_of_order(
         except BaseException as error:
             problems.append(error)
 
+    def wait_for_sends() -> None:
+        before = len(sent)
+        wait_until(lambda: bool(problems) or len(sent) > before + 20)
+
     thread = threading.Thread(target=send)
     thread.start()
     try:
         for broker in ("broker-b", "broker-a", "broker-b"):
-            before = len(sent)
-            wait_until(lambda before=before: problems or len(sent) > before + 20)
+            wait_for_sends()
             static.move(topic, broker)
-        before = len(sent)
-        wait_until(lambda: problems or len(sent) > before + 20)
+        wait_for_sends()
     finally:
         is_over.set()
         thread.join()
@@ -269,8 +297,7 @@ def test_a_consumer_continues_where_its_group_stopped_before_the_move(
         sender.send(Message(topic, str(number)), queue=queue)
     one = start_consumer(make, static, group)
     one.assign([queue], start="earliest")
-    messages: list[ReceivedMessage] = []
-    wait_until(lambda: messages.extend(one.poll(0.5, max_count=2)) or messages)
+    messages = wait_until(lambda: one.poll(0.5, max_count=2))
     one.commit()
     one.close()
     static.move(topic, "broker-b")

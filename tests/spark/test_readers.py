@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from downrange.errors import OptionError
 from downrange.model import QueueId
+from downrange.spark.connection import close_clients
 from downrange.spark.read.losses import DataLost
+from downrange.spark.write import writers
+from downrange.spark.write.write_options import parse_write
 from tests.apache.artifacts import VERSIONS
 from tests.embedded.spark.stage import Query, Stage, numbers
 from tests.embedded.spark.stream_scenario import run_scenario
@@ -89,12 +94,43 @@ def test_group_offsets_follow_the_stream(stage: Stage) -> None:
     assert stage.bodies(subscribe=topic, **late) == numbers(10, 12)
 
 
-@pytest.mark.parametrize("way", ["subscribe", "subscribePattern"])
-def test_a_static_topic_is_refused(stage: Stage, apache_versions: ApacheVersions, way: str) -> None:
-    """Its records have other queue numbers and offsets than its logical queues."""
-    topic, java = f"static_{way}", apache_versions.java_client(VERSIONS[0])
+# ---- static topics -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def static_topic(stage: Stage, apache_versions: ApacheVersions) -> str:
+    """Create a static topic of two queues."""
+    java, topic = apache_versions.java_client(VERSIONS[0]), "static_topic_of_readers"
     options = ("-t", topic, "-qn", "2", "-c", "DefaultCluster")
     java.mqadmin(stage.server.name_server, "updateStaticTopic", *options)
     wait_until(lambda: stage.server.route(topic))
-    with pytest.raises(OptionError, match=f"'{topic}' is a static topic, which this data source"):
-        stage.bodies(**{way: topic})
+    return topic
+
+
+@pytest.mark.parametrize("way", ["subscribe", "subscribePattern"])
+def test_a_static_topic_is_not_read(stage: Stage, static_topic: str, way: str) -> None:
+    """Its records have other queue numbers and offsets than its logical queues."""
+    problem = f"'{static_topic}' is a static topic, which this data source cannot read"
+    with pytest.raises(OptionError, match=problem):
+        stage.bodies(**{way: static_topic})
+
+
+def test_a_static_topic_is_written_to(
+    stage: Stage, static_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = writers.Task(3, 0, "q", "7")
+    monkeypatch.setattr(writers.Task, "current", classmethod(lambda cls: task))
+    options = parse_write({"nameServer": stage.name_server, "topic": static_topic})
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "body": pa.array([b"0", b"1", b"2", b"3"], pa.binary()),
+            "queue_id": pa.array([1, 0, 1, None], pa.int32()),
+        }
+    )
+    schema = StructType([StructField("body", BinaryType()), StructField("queue_id", IntegerType())])
+    writers.RocketMQWriter(options, schema, overwrite=False).write(iter([rows]))
+    close_clients()
+    stored = {each.body: each.queue for each in stage.server.read_all(static_topic, 4)}
+    first, second = (QueueId(static_topic, "__syslo__global__", number) for number in range(2))
+    assert (stored[b"0"], stored[b"1"], stored[b"2"]) == (second, first, second)
+    assert stored[b"3"] in (first, second)

@@ -106,6 +106,15 @@ def test_messages_go_to_all_logical_queues_in_turn_each_at_its_broker() -> None:
             assert (address, command.fields["n"]) == (f"{broker}:1", broker)
 
 
+def test_a_namespace_is_put_on_and_taken_off() -> None:
+    here = sending(namespace="prod")
+    here.servers.answer_route("prod%orders", SPREAD)
+    for queue in (logical(1), lambda queues, _: queues[1]):
+        assert send(here, queue=queue).queue == logical(1)
+    assert send(here).queue.broker == LOGICAL
+    assert here.servers.fields(SEND)["b"] == "prod%orders"
+
+
 @pytest.mark.parametrize(
     "choice",
     [

@@ -11,7 +11,14 @@ from downrange.server.nameserver.registry import (
     BrokerKey,
     RouteRegistry,
 )
-from downrange.wire.bodies import BrokerQueues, DataVersion, TopicConfig
+from downrange.wire.bodies import (
+    BrokerQueues,
+    DataVersion,
+    QueueMapping,
+    RouteBody,
+    TopicConfig,
+    decode_body,
+)
 from tests.unit.server.nameserver.registry_stage import register, topic_table
 
 A0 = BrokerKey("c", "a0:10911")
@@ -165,7 +172,8 @@ def test_queue_mappings_are_in_the_route_until_the_broker_is_removed() -> None:
     register(registry, table=table)
     route = registry.route("T")
     assert route is not None
-    assert route.topic_queue_mapping_by_broker == {"a": {"bname": "a", "totalQueues": 8}}
+    read = decode_body(RouteBody, route.encode())  # the broker's own words are passed on
+    assert read.topic_queue_mapping_by_broker == {"a": QueueMapping(bname="a", total_queues=8)}
     register(registry, table=table)  # the same version: nothing changes
     registry.unregister(A0, "a")
     register(registry)

@@ -266,7 +266,7 @@ def _check_route(core: ClientCore, topic: str) -> Flow[Finding]:
         text = f"{len(route.readable)} queues to read, none to write to"
         step = f"check its permission with `downrange topic show {topic}`, and the masters above"
         return Finding(name="route", target=target, is_ok=False, text=text, next_step=step)
-    brokers = ", ".join(sorted({queue.broker for queue in route.writable}))
+    brokers = ", ".join(sorted({queue.broker for queue in route.targets}))
     text = f"{len(route.writable)} queues to write to on {brokers}"
     return Finding(name="route", target=target, is_ok=True, text=text)
 

@@ -227,8 +227,10 @@ def test_the_number_of_queues_of_a_static_topic_cannot_be_changed() -> None:
     config = reply(body=TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
     for broker in "ab":
         servers.answer(f"{broker}:1", RequestCode.GET_TOPIC_CONFIG, config)
-    for name in ("read_queues", "write_queues"):
-        change = update_topic(servers.core, "orders", deadline=DEADLINE, **{name: 3})
+    for change in (
+        update_topic(servers.core, "orders", read_queues=3, deadline=DEADLINE),
+        update_topic(servers.core, "orders", write_queues=3, deadline=DEADLINE),
+    ):
         with pytest.raises(OptionError, match="is a static topic"):
             servers.run(change)
     assert servers.asked(CREATE) == []

@@ -13,6 +13,7 @@ from downrange.client.flows.consuming.offsets import (
     group_offset,
     max_offset,
     min_offset,
+    of_existing,
     search_offset,
     set_group_offset,
 )
@@ -50,6 +51,22 @@ def test_offset_of_a_broker_without_a_master_is_an_error_that_names_it() -> None
     servers.answer_route("orders", route("ab", without_master="a"))
     with pytest.raises(RouteNotFound, match=r"broker 'a': it has no master; these have: \['b'\]"):
         servers.run(max_offset(servers.core, QUEUE, deadline=DEADLINE))
+
+
+def test_a_queue_is_looked_up_again_before_it_counts_as_missing() -> None:
+    servers = servers_with()
+    servers.run(read_queues(servers.core, "orders", deadline=DEADLINE))
+    servers.answer("a:1", RequestCode.GET_MAX_OFFSET, reply(OffsetReply(9)))
+    queue = QueueId("orders", "a", 2)
+
+    def ask() -> int:
+        flow = max_offset(servers.core, queue, deadline=DEADLINE)
+        return servers.run(of_existing(servers.core, queue, flow, deadline=DEADLINE))
+
+    with pytest.raises(OptionError, match="which has the queues 0 to 1"):
+        ask()
+    servers.answer_route("orders", route("a", queues=3))
+    assert ask() == 9
 
 
 def test_offset_of_a_broker_that_has_gone_with_its_topic_is_an_error() -> None:
