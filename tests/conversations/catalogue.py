@@ -43,7 +43,10 @@ def _conversations(*modules: ModuleType) -> dict[str, Conversation]:
 _ONLY_5X = _conversations(pops, pop_receipts, orderly_pops)
 
 #: All conversations.
-CONVERSATIONS = _conversations(topics, sends, reads, clients, registrations, tolerance) | _ONLY_5X
+CONVERSATIONS = (
+    _conversations(topics, sends, reads, clients, registrations, tolerance, operators, resets)
+    | _ONLY_5X
+)
 
 
 def conversations_of(version: str) -> list[str]:
