@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 SKIPPED = {
     "an_inner_batch_is_stored_whole_and_unwraps": "batch queues are stored one by one, as in 4.9",
 }
-NAMES = [name for name in CONVERSATIONS if name not in SKIPPED]
+#: Conversation of 5.x alone -> what our server does instead.
+DIFFERENT = {
+    "a_message_returns_more_often_than_its_group_retries": "it becomes a dead letter",
+    "a_pop_moves_the_offset_of_its_group": "the offset stays at the oldest open message",
+}
+NAMES = [name for name in CONVERSATIONS if name not in SKIPPED and name not in DIFFERENT]
 
 
 @pytest.fixture(scope="module")
