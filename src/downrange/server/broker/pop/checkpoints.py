@@ -273,9 +273,10 @@ class Checkpoints:
     def moved(self, checkpoint: Checkpoint, timer_offset: int) -> None:
         """Note that the record of a checkpoint was stored again, behind all others."""
         checkpoint.timer_offset = timer_offset
-        if checkpoint in self._by_age:
+        if checkpoint.open:
             self._by_age.remove(checkpoint)
             self._by_age.append(checkpoint)
+            self._remove_closed()
 
     def close(self, checkpoint: Checkpoint, bits: int) -> None:
         """Note that messages of a checkpoint are acknowledged or revived.
@@ -289,12 +290,15 @@ class Checkpoints:
         if checkpoint.open:
             return
         del self._open[checkpoint.name]
-        while self._by_age and not self._by_age[0].open:
-            self._by_age.popleft()
+        self._remove_closed()
         key = checkpoint.name[:3]
         progress = self._progress.get(key)
         if progress is not None:
             self._commit(key, progress)
+
+    def _remove_closed(self) -> None:
+        while self._by_age and not self._by_age[0].open:
+            self._by_age.popleft()
 
     def forget(self, is_gone: Callable[[str, str], bool]) -> None:
         """Forget checkpoints and progress whose topic or group was deleted.
