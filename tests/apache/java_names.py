@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from downrange.wire import bodies, headers
+from downrange.wire import bodies, headers, pop_headers
 
 if TYPE_CHECKING:
     from downrange.wire.bodies import Body
@@ -25,6 +25,16 @@ ONLY_5X: set[type[Header]] = {
     headers.GroupTopicsRequest,
     headers.GroupSubscriptionRequest,
     headers.ForbidGroupRequest,
+    pop_headers.PopRequest,
+    pop_headers.PopReply,
+    pop_headers.AckRequest,
+    pop_headers.ChangeInvisibleRequest,
+    pop_headers.ChangeInvisibleReply,
+    pop_headers.PeekRequest,
+    pop_headers.NotificationRequest,
+    pop_headers.NotificationReply,
+    pop_headers.PollingCountRequest,
+    pop_headers.PollingCountReply,
 }
 
 #: Fields that the Java code sets by hand, outside the header class.
@@ -105,6 +115,16 @@ HEADERS: dict[type[Header], str] = {
     headers.GetKeyValueReply: "GetKVConfigResponseHeader",
     headers.DeleteKeyValueRequest: "DeleteKVConfigRequestHeader",
     headers.ListKeyValuesRequest: "GetKVListByNamespaceRequestHeader",
+    pop_headers.PopRequest: "PopMessageRequestHeader",
+    pop_headers.PopReply: "PopMessageResponseHeader",
+    pop_headers.AckRequest: "AckMessageRequestHeader",
+    pop_headers.ChangeInvisibleRequest: "ChangeInvisibleTimeRequestHeader",
+    pop_headers.ChangeInvisibleReply: "ChangeInvisibleTimeResponseHeader",
+    pop_headers.PeekRequest: "PeekMessageRequestHeader",
+    pop_headers.NotificationRequest: "NotificationRequestHeader",
+    pop_headers.NotificationReply: "NotificationResponseHeader",
+    pop_headers.PollingCountRequest: "PollingInfoRequestHeader",
+    pop_headers.PollingCountReply: "PollingInfoResponseHeader",
 }
 
 #: Java has no class for the heartbeat reply; the broker sets its two fields by hand.

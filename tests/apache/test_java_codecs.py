@@ -22,6 +22,23 @@ from downrange.wire.fields import REPLY_HEADERS, REQUEST_HEADERS, Header
 from downrange.wire.frames import FrameSplitter
 from downrange.wire.hashes import java_hash
 from downrange.wire.ids import UniqueIdMaker, parse_offset_id, parse_unique_id
+from downrange.wire.pop_bodies import (
+    AckBody,
+    BatchAck,
+    BatchAckBody,
+    CheckpointBody,
+    bit_set,
+    decode_pop_body,
+    encode_pop_body,
+)
+from downrange.wire.pop_receipts import (
+    PoppedOffsets,
+    Receipt,
+    message_offsets_text,
+    order_counts_text,
+    parse_receipt,
+    start_offsets_text,
+)
 from downrange.wire.properties import decode_properties, encode_properties
 from downrange.wire.records import (
     MAGIC_V2,
@@ -321,6 +338,116 @@ def test_compressed_registration_is_what_java_packs(
     text = json.dumps(unpacked)
     assert '"readQueueNums": 3' in text
     assert ("FIFO" in text) is is_5x
+
+
+# ---- pop consumption -----------------------------------------------------------------------------
+
+CHECKPOINT = CheckpointBody(
+    broker="broker-a",
+    group="G",
+    differences=[0, 2, 31],
+    invisible_ms=8_000,
+    count=3,
+    pop_ms=1_794_918_618_355,
+    queue_id=1,
+    revive_ms=1_794_918_626_355,
+    start=7,
+    topic="%RETRY%G_T",
+)
+ACK = AckBody(
+    offset=9, broker="broker-a", group="G", pop_ms=5, queue_id=1, start=7, topic="%RETRY%G_T"
+)
+BATCH_ACK = AckBody(
+    offset=-1, offsets=[7, 9], broker="b", group="G", pop_ms=5, queue_id=1, start=7, topic="T"
+)
+
+
+@pytest.fixture
+def java_client_5(apache: ApacheCluster, java_client: JavaClient) -> JavaClient:
+    """The Java client, for classes that 4.9 does not have."""
+    if not apache.version.startswith("5."):
+        pytest.skip("4.9 has no pop consumption")
+    return java_client
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [(CHECKPOINT, "PopCheckPoint"), (ACK, "AckMsg"), (BATCH_ACK, "BatchAckMsg")],
+    ids=["checkpoint", "ack", "batch"],
+)
+def test_java_writes_the_same_bytes_of_checkpoints_and_acknowledgements(
+    body: CheckpointBody | AckBody, name: str, java_client_5: JavaClient
+) -> None:
+    ours = encode_pop_body(body).decode()
+    answer = java_client_5.call("json.roundtrip", type=name, json=ours)
+    assert answer["json"] == ours
+    assert decode_pop_body(type(body), answer["json"].encode()) == body
+
+
+@pytest.mark.parametrize("offsets", [[7], [7, 16], [14, 15], [8, 70, 7 + 255], [7 + 1_000]])
+def test_java_reads_the_same_bit_set(offsets: list[int], java_client_5: JavaClient) -> None:
+    ack = BatchAck(
+        bits=bit_set(7, offsets),
+        group="G",
+        invisible_ms=1,
+        pop_ms=2,
+        queue_id=3,
+        kind="1",
+        revive_queue=4,
+        start=7,
+        topic="T",
+    )
+    ours = BatchAckBody(acks=[ack], broker_name="broker-a").encode().decode()
+    answer = java_client_5.call("json.roundtrip", type="BatchAckMessageRequestBody", json=ours)
+    assert answer["json"] == ours  # Java decodes the bits into its own set and encodes that
+    read = decode_pop_body(BatchAckBody, answer["json"].encode())
+    assert read.acks is not None
+    assert read.acks[0].offsets() == offsets
+
+
+@pytest.mark.parametrize(("kind", "topic"), [("0", "T"), ("1", "%RETRY%G_T"), ("2", "%RETRY%G+T")])
+def test_receipt_is_that_of_java(kind: str, topic: str, java_client_5: JavaClient) -> None:
+    receipt = Receipt(3, 1_794_918_618_607, 12_000, 999, kind, "broker-a", 2, 5)
+    written = java_client_5.call(
+        "receipt.encode",
+        start=receipt.start,
+        popTime=receipt.pop_ms,
+        invisibleTime=receipt.invisible_ms,
+        reviveQueue=receipt.revive_queue,
+        topic=topic,
+        broker=receipt.broker,
+        queueId=receipt.queue_id,
+        offset=receipt.offset,
+    )
+    assert written == str(receipt)
+    assert parse_receipt(written) == receipt
+    read = java_client_5.call("receipt.decode", text=str(receipt), topic="T", group="G")
+    assert read == {
+        "CkQueueOffset": 3,
+        "PopTime": 1_794_918_618_607,
+        "InvisibleTime": 12_000,
+        "ReviveQid": 999,
+        "BrokerName": "broker-a",
+        "QueueId": 2,
+        "QueueOffset": 5,
+        "RealTopic": receipt.topic("T", "G"),
+        "isOrder": receipt.is_in_order,
+    }
+
+
+def test_java_reads_the_offsets_of_a_reply(java_client_5: JavaClient) -> None:
+    popped = [PoppedOffsets("0", 3, 5, [5, 7]), PoppedOffsets("1", 0, 0, [2])]
+    starts = java_client_5.call(
+        "popOffsets.decode", method="parseStartOffsetInfo", text=start_offsets_text(popped)
+    )
+    assert starts == {"0@3": 5, "1@0": 0}
+    offsets = java_client_5.call(
+        "popOffsets.decode", method="parseMsgOffsetInfo", text=message_offsets_text(popped)
+    )
+    assert offsets == {"0@3": [5, 7], "1@0": [2]}
+    counts = order_counts_text([("0", 3, 5, 2), ("0", 3, None, 1)])
+    read = java_client_5.call("popOffsets.decode", method="parseOrderCountInfo", text=counts)
+    assert read == {"0@qo3%5": 2, "0@3": 1}
 
 
 # ---- records, batches, properties ----------------------------------------------------------------

@@ -34,6 +34,7 @@ final class Codecs {
     private static final String[] FOLDERS = {
         "", "body.", "route.", "heartbeat.", "admin.", "subscription.", "header.",
         "header.namesrv.", "filter.", "statictopic.", "namesrv.", "message.", "config.",
+        "pop.",
     };
 
     private Codecs() {
@@ -73,6 +74,14 @@ final class Codecs {
             RemotingSerializable.fromJson(args.text("json"), find("RegisterBrokerBody")), "encode",
             args.flag("compressed", true))));
         ops.put("registerBody.decode", Codecs::decodeRegisterBody);
+        ops.put("receipt.encode", args -> find("ExtraInfoUtil").getMethod("buildExtraInfo",
+            long.class, long.class, long.class, int.class, String.class, String.class, int.class,
+            long.class).invoke(null, args.number("start"), args.number("popTime"),
+            args.number("invisibleTime"), args.integer("reviveQueue"), args.text("topic"),
+            args.text("broker"), args.integer("queueId"), args.number("offset")));
+        ops.put("receipt.decode", Codecs::decodeReceipt);
+        ops.put("popOffsets.decode", args -> find("ExtraInfoUtil").getMethod(
+            args.text("method"), String.class).invoke(null, args.text("text")));
     }
 
     /** Finds a class of either release by its simple name. */
@@ -217,6 +226,21 @@ final class Codecs {
         Map<String, Object> map = new LinkedHashMap<>();
         map.put("json", RemotingSerializable.toJson(body, false));
         map.put("value", ((Map<?, ?>) Values.plain(body)).get("value"));
+        return map;
+    }
+
+    /** Reads a receipt of a popped message, with the class that only 5 has. */
+    private static Object decodeReceipt(Args args) throws Exception {
+        Class<?> type = find("ExtraInfoUtil");
+        Object words = type.getMethod("split", String.class).invoke(null, args.text("text"));
+        Map<String, Object> map = new LinkedHashMap<>();
+        for (String name : new String[] {"CkQueueOffset", "PopTime", "InvisibleTime", "ReviveQid",
+            "BrokerName", "QueueId", "QueueOffset"}) {
+            map.put(name, type.getMethod("get" + name, String[].class).invoke(null, words));
+        }
+        map.put("RealTopic", type.getMethod("getRealTopic", String[].class, String.class,
+            String.class).invoke(null, words, args.text("topic"), args.text("group")));
+        map.put("isOrder", type.getMethod("isOrder", String[].class).invoke(null, words));
         return map;
     }
 

@@ -39,6 +39,7 @@ from tests.unit.server.broker.broker_stage import (
     send_request,
 )
 from tests.unit.server.broker.declared_outputs import checked
+from tests.unit.server.broker.pop_stage import notification_request, peek_request, pop_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,6 +128,10 @@ CHANGES: dict[str, Callable[[], Command]] = {
     "delete a topic": lambda: request_command(DeleteTopicRequest(topic="T")),
     "delete a group": lambda: request_command(DeleteGroupRequest(group_name="G")),
     "allow new topics": allow_new_topics,
+    "pop by a new group": lambda: pop_request(group="New"),
+    "pop in order": lambda: pop_request(order=True),
+    "peek by a new group": lambda: peek_request(consumer_group="New"),
+    "notification of a new group": lambda: notification_request(consumer_group="New"),
 }
 
 

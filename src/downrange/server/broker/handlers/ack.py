@@ -265,10 +265,9 @@ def _store_change(
         new.timer_offset = opened.queue_offset
         state.timers.pass_over(opened.queue_offset)
         state.timers.pass_over(closed.queue_offset)
-        bits = old.bits_of(new.offsets)
-        if bits:
-            state.checkpoints.add(new)
-            state.checkpoints.close(old, bits)
+        state.checkpoints.add(new)
+        # Other changes and acknowledgements of this turn are stored before or after this one.
+        state.checkpoints.close(old, old.bits_of(new.offsets))
         reply = ChangeInvisibleReply(
             pop_time=new.pop_ms, invisible_time=new.invisible_ms, revive_qid=new.revive_queue
         )

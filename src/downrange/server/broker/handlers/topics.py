@@ -5,7 +5,8 @@ Served, with the fields that are read (behaviour of 5.5.0 where releases differ)
     17 18   create or change a topic, or several: all except defaultTopic
     21      all topics: topicSeq, maxTopicNum and dataVersion select a page
     202     the ends of all queues: topic
-    215     delete: topic; removes its queues and the offsets of its groups, records stay in the log
+    215     delete: topic; removes its queues, the offsets of its groups, and the retry topics with
+            its messages that groups pop again; records stay in the log
     300     the groups that read a topic: topic
     305     the broker's own topics
     351     one topic: topic
@@ -25,6 +26,7 @@ import msgspec
 
 from downrange.server.broker.handlers.answers import refuse, succeed, succeed_when_saved
 from downrange.server.broker.handlers.pages import page
+from downrange.server.broker.pop.pop_plan import retry_topics
 from downrange.server.broker.queues import queues_of, stored_ms
 from downrange.wire.bodies import (
     GroupNamesBody,
@@ -49,6 +51,7 @@ from downrange.wire.limits import QUEUES_MAX
 from downrange.wire.system_names import (
     BROKER_SYSTEM_TOPICS,
     REPLY_SUFFIX,
+    RETRY_PREFIX,
     is_broker_system_topic,
     topic_problem,
 )
@@ -195,14 +198,29 @@ def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     problem = _own_topic_problem(state, topic)
     if problem is not None:
         return refuse(ResponseCode.INVALID_PARAMETER, problem)
-    if state.topics.delete(topic, now_ms):
-        state.forget_topic(topic)
-        state.statistics.drop_topic(topic)
-        state.request_modes.delete_topic(topic)
-        state.store.drop_topic(topic)
-        state.is_checkpoint_due = True  # or recovery would find the topic's records again
-        state.held_pulls.checked_ms = 0  # the next tick answers the pulls that wait for it
+    for name in (topic, *_topics_popped_again(state, topic)):
+        if state.topics.delete(name, now_ms):
+            state.forget_topic(name)
+            state.statistics.drop_topic(name)
+            state.request_modes.delete_topic(name)
+            state.store.drop_topic(name)
+            state.is_checkpoint_due = True  # or recovery would find the topic's records again
+            state.held_pulls.checked_ms = 0  # the next tick answers the pulls that wait for it
     return succeed_when_saved(state)
+
+
+def _topics_popped_again(state: BrokerState, topic: str) -> list[str]:
+    """Return the topics of messages of a topic that groups pop again.
+
+    Java: clearRetryTopicWhenDeleteTopic. `%RETRY%G_T` may also be the retry topic of a group "G_T",
+    which keeps it.
+    """
+    return [
+        name
+        for group in state.offsets.groups_of(topic)
+        for _, name in retry_topics(topic, group)
+        if state.groups.get(name.removeprefix(RETRY_PREFIX)) is None
+    ]
 
 
 # ---- describing --------------------------------------------------------------------------------

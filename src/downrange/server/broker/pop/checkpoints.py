@@ -314,12 +314,15 @@ class Checkpoints:
         if checkpoint.open:
             return
         del self._open[checkpoint.name]
-        while self._by_age and not self._by_age[0].open:
-            self._by_age.popleft()
+        self._remove_closed()
         key = checkpoint.name[:3]
         progress = self._progress.get(key)
         if progress is not None:
             self._commit(key, progress)
+
+    def _remove_closed(self) -> None:
+        while self._by_age and not self._by_age[0].open:
+            self._by_age.popleft()
 
     def forget(self, is_gone: Callable[[str, str], bool]) -> None:
         """Forget checkpoints and progress whose topic or group was deleted.

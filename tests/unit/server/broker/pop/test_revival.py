@@ -16,6 +16,7 @@ from tests.unit.server.broker.broker_stage import damage_body, send_request
 from tests.unit.server.broker.pop_stage import (
     INVISIBLE_MS,
     RETRY_TOPIC,
+    RETRY_TOPIC_V2,
     TIMER_TOPIC,
     PopStage,
     ack_request,
@@ -372,6 +373,26 @@ def test_old_checkpoints_do_not_concern_the_new_topic(is_restarted: bool, stage:
     assert stage.again() == ["new1", "new2", "new3", "new4"]
 
 
+@pytest.mark.parametrize("is_v2", [False, True])
+def test_messages_that_come_back_are_deleted_with_their_topic(is_v2: bool) -> None:
+    stage = PopStage(is_retry_topic_v2=is_v2)
+    stage.send("a", "b")
+    stage.ack(*stage.pop(count=1, group="H"))
+    stage.pop()
+    stage.drain(INVISIBLE_MS)
+    stage.pop(count=1)
+    delete_topic(stage)
+    assert len(stage.state.checkpoints) == 0
+    for topic in (RETRY_TOPIC, RETRY_TOPIC_V2):
+        assert stage.state.topics.get(topic) is None
+    stage.create("T", 1)
+    assert stage.bodies() == []
+    stage.restart()
+    stage.drain(INVISIBLE_MS)
+    assert stage.bodies() == []
+    assert stage.state.topics.get(RETRY_TOPIC) is None
+
+
 def test_deleted_topic_is_not_there_after_a_restart(stage: PopStage) -> None:
     stage.send("a")
     stage.pop()
@@ -515,4 +536,6 @@ def test_pop_during_the_first_tick(stage: PopStage) -> None:
     """A broker without records is ready before its first tick."""
     stage.send("a")
     stage.restart(tick=False)
+    assert stage.broker.is_behind(stage.now_ms)
     assert stage.ask(pop_request()).code == 0
+    assert not stage.broker.is_behind(stage.now_ms)

@@ -1,0 +1,86 @@
+"""Receipts, and the texts in the reply to a pop, byte by byte as Java writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from downrange.errors import InvalidField
+from downrange.wire.pop_receipts import (
+    PoppedOffsets,
+    Receipt,
+    message_offsets_text,
+    order_counts_text,
+    parse_receipt,
+    start_offsets_text,
+)
+
+TEXT = "3 1794918618607 12000 1 0 broker-a 0 5"
+RECEIPT = Receipt(3, 1794918618607, 12000, 1, "0", "broker-a", 0, 5)
+
+
+def test_receipt_is_written_and_parsed() -> None:
+    assert str(RECEIPT) == TEXT
+    assert parse_receipt(TEXT) == RECEIPT
+    assert parse_receipt(TEXT, 9) == RECEIPT._replace(offset=9)
+    assert parse_receipt(TEXT.rpartition(" ")[0], 9) == RECEIPT._replace(offset=9)
+    assert parse_receipt(f"{TEXT} more words") == RECEIPT
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [
+        ("", None),
+        ("", 1),
+        ("1 2", 1),
+        ("1 2 3 4 0 b", 1),
+        ("1 2 3 4 0 b 0", None),
+        ("x 2 3 4 0 b 0 0", None),
+        ("1 x 3 4 0 b 0 0", None),
+        ("1 2 x 4 0 b 0 0", None),
+        ("1 2 3 x 0 b 0 0", None),
+        ("1 2 3 4 0 b x 0", None),
+        ("1 2 3 4 0 b 0 x", None),
+        ("9223372036854775808 2 3 4 0 b 0 0", None),
+        ("1 2 3 2147483648 0 b 0 0", None),
+        ("1  2 3 4 0 b 0 0", None),
+    ],
+)
+def test_malformed_receipt(text: str, offset: int | None) -> None:
+    with pytest.raises(InvalidField, match="extraInfo"):
+        parse_receipt(text, offset)
+
+
+def test_error_shows_only_the_begin_of_a_long_text() -> None:
+    with pytest.raises(InvalidField) as raised:
+        parse_receipt("x" * 10_000)
+    assert len(str(raised.value)) < 300
+
+
+def test_order() -> None:
+    assert not RECEIPT.is_in_order
+    assert RECEIPT._replace(revive_queue=999).is_in_order
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic", "expected"),
+    [
+        ("0", "T", "T"),
+        ("1", "T", "%RETRY%G_T"),
+        ("2", "T", "%RETRY%G+T"),
+        ("9", "T", "T"),
+        ("1", "%RETRY%G_T", "%RETRY%G_T"),
+        ("2", "%RETRY%G+T", "%RETRY%G+T"),
+        ("0", "%RETRY%G", "%RETRY%G"),
+    ],
+)
+def test_topic_that_has_the_message(kind: str, topic: str, expected: str) -> None:
+    assert RECEIPT._replace(kind=kind).topic(topic, "G") == expected
+
+
+def test_texts_of_a_reply() -> None:
+    popped = [PoppedOffsets("0", 3, 0, [0, 1, 2]), PoppedOffsets("1", 0, 7, [9])]
+    assert start_offsets_text(popped) == "0 3 0;1 0 7"
+    assert message_offsets_text(popped) == "0 3 0,1,2;1 0 9"
+    assert start_offsets_text([]) == message_offsets_text([]) == order_counts_text([]) == ""
+    counts = [("0", 0, 3, 1), ("0", 0, None, 1), ("0", 1, None, 0)]
+    assert order_counts_text(counts) == "0 qo0%3 1;0 0 1;0 1 0"
