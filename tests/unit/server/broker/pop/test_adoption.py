@@ -90,7 +90,7 @@ def check_of(until_ms: int, read: int) -> bytes:
 
 
 def open_offsets(stage: PopStage) -> list[list[int]]:
-    return [checkpoint.open_offsets() for checkpoint in stage.state.checkpoints]
+    return [list(checkpoint.open_offsets()) for checkpoint in stage.state.checkpoints]
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_adoption_that_cannot_be_stored_is_repeated_at_the_next_start(
     with monkeypatch.context() as patch:
         patch.setattr(stage.state.store, "append", fail)
         stage.tick()
-    assert "checkpoints are not taken over: the log cannot be written: broken" in (
+    assert "checkpoints are not stored again: the log cannot be written: broken" in (
         stage.notes[-1].text
     )
     assert open_offsets(stage) == [[0, 1]]
