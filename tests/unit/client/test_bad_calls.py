@@ -440,7 +440,7 @@ CALLS: Final = [
     ("consumer.assign(TOPIC, start=1.5)", "start=1.5 is not an offset, not a datetime"),
     ("consumer.assign(TOPIC, start=datetime(2030, 1, 1))", "has no time zone"),
     ("consumer.assign(TOPIC, tags=None)", "tags must be a str or an Sql, not None"),
-    ("consumer.assign(TOPIC, tags=['a'])", "tags must be a str, not an object of type list"),
+    ("consumer.assign(TOPIC, tags=['a'])", "tags must be a str or an Sql, not an object"),
     ("consumer.assign(TOPIC, tags='||')", "tags='||' contains no tag"),
     ("consumer.assign(TOPIC, sql=5)", "sql must be a str, not 5 (int)"),
     ("consumer.assign(TOPIC, sql=' ')", "the SQL expression is empty"),

@@ -64,11 +64,6 @@ class MessageFilter(NamedTuple):
 EVERYTHING: Final = MessageFilter()
 
 
-def is_tag_kind(kind: str | None) -> bool:
-    """Whether an expression of this kind is a list of tags."""
-    return kind in _TAG_KINDS
-
-
 def filter_of_expression(
     state: BrokerState, expression: str | None, kind: str | None
 ) -> MessageFilter | Command:

@@ -333,8 +333,9 @@ def wake(state: BrokerState, record: Record, now_ms: int) -> list[Output]:
 def _matched_by_sql(state: BrokerState, queue: tuple[str, int], offset: int) -> list[HeldPull]:
     """Return the held pulls whose SQL92 filter matches one of the new messages of a queue.
 
-    The others remember that they were compared with the new messages. All together make a limited
-    number of comparisons. Pulls beyond it are compared by `answer_held`, a few per tick.
+    The others remember that they were compared with the new messages. Those that were not compared
+    with all of them, because there are so many, are returned too: their clients go on. All pulls
+    together make a limited number of comparisons; those beyond it are left to `answer_held`.
     """
     index = state.store.queue(*queue)
     searches: dict[Expression, Scan] = {}  # pulls of one group have the same expression
@@ -347,12 +348,13 @@ def _matched_by_sql(state: BrokerState, queue: tuple[str, int], offset: int) -> 
             if compared >= COMPARED_MAX:
                 continue
             found = scan(state.store, index, offset, expression, 1, 0)
-            compared += (found.next_offset - offset) * expression.terms
+            compared += (found.next_offset - offset) * max(expression.terms, 1)
             searches[expression] = found
-        if searches[expression].found:
+        search = searches[expression]
+        if search.found or search.next_offset < index.max_offset:
             matched.append(pull)
-        elif pull.next_offset == offset:
-            pull.next_offset = searches[expression].next_offset
+        if not search.found and pull.next_offset == offset:
+            pull.next_offset = search.next_offset
     return matched
 
 

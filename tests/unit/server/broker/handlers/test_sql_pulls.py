@@ -308,6 +308,38 @@ def test_the_last_message_of_a_large_batch_wakes_its_filter(stage: Stage) -> Non
     assert bodies_of(stage.answer_to(pull)) == [b"y"]
 
 
+def test_a_pull_goes_on_at_once_behind_a_batch_that_is_too_large_to_be_compared(
+    stage: Stage,
+) -> None:
+    pull = stage.hand_in(sql_pull("amount = 7", suspend_ms=30_000))
+    items = [BatchItem(0, b"x", b"amount\x011\x02")] * (2 * EXAMINED_MAX + 1)
+    stage.ask(send_request(encode_batch(items), code=RequestCode.SEND_BATCH_MESSAGE))
+    answer = stage.answer_to(pull)
+    assert answer is not None
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (RETRY, str(2 * EXAMINED_MAX))
+
+
+def test_members_of_a_group_that_wait_for_one_queue_are_compared_together(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulls = [stage.hand_in(sql_pull("amount = 7", suspend_ms=30_000)) for _ in range(3)]
+    late = stage.hand_in(sql_pull("amount = 8", suspend_ms=30_000))
+    reads: list[int] = []
+    read = stage.state.store.read_range
+
+    def counted(units: Any, bytes_max: int) -> Any:
+        reads.append(bytes_max)
+        return read(units, bytes_max)
+
+    monkeypatch.setattr(stage.state.store, "read_range", counted)
+    fill(stage, 1)
+    assert len(reads) == 2  # once for each expression
+    monkeypatch.undo()
+    fill(stage, 7)
+    assert [bodies_of(stage.answer_to(pull)) for pull in pulls] == [[b"x7"]] * 3
+    assert stage.answer_to(late) is None
+
+
 def test_pulls_with_other_filters_wait_side_by_side(stage: Stage) -> None:
     large = stage.hand_in(sql_pull("amount > 100", suspend_ms=30_000))
     small = stage.hand_in(sql_pull("amount < 100", suspend_ms=30_000))
