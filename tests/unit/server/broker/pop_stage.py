@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from downrange.options import BrokerOptions
 from downrange.server.broker.broker import Broker
 from downrange.server.run.saved_tables import confirmed_tables, progress_tables
-from downrange.wire.bodies import GroupConfig
 from downrange.wire.codes import CommandFlag
 from downrange.wire.fields import request_command
 from downrange.wire.pop_bodies import BatchAck, BatchAckBody, bit_set
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from downrange.server.outputs import Peer
     from downrange.store.files import MemoryFiles
     from downrange.store.message_store import StoreOptions
+    from downrange.wire.bodies import GroupConfig
     from downrange.wire.command import Command
     from downrange.wire.records import Record
 

@@ -178,7 +178,7 @@ def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     problem = _own_topic_problem(state, topic)
     if problem is not None:
         return refuse(ResponseCode.INVALID_PARAMETER, problem)
-    # Messages that groups pop again belong to the topic, too (Java: clearRetryTopicWhenDeleteTopic).
+    # Messages that groups pop again are of this topic (Java: clearRetryTopicWhenDeleteTopic).
     groups = state.offsets.groups_of(topic)
     again = [name for group in groups for _, name in retry_topics(topic, group)]
     for name in (topic, *again):

@@ -8,7 +8,7 @@ import pytest
 
 from downrange.errors import CorruptStore
 from downrange.server.broker.handlers import pop_polls
-from downrange.server.broker.pop import held_pops, pop_plan
+from downrange.server.broker.pop import held_pops, pop_plan, queue_reader
 from downrange.server.outputs import Peer
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
@@ -89,7 +89,7 @@ def test_number_of_pops_that_are_woken_in_vain_is_limited(
 ) -> None:
     monkeypatch.setattr(pop_polls, "_MISSES_MAX", 1)
     tried: list[int] = []
-    original = pop_plan.take
+    original = queue_reader.take
 
     def counted(*arguments: Any, **options: Any) -> Any:
         tried.append(1)
@@ -190,7 +190,7 @@ def test_pop_that_fails_is_answered_and_the_others_go_on(
 ) -> None:
     first = stage.hold(count=1, poll_ms=1_000)
     second = stage.hold(count=1, poll_ms=1_000)
-    original, calls = pop_plan.take, list[int]()
+    original, calls = queue_reader.take, list[int]()
 
     def fail_once(*arguments: Any, **options: Any) -> Any:
         calls.append(1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
 
 from downrange.server.broker.pop import held_pops
 from downrange.server.broker.pop.held_pops import HeldPop, HeldPops
 from downrange.server.outputs import Peer
+
+if TYPE_CHECKING:
+    import pytest
 
 PLACE = ("T", "G")
 
