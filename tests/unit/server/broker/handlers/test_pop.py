@@ -11,13 +11,14 @@ from downrange.errors import DiskFull
 from downrange.server.broker.pop import queue_reader
 from downrange.server.broker.state import DISK_FULL
 from downrange.wire.records import decode_records
-from tests.unit.server.broker.broker_stage import CLIENT
+from tests.unit.server.broker.broker_stage import CLIENT, send_request
 from tests.unit.server.broker.pop_stage import (
     INVISIBLE_MS,
     RETRY_TOPIC,
     RETRY_TOPIC_V2,
     TIMER_TOPIC,
     PopStage,
+    ack_request,
     pop_request,
     popped_of,
 )
@@ -486,7 +487,7 @@ def test_failed_append_loses_nothing(
 def test_failure_of_one_pop_fails_the_later_ones_of_its_group(
     stage: PopStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a restart would go on behind the later ones, and the first message would be lost."""
+    """Otherwise a restart would go on behind the later ones and lose the first message."""
     stage.send("a", "b", "c")
     append, calls = stage.state.store.append, list[int]()
 
@@ -523,3 +524,53 @@ def test_pops_beyond_the_limit_of_checkpoints_are_refused() -> None:
 def test_oneway_pop_does_not_wait(stage: PopStage) -> None:
     stage.hand_in(pop_request(poll_ms=1_000, is_oneway=True), CLIENT)
     assert len(stage.state.held_pops) == 0
+
+
+# ---- turns ----
+
+
+def test_pop_in_the_turn_of_a_send_is_served_at_its_end(stage: PopStage) -> None:
+    """A pop does not store the write queue: sends and pops of a turn are one append."""
+    sends = [stage.hand_in(send_request(b"a")), stage.hand_in(send_request(b"b"))]
+    held = stage.hand_in(pop_request(1, poll_ms=1_000))
+    other = stage.hand_in(pop_request(1, poll_ms=1_000))
+    stage.commit()
+    assert [stage.answer_of(request).code for request in sends] == [0, 0]
+    bodies = [popped_of(stage.answer_of(request))[0].body for request in (held, other)]
+    assert bodies == ["a", "b"]
+
+
+def test_pops_and_acknowledgements_of_a_turn(stage: PopStage) -> None:
+    stage.send(*"abcd")
+    first = stage.pop(count=2)
+    requests = [
+        stage.hand_in(ack_request(first[0])),
+        stage.hand_in(pop_request(1)),
+        stage.hand_in(ack_request(first[1])),
+        stage.hand_in(pop_request(1)),
+    ]
+    assert stage.committed() == 0
+    stage.commit()
+    answers = [stage.answer_of(request) for request in requests]
+    assert [answer.code for answer in answers] == [0, 0, 0, 0]
+    assert [popped_of(answer)[0].body for answer in answers[1::2]] == ["c", "d"]
+    assert stage.committed() == 2
+
+
+def test_timed_messages_among_the_records_of_pops(stage: PopStage) -> None:
+    """Records that are not passed over are read again, without effect."""
+    stage.send(*"abc")
+    stage.pop(count=1)
+    stage.send("timed", TIMER_DELAY_SEC="5")
+    stage.ack(*stage.pop(count=1))
+    one = stage.pop(count=1)
+    assert stage.state.timers.is_behind(stage.state.store)
+    stage.ack(*one)
+    before = stage.progress()
+    stage.drain(0)
+    assert [checkpoint.start for checkpoint in stage.state.checkpoints] == [0]
+    stage.drain(5_000)
+    assert stage.bodies() == ["timed"]
+    stage.restart(before)
+    stage.drain(INVISIBLE_MS)
+    assert stage.again() == ["a", "timed"]

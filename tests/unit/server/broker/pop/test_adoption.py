@@ -1,4 +1,4 @@
-"""A store that an Apache broker had: its checkpoints in the revive topic and in the timer's queue."""
+"""A store that an Apache broker had: checkpoints in the revive topic and in the timer's queue."""
 
 from __future__ import annotations
 

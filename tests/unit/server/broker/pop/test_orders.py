@@ -1,4 +1,4 @@
-"""Pops in order: blocks, repeated requests, counts, acknowledgements, changes, restarts, the file."""
+"""Pops in order: blocks, repeated requests, counts, acknowledgements, restarts, the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are not acknowledged in time: delivered again, dead letters, restarts, deletions."""
+"""Messages that are not acknowledged in time: delivered again, dead letters, restarts."""
 
 from __future__ import annotations
 
