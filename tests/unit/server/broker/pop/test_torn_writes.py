@@ -1,9 +1,10 @@
-"""Writes that a loss of power has torn: a message is not delivered twice because of them."""
+"""What a loss of power does to pops: torn writes, and orders of messages that are gone."""
 
 from __future__ import annotations
 
 import pytest
 
+from downrange.server.broker.pop.orders import Order, Orders
 from downrange.store.files import MemoryFiles
 from tests.unit.server.broker.broker_stage import Stage
 from tests.unit.server.broker.pop_stage import (
@@ -85,3 +86,33 @@ def test_what_a_start_completed_stays_so_after_the_next_start() -> None:
     again.restart()
     again.drain(INVISIBLE_MS)
     assert again.again() == ["a"]
+
+
+# ---- pops in order -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "committed", "kept", "is_blocked"),
+    [
+        (9, 6, [5, 6, 7], True),  # nothing is lost
+        (7, 6, [5, 6], True),
+        (6, 6, [5], False),
+        (5, 5, [4], False),
+        (3, 3, [2], False),
+        (0, 0, None, False),
+    ],
+)
+def test_an_order_ends_where_the_log_ends(
+    end: int, committed: int, kept: list[int] | None, is_blocked: bool
+) -> None:
+    """The table is durable before the log; other messages get the offsets of the lost ones."""
+    orders, place = Orders(), ("T", "G", 0)
+    orders.pop(place, Order([5, 6, 7], 1_000, 500, "attempt"))
+    assert orders.acknowledge(place, 5, 1_000, 1_100) == 6
+    version = orders.version
+    assert orders.committed(lambda _topic, _queue_id: end) == [(place, committed)]
+    order = orders.get(place)
+    assert (None if order is None else order.offsets) == kept
+    assert orders.is_blocked(place, None, 1_200) == is_blocked
+    assert (orders.version > version) == (end < 8)
+    assert orders.committed(lambda _topic, _queue_id: end) == ([(place, committed)] if end else [])
