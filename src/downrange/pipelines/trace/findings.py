@@ -49,9 +49,7 @@ def findings_of(figures: Figures) -> list[Finding]:
         *_about_traces(figures),
     ]
     if not any(one.weight in ("bad", "warn") for one in found) and figures.span is not None:
-        found.append(
-            Finding("good", "No problem found: no failures, no outage, even queues.")
-        )
+        found.append(Finding("good", "No problem found: no failures, no outage, even queues."))
     found.sort(key=lambda one: _ORDER.index(one.weight))
     return found[:_FINDINGS_MAX]
 
