@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = list(_WORLDS) if options.world is None else [options.world]
     first = seed = SystemRandom().randrange(2**32) if options.seed is None else options.seed
     end = time.monotonic() + options.seconds
+    fingerprint = ""
     while True:
         for kind in kinds:
             world = _WORLDS[kind](seed)
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 command = f"python -m tests.simulation --seconds 0 --whole --seed {seed}"
                 print(f"FAILED: {command} --world {kind}")
                 return 1
+            fingerprint = world.fingerprint()
             if options.whole:
                 print("\n".join(world.lines))
         seed += 1
@@ -52,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count = seed - first
     names = " and ".join(kinds)
     print(f"{count} runs of a broker ({names}), seeds {first} to {seed - 1}: all passed")
-    print(f"fingerprint of the last run: {world.fingerprint()}")
+    print(f"fingerprint of the last run: {fingerprint}")
     return 0
 
 

@@ -70,7 +70,7 @@ def test_a_change_closes_the_old_checkpoint_although_its_second_record_is_lost()
     stage.hand_in(change_request(popped[0], 3 * INVISIBLE_MS))
     stage.commit()
     again = restart_after_power_loss(stage, stage.records(TIMER_TOPIC)[-1].log_offset)
-    assert sorted(one.open_offsets() for one in again.state.checkpoints) == [[0], [1]]
+    assert sorted(list(one.open_offsets()) for one in again.state.checkpoints) == [[0], [1]]
     again.drain(INVISIBLE_MS)
     assert again.again() == ["b"]
     again.drain(3 * INVISIBLE_MS)
