@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 command = f"python -m tests.simulation --seconds 0 --whole --seed {seed}"
                 print(f"FAILED: {command} --world {kind}")
                 return 1
+            fingerprint = world.fingerprint()
             if options.whole:
                 print("\n".join(world.lines))
             fingerprint = world.fingerprint()

@@ -75,6 +75,7 @@ class PopLedger:
         self.done: dict[tuple[str, bytes], tuple[int, int]] = {}
         self.deliveries: dict[tuple[str, bytes], list[Delivery]] = {}
         self.first = 0
+        self._bodies: dict[int, bytes] = {}  # by position in the log
 
     # ---- called by members ----
 
@@ -169,9 +170,18 @@ class PopLedger:
         """Yield queue id, offset and body of all messages of a topic."""
         config = state.topics.get(topic)
         for queue_id in range(0 if config is None else config.read_queue_nums):
-            for record in _records(state, topic, queue_id):
-                if record.log_offset >= self.first:
-                    yield queue_id, record.queue_offset, record.body
+            queue = state.store.queue(topic, queue_id)
+            for offset, unit in enumerate(queue.walk(queue.min_offset), queue.min_offset):
+                if unit.log_offset >= self.first:
+                    body = self._bodies.get(unit.log_offset)
+                    if body is None:
+                        body = state.store.read_record(unit).body
+                        self._bodies[unit.log_offset] = body
+                    yield queue_id, offset, body
+
+    def on_start(self) -> None:
+        """Forget what is where in the log: a loss of power may have removed its end."""
+        self._bodies.clear()
 
     def note_first(self, state: BrokerState) -> None:
         """Note which messages retention has removed."""

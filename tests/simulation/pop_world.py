@@ -117,6 +117,7 @@ class PopWorld(World):
     def check(self, state: BrokerState) -> None:
         """Compare all promises with the state."""
         super().check(state)
+        self.pops.on_start()
         self.orders.on_start(state)
         self.orders.check(state)
         self.pops.check(state)

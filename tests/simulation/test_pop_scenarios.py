@@ -15,23 +15,24 @@ import pytest
 from downrange.server.broker.pop.checkpoint_records import PopRecords
 from downrange.server.broker.pop.checkpoints import Checkpoints
 from downrange.server.broker.pop.orders import Orders
+from tests.simulation import world
 from tests.simulation.pop_world import PopWorld
 
-SEEDS = range(12)
+SEEDS = range(8)
 
 
 @cache
 def finished_run(seed: int) -> PopWorld:
-    world = PopWorld(seed)
-    world.run()
-    return world
+    run = PopWorld(seed)
+    run.run()
+    return run
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_promise_about_pops_holds(seed: int) -> None:
-    world = finished_run(seed)
-    assert world.pops.done
-    assert world.orders.delivered
+    finished = finished_run(seed)
+    assert finished.pops.done
+    assert finished.orders.delivered
 
 
 def test_a_run_without_faults_delivers_every_message_exactly_once() -> None:
@@ -51,7 +52,6 @@ def test_a_run_without_faults_delivers_every_message_exactly_once() -> None:
         "200050: 210",
         "200050: no answer came",
         "200050: the connection was cut",
-        "200050: 1 no message is popped: the disk is full",
         "200051: 0",
         "200051: the connection was cut",
         "200151: 0",
@@ -103,6 +103,7 @@ def test_messages_that_are_never_revived_are_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Checkpoints, "take_due", lambda _checkpoints, _now_ms: None)
+    monkeypatch.setattr(world, "RECOVERY_SECONDS", 30.0)
     with pytest.raises(BaseExceptionGroup, match="unhandled errors"):
         PopWorld(0).run()
 

@@ -1,8 +1,8 @@
 """A broker keeps its promises through kills, power losses, full disks and cut connections.
 
-Each seed is one run of about half a simulated minute. To repeat a failed run with all its lines:
-`python -m tests.simulation --seconds 0 --whole --world pull --seed SEED`. `make campaign` tries
-new seeds.
+Each seed is one run of about half a simulated minute; `make campaign` tries new seeds. To repeat a
+failed run with all its lines: `python -m tests.simulation --seconds 0 --whole --world pull --seed
+SEED`.
 """
 
 from __future__ import annotations

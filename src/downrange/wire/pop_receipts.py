@@ -33,7 +33,7 @@ RETRY_V2: Final = "2"
 IN_ORDER: Final = 999
 
 _WORDS: Final = 8
-_CHECKPOINT_WORDS: Final = 7
+_NEEDED_WORDS: Final = 6
 
 
 class Receipt(NamedTuple):
@@ -82,19 +82,21 @@ class Receipt(NamedTuple):
         return form(group, topic)
 
 
-def parse_receipt(text: str, offset: int | None = None) -> Receipt:
+def parse_receipt(text: str, queue_id: int | None = None, offset: int | None = None) -> Receipt:
     """Parse a receipt.
 
     Args:
-        text: Seven words, or eight with the offset of the message.
-        offset: The offset of the message, if the request has it.
+        text: The words of a receipt.
+        queue_id: The queue, if the request has it. Then the last two words are not needed.
+        offset: The offset of the message, likewise.
 
     Raises:
         InvalidField: A word is missing or not a number.
     """
     words = text.split(" ")
-    if len(words) < (_CHECKPOINT_WORDS if offset is not None else _WORDS):
-        raise InvalidField("receipt", "extraInfo", f"{text[:80]!r} has fewer than {_WORDS} words")
+    needed = _WORDS if queue_id is None or offset is None else _NEEDED_WORDS
+    if len(words) < needed:
+        raise InvalidField("receipt", "extraInfo", f"{text[:80]!r} has fewer than {needed} words")
     try:
         return Receipt(
             start=int64(words[0]),
@@ -103,7 +105,7 @@ def parse_receipt(text: str, offset: int | None = None) -> Receipt:
             revive_queue=int32(words[3]),
             kind=words[4],
             broker=words[5],
-            queue_id=int32(words[6]),
+            queue_id=int32(words[6]) if queue_id is None else queue_id,
             offset=int64(words[7]) if offset is None else offset,
         )
     except ValueError as error:

@@ -65,7 +65,7 @@ _NOT_LOADED: Final = "the broker has just started and still reads its checkpoint
 
 def _ack(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = AckRequest.from_fields(request.fields)
-    receipt = parse_receipt(header.extra_info, header.offset)
+    receipt = parse_receipt(header.extra_info, header.queue_id, header.offset)
     refused = _check(state, header.topic, header.queue_id, peer) or _check_offset(
         state, header, receipt
     )
@@ -81,7 +81,7 @@ def _ack(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seque
 
 
 def _ack_many(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
-    body = decode_pop_body(BatchAckBody, request.body)
+    body = decode_pop_body(BatchAckBody, request.body or b"{}")
     if not body.acks:
         return [Reply(Command(int(ResponseCode.NO_MESSAGE)))]
     wanted: list[tuple[Checkpoint | None, Sequence[int]]] = []
@@ -210,7 +210,7 @@ def _ack_in_order(
 
 def _change(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = ChangeInvisibleRequest.from_fields(request.fields)
-    receipt = parse_receipt(header.extra_info, header.offset)
+    receipt = parse_receipt(header.extra_info, header.queue_id, header.offset)
     refused = _check(state, header.topic, header.queue_id, peer) or _check_change(
         state, header, receipt
     )

@@ -375,12 +375,13 @@ def test_change_of_an_unknown_message_is_refused() -> None:
     stage = a_stage("a")
     (one,) = stage.pop()
     zeros = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
-    for changes, code in (
+    cases: list[tuple[dict[str, Any], int]] = [
         ({"topic": "None"}, 17),
         ({"queue_id": 7}, 13),
         ({"offset": 1}, 208),
         ({"offset": -1}, 208),
-    ):
+    ]
+    for changes, code in cases:
         answer = stage.ask(change_request(one, 5, **changes))
         assert (answer.code, answer.fields) == (code, zeros)
 
