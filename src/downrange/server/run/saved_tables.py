@@ -126,6 +126,8 @@ def progress_tables(files: Files, state: BrokerState) -> SavedTables:
     return SavedTables(
         files,
         {
+            # Before the timer's progress: a start reads acknowledgements from there on, so messages
+            # that were acknowledged before are known only by the offsets.
             group_offsets.PATH: state.offsets,
             filter_table.PATH: state.filters,
             delay_levels.PATH: state.delays,

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from downrange.errors import CorruptStore, DiskFull, MalformedBody
-from downrange.server.broker.tables import topic_table
+from downrange.server.broker.scheduled import timed_messages
+from downrange.server.broker.tables import group_offsets, topic_table
 from downrange.server.run.saved_tables import SavedTables, confirmed_tables, progress_tables
 from downrange.store.files import MemoryFiles
 from downrange.wire.bodies import RequestModeBody
@@ -114,3 +115,10 @@ def test_a_brokers_tables_survive() -> None:
     assert again.groups.get("G") == state.groups.get("G")
     assert again.offsets.get("G", "T", 1) == 42
     assert again.request_modes.get("T", "G") == state.request_modes.get("T", "G") is not None
+
+
+def test_offsets_are_written_before_the_timers_progress() -> None:
+    """Otherwise a crash between the two would pop acknowledged messages again."""
+    state = a_state()
+    written = list(progress_tables(MemoryFiles(), state).everything())
+    assert written.index(group_offsets.PATH) < written.index(timed_messages.PATH)

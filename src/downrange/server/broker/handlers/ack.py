@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from downrange.server.broker.state import BrokerState
     from downrange.wire.records import Record
 
+#: How many checkpoints one request may acknowledge, so that it does not delay other clients.
+_ACKS_MAX: Final = 1_024
 _TOO_LATE: Final = (
     "the receipt is no longer valid: the message was acknowledged, or is visible again"
 )
@@ -84,6 +86,9 @@ def _ack_many(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> 
     body = decode_pop_body(BatchAckBody, request.body or b"{}")
     if not body.acks:
         return [Reply(Command(int(ResponseCode.NO_MESSAGE)))]
+    if len(body.acks) > _ACKS_MAX:
+        remark = f"{len(body.acks)} checkpoints are more than {_ACKS_MAX}"
+        return refuse(ResponseCode.INVALID_PARAMETER, remark)
     wanted: list[tuple[Checkpoint | None, Sequence[int]]] = []
     ordered: list[tuple[tuple[str, str, int], int, Sequence[int]]] = []
     for ack in body.acks:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from downrange.server.broker.state import DISK_FULL
+from downrange.wire.bodies import decode_body
 from downrange.wire.codes import RequestCode
 from downrange.wire.command import Command
+from downrange.wire.pop_bodies import BatchAckBody
 from tests.unit.server.broker.pop_stage import (
     INVISIBLE_MS,
     RETRY_TOPIC,
@@ -385,6 +387,16 @@ def test_change_of_an_unknown_message_is_refused() -> None:
     for changes, code in cases:
         answer = stage.ask(change_request(one, 5, **changes))
         assert (answer.code, answer.fields) == (code, zeros)
+
+
+def test_batch_of_too_many_checkpoints_is_refused() -> None:
+    stage = a_stage("a")
+    request = batch_ack_request(*stage.pop())
+    body = decode_body(BatchAckBody, request.body)
+    request.body = BatchAckBody(acks=(body.acks or []) * 1_025).encode()
+    answer = stage.ask(request)
+    assert (answer.code, answer.remark) == (29, "1025 checkpoints are more than 1024")
+    assert len(stage.state.checkpoints) == 1
 
 
 # ---- before the records of the last run are read ----
