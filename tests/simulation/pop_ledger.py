@@ -79,9 +79,17 @@ class PopLedger:
 
     # ---- called by members ----
 
-    def on_delivery(self, delivery: Delivery) -> None:
-        """Check and record a delivery."""
+    def on_delivery(self, delivery: Delivery, log_offset: int) -> None:
+        """Check and record a delivery.
+
+        Args:
+            delivery: The delivery.
+            log_offset: The position of the record in the log.
+        """
         key, pop_ms = (delivery.group, delivery.body), delivery.pop_ms
+        if log_offset < self.first:  # it was removed, and a crash has brought it back
+            self.done.pop(key, None)
+            self.deliveries.pop(key, None)
         done = self.done.get(key)
         assert done is None or pop_ms < done[0], (
             f"{key} was acknowledged at {done} and popped at {pop_ms}"

@@ -258,7 +258,7 @@ class PopMember(PopClient):
                 reconsume_times=record.reconsume_times,
                 log_end=log_end,
             )
-            self.world.pops.on_delivery(delivery)
+            self.world.pops.on_delivery(delivery, record.log_offset)
             self._kept.append(delivery)
 
     async def _acknowledge(self, deliveries: list[Delivery]) -> None:

@@ -125,7 +125,7 @@ class World:
         readers = [Consumer(self, "all", queue, sends_back=sends_back) for queue in queues]
         readers.append(Consumer(self, "all", (retry_topic("all"), 0), reader="again"))
         readers += [Consumer(self, "some", queue, tags="A", reader="A") for queue in queues]
-        tasks = [
+        tasks: list[Coroutine[Any, Any, None]] = [
             *(reader.run() for reader in readers),
             *(each.send_heartbeats() for each in transactors),
         ]
