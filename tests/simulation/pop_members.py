@@ -60,6 +60,10 @@ class PopScenario(Scenario, Protocol):
         """The end of the broker's log."""
         ...
 
+    def note_retention(self) -> None:
+        """Note which messages retention has removed."""
+        ...
+
 
 class OnceProducer(Client):
     """Sends every body once, so that it is stored once or not at all."""
@@ -137,6 +141,7 @@ class PopClient(Client):
         if reply.code != ResponseCode.SUCCESS:
             assert reply.code in _LATER, f"{reply.code}: {reply.remark}"
             return None
+        self.world.note_retention()
         records = decode_records(reply.body)
         for record in records:
             self.scenario.ledger.on_message(self.group, record)
