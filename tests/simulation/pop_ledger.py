@@ -75,13 +75,25 @@ class PopLedger:
         self.done: dict[tuple[str, bytes], tuple[int, int]] = {}
         self.deliveries: dict[tuple[str, bytes], list[Delivery]] = {}
         self.first = 0
+        self._returned: set[tuple[str, bytes]] = set()
         self._bodies: dict[int, bytes] = {}  # by position in the log
 
     # ---- called by members ----
 
-    def on_delivery(self, delivery: Delivery) -> None:
-        """Check and record a delivery."""
+    def on_delivery(self, delivery: Delivery, log_offset: int) -> None:
+        """Check and record a delivery.
+
+        Args:
+            delivery: The delivery.
+            log_offset: The position of the record in the log.
+        """
         key, pop_ms = (delivery.group, delivery.body), delivery.pop_ms
+        if log_offset < self.first:  # it was removed, and a crash has brought it back
+            self._returned.add(key)
+        if key in self._returned:
+            self.done.pop(key, None)
+            self.deliveries[key] = [delivery]
+            return
         done = self.done.get(key)
         assert done is None or pop_ms < done[0], (
             f"{key} was acknowledged at {done} and popped at {pop_ms}"
@@ -100,8 +112,9 @@ class PopLedger:
 
     def on_acknowledged(self, delivery: Delivery, now_ms: int, log_end: int) -> None:
         """Record an answered acknowledgement; one that is too late has no effect."""
-        if delivery.is_certain and now_ms < delivery.visible_ms:
-            self.done.setdefault((delivery.group, delivery.body), (now_ms, log_end))
+        key = (delivery.group, delivery.body)
+        if delivery.is_certain and now_ms < delivery.visible_ms and key not in self._returned:
+            self.done.setdefault(key, (now_ms, log_end))
 
     # ---- called by the world ----
 

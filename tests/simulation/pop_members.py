@@ -60,6 +60,10 @@ class PopScenario(Scenario, Protocol):
         """The end of the broker's log."""
         ...
 
+    def note_retention(self) -> None:
+        """Note which messages retention has removed."""
+        ...
+
 
 class OnceProducer(Client):
     """Sends every body once, so that it is stored once or not at all."""
@@ -137,6 +141,7 @@ class PopClient(Client):
         if reply.code != ResponseCode.SUCCESS:
             assert reply.code in _LATER, f"{reply.code}: {reply.remark}"
             return None
+        self.world.note_retention()
         records = decode_records(reply.body)
         for record in records:
             self.scenario.ledger.on_message(self.group, record)
@@ -258,7 +263,7 @@ class PopMember(PopClient):
                 reconsume_times=record.reconsume_times,
                 log_end=log_end,
             )
-            self.world.pops.on_delivery(delivery)
+            self.world.pops.on_delivery(delivery, record.log_offset)
             self._kept.append(delivery)
 
     async def _acknowledge(self, deliveries: list[Delivery]) -> None:

@@ -57,6 +57,12 @@ class PopWorld(World):
         """The end of the broker's log, or a position behind it."""
         return self.machine.log_end
 
+    def note_retention(self) -> None:
+        """Note which messages retention has removed."""
+        state = self.machine.running_state
+        if state is not None:
+            self.on_end(state)
+
     async def create(self) -> None:
         """Create the topics, and one of the groups."""
         creator = Administrator(self, "creator")

@@ -62,21 +62,18 @@ def _changed(state: BrokerState) -> list[tuple[Checkpoint, Sequence[int]]]:
 def _revived(
     state: BrokerState, copy_topics: Callable[[Checkpoint], Iterable[str]]
 ) -> list[tuple[Checkpoint, Sequence[int]]]:
-    """Return the messages of which the last records are copies."""
-    ends: dict[int, tuple[str, Unit]] = {}
+    """Return the messages of which the last records of a topic are copies.
+
+    Other records may stand between them and the end of the log, such as the filler of a segment.
+    The receipt alone tells which delivery a copy replaces.
+    """
+    receipts: set[tuple[str, str]] = set()
     for topic in {topic for found in state.checkpoints for topic in copy_topics(found)}:
         queue = state.store.queue(topic, 0)
         begin = max(queue.max_offset - _COPIES_MAX, queue.min_offset)
-        ends |= {_end(unit): (topic, unit) for unit in queue.units(begin, _COPIES_MAX)}
-    receipts: set[tuple[str, str]] = set()
-    end = state.recovered_end
-    for _ in range(_COPIES_MAX):
-        if end not in ends:
-            break
-        topic, unit = ends[end]
-        properties = state.store.read_record(unit).properties()
-        receipts.add((topic, properties.get(_RECEIPT, "")))
-        end = unit.log_offset
+        for unit in queue.units(begin, _COPIES_MAX):
+            properties = state.store.read_record(unit).properties()
+            receipts.add((topic, properties.get(_RECEIPT, "")))
     if not receipts:
         return []
     return [
