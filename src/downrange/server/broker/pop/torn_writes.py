@@ -9,8 +9,10 @@ the old checkpoint. Such a write is the last one in the log, so it is found at i
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from downrange.errors import RocketMQError
 from downrange.server.broker.scheduled.timed_messages import timer_queue
 from downrange.wire.properties import PropertyKey
 
@@ -72,8 +74,9 @@ def _revived(
         queue = state.store.queue(topic, 0)
         begin = max(queue.max_offset - _COPIES_MAX, queue.min_offset)
         for unit in queue.units(begin, _COPIES_MAX):
-            properties = state.store.read_record(unit).properties()
-            receipts.add((topic, properties.get(_RECEIPT, "")))
+            with suppress(RocketMQError):  # a damaged copy replaces nothing
+                properties = state.store.read_record(unit).properties()
+                receipts.add((topic, properties.get(_RECEIPT, "")))
     if not receipts:
         return []
     return [
