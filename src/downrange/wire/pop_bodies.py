@@ -7,8 +7,8 @@ A member with a `default_factory` is always written, one with the default None o
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
+from base64 import b64encode
+from binascii import a2b_base64
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
@@ -118,8 +118,8 @@ class BatchAck(Body, kw_only=True):
             MalformedBody: The bit set cannot be read, or spans too much.
         """
         try:
-            data = b64decode(self.bits, validate=True)
-        except (Base64Error, ValueError) as error:
+            data = a2b_base64(self.bits, strict_mode=True)
+        except ValueError as error:
             raise MalformedBody("BatchAck", f"the bit set is not base64: {error}") from error
         if len(data) * 8 > SPAN_MAX:
             raise MalformedBody("BatchAck", f"the bit set has more than {SPAN_MAX} bits")

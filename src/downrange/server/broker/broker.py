@@ -91,15 +91,20 @@ HANDLERS: Final[dict[int, Handler]] = {
     **pop_queries.HANDLERS,
     **ack.HANDLERS,
 }
-_SENDS: Final = frozenset(map(int, send.HANDLERS))
 #: Requests whose records are committed as a group. Before every other request the write queue is
-#: stored, so that the request sees all earlier sends. A pop need not: if it finds nothing, it is
-#: held, and served when they are stored.
-_GROUPED: Final = _SENDS | {
-    int(RequestCode.POP_MESSAGE),
-    int(RequestCode.ACK_MESSAGE),
-    int(RequestCode.BATCH_ACK_MESSAGE),
-}
+#: stored, so that the request sees all earlier sends.
+_SENDS: Final = frozenset(map(int, send.HANDLERS))
+#: Requests whose records are stored at once instead of at the end of the turn. They come one by one
+#: from each consumer, so a further turn of the event loop for each costs more than a shared write
+#: would save (benchmarks/pops.py).
+_STORED_AT_ONCE: Final = frozenset(
+    {
+        int(RequestCode.POP_MESSAGE),
+        int(RequestCode.ACK_MESSAGE),
+        int(RequestCode.BATCH_ACK_MESSAGE),
+        int(RequestCode.CHANGE_MESSAGE_INVISIBLETIME),
+    }
+)
 #: How often a commit goes on when callbacks add records; the next tick stores the rest.
 _ROUNDS_MAX: Final = 100
 #: The work of a tick, in this order.
@@ -183,7 +188,7 @@ class Broker:
                 remark = f" request type {request.code} not supported"
             return [Reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))]
         state = self.state
-        if request.code not in _GROUPED and state.write_queue:
+        if request.code not in _SENDS and state.write_queue:
             self._store_all(now_ms)
         try:
             outputs = handler(state, request, peer, now_ms)
@@ -194,7 +199,11 @@ class Broker:
             return ()
         for output in outputs:
             if type(output) is TablesChanged or type(output) is StorePending:
-                return self._act(outputs, request, peer, now_ms)
+                outputs = self._act(outputs, request, peer, now_ms)
+                if request.code in _STORED_AT_ONCE and state.write_queue:
+                    outputs += self.commit(now_ms)
+                    self.awaits_commit = self.awaits_flush  # the driver then begins a flush
+                return outputs
         return outputs
 
     def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> list[Output]:

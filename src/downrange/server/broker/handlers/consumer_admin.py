@@ -14,13 +14,16 @@ Skipped on purpose: the list form of 220 for C++ tools.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import WireError
 from downrange.model import QueueId
 from downrange.server.broker.handlers.answers import refuse, succeed
+from downrange.server.broker.pop.revival import drop_checkpoints
 from downrange.server.broker.queues import queue_count
 from downrange.server.outputs import (
+    STORE_PENDING,
     Call,
     LateReply,
     Note,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from downrange.server.broker.handlers.answers import Handler
+    from downrange.server.broker.pop.checkpoints import Checkpoint
     from downrange.server.broker.state import BrokerState
     from downrange.server.broker.tables.client_table import Client
 
@@ -88,6 +92,7 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
         return refuse(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
     text = f"group {header.group} was reset in topic {header.topic} by {peer.address}"
     outputs: list[Output] = [Note(text)]
+    is_stored = drop_checkpoints(state, partial(_is_read_again, header, body), now_ms)
     for name, offset in body.offset_table.items():
         state.set_offset(header.group, header.topic, name.number, offset)
         if state.options.is_reset_by_pull:
@@ -96,7 +101,20 @@ def _reset(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seq
         state.held_pulls.checked_ms = 0  # the next tick answers the pulls that wait there
     else:
         outputs += _notify_reset(state, header, body)
-    return [*outputs, TablesChanged(state.tables_version), *succeed(body=body.encode())]
+    outputs += [TablesChanged(state.tables_version), *succeed(body=body.encode())]
+    return [*outputs, *STORE_PENDING[: int(is_stored)]]
+
+
+def _is_read_again(
+    header: ResetOffsetRequest, body: ResetOffsetBody, checkpoint: Checkpoint
+) -> bool:
+    """Whether a group that is reset pops the open messages of a checkpoint again."""
+    if (checkpoint.topic, checkpoint.group) != (header.topic, header.group):
+        return False
+    return any(
+        name.number == checkpoint.queue_id and offset <= checkpoint.start
+        for name, offset in body.offset_table.items()
+    )
 
 
 def _target_offset(state: BrokerState, header: ResetOffsetRequest, queue_id: int) -> int | None:

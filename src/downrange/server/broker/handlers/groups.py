@@ -31,10 +31,10 @@ from downrange.server.broker.handlers.answers import (
     succeed_when_saved,
 )
 from downrange.server.broker.handlers.pages import page
-from downrange.server.broker.pop.revival import drop_group
+from downrange.server.broker.pop.revival import drop_checkpoints
 from downrange.server.broker.queues import queues_of, stored_ms
 from downrange.server.broker.tables.group_table import FORBIDDEN_MAX
-from downrange.server.outputs import StorePending
+from downrange.server.outputs import STORE_PENDING
 from downrange.wire.bodies import (
     BrokerConsumeStatsBody,
     ConsumeOffset,
@@ -122,10 +122,11 @@ def _delete(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Se
     state.groups.delete(header.group_name, now_ms)
     state.statistics.drop_group(header.group_name)
     state.request_modes.delete_group(header.group_name)
-    pending = [StorePending()] if drop_group(state, header.group_name, now_ms) else []
+    name = header.group_name
+    is_stored = drop_checkpoints(state, lambda found: found.group == name, now_ms)
     if header.clean_offset or header.remove_offset:
         state.forget_group(header.group_name)
-    return [*succeed_when_saved(state), *pending]
+    return [*succeed_when_saved(state), *STORE_PENDING[: int(is_stored)]]
 
 
 def _forbid(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:

@@ -7,6 +7,7 @@ goes on to the other kind. A pop in order takes from the topic only, and skips b
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from downrange.server.broker.message_filter import EVERYTHING
@@ -17,7 +18,7 @@ from downrange.wire.pop_receipts import PLAIN, RETRY, RETRY_V2
 from downrange.wire.system_names import pop_retry_topic, pop_retry_topic_v2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from downrange.server.broker.message_filter import MessageFilter
     from downrange.server.broker.state import BrokerState
@@ -51,6 +52,7 @@ class PopOrder(NamedTuple):
     attempt_id: str | None
 
 
+@lru_cache(maxsize=4096)
 def retry_topics(topic: str, group: str) -> tuple[tuple[str, str], ...]:
     """Return kinds and names of the topics with messages that a group pops again."""
     return (RETRY, pop_retry_topic(group, topic)), (RETRY_V2, pop_retry_topic_v2(group, topic))
@@ -122,25 +124,24 @@ def _start(state: BrokerState, asked: PopOrder, topic: str, queue_id: int) -> in
 
 def _queues(
     state: BrokerState, asked: PopOrder, turn: int, now_ms: int
-) -> Iterator[tuple[str, str, int]]:
-    """Yield kind, topic and queue id of the queues to visit, in this order."""
+) -> list[tuple[str, str, int]]:
+    """Return kind, topic and queue id of the queues to visit, in this order."""
     config = state.topics.get(asked.topic)
     if config is None:  # it existed when the request was held
-        return
+        return []
     own = [(PLAIN, asked.topic, queue_id) for queue_id in _own_queues(config, asked, turn)]
     if asked.is_ordered:
-        for kind, topic, queue_id in own:
-            place = (topic, asked.group, queue_id)
-            if not state.orders.is_blocked(place, asked.attempt_id, now_ms):
-                yield kind, topic, queue_id
-        return
-    again = [
-        (kind, topic, queue_id)
-        for kind, topic in retry_topics(asked.topic, asked.group)
-        if (retry := state.topics.get(topic)) is not None and retry.perm & READ
-        for queue_id in range(retry.read_queue_nums)
-    ]
-    yield from (*again, *own) if turn % _RETRY_FIRST == 0 else (*own, *again)
+        return [
+            (kind, topic, queue_id)
+            for kind, topic, queue_id in own
+            if not state.orders.is_blocked((topic, asked.group, queue_id), asked.attempt_id, now_ms)
+        ]
+    again: list[tuple[str, str, int]] = []
+    for kind, topic in retry_topics(asked.topic, asked.group):
+        retry = state.topics.get(topic)
+        if retry is not None and retry.perm & READ:
+            again += [(kind, topic, queue_id) for queue_id in range(retry.read_queue_nums)]
+    return again + own if turn % _RETRY_FIRST == 0 else own + again
 
 
 def _own_queues(config: TopicConfig, asked: PopOrder, turn: int) -> Sequence[int]:

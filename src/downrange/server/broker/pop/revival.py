@@ -37,7 +37,7 @@ from downrange.wire.system_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from downrange.server.broker.pop.checkpoints import Checkpoint
     from downrange.server.broker.state import BrokerState
@@ -93,12 +93,17 @@ def _adopt(state: BrokerState, now_ms: int) -> None:
     store_open_again(state, now_ms, on_stored)
 
 
-def drop_group(state: BrokerState, group: str, now_ms: int) -> bool:
-    """Close the checkpoints of a group that was deleted; return whether records are stored.
+def drop_checkpoints(
+    state: BrokerState, is_dropped: Callable[[Checkpoint], bool], now_ms: int
+) -> bool:
+    """Close the checkpoints of a deleted group, or of messages that a group will read again.
 
-    Without these records, a start after a crash would bring the checkpoints back.
+    Without records of that, a start after a crash would bring the checkpoints back.
+
+    Returns:
+        Whether records are in the write queue.
     """
-    dropped = [checkpoint for checkpoint in state.checkpoints if checkpoint.group == group]
+    dropped = [checkpoint for checkpoint in state.checkpoints if is_dropped(checkpoint)]
     for checkpoint in dropped:
         _close(state, checkpoint, checkpoint.open_offsets(), now_ms)
     return bool(dropped)

@@ -477,20 +477,46 @@ def test_same_offset_changes_nothing(stage: PopStage) -> None:
     assert stage.bodies() == ["b"]
 
 
-def test_reset_by_a_tool(stage: PopStage) -> None:
-    stage.send("a", "b")
-    stage.ack(*stage.pop())
+def reset(stage: PopStage, offset: int) -> None:
     fields = {
         "topic": "T",
         "group": "G",
         "timestamp": "0",
         "isForce": "true",
         "queueId": "0",
-        "offset": "0",
+        "offset": str(offset),
     }
     answer = stage.ask(Command(int(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET), fields))
     assert answer.code == 0
+
+
+def test_reset_by_a_tool(stage: PopStage) -> None:
+    stage.send("a", "b")
+    stage.ack(*stage.pop())
+    reset(stage, 0)
     assert stage.bodies() == ["a", "b"]
+
+
+def test_open_messages_that_a_reset_reads_again_do_not_hide_others_after_a_kill(
+    stage: PopStage,
+) -> None:
+    stage.send(*"abcd")
+    stage.ack(*stage.pop(count=3))
+    stage.pop(count=1)  # d
+    reset(stage, 1)
+    assert len(stage.state.checkpoints) == 0
+    assert stage.bodies(count=1) == ["b"]
+    stage.restart(stage.progress())
+    assert stage.bodies() == ["c", "d"]
+
+
+def test_open_messages_before_a_reset_stay_open(stage: PopStage) -> None:
+    stage.send(*"abcd")
+    stage.pop(count=2)
+    reset(stage, 3)
+    assert stage.bodies() == ["d"]
+    stage.drain(INVISIBLE_MS)
+    assert sorted(stage.again()) == ["a", "b", "d"]
 
 
 def test_offset_beyond_the_end_begins_at_the_end(stage: PopStage) -> None:
