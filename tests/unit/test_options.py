@@ -78,6 +78,7 @@ def test_options_pickle(options: object) -> None:
         (BrokerOptions, "flush_bytes", 0),
         (BrokerOptions, "broker_id", -1),
         (BrokerOptions, "parked_pulls_max", -1),
+        (BrokerOptions, "pop_checkpoints_max", 0),
         (BrokerOptions, "default_topic_queues", 65_537),
         (BrokerOptions, "region", "a\x02DELAY\x011"),
         (BrokerOptions, "bulk_pull_messages_max", 0),
@@ -106,7 +107,7 @@ def test_delay_levels_are_read_in_their_units() -> None:
 def test_every_option_is_used(kind: Any) -> None:
     source = Path(__file__).parents[2] / "src" / "downrange"
     texts = [path.read_text() for path in source.rglob("*.py") if path.name != "options.py"]
-    used = set(re.findall(r"options\.([a-z_]+)", "\n".join(texts)))
+    used = set(re.findall(r"options\.([a-z0-9_]+)", "\n".join(texts)))
     assert {option.name for option in fields(kind)} - used == set()
 
 

@@ -328,7 +328,7 @@ class BrokerOptions:
             *("flush_bytes", "topics_max", "groups_max", "default_topic_queues"),
             *("message_bytes_max", "transaction_checks_max", "pull_messages_max"),
             *("pull_bytes_max", "bulk_pull_messages_max", "bulk_pull_bytes_max"),
-            "timer_messages_max",
+            *("timer_messages_max", "pop_checkpoints_max"),
         ):
             check_count(1, name, getattr(self, name))
         for name in ("broker_id", "topics_created_per_minute_max", "parked_pulls_max"):
