@@ -18,12 +18,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from benchmarks.consumption import Group, Way, queue_sizes
 from benchmarks.sends import BATCH, Batches, Sends
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import decode, encode
@@ -31,7 +33,7 @@ from downrange.wire.fields import request_command
 from downrange.wire.frames import FrameSplitter
 from downrange.wire.headers import PullReply, PullRequest
 
-Mode: TypeAlias = Literal["single", "window", "batch", "senders", "pull"]
+Mode: TypeAlias = Literal["single", "window", "batch", "senders", "pull", "commit", "pop"]
 Drive: TypeAlias = Callable[[float, list[float]], int]
 """Loads the server until a time, records latencies, and returns the number of messages."""
 
@@ -54,7 +56,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         mode: "single": one message in flight; "window": 256 on one connection; "batch": batches of
             100, eight in flight; "senders": 64 connections with one in flight each; "pull": read
-            all stored messages, repeatedly.
+            all stored messages, repeatedly; "commit" and "pop": the same as a consumer group, by
+            pulls with commits or by pops with acknowledgements.
         address: Address of the broker.
         topic: An existing topic.
         queue_count: Its number of queues.
@@ -224,6 +227,19 @@ def _pull(work: Work, connect: Connect) -> Drive:
     return drive
 
 
+def _consume(way: Way, work: Work, connect: Connect) -> Drive:
+    connection = connect().socket
+    sizes = queue_sizes(connection, work.topic, work.queue_count)
+
+    def drive(end: float, _latencies: list[float]) -> int:
+        count = 0
+        while time.perf_counter() < end:
+            count += Group(connection, work.topic, sizes, way).read_all(end)
+        return count
+
+    return drive
+
+
 def _pull_all(connection: socket.socket, work: Work, end: float) -> int:
     """Read the whole topic, or until a time, with one request in flight per queue."""
     splitter = FrameSplitter()
@@ -278,6 +294,8 @@ _DRIVES: Final[dict[Mode, Callable[[Work, Connect], Drive]]] = {
     "batch": _batch,
     "senders": _senders,
     "pull": _pull,
+    "commit": partial(_consume, "pull"),
+    "pop": partial(_consume, "pop"),
 }
 
 

@@ -1,16 +1,11 @@
 """The broker's CPU cost of popping messages, beside pulling the same ones, ours and Apache's.
 
 A topic holds 1 KB messages in four queues. A plain socket reads all of them with one request in
-flight, up to 32 messages each, in two ways:
-
-    pull    a pull, then a request that commits the offset, and its reply
-    pop     a pop, then a request that acknowledges all its messages, and its reply
-
-Each round uses a new consumer group. The figures are the broker's CPU time per message, with
-everything that it does: parsing, reading, storing checkpoints and acknowledgements, and the
-kernel's part. After the pops, the end of the checkpoints' time is awaited, because Apache's broker
-handles them then: "later" is that CPU time, less what the idle server uses. The target is that a
-pop costs at most 1.5 times as much as a pull.
+flight per queue: by pulls with commits, and by pops with acknowledgements (`consumption.py`). The
+figures are the broker's CPU time per message, with everything that it does: parsing, reading,
+storing checkpoints and acknowledgements, and the kernel's part. After the pops, the end of the
+checkpoints' time is awaited, because Apache's broker handles them then: "later" is that CPU time,
+less what the idle server uses. The target is that a pop costs at most 1.5 times as much as a pull.
 
     python -m benchmarks.pops [--messages 100000] [--rounds 3] [--server downrange]
 """
@@ -19,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import socket
 import tempfile
 import time
@@ -26,134 +22,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks import peers
-from benchmarks.bulk_pull import fill
+from benchmarks.bulk_pull import TOPIC, fill
+from benchmarks.consumption import Group, Way, queue_sizes
 from benchmarks.load import cpu_seconds
-from downrange.wire.codes import RequestCode, ResponseCode
-from downrange.wire.command import Command, decode, encode
-from downrange.wire.fields import request_command
-from downrange.wire.frames import FrameSplitter
-from downrange.wire.headers import CommitOffsetRequest, PullReply, PullRequest
-from downrange.wire.pop_bodies import BatchAck, BatchAckBody, bit_set
-from downrange.wire.pop_headers import PopRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
-TOPIC: Final = "bulk"  # as in `bulk_pull`
-PULLED: Final = 32
 #: Long enough that nothing becomes visible again during a round on a slow machine.
 INVISIBLE_MS: Final = 20_000
-_HAS_SUBSCRIPTION: Final = 4
-_RECEIVE_BYTES: Final = 1 << 20
 _TIMEOUT: Final = 60.0
 #: How long after the end of a checkpoint Apache's broker may still work on it.
 _REVIVED_AFTER: Final = 5.0
 
 
-class _Caller:
-    """One connection with one request in flight."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), _TIMEOUT)
-        self._splitter = FrameSplitter()
-        self.close = self._socket.close
-
-    def call(self, command: Command) -> Command:
-        self._socket.sendall(encode(command))
-        while (frame := self._splitter.next_frame()) is None:
-            self._splitter.receive(self._socket.recv(_RECEIVE_BYTES))
-        return decode(frame)
-
-
-def pull_all(caller: _Caller, group: str) -> int:
-    """Pull all messages and commit after each reply; return their number."""
-    total = 0
-    for queue in range(peers.QUEUES):
-        offset = 0
-        while True:
-            header = PullRequest(
-                consumer_group=group,
-                topic=TOPIC,
-                queue_id=queue,
-                queue_offset=offset,
-                max_msg_nums=PULLED,
-                sys_flag=_HAS_SUBSCRIPTION,
-                subscription="*",
-                expression_type="TAG",
-            )
-            reply = caller.call(request_command(header, code=RequestCode.PULL_MESSAGE))
-            if reply.code != ResponseCode.SUCCESS:
-                break
-            total += PullReply.from_fields(reply.fields).next_begin_offset - offset
-            offset = PullReply.from_fields(reply.fields).next_begin_offset
-            commit = CommitOffsetRequest(
-                consumer_group=group, topic=TOPIC, queue_id=queue, commit_offset=offset
-            )
-            _check(caller.call(request_command(commit)))
-    return total
-
-
-def pop_all(caller: _Caller, group: str) -> int:
-    """Pop all messages and acknowledge after each reply; return their number."""
-    total = 0
-    for queue in range(peers.QUEUES):
-        while True:
-            header = PopRequest(
-                consumer_group=group,
-                topic=TOPIC,
-                queue_id=queue,
-                max_msg_nums=PULLED,
-                invisible_time=INVISIBLE_MS,
-                poll_time=0,
-                born_time=time.time_ns() // 1_000_000,
-                init_mode=0,
-            )
-            reply = caller.call(request_command(header))
-            if reply.code != ResponseCode.SUCCESS:
-                break
-            fields = reply.fields
-            kind, _, start = fields["startOffsetInfo"].split(" ")
-            offsets = [int(text) for text in fields["msgOffsetInfo"].split(" ")[2].split(",")]
-            total += len(offsets)
-            ack = BatchAck(
-                bits=bit_set(int(start), offsets),
-                group=group,
-                invisible_ms=INVISIBLE_MS,
-                pop_ms=int(fields["popTime"]),
-                queue_id=queue,
-                kind=kind,
-                revive_queue=int(fields["reviveQid"]),
-                start=int(start),
-                topic=TOPIC,
-            )
-            body = BatchAckBody(acks=[ack], broker_name="broker-a").encode()
-            _check(caller.call(Command(int(RequestCode.BATCH_ACK_MESSAGE), {}, body)))
-    return total
-
-
-def _check(reply: Command) -> None:
-    if reply.code != ResponseCode.SUCCESS:
-        raise RuntimeError(f"refused: {reply.code} {reply.remark}")
-
-
-def cost(
-    peer: peers.Peer, read_all: Callable[[_Caller, str], int], group: str, sent: int
-) -> tuple[float, float]:
+def cost(peer: peers.Peer, way: Way, sent: int) -> tuple[float, float]:
     """Return the broker's CPU time per message, at once and later, in microseconds."""
-    with contextlib.closing(_Caller(peer.broker)) as caller:
-        warm = Command(  # the group exists before the first measured request
-            int(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP),
-            {},
-            b'{"groupName":"%b"}' % group.encode(),
-        )
-        _check(caller.call(warm))
+    host, _, port = peer.broker.rpartition(":")
+    with socket.create_connection((host, int(port)), _TIMEOUT) as connection:
+        sizes = queue_sizes(connection, TOPIC, peers.QUEUES)
+        group = Group(connection, TOPIC, sizes, way, INVISIBLE_MS)
         before = cpu_seconds(peer.pids)
-        count = read_all(caller, group)
+        count = group.read_all(math.inf)
         used = cpu_seconds(peer.pids) - before
     if count != sent:
         raise RuntimeError(f"{sent} messages were sent, but {count} were read")
-    later = _later_cost(peer) if read_all is pop_all else 0.0
+    later = _later_cost(peer) if way == "pop" else 0.0
     return 1e6 * used / count, 1e6 * later / count
 
 
@@ -194,8 +88,10 @@ def main() -> None:
             peer.make_topic(TOPIC)
             sent, _ = fill(peer, options.messages, is_single=False)
             peer.await_stored(TOPIC, sent)
-            pulls = [cost(peer, pull_all, f"pull-{turn}", sent) for turn in range(options.rounds)]
-            pops = [cost(peer, pop_all, f"pop-{turn}", sent) for turn in range(options.rounds)]
+            pulls, pops = list[tuple[float, float]](), list[tuple[float, float]]()
+            for _ in range(options.rounds):
+                pulls.append(cost(peer, "pull", sent))
+                pops.append(cost(peer, "pop", sent))
             (pull, _), (pop, later) = min(pulls), min(pops)
             print(
                 f"{name:10}   {pull:12.2f}   {pop:11.2f}   {later:13.2f}   {pop / pull:10.2f}x",

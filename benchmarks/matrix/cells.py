@@ -13,6 +13,9 @@ A work means the same for each client that supports it:
 - "transactions": half message, local work that does nothing, commit; in 64 threads or tasks.
 - "pull": a topic is read from its first to its last message, repeatedly, with one request of up
   to 32 messages in flight for each of its four queues.
+- "pull-commit", "pop-ack": the same as a consumer group, a new one for each pass. After each reply,
+  the offset is committed, or the popped messages are acknowledged in one request. Only by the
+  generator: the server's CPU for both is compared.
 """
 
 from __future__ import annotations
@@ -29,7 +32,16 @@ ClientName: TypeAlias = Literal["java", "threads", "awake", "asyncio", "generato
 ServerName: TypeAlias = Literal["downrange", "apache"]
 FlushName: TypeAlias = Literal["async", "sync"]
 WorkName: TypeAlias = Literal[
-    "sync-1", "sync-64", "async-256", "one-way", "batch", "auto-batch", "transactions", "pull"
+    "sync-1",
+    "sync-64",
+    "async-256",
+    "one-way",
+    "batch",
+    "auto-batch",
+    "transactions",
+    "pull",
+    "pull-commit",
+    "pop-ack",
 ]
 
 CLIENTS: Final[tuple[ClientName, ...]] = ("java", "threads", "asyncio")
@@ -52,7 +64,12 @@ WORK_TITLES: Final[dict[WorkName, str]] = {
     "auto-batch": "automatic batches",
     "transactions": "transactions",
     "pull": "pull",
+    "pull-commit": "pull and commit",
+    "pop-ack": "pop and acknowledge",
 }
+#: Works that read a topic, which must be filled, and those of them that only the generator does.
+READS: Final[tuple[WorkName, ...]] = ("pull", "pull-commit", "pop-ack")
+GROUP_READS: Final[tuple[WorkName, ...]] = ("pull-commit", "pop-ack")
 CLIENT_TITLES: Final[dict[ClientName, str]] = {
     "java": "Java",
     "threads": "threads",
@@ -110,12 +127,13 @@ def all_cells() -> list[Cell]:
         Cell(client=client, server=server, work=work, body_bytes=body)
         for body in BODIES
         for work in WORK_TITLES
+        if work not in GROUP_READS
         for client in CLIENTS
         for server in SERVERS
     ]
     # The client that busy-polls for replies; this helps only the work "sync-1".
     cells += [Cell(client="awake", server=server, work="sync-1") for server in SERVERS]
-    generated: tuple[WorkName, ...] = ("sync-1", "async-256", "batch", "pull")
+    generated: tuple[WorkName, ...] = ("sync-1", "async-256", "batch", "pull", *GROUP_READS)
     cells += [
         Cell(client="generator", server=server, work=work)
         for work in generated

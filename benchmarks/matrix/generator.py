@@ -20,6 +20,8 @@ _MODES: Final[dict[WorkName, load.Mode]] = {
     "async-256": "window",
     "batch": "batch",
     "pull": "pull",
+    "pull-commit": "commit",
+    "pop-ack": "pop",
 }
 
 

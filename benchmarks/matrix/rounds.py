@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from benchmarks import peers
 from benchmarks.load import own_bytes
-from benchmarks.matrix.cells import SERVERS, USUAL_BODY
+from benchmarks.matrix.cells import READS, SERVERS, USUAL_BODY
 from benchmarks.matrix.children import ClientFailed
 from benchmarks.matrix.generator import Generator
 from benchmarks.matrix.java import JavaClients
@@ -190,7 +190,7 @@ class Matrix:
                 topics = {cell.topic: cell for cell in here}
                 for topic, cell in topics.items():
                     peer.make_topic(topic)
-                    if cell.work == "pull":
+                    if cell.work in READS:
                         fill(peer, topic, STORED_MESSAGES[cell.body_bytes], cell.body_bytes)
                 if any(cell.client == "java" for cell in here):
                     self._java.connect(peer)
@@ -224,7 +224,7 @@ class Matrix:
             found = client.measure(peer, cell, seconds=seconds, lead_in=lead_in)
             if not found.messages:
                 raise ClientFailed("no message was sent or read in this round")
-            if cell.work != "pull":
+            if cell.work not in READS:
                 peer.acknowledged[cell.topic] += found.messages + found.messages_before
                 peer.check_count(cell.topic)
         except _FAILURES as error:
@@ -315,12 +315,13 @@ def warm_up_cells(cells: Sequence[Cell], server: ServerName) -> list[Cell]:
     """Return the cells of the warm-up of a server.
 
     A JVM must compile all code that it will run: these are the cells of the Java client, one per
-    work. Without such cells, a server in Java still needs a warm-up, by any client.
+    work. A server in Java also needs a warm-up for works that the Java client does not do.
     """
     here = [cell for cell in cells if cell.server == server]
     javas = [cell for cell in here if cell.client == "java"]
-    if not javas and server == "apache":
-        javas = here
+    if server == "apache":
+        works = {cell.work for cell in javas}
+        javas += [cell for cell in here if cell.work not in works]
     usual_last = sorted(javas, key=lambda cell: cell.body_bytes == USUAL_BODY)
     return list({cell.work: cell for cell in usual_last}.values())
 

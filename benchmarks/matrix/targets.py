@@ -39,7 +39,10 @@ class Target:
 
     @property
     def comparison(self) -> str:
-        """Both pairs of client and server."""
+        """Both pairs of client and server, or both works of one pair."""
+        if self.ours.work != self.base.work:
+            pair = _pair_title(self.ours)
+            return f"{pair}: {WORK_TITLES[self.ours.work]} vs. {WORK_TITLES[self.base.work]}"
         return f"{_pair_title(self.ours)} vs. {_pair_title(self.base)}"
 
     @property
@@ -132,6 +135,12 @@ TARGETS: Final = (
     _server_target("generator", "sync-1", 3.0),
     _server_target("generator", "async-256", 3.0),
     _server_target("generator", "batch", 1.5),
+    Target(  # a pop costs the server at most 1.5 times as much as a pull
+        ours=_cell("generator", "downrange", "pop-ack"),
+        base=_cell("generator", "downrange", "pull-commit"),
+        at_least=1 / 1.5,
+        figure="server_us",
+    ),
     _client_target("threads", "downrange", "sync-1", 10.0),
     _client_target("asyncio", "downrange", "async-256", 5.0),
     _client_target("asyncio", "downrange", "batch", 3.0),

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.load import Work
 from benchmarks.load import run as run_generator
 from benchmarks.matrix import asyncio_client, thread_client
-from benchmarks.matrix.cells import WORK_TITLES
+from benchmarks.matrix.cells import READS, WORK_TITLES
 from benchmarks.matrix.tasks import Task
 from benchmarks.matrix.topic_filler import fill
 from benchmarks.peers import Peer
@@ -77,7 +77,7 @@ WORKS = [
     *(
         (client, work)
         for work in WORK_TITLES
-        if work != "pull"
+        if work not in READS
         for client in ("threads", "asyncio")
     ),
     ("awake", "sync-1"),
@@ -146,3 +146,19 @@ def test_generator_counts_what_is_stored(mode: Mode, peer: Peer) -> None:
     found = run_until_enough(send, lambda found: found.messages)
     assert found.messages > 0
     assert found.load_bytes > 0
+
+
+@pytest.mark.parametrize("mode", ["pull", "commit", "pop"])
+def test_generator_reads_a_topic_repeatedly(mode: Mode, peer: Peer) -> None:
+    topic = f"generator-{mode}"
+    peer.make_topic(topic)
+    fill(peer, topic, 800, 100)
+    peer.check_count(topic)
+
+    def read(seconds: float) -> Loaded:
+        return run_generator(
+            Work(mode=mode, address=peer.broker, topic=topic, seconds=seconds, lead_in=seconds)
+        )
+
+    found = run_until_enough(read, lambda found: found.messages + found.messages_before > 800)
+    assert found.messages + found.messages_before > 800
