@@ -1,9 +1,9 @@
-"""A search for messages that match an SQL92 filter, in bounded steps.
+"""A search for messages that match a filter, in bounded steps; for pulls and pops.
 
-Tags stand in the units of a queue; properties stand in the records, so this search reads the log.
-What one search examines is limited in messages, in comparisons and in bytes: a filter that matches
-nothing holds the broker's loop for a few milliseconds only. The consumer continues at `next_offset`
-(code 20). Apache examines 800 messages per pull.
+Tags stand in the units of a queue; properties stand in the records, so a search by SQL92 reads the
+log. What one search examines is limited, by SQL92 in messages, in comparisons and in bytes: a
+filter that matches nothing holds the broker's loop for a few milliseconds only. The consumer
+continues at `next_offset` (code 20 in a pull). Apache examines 800 messages per pull.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from downrange.wire.records import properties_at
 if TYPE_CHECKING:
     from downrange.filters.match import Expression
     from downrange.store.message_store import MessageStore
-    from downrange.store.queue_index import QueueIndex
+    from downrange.store.queue_index import Numbers, QueueIndex
 
 #: Limits of one search. `EXAMINED_MIN` messages are examined whatever they cost.
 EXAMINED_MAX: Final = 2_000
 EXAMINED_MIN: Final = 32
 COMPARED_MAX: Final = 20_000
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
+
+#: How many units one search by tags examines.
+TAGS_EXAMINED_MAX: Final = 16_000
 
 _STEP_MAX: Final = 256
 _STEP_BYTES: Final = 1024 * 1024
@@ -89,3 +92,43 @@ def scan(
         was_read += len(data)
         step = min(step * 2, _STEP_MAX)
     return Scan(found, offset)
+
+
+def scan_tags(
+    queue: QueueIndex,
+    offset: int,
+    hashes: frozenset[int],
+    count_max: int,
+    bytes_max: int,
+    examined_max: int | None = None,
+) -> tuple[list[tuple[int, Numbers]], int]:
+    """Search a queue for tags from an offset on.
+
+    Args:
+        queue: The queue.
+        offset: Where to begin.
+        hashes: The hashes of the tags.
+        count_max: How many messages to find at most.
+        bytes_max: When the found messages are larger than this together, the search ends.
+        examined_max: How many messages to examine at most; None for `TAGS_EXAMINED_MAX`.
+
+    Returns:
+        Offsets and units of the messages, and the offset after the last one that was examined. The
+        bytes may exceed their limit.
+    """
+    taken: list[tuple[int, Numbers]] = []
+    limit = TAGS_EXAMINED_MAX if examined_max is None else examined_max
+    end = min(offset + limit, queue.max_offset)
+    step, total = count_max, 0  # one step is enough if the filter matches everything
+    while offset < end and len(taken) < count_max and total <= bytes_max:
+        step = min(step, _STEP_MAX, end - offset)
+        units = enumerate(queue.numbers(offset, step), offset)
+        found = [(number, unit) for number, unit in units if unit[2] in hashes]
+        taken += found
+        total += sum([unit[1] for _, unit in found])
+        offset += step
+        step *= 2
+    if len(taken) >= count_max:
+        del taken[count_max:]
+        offset = taken[-1][0] + 1
+    return taken, offset

@@ -95,6 +95,8 @@ def _pop(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seque
     if not is_full and (header.poll_time <= 0 or request.is_oneway):
         return [*outputs, Reply(_empty(state, header, ResponseCode.POLLING_TIMEOUT, now_ms))]
     if not is_full and hold(state, header, peer, attempt, give_up, now_ms):
+        if not wanted.is_all:  # there may be more to examine: the next tick goes on
+            state.held_pops.wake_at((header.topic, header.consumer_group), now_ms + 1)
         return outputs
     return [*outputs, Reply(_empty(state, header, ResponseCode.POLLING_FULL, now_ms))]
 
@@ -126,6 +128,8 @@ def _attempt(
     turn = state.next_number()
     found, rest = take_messages(state, asked, turn, now_ms)
     if not found:
+        if rest:  # the filter matched none of those that were examined: go on in the next tick
+            state.held_pops.wake_at((asked.topic, asked.group), now_ms + 1)
         return None
     for taken in found:
         size = sum(map(len, taken.parts))

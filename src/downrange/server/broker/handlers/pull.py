@@ -26,7 +26,7 @@ from downrange.errors import RocketMQError
 from downrange.server.broker.handlers.answers import ensure_group
 from downrange.server.broker.held_pulls import HeldPull
 from downrange.server.broker.message_filter import filter_of_expression, filter_of_subscription
-from downrange.server.broker.record_scan import COMPARED_MAX, scan
+from downrange.server.broker.record_scan import COMPARED_MAX, scan, scan_tags
 from downrange.server.broker.tables.topic_table import READ
 from downrange.server.outputs import LateReply, Output, Peer, Reply, refusal
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from downrange.server.broker.message_filter import MessageFilter
     from downrange.server.broker.record_scan import Scan
     from downrange.server.broker.state import BrokerState
-    from downrange.store.queue_index import Numbers
     from downrange.wire.bodies import GroupConfig, TopicConfig
     from downrange.wire.records import Record
 
@@ -54,9 +53,6 @@ _FORBIDDEN_BROKER: Final = "1"
 _FORBIDDEN_GROUP: Final = "2"
 _FORBIDDEN_TOPIC: Final = "3"
 _FORBIDDEN_SUBSCRIPTION: Final = "5"
-#: How many units one pull examines for messages that its filter matches.
-_EXAMINED_MAX: Final = 16_000
-_EXAMINED_STEP: Final = 256
 #: How often held pulls are compared with their queues, which grow by messages of other tags.
 _RECHECK_MS: Final = 5_000
 #: How many of them with SQL92 filters are compared per tick.
@@ -219,7 +215,7 @@ def _read(state: BrokerState, header: PullRequest, message_filter: MessageFilter
         count, parts = state.store.read_range(queue.numbers(offset, count_max), bytes_max)
         next_offset = offset + (count or min(count_max, high - offset))
     else:
-        taken, next_offset = _matching(state, header, hashes, count_max, bytes_max)
+        taken, next_offset = scan_tags(queue, offset, hashes, count_max, bytes_max)
         if not taken:
             return _Found(_RETRY, "NO_MATCHED_MESSAGE", next_offset)
         count, parts = state.store.read_range([unit for _, unit in taken], bytes_max)
@@ -255,36 +251,6 @@ def _limits(options: BrokerOptions, header: PullRequest) -> tuple[int, int]:
     if count_max > options.pull_messages_max and bytes_max > options.pull_bytes_max:
         return count_max, bytes_max
     return min(max(header.max_msg_nums, 1), options.pull_messages_max), options.pull_bytes_max
-
-
-def _matching(
-    state: BrokerState,
-    header: PullRequest,
-    hashes: frozenset[int],
-    count_max: int,
-    bytes_max: int,
-) -> tuple[list[tuple[int, Numbers]], int]:
-    """Return offsets and units whose tags a filter matches, and the offset after the last examined.
-
-    The count is within its limit; the bytes may exceed theirs.
-    """
-    queue = state.store.queue(header.topic, header.queue_id)
-    taken: list[tuple[int, Numbers]] = []
-    offset = header.queue_offset
-    end = min(offset + _EXAMINED_MAX, queue.max_offset)
-    step, total = count_max, 0  # one step is enough if the filter matches everything
-    while offset < end and len(taken) < count_max and total <= bytes_max:
-        step = min(step, _EXAMINED_STEP, end - offset)
-        units = enumerate(queue.numbers(offset, step), offset)
-        found = [(number, unit) for number, unit in units if unit[2] in hashes]
-        taken += found
-        total += sum([unit[1] for _, unit in found])
-        offset += step
-        step *= 2
-    if len(taken) >= count_max:
-        del taken[count_max:]
-        offset = taken[-1][0] + 1
-    return taken, offset
 
 
 def _answer(

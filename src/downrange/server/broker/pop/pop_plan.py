@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from downrange.server.broker.message_filter import EVERYTHING
 from downrange.server.broker.pop.held_pops import ALL_QUEUES
 from downrange.server.broker.pop.queue_reader import Taken, start_offset, take
+from downrange.server.broker.record_scan import TAGS_EXAMINED_MAX
 from downrange.server.broker.tables.topic_table import READ
 from downrange.wire.pop_receipts import PLAIN, RETRY, RETRY_V2
 from downrange.wire.system_names import pop_retry_topic, pop_retry_topic_v2
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: One pop in this many begins with the retry topics.
 _RETRY_FIRST: Final = 5
+#: How many queues one pop searches by SQL92.
+_SQL_QUEUES_MAX: Final = 8
 
 
 class PopOrder(NamedTuple):
@@ -70,11 +73,13 @@ def take_messages(
         now_ms: The time.
 
     Returns:
-        What was taken from each queue, and how many messages are left in all of them.
+        What was taken from each queue, and how many messages are left in all of them. If nothing
+        was taken although some are left, there is more to examine than one pop may.
     """
     found: list[Taken] = []
     rest, bytes_left = 0, state.options.pull_bytes_max
     count_left = asked.count_max
+    examined_left = TAGS_EXAMINED_MAX
     for kind, topic, queue_id in _queues(state, asked, turn, now_ms):
         start = _start(state, asked, topic, queue_id)
         wanted = asked.wanted if kind == PLAIN else EVERYTHING
@@ -87,21 +92,30 @@ def take_messages(
             kind=kind,
             count_max=count_left,
             bytes_max=bytes_left,
+            examined_max=examined_left,
         )
+        examined_left -= _examined(taken, wanted)
         rest += state.store.queue(topic, queue_id).max_offset - taken.next_offset
         if taken.offsets:
             found.append(taken)
             count_left -= len(taken.offsets)
             bytes_left -= sum(map(len, taken.parts))
-            if bytes_left <= 0:
-                count_left = 0
         elif taken.next_offset > start and not asked.is_ordered:
             state.checkpoints.hand_out(
                 topic, asked.group, queue_id, taken.next_offset, is_checkpoint=False
             )
         elif taken.next_offset > start:
             state.offsets.commit(asked.group, topic, queue_id, taken.next_offset)
+        if bytes_left <= 0 or examined_left <= 0:
+            count_left = 0  # the other queues only count
     return found, rest
+
+
+def _examined(taken: Taken, wanted: MessageFilter) -> int:
+    """Return how much of `TAGS_EXAMINED_MAX` was used up in a queue."""
+    if wanted.sql is not None:  # reads the log: some queues per pop
+        return TAGS_EXAMINED_MAX // _SQL_QUEUES_MAX
+    return 0 if wanted.is_all else taken.next_offset - taken.start
 
 
 def has_message(state: BrokerState, asked: PopOrder, now_ms: int) -> bool:

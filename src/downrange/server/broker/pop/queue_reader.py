@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from downrange.server.broker.queues import is_new
 from downrange.server.broker.record_fields import join_properties, make_room
+from downrange.server.broker.record_scan import scan, scan_tags
 from downrange.wire.limits import TOPIC_BYTES_MAX
 from downrange.wire.pop_receipts import PLAIN, Receipt
 from downrange.wire.properties import PropertyKey
@@ -27,12 +28,8 @@ if TYPE_CHECKING:
 
     from downrange.server.broker.message_filter import MessageFilter
     from downrange.server.broker.state import BrokerState
-    from downrange.store.queue_index import Numbers, QueueIndex, Unit
+    from downrange.store.queue_index import QueueIndex
 
-#: How many units one pop examines in a queue, and how many records if it must read them.
-_UNITS_MAX: Final = 16_000
-_RECORDS_MAX: Final = 2_000
-_STEP: Final = 256
 #: `initMode`: a new group begins with the first message; any other value: with the last one.
 _FROM_FIRST: Final = 0
 
@@ -85,51 +82,40 @@ def take(
     kind: str,
     count_max: int,
     bytes_max: int,
+    examined_max: int | None = None,
 ) -> Taken:
-    """Read messages of a queue that a filter matches, from an offset on."""
+    """Read messages of a queue that a filter matches, from an offset on.
+
+    Args:
+        state: The broker.
+        topic: The topic that has the messages.
+        queue_id: The queue.
+        start: Where to begin.
+        wanted: The filter.
+        kind: See `Taken`.
+        count_max: How many messages to take at most.
+        bytes_max: The limit of all together. The first one is taken in any case.
+        examined_max: How many messages to examine for tags at most; None for the usual limit.
+    """
     queue = state.store.queue(topic, queue_id)
     if start >= queue.max_offset or not count_max:
         return Taken(topic, kind, queue_id, start, start, [], [])
-    if wanted.is_all:
+    if wanted.sql is not None:
+        found, next_offset, _ = scan(state.store, queue, start, wanted.sql, count_max, bytes_max)
+        offsets = [offset for offset, _ in found]
+        parts: list[bytes | memoryview] = [record for _, record in found]
+        return Taken(topic, kind, queue_id, start, next_offset, offsets, parts)
+    if wanted.hashes is None:
         count, parts = state.store.read_range(queue.numbers(start, count_max), bytes_max)
         # Without a message, those that are asked for have been removed.
         next_offset = start + (count or min(count_max, queue.max_offset - start))
-        offsets = range(start, start + count)
-        return Taken(topic, kind, queue_id, start, next_offset, offsets, parts)
-    units, next_offset = _matching(state, queue, start, wanted, count_max, bytes_max)
+        return Taken(topic, kind, queue_id, start, next_offset, range(start, start + count), parts)
+    units, next_offset = scan_tags(queue, start, wanted.hashes, count_max, bytes_max, examined_max)
     count, parts = state.store.read_range([unit for _, unit in units], bytes_max)
     if 0 < count < len(units):
         next_offset = units[count][0]
-    found = [offset for offset, _ in units[:count]]
-    return Taken(topic, kind, queue_id, start, next_offset, found, parts)
-
-
-def _matching(
-    state: BrokerState,
-    queue: QueueIndex,
-    start: int,
-    wanted: MessageFilter,
-    count_max: int,
-    bytes_max: int,
-) -> tuple[list[tuple[int, Numbers]], int]:
-    """Return offsets and units that a filter matches, and the offset after the last examined."""
-    found: list[tuple[int, Numbers]] = []
-    examined_max = _UNITS_MAX if wanted.sql is None else _RECORDS_MAX
-    end = min(start + examined_max, queue.max_offset)
-    offset, total = start, 0
-    while offset < end:
-        for unit in queue.units(offset, min(_STEP, end - offset)):
-            if wanted.matches(unit.tag_hash, lambda unit=unit: _properties(state, unit)):  # type: ignore[misc]
-                found.append((offset, unit))
-                total += unit.size
-            offset += 1
-            if len(found) == count_max or total > bytes_max:
-                return found, offset
-    return found, offset
-
-
-def _properties(state: BrokerState, unit: Unit) -> dict[str, str]:
-    return state.store.read_record(unit).properties()
+    offsets = [offset for offset, _ in units[:count]]
+    return Taken(topic, kind, queue_id, start, next_offset, offsets, parts)
 
 
 def reply_bytes(taken: Taken, topic: str, receipt: Receipt) -> bytes:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from downrange.errors import DiskFull
-from downrange.server.broker.pop import queue_reader
+from downrange.server.broker import record_scan
+from downrange.server.broker.pop import pop_plan, queue_reader
 from downrange.server.broker.state import DISK_FULL
 from downrange.wire.records import decode_records
 from tests.unit.server.broker.broker_stage import CLIENT, send_request
@@ -317,12 +318,35 @@ def test_no_match_does_not_pass_an_open_message(stage: PopStage) -> None:
 def test_how_much_one_pop_examines_is_limited(
     stage: PopStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_reader, "_UNITS_MAX", 3)
-    monkeypatch.setattr(queue_reader, "_STEP", 2)
+    monkeypatch.setattr(pop_plan, "TAGS_EXAMINED_MAX", 3)
     send_tags(stage, "A", "A", "A", "A", "B")
     assert stage.bodies(exp="B") == []
     assert stage.committed() == 3
     assert stage.bodies(exp="B") == ["B4"]
+
+
+@pytest.mark.parametrize(("exp", "kind"), [("B", "TAG"), ("TAGS = 'B'", "SQL92")])
+def test_held_pop_goes_on_where_one_search_ended(
+    exp: str, kind: str, stage: PopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_plan, "TAGS_EXAMINED_MAX", 3)
+    monkeypatch.setattr(record_scan, "EXAMINED_MAX", 3)
+    send_tags(stage, *"AAAAAAAB")
+    held = stage.hold(exp=exp, exp_type=kind)
+    assert stage.committed() == 3
+    for _ in range(3):
+        stage.drain(50)
+    assert [one.body for one in popped_of(stage.answer_of(held))] == ["B7"]
+
+
+def test_a_pop_searches_a_limited_number_of_queues_by_sql(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_plan, "_SQL_QUEUES_MAX", 2)
+    stage = PopStage(queues=4)
+    for queue_id in range(4):
+        stage.send(f"{queue_id}", queue_id=queue_id)
+    stage.bodies(queue_id=-1, exp="TAGS = 'B'", exp_type="SQL92")
+    ends = [stage.state.offsets.get("G", "T", queue_id) or 0 for queue_id in range(4)]
+    assert sum(ends) == 2
 
 
 def test_filter_stops_at_the_limit_of_bytes() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from downrange.errors import CorruptStore
+from downrange.server.broker import record_scan
 from downrange.server.outputs import Peer
 from downrange.wire.bodies import ConsumerMember, HeartbeatBody, Subscription
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -257,8 +258,8 @@ def test_a_filter_that_matches_nothing_gets_the_next_offset(stage: Stage) -> Non
 def test_a_filter_looks_through_so_many_messages_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("downrange.server.broker.handlers.pull._EXAMINED_MAX", 3)
-    monkeypatch.setattr("downrange.server.broker.handlers.pull._EXAMINED_STEP", 2)
+    monkeypatch.setattr(record_scan, "TAGS_EXAMINED_MAX", 3)
+    monkeypatch.setattr(record_scan, "_STEP_MAX", 2)
     fill(stage, "a", "a", "a", "a", "z")
     first = stage.ask(pull_request(tags="z"))
     assert (first.code, first.fields["nextBeginOffset"]) == (RETRY, "3")
