@@ -306,14 +306,13 @@ class Checkpoints:
         """Note that messages of a checkpoint are acknowledged or revived.
 
         Args:
-            checkpoint: One that is open.
+            checkpoint: One that is open; nothing happens if it was closed meanwhile.
             bits: See `Checkpoint.open`.
         """
         checkpoint.open &= ~bits
         self.version += 1
-        if checkpoint.open:
+        if checkpoint.open or self._open.pop(checkpoint.name, None) is None:
             return
-        del self._open[checkpoint.name]
         self._remove_closed()
         key = checkpoint.name[:3]
         progress = self._progress.get(key)

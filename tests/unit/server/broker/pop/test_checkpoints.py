@@ -155,3 +155,15 @@ def test_memory_is_bounded_with_one_old_open_checkpoint(
     assert not table._by_age
     assert table.next_due_ms() is None
     assert not table._times
+
+
+def test_closing_twice_changes_nothing() -> None:
+    offsets = GroupOffsets()
+    table = Checkpoints(offsets)
+    one = popped(table, a_checkpoint([0, 1]))
+    table.close(one, one.open)
+    again = popped(table, a_checkpoint([2, 3]))
+    table.close(one, one.open)
+    assert (len(table), offsets.get("G", "T", 0)) == (1, 2)
+    table.close(again, again.open)
+    assert (len(table), offsets.get("G", "T", 0)) == (0, 4)
