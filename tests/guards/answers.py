@@ -9,7 +9,10 @@ import asyncio
 import logging
 import tempfile
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from benchmarks.sends import BATCH, Batches, Sends
 from downrange.options import BrokerOptions, ListenerOptions
@@ -22,19 +25,22 @@ from downrange.server.outputs import Peer
 from downrange.store.files import OsFiles
 from downrange.store.message_store import MessageStore, StoreOptions
 from downrange.wire.codes import RequestCode
-from downrange.wire.command import encode
+from downrange.wire.command import Command, encode
 from downrange.wire.fields import request_command
 from downrange.wire.headers import PullRequest
+from downrange.wire.pop_bodies import BatchAck, BatchAckBody, bit_set
+from downrange.wire.pop_headers import PopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from downrange.server.outputs import OnReply, Output
-    from downrange.wire.command import Command
     from tests.guards.count import Operation
 
 TOGETHER: Final = 100
 PULLED: Final = 32
+#: Messages that are there to be popped: more than all runs of an operation need.
+POPPED: Final = 3_000
 #: The size of a large store, and the number of topics in a large broker.
 STORED: Final = 20_000
 TOPICS: Final = 1_000
@@ -46,6 +52,7 @@ _SIZES: Final = StoreOptions(
     log_segment_bytes=256 << 20, queue_segment_units=30_000, key_slots=50_000, key_entries=200_000
 )
 _HAS_SUBSCRIPTION: Final = 4
+_INVISIBLE_MS: Final = 60_000
 
 
 class _Server:
@@ -184,3 +191,43 @@ def pull() -> Generator[Operation]:
         )
         request = encode(request_command(header, code=int(RequestCode.PULL_MESSAGE)))
         yield lambda: server.read(request)
+
+
+@contextmanager
+def pop_and_acknowledge() -> Generator[Operation]:
+    """A pop of as many messages, and one request that acknowledges all of them."""
+    with _server() as server:
+        sends = Sends("guarded", 1)
+        for _ in range(POPPED // TOGETHER):
+            server.read(sends.take(TOGETHER), TOGETHER)
+        starts = count(0, PULLED)
+        pop = PopRequest(
+            consumer_group="guards",
+            topic="guarded",
+            queue_id=0,
+            max_msg_nums=PULLED,
+            invisible_time=_INVISIBLE_MS,
+            poll_time=0,
+            born_time=_NOW_MS,
+            init_mode=0,
+        )
+        request = encode(request_command(pop))
+
+        def operation() -> None:
+            server.read(request)
+            start = next(starts)
+            ack = BatchAck(
+                bits=bit_set(start, range(start, start + PULLED)),
+                group="guards",
+                invisible_ms=_INVISIBLE_MS,
+                pop_ms=_NOW_MS,
+                queue_id=0,
+                kind="0",
+                revive_queue=0,
+                start=start,
+                topic="guarded",
+            )
+            body = msgspec.json.encode(BatchAckBody(acks=[ack]))
+            server.read(encode(Command(int(RequestCode.BATCH_ACK_MESSAGE), {}, body)))
+
+        yield operation

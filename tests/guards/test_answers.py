@@ -31,6 +31,7 @@ GROWTH_MAX = 1.02
         pytest.param("together", TOGETHER, Counts(12_260, 183_975, 541_233), id="together"),
         pytest.param("batch", BATCH, Counts(3882, 56_830, 341_531), id="batch"),
         pytest.param("pull", PULLED, Counts(135, 3086, 81_997), id="pull"),
+        pytest.param("pop_and_acknowledge", PULLED, Counts(481, 8744, 82_834), id="pop"),
     ],
 )
 def test_an_answer_stays_within_its_budget(subject: str, messages: int, budget: Counts) -> None:

@@ -194,16 +194,22 @@ class Broker:
             outputs = handler(state, request, peer, now_ms)
         except RocketMQError as error:
             return [Reply(refusal(ResponseCode.SYSTEM_ERROR, str(error)))]
-        if outputs is STORE_PENDING:  # every plain send
+        if outputs is STORE_PENDING:  # every plain send, most pops and acknowledgements
+            if request.code in _STORED_AT_ONCE:
+                return self._commit_at_once(now_ms)
             self.awaits_commit = True
             return ()
         for output in outputs:
             if type(output) is TablesChanged or type(output) is StorePending:
                 outputs = self._act(outputs, request, peer, now_ms)
                 if request.code in _STORED_AT_ONCE and state.write_queue:
-                    outputs += self.commit(now_ms)
-                    self.awaits_commit = self.awaits_flush  # the driver then begins a flush
+                    outputs += self._commit_at_once(now_ms)
                 return outputs
+        return outputs
+
+    def _commit_at_once(self, now_ms: int) -> list[Output]:
+        outputs = self.commit(now_ms)
+        self.awaits_commit = bool(self._unflushed)  # the driver then begins a flush
         return outputs
 
     def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> list[Output]:

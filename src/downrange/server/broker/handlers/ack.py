@@ -27,11 +27,11 @@ from downrange.server.broker.pop.checkpoints import Checkpoint
 from downrange.server.broker.pop.revival import is_loaded
 from downrange.server.broker.queues import find_queue
 from downrange.server.outputs import (
+    STORE_PENDING,
     LateReply,
     Output,
     Peer,
     Reply,
-    StorePending,
     TablesChanged,
     refusal,
 )
@@ -102,12 +102,12 @@ def _ack_many(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> 
         else:
             name = (topic, ack.group, ack.queue_id, ack.start, ack.pop_ms)
             wanted.append((_checkpoint(state, name, receipt), offsets))
-    outputs: Sequence[Output] = ()
-    if ordered:
-        outputs = _ack_in_order(state, ordered, now_ms)
-        if not wanted:
-            return outputs
-        outputs = [output for output in outputs if not isinstance(output, Reply)]
+    if not ordered:
+        return _ack_checkpoints(state, request, peer, wanted, now_ms, is_batch=True)
+    outputs = _ack_in_order(state, ordered, now_ms)
+    if not wanted:
+        return outputs
+    outputs = [output for output in outputs if not isinstance(output, Reply)]
     return [*outputs, *_ack_checkpoints(state, request, peer, wanted, now_ms, is_batch=True)]
 
 
@@ -170,7 +170,7 @@ def _ack_checkpoints(
         return refuse(ResponseCode.SYSTEM_ERROR, f"nothing is stored: {state.unwritable}")
     on_stored = partial(_acked, state, request, peer, acks)
     state.write_queue.add(records, parsed, on_stored, is_flush_awaited=True)
-    return (StorePending(),)
+    return STORE_PENDING
 
 
 def _acked(
@@ -287,7 +287,7 @@ def _store_change(
         on_stored,
         is_flush_awaited=True,
     )
-    return (StorePending(),)
+    return STORE_PENDING
 
 
 def _change_in_order(

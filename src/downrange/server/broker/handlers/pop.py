@@ -35,11 +35,11 @@ from downrange.server.broker.pop.pop_plan import PopOrder, take_messages
 from downrange.server.broker.pop.queue_reader import reply_bytes
 from downrange.server.broker.pop.revival import is_loaded
 from downrange.server.outputs import (
+    STORE_PENDING,
     LateReply,
     Output,
     Peer,
     Reply,
-    StorePending,
     TablesChanged,
     refusal,
 )
@@ -89,7 +89,7 @@ def _pop(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seque
     attempt = partial(_attempt, state, request, header, peer, _asked(header, wanted))
     found = attempt(now_ms)
     if found is not None:
-        return [*outputs, *found]
+        return [*outputs, *found] if outputs else found
     give_up = partial(_give_up, state, request, header, peer)
     is_full = len(state.checkpoints) >= state.options.pop_checkpoints_max
     if not is_full and (header.poll_time <= 0 or request.is_oneway):
@@ -181,7 +181,7 @@ def _attempt(
         series=(asked.topic, asked.group),
         is_flush_awaited=True,
     )
-    return (StorePending(),)
+    return STORE_PENDING
 
 
 def _pop_in_order(
