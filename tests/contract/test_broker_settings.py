@@ -184,5 +184,9 @@ def test_every_setting_of_ours_is_one_of_apaches(server: Server, embedded: Embed
         *("diskSpaceWarningLevelRatio", "enableControllerMode", "litePullMessageEnable"),
         *("recallMessageEnable", "timerMaxDelaySec", "timerWheelEnable"),
         "useServerSideResetOffset",
+        "defaultMessageRequestMode",
+        "defaultPopShareQueueNum",
+        "enableRetryTopicV2",
+        "serverLoadBalancerEnable",
     }
     assert unknown == (new_in_5 if server.is_old else set())

@@ -48,10 +48,12 @@ def send_request(body: bytes, topic: str = "T", **changes: Any) -> Command:
     return request_command(header, body, code=int(RequestCode.SEND_MESSAGE_V2))
 
 
-def pull_request(offset: int, topic: str = "T", *, suspend_ms: int = 0) -> Command:
+def pull_request(
+    offset: int, topic: str = "T", *, suspend_ms: int = 0, consumer_group: str = "G"
+) -> Command:
     """Return a pull of queue 0."""
     header = PullRequest(
-        consumer_group="G",
+        consumer_group=consumer_group,
         topic=topic,
         queue_id=0,
         queue_offset=offset,

@@ -165,5 +165,5 @@ def decode_pop_body(kind: type[BodyT], data: bytes) -> BodyT:
     """
     try:
         return cast("BodyT", _DECODERS[kind].decode(data))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # it names the fault
         return decode_body(kind, data)

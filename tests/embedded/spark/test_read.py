@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.types import StructType
 
-from downrange.errors import OptionError, RouteNotFound, ServerError
+from downrange.errors import OptionError, RouteNotFound
 from downrange.model import Message, QueueId
 from downrange.spark.read.losses import DataLost
 from downrange.spark.read.plan import ReadPartition
@@ -250,15 +250,16 @@ def test_few_matches_in_a_long_queue_are_found(stage: Stage) -> None:
     assert max(batch.num_rows for batch in batches) <= 1000
 
 
-def test_invalid_sql_is_rejected_at_the_start(stage: Stage) -> None:
+def test_rows_are_those_that_match_the_sql_filter(stage: Stage) -> None:
     topic = stage.topic(1)
-    for reader in (
-        stage.batch(subscribe=topic, sqlFilter="amount > 5"),
-        stage.batch(subscribe=topic, sqlFilter="amount > 5"),
-    ):
-        for _ in range(2):  # also the second time
-            with pytest.raises(ServerError, match=r"does not support consumer to filter .* SQL92"):
-                reader.partitions()
+    stage.send(topic, [b"a", b"b"], tags="red")
+    stage.send(topic, [b"c"], tags="blue")
+    assert stage.bodies(subscribe=topic, sqlFilter="TAGS = 'red'") == [b"a", b"b"]
+
+
+def test_sql_that_cannot_be_read_is_rejected_at_the_start(stage: Stage) -> None:
+    with pytest.raises(OptionError, match="amount !> 5"):
+        stage.batch(subscribe=stage.topic(1), sqlFilter="amount !> 5")
 
 
 # ---- columns -------------------------------------------------------------------------------------

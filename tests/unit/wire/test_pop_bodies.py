@@ -106,3 +106,21 @@ def test_batch() -> None:
     assert [ack.offsets() for ack in body.acks] == [[10, 19]]
     assert body.encode() == data
     assert decode_pop_body(BatchAckBody, b"{}").acks is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"acks":' + b"[" * 100_000,
+        b'{"unknown":' + b'{"a":' * 100_000,
+        b'{"acks":[{"c":"\xff"}]}',
+        b"\xff\xfe",
+        b"",
+        b"null",
+        b'{"acks":3}',
+    ],
+)
+def test_hostile_bodies_are_refused_by_name(data: bytes) -> None:
+    for kind in (BatchAckBody, AckBody, CheckpointBody):
+        with pytest.raises(MalformedBody):
+            decode_pop_body(kind, data if kind is BatchAckBody else data.replace(b"acks", b"aol"))
