@@ -1,7 +1,7 @@
 """Reserved names: topics, groups and prefixes of the servers, and the rules for all names.
 
-Client and broker take every reserved name from here. The sets of topics to which nobody may send
-differ between them on purpose: our broker adds its timer's topic.
+Client and broker take every reserved name from here. The sets of topics that refuse sends differ
+between them on purpose: our broker adds its timer's topic.
 """
 
 from __future__ import annotations
