@@ -138,7 +138,7 @@ TARGETS: Final = (
     Target(  # a pop costs the server at most 1.5 times as much as a pull
         ours=_cell("generator", "downrange", "pop-ack"),
         base=_cell("generator", "downrange", "pull-commit"),
-        at_least=1 / 1.5,
+        at_least=0.67,
         figure="server_us",
     ),
     _client_target("threads", "downrange", "sync-1", 10.0),
