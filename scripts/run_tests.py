@@ -2,10 +2,10 @@
 
     python scripts/run_tests.py
 
-Tests with Apache's servers and those that kill processes mostly wait, all others mostly compute: in
-parallel they take little more time than the longer half alone. The output of the waiting half is
-printed when both halves have ended, then the totals, and the skipped tests with their reasons. The
-exit code is 0 when no test failed.
+Tests with Apache's servers mostly wait, all others mostly compute: in parallel they take little
+more time than the longer half alone. The output of the waiting half is printed when both halves
+have ended, then the totals, and the skipped tests with their reasons. The exit code is 0 when no
+test failed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from xml.etree import ElementTree
 
 TESTS = Path("tests")
 BUILD = Path("build")
-#: Folders whose tests need Apache's servers or clients, or wait for processes that they kill; all
-#: other folders are the second half.
-WAITING = ("apache", "contract", "conversations", "faults", "interop")
+#: Folders whose tests need Apache's servers or clients; all other folders are the second half.
+WAITING = ("apache", "contract", "conversations", "interop")
 PYTEST = (sys.executable, "-m", "coverage", "run", "--parallel-mode", "-m", "pytest")
 
 
