@@ -103,6 +103,15 @@ from downrange.options import (
 )
 
 if TYPE_CHECKING:
+    from downrange.allocation import (
+        Average,
+        AverageByCircle,
+        ByConfig,
+        ConsistentHash,
+        MachineRoom,
+        MachineRoomNearby,
+        Strategy,
+    )
     from downrange.client._async.admin import AsyncAdmin
     from downrange.client._async.client import AsyncClient
     from downrange.client._async.producer import AsyncProducer
@@ -151,10 +160,13 @@ __all__ = [
     "AsyncTransactionProducer",
     "Attempt",
     "AutoBatch",
+    "Average",
+    "AverageByCircle",
     "BatchFailed",
     "BatchReceipt",
     "BrokerNotFound",
     "BrokerOptions",
+    "ByConfig",
     "CallTimeout",
     "CannotListen",
     "CheckFailed",
@@ -168,6 +180,7 @@ __all__ = [
     "CompressedMessage",
     "ConnectFailed",
     "ConnectionLost",
+    "ConsistentHash",
     "Converter",
     "Converters",
     "CorruptStore",
@@ -190,6 +203,8 @@ __all__ = [
     "LinkError",
     "ListenerOptions",
     "LogOffset",
+    "MachineRoom",
+    "MachineRoomNearby",
     "MalformedBody",
     "MalformedCommand",
     "MalformedFrame",
@@ -241,6 +256,7 @@ __all__ = [
     "SqlNotSupported",
     "StoreError",
     "StoreLocked",
+    "Strategy",
     "SubAfterTrace",
     "SubBeforeTrace",
     "SystemBusy",
@@ -268,6 +284,13 @@ __all__ = [
 
 #: Name -> the module that defines it; the same as the imports for type checkers above.
 _HOMES: Final = {
+    "Average": "downrange.allocation",
+    "AverageByCircle": "downrange.allocation",
+    "ByConfig": "downrange.allocation",
+    "ConsistentHash": "downrange.allocation",
+    "MachineRoom": "downrange.allocation",
+    "MachineRoomNearby": "downrange.allocation",
+    "Strategy": "downrange.allocation",
     "Admin": "downrange.client._sync.admin",
     "AsyncAdmin": "downrange.client._async.admin",
     "AsyncClient": "downrange.client._async.client",

@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "busy_poll": set(),
     "checks": {"errors"},
     "model": {"checks", "errors"},
-    "allocation": {"model"},
+    "allocation": {"model", "checks", "errors"},
     "wire": {"model", "errors"},
     "store": {"wire", "model", "errors"},
     "options": {"wire", "addresses", "checks", "errors"},
@@ -72,7 +72,8 @@ ARROWS: dict[str, set[str]] = {
     "pyspark_rocketmq": {"spark"},
     "pyspark_downrange": {"spark"},
     "__main__": {"cli", "errors", "extras"},
-    "__init__": {"client", "client.flows", "embedded", "filters", "model", "options", "errors"},
+    "__init__": {"client", "client.flows", "embedded", "filters", "allocation"}
+    | {"model", "options", "errors"},
 }
 
 #: Parts that need an extra.
