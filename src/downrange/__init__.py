@@ -22,6 +22,7 @@ from downrange.errors import (
     ClientStateError,
     ConnectFailed,
     ConnectionLost,
+    CorruptOffsets,
     CorruptStore,
     DiskFull,
     ForkedClient,
@@ -46,6 +47,7 @@ from downrange.errors import (
     NotFound,
     NotStarted,
     NotSupported,
+    OffsetsInUse,
     OptionError,
     QueueMoved,
     RequestTimedOut,
@@ -143,6 +145,12 @@ if TYPE_CHECKING:
     )
     from downrange.client.flows.routing.routes import Route
     from downrange.client.flows.routing.selectors import by_hash, by_random, by_room
+    from downrange.client.offset_stores import (
+        FolderOffsets,
+        MemoryOffsets,
+        OffsetStore,
+        read_java_offsets,
+    )
     from downrange.client.stats import ClientStats, ProducerStats
     from downrange.client.template_base import Envelope
     from downrange.embedded import Cluster
@@ -183,6 +191,7 @@ __all__ = [
     "ConsistentHash",
     "Converter",
     "Converters",
+    "CorruptOffsets",
     "CorruptStore",
     "Credentials",
     "DiskFull",
@@ -191,6 +200,7 @@ __all__ = [
     "Envelope",
     "FaultTolerance",
     "Finding",
+    "FolderOffsets",
     "ForkedClient",
     "FrameTooLarge",
     "GroupTaken",
@@ -210,6 +220,7 @@ __all__ = [
     "MalformedFrame",
     "MalformedId",
     "MalformedRecord",
+    "MemoryOffsets",
     "Message",
     "MessageRefused",
     "MessageTemplate",
@@ -222,6 +233,8 @@ __all__ = [
     "NotFound",
     "NotStarted",
     "NotSupported",
+    "OffsetStore",
+    "OffsetsInUse",
     "OptionError",
     "Outcome",
     "Producer",
@@ -280,6 +293,7 @@ __all__ = [
     "by_random",
     "by_room",
     "decode_trace",
+    "read_java_offsets",
 ]
 
 #: Name -> the module that defines it; the same as the imports for type checkers above.
@@ -296,6 +310,10 @@ _HOMES: Final = {
     "AsyncClient": "downrange.client._async.client",
     "Client": "downrange.client._sync.client",
     "ClientStats": "downrange.client.stats",
+    "FolderOffsets": "downrange.client.offset_stores",
+    "MemoryOffsets": "downrange.client.offset_stores",
+    "OffsetStore": "downrange.client.offset_stores",
+    "read_java_offsets": "downrange.client.offset_stores",
     "ProducerStats": "downrange.client.stats",
     "AsyncPullConsumer": "downrange.client._async.pull_consumer",
     "PullConsumer": "downrange.client._sync.pull_consumer",

@@ -50,7 +50,9 @@ program can act on them. Its text says what was wrong, where, and what to do nex
     ├── StoreError                     a store folder cannot be used
     │   ├── StoreLocked                another process uses it
     │   ├── DiskFull                   nothing more can be written
-    │   └── CorruptStore               a file is damaged, or not a file of a store
+    │   ├── CorruptStore               a file is damaged, or not a file of a store
+    │   ├── OffsetsInUse               another process keeps offsets of the group in the folder
+    │   └── CorruptOffsets             a file of a broadcast consumer's offsets is damaged
     └── WireError                      bytes break the protocol, or a value cannot become bytes
         ├── FrameTooLarge
         ├── MalformedFrame             the length words
@@ -694,6 +696,45 @@ class CorruptStore(StoreError):
         super().__init__(f"{path} at byte {position}: {problem}")
         self.path = path
         self.position = position
+        self.problem = problem
+
+
+class OffsetsInUse(StoreError):
+    """Another process, or another object of this one, keeps the offsets of a group in a folder.
+
+    Attributes:
+        path: The lock file.
+        group: The group.
+        owner: The process id of the other one, or "" if it is not known.
+    """
+
+    def __init__(self, path: str, group: str, owner: str) -> None:
+        """Name the lock file, the group and the process that has the lock."""
+        by = f"process {owner}" if owner else "another process"
+        super().__init__(
+            f"the offsets of group {group!r} are in use by {by} ({path} is locked): close that "
+            "consumer, or give each its own folder or instance"
+        )
+        self.path = path
+        self.group = group
+        self.owner = owner
+
+
+class CorruptOffsets(StoreError):
+    """A file with the offsets of a broadcast consumer is damaged.
+
+    Attributes:
+        path: The file.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        """Name the file and the problem."""
+        super().__init__(
+            f"{path} has no offsets that can be read: {problem}. Restore it from a copy, or remove "
+            "it: the group then begins as a new one, at `start`"
+        )
+        self.path = path
         self.problem = problem
 
 

@@ -218,6 +218,18 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         {"path": "a/b", "position": 7, "problem": "wrong"},
         "a/b at byte 7: wrong",
     ),
+    (
+        errors.OffsetsInUse("a.lock", "g", "77"),
+        {"path": "a.lock", "group": "g", "owner": "77"},
+        "the offsets of group 'g' are in use by process 77 (a.lock is locked): close that "
+        "consumer, or give each its own folder or instance",
+    ),
+    (
+        errors.CorruptOffsets("a.json", "wrong"),
+        {"path": "a.json", "problem": "wrong"},
+        "a.json has no offsets that can be read: wrong. Restore it from a copy, or remove it: the "
+        "group then begins as a new one, at `start`",
+    ),
     (errors.WireError("here", "wrong"), {"where": "here", "problem": "wrong"}, "here: wrong"),
     (
         errors.FrameTooLarge(11, 10),

@@ -53,6 +53,7 @@ public final class Driver {
         Codecs.register(OPS);
         Faults.register(OPS);
         Allocations.register(OPS);
+        Offsets.register(OPS);
         Traces.register(OPS);
         Filters.register(OPS);
         Tools.register(OPS);
