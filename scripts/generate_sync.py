@@ -42,6 +42,13 @@ TEXTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("on this event loop", "in this thread"),
         ("of this event loop", "of this thread"),
     ),
+    "push_consumer.py": (
+        ("    async def bill(message", "    def bill(message"),
+        (
+            "A coroutine\n            function runs on the event loop, a plain one in a thread.",
+            "It runs in\n            one of `concurrency` threads.",
+        ),
+    ),
     "transaction_producer.py": (
         ("Coroutine functions run on the event loop, others in a pool.", "Called in a pool."),
         ("Ctrl-C or a cancelled task", "Ctrl-C"),
@@ -51,7 +58,9 @@ TEXTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 WORDS: Final[tuple[tuple[str, str], ...]] = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\b__a(enter|exit)__\b", r"__\1__"),
+    (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
+    (r"\bStopAsyncIteration\b", "StopIteration"),
+    (r"\bAsync(Iterator|Generator)\b", r"\1"),
     (r"\b_async\b", "_sync"),
     (r"\bCoroutine\[Any, Any, (\w+)\]", r"\1"),
     (r"\bAwaitable\[[^\]]*\] \| ", ""),
@@ -60,12 +69,15 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     # The driver.
     (r"\bdrivers\.aio\b", "drivers.threads"),
     (r"\bAioDriver\b", "ThreadDriver"),
+    (r"\bAioWorkers\b", "ThreadWorkers"),
+    (r"in tasks of their own", "in threads of their own"),
     (r"tasks of one event loop", "threads"),
     # Threads that wait limit themselves; see `ProducerCore.send`.
     (r"\basync_rules\b", "waiting_rules"),
     (r", is_limited=True", ""),
     # A thread cannot call coroutine functions.
     (r"\bany_function\b", "plain_function"),
+    (r"\bany_handler\b", "plain_handler"),
 )
 _REPLACED: Final = re.compile(r"^( *)\S.*?  # sync: (.*)$", re.MULTILINE)
 _DROPPED: Final = re.compile(r"^.*  # no sync\n", re.MULTILINE)

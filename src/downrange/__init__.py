@@ -24,6 +24,7 @@ from downrange.errors import (
     ConnectionLost,
     CorruptOffsets,
     CorruptStore,
+    DeadLetter,
     DiskFull,
     ForkedClient,
     FrameTooLarge,
@@ -51,6 +52,8 @@ from downrange.errors import (
     OptionError,
     QueueMoved,
     RequestTimedOut,
+    Retry,
+    RetrySome,
     RocketMQError,
     RouteNotFound,
     SendFailed,
@@ -118,6 +121,7 @@ if TYPE_CHECKING:
     from downrange.client._async.client import AsyncClient
     from downrange.client._async.producer import AsyncProducer
     from downrange.client._async.pull_consumer import AsyncPullConsumer
+    from downrange.client._async.push_consumer import AsyncPushConsumer
     from downrange.client._async.template import AsyncMessageTemplate
     from downrange.client._async.transaction_producer import (
         AsyncTransaction,
@@ -127,8 +131,10 @@ if TYPE_CHECKING:
     from downrange.client._sync.client import Client
     from downrange.client._sync.producer import Producer
     from downrange.client._sync.pull_consumer import PullConsumer
+    from downrange.client._sync.push_consumer import PushConsumer
     from downrange.client._sync.template import MessageTemplate
     from downrange.client._sync.transaction_producer import Transaction, TransactionProducer
+    from downrange.client.consumer_stats import ConsumerHealth, ConsumerStats, QueueHealth
     from downrange.client.converters import Converter, Converters
     from downrange.client.flows.admin.clusters import ClusterFacts
     from downrange.client.flows.admin.doctor import Finding
@@ -155,6 +161,7 @@ if TYPE_CHECKING:
     from downrange.client.template_base import Envelope
     from downrange.embedded import Cluster
     from downrange.filters.sql import Sql
+    from downrange.options.consumers import ConsumerOptions
 
 __all__ = [
     "TLS",
@@ -164,6 +171,7 @@ __all__ = [
     "AsyncMessageTemplate",
     "AsyncProducer",
     "AsyncPullConsumer",
+    "AsyncPushConsumer",
     "AsyncTransaction",
     "AsyncTransactionProducer",
     "Attempt",
@@ -189,11 +197,15 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "ConsistentHash",
+    "ConsumerHealth",
+    "ConsumerOptions",
+    "ConsumerStats",
     "Converter",
     "Converters",
     "CorruptOffsets",
     "CorruptStore",
     "Credentials",
+    "DeadLetter",
     "DiskFull",
     "EndTransactionContext",
     "EndTransactionTrace",
@@ -244,6 +256,8 @@ __all__ = [
     "PubTrace",
     "PullConsumer",
     "PullOptions",
+    "PushConsumer",
+    "QueueHealth",
     "QueueId",
     "QueueMoved",
     "QueueOffset",
@@ -251,6 +265,8 @@ __all__ = [
     "RecallTrace",
     "ReceivedMessage",
     "RequestTimedOut",
+    "Retry",
+    "RetrySome",
     "RocketMQError",
     "Route",
     "RouteNotFound",
@@ -316,6 +332,12 @@ _HOMES: Final = {
     "read_java_offsets": "downrange.client.offset_stores",
     "ProducerStats": "downrange.client.stats",
     "AsyncPullConsumer": "downrange.client._async.pull_consumer",
+    "AsyncPushConsumer": "downrange.client._async.push_consumer",
+    "PushConsumer": "downrange.client._sync.push_consumer",
+    "ConsumerOptions": "downrange.options.consumers",
+    "ConsumerHealth": "downrange.client.consumer_stats",
+    "ConsumerStats": "downrange.client.consumer_stats",
+    "QueueHealth": "downrange.client.consumer_stats",
     "PullConsumer": "downrange.client._sync.pull_consumer",
     "Converter": "downrange.client.converters",
     "Converters": "downrange.client.converters",

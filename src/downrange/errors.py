@@ -70,7 +70,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     # Only for annotations. The types are recursive: an error lists attempts and receipts, and each
     # attempt holds its error.
@@ -812,3 +812,60 @@ class MalformedId(WireError):
 
 class Unencodable(WireError):
     """A value to send does not fit the protocol."""
+
+
+# ---- raised by handlers of consumers -------------------------------------------------------------
+
+
+class Retry(Exception):
+    """A handler raises it to have its message delivered again.
+
+    Args:
+        after: Seconds until then; the usual time of the group if not given. Brokers have fixed
+            delays: the first that is at least as long counts.
+
+    Raises:
+        OptionError: The time is not a number of seconds from 0 on.
+    """
+
+    def __init__(self, after: float | None = None) -> None:
+        if after is not None:
+            from downrange.checks import check_wait  # which imports this module
+
+            check_wait("after", after)
+        super().__init__(after)
+        self.after = after
+
+    def __str__(self) -> str:
+        return "try again" if self.after is None else f"try again after {self.after:g} s"
+
+
+class DeadLetter(Exception):
+    """A handler raises it to make its message a dead letter, without further attempts.
+
+    Args:
+        reason: Why, for the log.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class RetrySome(Exception):
+    """A handler of batches raises it to have some messages delivered again; the others are done.
+
+    Args:
+        messages: Some of the messages that it was given.
+        after: See `Retry`.
+
+    Raises:
+        OptionError: There is no message, or the time is wrong.
+    """
+
+    def __init__(self, messages: Iterable[Any], after: float | None = None) -> None:
+        self.messages = tuple(messages)
+        self.after = Retry(after).after
+        if not self.messages:
+            raise OptionError("messages is empty; return instead, if all messages are done")
+        super().__init__(self.messages, after)

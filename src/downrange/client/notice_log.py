@@ -2,7 +2,7 @@
 
 Failed attempts are warnings, and limited per broker: while a broker is down, every message may fail
 there. Attempts beyond the limit are logged at DEBUG and counted in the next warning. The same limit
-holds for exceptions of the user's code, which are errors, per function.
+holds for exceptions of the user's code, which are errors, per function, and of handlers, per group.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
+from downrange.client.consumer_log import log_consumer, log_handler_failure
 from downrange.client.flows.notices import (
     AttemptFailed,
     AttemptRepeated,
+    HandlerFailed,
     HeartbeatEnded,
     RouteChanged,
     UserCodeFailed,
     WorkFailed,
 )
+from downrange.client.flows.routing.health import HealthSnapshot
 from downrange.errors import message_name
 
 if TYPE_CHECKING:
     from downrange.client.flows.effects import Clock
     from downrange.client.flows.notices import Notice
-    from downrange.client.flows.routing.health import HealthSnapshot
     from downrange.client.flows.routing.routes import Route
 
 _log = logging.getLogger("downrange.client")
@@ -70,8 +72,12 @@ class NoticeLog:
             self._log_user_error(notice)
         elif isinstance(notice, WorkFailed):
             _log.warning("%s failed: %s", notice.what, notice.error)
-        else:
+        elif isinstance(notice, HandlerFailed):
+            log_handler_failure(notice, self._take(notice.group))
+        elif isinstance(notice, HealthSnapshot):
             _log_health(notice)
+        else:
+            log_consumer(notice)
 
     def _log_failure(self, notice: AttemptFailed) -> None:
         attempt = notice.attempt

@@ -22,13 +22,14 @@ from downrange.client.stats import ClientStats, client_stats
 from downrange.errors import ClientClosed, ForkedClient, NoNameServer, NotStarted, RocketMQError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     # sync: from concurrent.futures import Future
     # sync: from downrange.client.flows.effects import Signal
     from types import TracebackType
 
     from downrange.client.client_base import Servers
+    from downrange.client.drivers.workers import AioWorkers
     from downrange.client.flows.effects import Flow
     from downrange.client.flows.routing.queue_picker import RoundRobin
 
@@ -187,6 +188,10 @@ class AsyncClient(ClientBase):
     def spawn(self, flow: Flow[None]) -> None:
         """Run a flow in the background until it ends or the client is closed."""
         self._running_driver().spawn(flow)
+
+    def start_workers(self, flows: Iterable[Flow[None]], name: str) -> AioWorkers:
+        """Run flows in tasks of their own, where their functions of the user run, too."""
+        return self._running_driver().start_workers(flows, name)
 
     def step(self, function: Callable[[], ResultT]) -> ResultT:
         """Call a short function of the core as one step, while no flow takes one."""

@@ -23,11 +23,12 @@ from downrange.client.stats import ClientStats, client_stats
 from downrange.errors import ClientClosed, ForkedClient, NoNameServer, NotStarted, RocketMQError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Future
     from types import TracebackType
 
     from downrange.client.client_base import Servers
+    from downrange.client.drivers.workers import ThreadWorkers
     from downrange.client.flows.effects import Flow, Signal
     from downrange.client.flows.routing.queue_picker import RoundRobin
 
@@ -177,6 +178,10 @@ class Client(ClientBase):
     def spawn(self, flow: Flow[None]) -> None:
         """Run a flow in the background until it ends or the client is closed."""
         self._running_driver().spawn(flow)
+
+    def start_workers(self, flows: Iterable[Flow[None]], name: str) -> ThreadWorkers:
+        """Run flows in threads of their own, where their functions of the user run, too."""
+        return self._running_driver().start_workers(flows, name)
 
     def step(self, function: Callable[[], ResultT]) -> ResultT:
         """Call a short function of the core as one step, while no flow takes one."""

@@ -11,31 +11,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from downrange.busy_poll import BusyPoll
 from downrange.client.drivers.aio_connection import Connection
 from downrange.client.drivers.deadlines import Deadlines
 from downrange.client.drivers.flow_task import AwaitedTask, FlowTask, Scheduler
 from downrange.client.drivers.fork_guard import ForkGuard
+from downrange.client.drivers.workers import AioWorkers
+from downrange.client.flows.effects import UserCall
 from downrange.client.flows.routing.membership import heartbeat_on_connect
 from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ClientClosed, ForkedClient, RocketMQError, WrongEventLoop
 from downrange.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Executor
 
     from downrange.client.drivers.dialer import Dialer
     from downrange.client.flows.client_core import ClientCore
-    from downrange.client.flows.effects import Flow
+    from downrange.client.flows.effects import Effect, Flow
     from downrange.wire.command import Command
 
 _log = logging.getLogger("downrange.drivers")
 ResultT = TypeVar("ResultT")
 #: How long connections may take to close in order when the client is closed.
 _CLOSE_TIMEOUT: Final = 0.5
+#: Calls of a worker to the user's functions after which other tasks get their turn.
+_CALLS_PER_TURN: Final = 32
 
 
 class AioDriver:
@@ -174,6 +179,42 @@ class AioDriver:
             task.cancel()
             raise
 
+    async def run_here(self, flow: Flow[ResultT]) -> ResultT:
+        """Run a flow to its end in this task: functions of the user run in it, too.
+
+        Raises:
+            ClientClosed, ForkedClient: The driver cannot be used any more.
+            BaseException: The error of the flow.
+        """
+        lock = self.lock
+        quick_calls = 0
+        try:
+            with lock:
+                effect = next(flow)
+            while True:
+                try:
+                    if type(effect) is UserCall:
+                        answer = effect.function(*effect.args)
+                        if isawaitable(answer):
+                            answer = await answer
+                        quick_calls += 1
+                        if quick_calls % _CALLS_PER_TURN == 0:
+                            await asyncio.sleep(0)  # others get their turn
+                    else:
+                        answer = await self.run(_performing(effect))
+                except BaseException as error:
+                    with lock:
+                        effect = flow.throw(error)
+                else:
+                    with lock:
+                        effect = flow.send(answer)
+        except StopIteration as finished:
+            return cast("ResultT", finished.value)
+
+    def start_workers(self, flows: Iterable[Flow[None]], name: str) -> AioWorkers:
+        """Run flows in tasks of their own, where their functions of the user run, too."""
+        return AioWorkers(self, flows, name)
+
     def spawn(self, flow: Flow[Any]) -> None:
         """Run a flow in the background until it ends or the driver is closed.
 
@@ -278,3 +319,7 @@ class AioDriver:
         for connection in list(self._connections.values()):
             if connection.used_at < oldest and not connection.in_flight:
                 connection.close("it was not used")
+
+
+def _performing(effect: Effect) -> Flow[Any]:
+    return (yield effect)

@@ -25,6 +25,7 @@ from downrange.client.drivers.aio import AioDriver
 from downrange.client.drivers.blocking import BlockingConnections, NoneFree
 from downrange.client.drivers.fork_guard import ForkGuard
 from downrange.client.drivers.submission import CallbackFuture, Submission
+from downrange.client.drivers.workers import ThreadWorkers
 from downrange.client.flows.effects import (
     Call,
     Effect,
@@ -41,7 +42,7 @@ from downrange.client.flows.routing.queue_picker import RoundRobin
 from downrange.errors import ClientClosed, ForkedClient, RocketMQError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from downrange.client.drivers.aio_connection import Connection
     from downrange.client.drivers.dialer import Dialer
@@ -283,6 +284,11 @@ class ThreadDriver:
         if threading.current_thread() is self._thread:
             return self.run(flow)
         return self.submit(flow, Future()).result()
+
+    def start_workers(self, flows: Iterable[Flow[None]], name: str) -> ThreadWorkers:
+        """Run flows in threads of their own, where their functions of the user run, too."""
+        self._check()
+        return ThreadWorkers(self, flows, name)
 
     def spawn(self, flow: Flow[Any]) -> None:
         """Run a flow in the background until it ends or the driver is closed."""

@@ -16,7 +16,7 @@ from downrange.client.flows.routing.health import HealthSnapshot
 if TYPE_CHECKING:  # the structs here are never decoded, so their annotations are not evaluated
     from downrange.client.flows.routing.routes import Route  # noqa: TC004
     from downrange.errors import RocketMQError  # noqa: TC004
-    from downrange.model import Attempt  # noqa: TC004
+    from downrange.model import Attempt, QueueId, ReceivedMessage  # noqa: TC004
 
 #: Most notices that wait to be published; then the oldest are dropped.
 NOTICES_MAX: Final = 1000
@@ -106,6 +106,141 @@ class WorkFailed(msgspec.Struct, frozen=True):
     error: RocketMQError
 
 
+class AssignmentChanged(msgspec.Struct, frozen=True):
+    """A member of a group took or lost queues.
+
+    Attributes:
+        group: The group.
+        taken: New queue -> where it begins, and why there.
+        lost: Queues that go to others.
+    """
+
+    group: str
+    taken: dict[QueueId, tuple[int, str]]
+    lost: list[QueueId]
+
+
+class HandoverEnded(msgspec.Struct, frozen=True):
+    """A member took a queue although its former owner may not be done with it.
+
+    Attributes:
+        group: The group.
+        queue: The queue.
+        waited: Seconds that it waited.
+    """
+
+    group: str
+    queue: QueueId
+    waited: float
+
+
+class QueueFailed(msgspec.Struct, frozen=True):
+    """A queue cannot be read, and is tried again; or it continues elsewhere.
+
+    Attributes:
+        group: The group.
+        queue: The queue.
+        error: Why; None when it continues elsewhere.
+        what: What happened.
+    """
+
+    group: str
+    queue: QueueId
+    error: RocketMQError | None
+    what: str
+
+
+class QueueRecovered(msgspec.Struct, frozen=True):
+    """A queue can be read again.
+
+    Attributes:
+        group: The group.
+        queue: The queue.
+    """
+
+    group: str
+    queue: QueueId
+
+
+class LockLost(msgspec.Struct, frozen=True):
+    """Another member has the lock of a queue that is consumed here.
+
+    Attributes:
+        group: The group.
+        queue: The queue.
+    """
+
+    group: str
+    queue: QueueId
+
+
+class CommitFailed(msgspec.Struct, frozen=True):
+    """Offsets could not be committed; the next commit tries again.
+
+    Attributes:
+        group: The group.
+        error: Why.
+    """
+
+    group: str
+    error: RocketMQError
+
+
+class HandlerFailed(msgspec.Struct, frozen=True):
+    """A handler raised an exception.
+
+    Attributes:
+        group: The group.
+        message: The message, or the first one of a batch.
+        error: The exception, with its traceback.
+        plan: What happens to the message now.
+    """
+
+    group: str
+    message: ReceivedMessage
+    error: BaseException
+    plan: str
+
+
+class HandlerStuck(msgspec.Struct, frozen=True):
+    """A handler takes longer than `handle_timeout`.
+
+    Attributes:
+        group: The group.
+        message: The message, or the first one of a batch.
+        age: Seconds since it began.
+    """
+
+    group: str
+    message: ReceivedMessage
+    age: float
+
+
+class SubscriptionsDiffer(msgspec.Struct, frozen=True):
+    """Members of one group subscribe to different things, so that messages are missed.
+
+    Attributes:
+        group: The group.
+        ours: Topic -> expression of this member.
+        theirs: The same of another member, as the broker has it.
+    """
+
+    group: str
+    ours: dict[str, str]
+    theirs: dict[str, str]
+
+
+ConsumerNotice: TypeAlias = (
+    AssignmentChanged
+    | HandoverEnded
+    | QueueFailed
+    | QueueRecovered
+    | LockLost
+    | CommitFailed
+    | HandlerFailed
+    | HandlerStuck
+    | SubscriptionsDiffer
+)
 Notice: TypeAlias = (
     AttemptFailed
     | AttemptRepeated
@@ -114,4 +249,5 @@ Notice: TypeAlias = (
     | HealthSnapshot
     | UserCodeFailed
     | WorkFailed
+    | ConsumerNotice
 )

@@ -144,6 +144,7 @@ def pull(
     group: str,
     max_count: int = 32,
     message_filter: Filter = EVERYTHING,
+    subscription_version: int | None = None,
     suspend: float = 0.0,
     replica: int = MASTER,
     deadline: float,
@@ -160,6 +161,7 @@ def pull(
         group=group,
         max_count=max_count,
         message_filter=message_filter,
+        subscription_version=subscription_version,
         suspend=suspend,
         replica=replica,
         deadline=deadline,
@@ -190,6 +192,7 @@ def pull_raw(
     max_count: int = 32,
     max_bytes: int | None = None,
     message_filter: Filter = EVERYTHING,
+    subscription_version: int | None = None,
     suspend: float = 0.0,
     replica: int = MASTER,
     deadline: float,
@@ -205,6 +208,8 @@ def pull_raw(
         max_bytes: Most bytes. Our own broker returns more than the usual 256 KiB when both this
             and `max_count` ask for more than the defaults.
         message_filter: Which messages. A broker compares only hashes of tags: compare them again.
+        subscription_version: For a member of a group: the broker goes by the subscription of this
+            version that the heartbeat brought, instead of one in the request.
         suspend: Seconds that the broker waits for a message when there is none. An Apache broker
             checks this time only every five seconds, so make the deadline later by that much.
         replica: Id of the replica to read from, if the route has it.
@@ -216,15 +221,17 @@ def pull_raw(
         RocketMQError: The broker did not answer.
     """
     named = named_queue(queue, core.options.namespace)
+    is_member = subscription_version is not None
     header = PullRequest(
         consumer_group=with_namespace(group, core.options.namespace),
         topic=named.topic,
         queue_id=named.number,
         queue_offset=offset,
         max_msg_nums=max_count,
-        sys_flag=_SUBSCRIPTION | _SUSPEND if suspend > 0 else _SUBSCRIPTION,
+        sys_flag=(0 if is_member else _SUBSCRIPTION) | (_SUSPEND if suspend > 0 else 0),
         suspend_timeout_millis=int(suspend * 1000),
-        subscription=message_filter.text,
+        sub_version=subscription_version or 0,
+        subscription=None if is_member else message_filter.text,
         expression_type=message_filter.kind,
         max_msg_bytes=max_bytes,
     )

@@ -1,0 +1,426 @@
+"""`AsyncPushConsumer`: a member of a consumer group whose handler gets the messages.
+
+    async def bill(message: ReceivedMessage) -> None: ...
+
+    async with AsyncPushConsumer("127.0.0.1:9876", group="billing", subscribe={"orders": "new"},
+                                 handler=bill) as consumer:
+        await consumer.wait()
+
+Every method makes a flow, which the client runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager  # sync: from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from downrange.checks import check_wait
+from downrange.client._async.client_user import AsyncClientUser
+from downrange.client.client_base import check_setting
+from downrange.client.consumer_stats import consumer_health, consumer_stats
+from downrange.client.flows.consuming.push_core import PushCore
+from downrange.client.flows.consuming.subscriptions import (
+    check_not_empty,
+    filter_of,
+    filters_of,
+)
+from downrange.client.flows.effects import Signal, Wait
+from downrange.client.flows.validation import check_group, check_topic
+from downrange.client.push_base import (
+    DRAIN_TIMEOUT,
+    LONG_WAIT,
+    any_handler,
+    handler_pool,  # no sync
+    in_pool,  # no sync
+    is_coroutine_handler,  # no sync
+)
+from downrange.errors import ClientClosed, ClientStateError, OptionError, RocketMQError
+from downrange.options.consumers import ConsumerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from concurrent.futures import ThreadPoolExecutor  # no sync
+    from types import TracebackType
+
+    from downrange.client._async.client import AsyncClient
+    from downrange.client.client_base import Servers
+    from downrange.client.consumer_stats import ConsumerHealth, ConsumerStats
+    from downrange.client.drivers.workers import AioWorkers
+    from downrange.client.flows.consuming.delivery_window import Delivery
+    from downrange.client.flows.consuming.subscriptions import Subscribe
+    from downrange.client.flows.effects import Flow
+    from downrange.client.flows.hooks import Hooks
+    from downrange.filters.sql import Sql
+    from downrange.model import QueueId, ReceivedMessage
+    from downrange.options import TLS, ClientOptions, Credentials, Proxy
+
+_log = logging.getLogger("downrange.client")
+
+
+class AsyncPushConsumer(AsyncClientUser):
+    """A member of a consumer group; the members divide the queues of the topics.
+
+    A handler that returns has handled its message. One that raises gets it again later: after the
+    usual time, after `Retry(after=…)`, or never with `DeadLetter`, which moves the message to the
+    group's dead-letter topic. Each message is handled at least once; after a crash some are handled
+    twice.
+
+    Without a handler, iterate over the consumer: a message is done when the next one is asked for.
+
+    Args:
+        servers: Name servers, "host:port" separated by ";" or a list; or an `AsyncClient` to share.
+        group: The consumer group.
+        subscribe: A topic, a list of topics, or a dict of topics to tags ("new || paid") or `Sql`.
+        handler: Called with each message, or with a list if `batch` is above 1. A coroutine
+            function runs on the event loop, a plain one in a thread.
+        options: Mode, concurrency, retries, buffers and so on.
+        client_options: Options of its own client.
+        credentials: Keys that its own client signs requests with.
+        tls: TLS settings of its own client.
+        proxy: Proxy of its own client.
+        hooks: Functions that its own client calls around every request.
+
+    Raises:
+        OptionError: An argument is invalid.
+
+    Example:
+        ```python
+        async with AsyncPushConsumer(
+            "127.0.0.1:9876", group="billing", subscribe={"orders": "new || paid"}, handler=bill
+        ) as consumer:
+            await consumer.wait()
+        ```
+    """
+
+    def __init__(
+        self,
+        servers: AsyncClient | Servers | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Callable[[Any], Awaitable[object] | object] | None = None,
+        options: ConsumerOptions | None = None,
+        client_options: ClientOptions | None = None,
+        credentials: Credentials | None = None,
+        tls: TLS | None = None,
+        proxy: Proxy | None = None,
+        hooks: Hooks | None = None,
+    ) -> None:
+        check_group(group)
+        check_setting("options", options, ConsumerOptions)
+        self._filters = filters_of(subscribe)
+        check_not_empty(self._filters)
+        self._group = group
+        self._options = options or ConsumerOptions()
+        self._handler = None if handler is None else any_handler(handler)
+        if handler is None and self._options.batch > 1:
+            raise OptionError("batch is for handlers; iteration gives one message at a time")
+        self._core: PushCore | None = None
+        self._workers: AioWorkers | None = None
+        self._pool: ThreadPoolExecutor | None = None  # no sync
+        self._stopped = Signal()
+        #: What iteration has handed out and not settled.
+        self._last: Delivery | None = None
+        self._processed: dict[tuple[QueueId, int], Delivery] = {}
+        super().__init__(
+            servers,
+            client_options=client_options,
+            credentials=credentials,
+            tls=tls,
+            proxy=proxy,
+            hooks=hooks,
+        )
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._group
+
+    @property
+    def options(self) -> ConsumerOptions:
+        """The consumer's options."""
+        return self._options
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} group={self._group!r} {self._state}>"
+
+    # ---- life cycle --------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Join the group and begin to handle messages; does nothing while it is running.
+
+        Raises:
+            ConnectFailed: No name server can be reached.
+            GroupTaken: The client has a consumer of this group.
+            InvalidSql, SqlNotSupported: A broker refuses a filter.
+            ClientClosed: The consumer was closed.
+        """
+        if self._state == "closed":
+            raise ClientClosed(repr(self))
+        await self._client.start()  # in a forked process it raises
+        if self._state == "running":
+            return self
+        core = self._make_core()
+        try:
+            deadline = core.core.clock.now() + core.core.options.call_timeout
+            await self._client.run(core.enter(self._filters, deadline))
+        except BaseException:
+            if self._owns_client:
+                await self._client.close()
+            raise
+        self._core, self._state = core, "running"
+        for flow in core.member.background():
+            self._client.spawn(flow)
+        if self._handler is not None:
+            flows = [core.work() for _ in range(self._options.concurrency)]
+            self._workers = self._client.start_workers(flows, f"downrange-{self._group}")
+        return self
+
+    async def close(self, timeout: float = DRAIN_TIMEOUT) -> None:
+        """Let running handlers end, commit, and leave the group; may be called again.
+
+        Messages that were not begun go to other members. Messages whose handlers do not end in time
+        are delivered again.
+
+        Args:
+            timeout: How long handlers may take.
+
+        Raises:
+            ClientStateError: It was called by a handler, for which it would wait; use `stop`.
+        """
+        check_wait("timeout", timeout)
+        if self._state == "running":  # no sync
+            self._client.check_loop(repr(self))  # no sync
+        workers, core = self._workers, self._core
+        if workers is not None and workers.is_current:
+            raise ClientStateError(
+                f"{self!r} cannot be closed by its own handler, for which it would wait; call "
+                "stop() in the handler, and close() after wait() has returned"
+            )
+        was_running, self._state = self._state == "running", "closed"
+        if was_running and core is not None and self._client.state == "running":
+            try:
+                await self._leave(core, timeout)
+            except RocketMQError as error:
+                _log.warning("while closing %r: %s", self, error)
+        if self._pool is not None:  # no sync
+            self._pool.shutdown(wait=False)  # no sync
+        if self._owns_client:
+            await self._client.close()
+
+    async def _leave(self, core: PushCore, timeout: float) -> None:
+        clock = core.core.clock
+        deadline = clock.now() + timeout
+        self._client.step(self._stopped.fire)
+        self._drop_last()
+        unfinished = await self._client.run(core.exit(deadline))
+        for window in unfinished:
+            _log.warning(
+                "%r was closed while %d messages of %s were handled; they are delivered again",
+                self,
+                len(window.running),
+                window.queue,
+            )
+        if self._workers is not None:
+            await self._workers.join(max(0.0, deadline - clock.now()) if unfinished else 1.0)
+
+    def stop(self) -> None:
+        """Let `wait` return and iteration end; may be called in a handler, and from any thread."""
+        if self._state == "running":
+            self._client.step(self._stopped.fire)
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the consumer is stopped or closed; return False at the timeout.
+
+        Args:
+            timeout: How long to wait; without an end if not given.
+
+        Raises:
+            NotStarted: The consumer was not started.
+        """
+        if timeout is not None:
+            check_wait("timeout", timeout)
+        clock = self._client_core().clock
+        deadline = None if timeout is None else clock.now() + timeout
+        while not self._stopped.is_fired and self._client.state == "running":
+            until = clock.now() + LONG_WAIT if deadline is None else deadline
+            await self._client.run(_wait(self._stopped, until))
+            if deadline is not None and clock.now() >= deadline:
+                break
+        return self._stopped.is_fired
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the consumer; messages that are being handled may end."""
+        await self.close()
+
+    # ---- at run time -------------------------------------------------------------------------
+
+    async def subscribe(
+        self, topic: str, expression: str | Sql = "*", *, timeout: float | None = None
+    ) -> None:
+        """Read another topic, or a topic with another filter.
+
+        Args:
+            topic: The topic.
+            expression: Tags such as "new || paid", or an `Sql`.
+            timeout: For the whole call; the client's `call_timeout` unless given.
+
+        Raises:
+            OptionError: An argument is invalid.
+            InvalidSql, SqlNotSupported: A broker refuses the filter.
+            RocketMQError: No name server answered.
+        """
+        check_topic(topic)
+        await self._resubscribe(self._filters | {topic: filter_of(expression)}, timeout)
+
+    async def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
+        """Read a topic no more; running handlers end, and the offsets are committed.
+
+        Args:
+            topic: The topic.
+            timeout: For the whole call; the client's `call_timeout` unless given.
+
+        Raises:
+            OptionError: The consumer does not read the topic, or no other one.
+        """
+        if topic not in self._filters:
+            raise OptionError(f"{topic!r} is not subscribed; {sorted(self._filters)} are")
+        filters = {name: each for name, each in self._filters.items() if name != topic}
+        check_not_empty(filters)
+        await self._resubscribe(filters, timeout)
+
+    async def _resubscribe(self, filters: dict[str, Any], timeout: float | None) -> None:
+        _, deadline = self._deadline(timeout)
+        await self._client.run(self._running_core().member.resubscribe(filters, deadline))
+        self._filters = filters
+
+    def pause(self) -> None:
+        """Begin no further handler until `resume`; those that run end."""
+        self._client.step(self._running_core().pause)
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        self._client.step(self._running_core().resume)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the consumer is paused."""
+        return self._running_core().is_paused
+
+    def assignment(self) -> list[QueueId]:
+        """Return the queues that this member has now."""
+        member = self._running_core().member
+        return self._client.step(
+            lambda: sorted(queue for queue, w in member.windows.items() if not w.is_stopped)
+        )
+
+    def subscriptions(self) -> dict[str, str]:
+        """Return the topics that it reads, and the expression of each."""
+        return {topic: each.text for topic, each in self._filters.items()}
+
+    def health(self) -> ConsumerHealth:
+        """Return whether it is well, and the state of each queue."""
+        member = self._running_core().member
+        return self._client.step(lambda: consumer_health(member))
+
+    def stats(self) -> ConsumerStats:
+        """Return its counters."""
+        member = self._running_core().member
+        return self._client.step(lambda: consumer_stats(member))
+
+    # ---- iteration ---------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        """Iterate over messages; each is done when the next one is asked for.
+
+        For several at a time use `processing`.
+
+        Raises:
+            OptionError: The consumer has a handler.
+        """
+        if self._handler is not None:
+            raise OptionError(f"{self!r} has a handler, which gets the messages")
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        """Return the next message; the one before is done."""
+        core = self._running_core()
+        self._finish_last()
+        if self._stopped.is_fired:
+            raise StopAsyncIteration
+        delivery = await self._client.run(core.next_delivery(self._stopped))
+        if delivery is None:
+            raise StopAsyncIteration
+        self._last = delivery
+        return delivery.shown[0]
+
+    @asynccontextmanager  # sync: @contextmanager
+    async def processing(self, message: ReceivedMessage) -> AsyncGenerator[ReceivedMessage]:
+        """Handle a message of the iteration in this block, while others are asked for.
+
+        It is done when the block ends, and delivered again if the block raises: `Retry` and
+        `DeadLetter` end here, any other exception goes on to the caller.
+
+        Args:
+            message: A message of the iteration that is not done.
+
+        Raises:
+            OptionError: It is not.
+        """
+        core, delivery = self._running_core(), self._take_last(message)
+        try:
+            yield message
+        except Exception as error:
+            await self._client.run(core.fail(delivery, error))
+            if not core.is_signal(error):
+                raise
+        else:
+            self._client.step(lambda: core.finish(delivery))
+
+    def _take_last(self, message: ReceivedMessage) -> Delivery:
+        delivery = self._last
+        if delivery is None or delivery.shown[0] is not message:
+            raise OptionError(
+                f"message {message.message_id} is done, or is handled by another block; call "
+                "processing() before the next message is asked for"
+            )
+        self._last = None
+        return delivery
+
+    def _finish_last(self) -> None:
+        delivery, self._last = self._last, None
+        core = self._core
+        if delivery is not None and core is not None:
+            self._client.step(lambda: core.finish(delivery))
+
+    def _drop_last(self) -> None:
+        """Let go of the last message of an iteration that has ended: it is delivered again."""
+        delivery, self._last = self._last, None
+        core = self._core
+        if delivery is not None and core is not None:
+            self._client.step(lambda: core.let_go(delivery))
+
+    # ---- inside ------------------------------------------------------------------------------
+
+    def _make_core(self) -> PushCore:
+        client, handler = self._client, self._handler
+        if handler is not None and not is_coroutine_handler(handler):  # no sync
+            self._pool = handler_pool(self._group, self._options.concurrency)  # no sync
+            handler = in_pool(self._pool, handler)  # no sync
+        return PushCore(client.core, self._group, self._options, handler, client.spawn)
+
+    def _running_core(self) -> PushCore:
+        self._client_core()
+        assert self._core is not None
+        return self._core
+
+
+def _wait(signal: Signal, deadline: float) -> Flow[bool]:
+    is_fired: bool = yield Wait(signal, deadline)
+    return is_fired

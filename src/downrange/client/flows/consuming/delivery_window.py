@@ -1,0 +1,270 @@
+"""The messages of one queue between pull and commit, for one member of a group.
+
+    pulled -> waiting -> running -> done           `position` is the first one that is not done
+                 ^----------' put back, to be handled again
+
+One rule: a window is one assignment of a queue. When the member loses the queue, or its offset is
+reset, the window is dropped; if the queue comes back, it gets a new window. So an answer that comes
+late for an old window is never taken for the new one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from downrange.client.flows.consuming.verdicts import as_sent
+from downrange.client.flows.effects import Signal
+from downrange.client.flows.routing.routes import MASTER
+from downrange.model import QueueOffset
+from downrange.wire.system_names import RETRY_PREFIX
+
+if TYPE_CHECKING:  # the struct here is never decoded, so its annotations are not evaluated
+    from collections.abc import Iterable, Sequence
+
+    from downrange.client.flows.consuming.pull import Filter
+    from downrange.errors import RocketMQError
+    from downrange.model import QueueId, ReceivedMessage  # noqa: TC004
+
+
+class Buffer:
+    """What a consumer has fetched and not handled, in all its windows.
+
+    Args:
+        count_max: Most messages.
+        bytes_max: Most bytes of their bodies.
+    """
+
+    __slots__ = ("bytes", "bytes_max", "count", "count_max")
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self.count_max = count_max
+        self.bytes_max = bytes_max
+        self.count = 0
+        self.bytes = 0
+
+    def has_room(self, window: DeliveryWindow, window_count: int, queue_max: int) -> bool:
+        """Return whether a window may fetch: limits of all windows, and its share of them."""
+        if not self.count:
+            return True
+        bytes_max = self.bytes_max // 2 if window.is_short else self.bytes_max
+        if self.bytes >= bytes_max or self.count >= self.count_max:
+            return False
+        share = max(1, window_count)
+        return not window.count or (
+            window.count < min(queue_max, self.count_max // share + 1)
+            and window.bytes <= self.bytes_max // share
+        )
+
+
+class Delivery(msgspec.Struct, eq=False):
+    """Messages that a handler has begun.
+
+    Attributes:
+        window: Where they are from.
+        messages: One, or a batch, in order, as they were read.
+        shown: The same as the handler sees them: a retried one with its own topic.
+        started_at: When it began, on the clock of the client.
+        is_reported: Whether it was reported as stuck.
+    """
+
+    window: DeliveryWindow
+    messages: list[ReceivedMessage]
+    shown: list[ReceivedMessage]
+    started_at: float
+    is_reported: bool = False
+
+
+class DeliveryWindow:
+    """The messages of one queue between pull and commit.
+
+    Args:
+        queue: The queue, without the namespace.
+        message_filter: Which messages are pulled.
+        first_offset: Where the first pull begins.
+        buffer: What it shares with the other windows.
+        now: The time.
+
+    Attributes:
+        next_offset: Where the next pull begins.
+        committed: The last offset that the broker, or the offset store, confirmed.
+        count: Messages that wait or run.
+        bytes: The bytes of their bodies.
+        attempts: Offset -> failed attempts to handle it here, for messages that are not sent back.
+        not_before: When an orderly queue may continue after a failure.
+        is_stopped: Whether nothing is fetched or handed out any more.
+        is_dropped: Whether results do not count any more.
+        is_queued: Whether it stands in the line of windows with messages to hand out.
+        is_paused: Whether the program paused this queue.
+        is_short: Whether the last answer did not fit into the buffer.
+        locked_until: Until when the broker's lock is trusted.
+        replica: The replica to pull from.
+        failure: Why the last pull failed; None when it succeeded.
+        failing_since: When the pulls began to fail.
+        pulled_at: When the last pull was answered.
+        handled_at: When the last handler ended.
+        created_at: When the window was made.
+    """
+
+    __slots__ = (
+        *(
+            "_buffer",
+            "_done",
+            "_highest",
+            "_is_retry",
+            "_open",
+            "attempts",
+            "bytes",
+            "committed",
+            "count",
+        ),
+        *("created_at", "failing_since", "failure", "handled_at", "idle", "is_dropped"),
+        *("is_paused", "is_queued", "is_short", "is_stopped", "locked_until", "message_filter"),
+        "next_offset",
+        *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running", "waiting"),
+    )
+
+    def __init__(
+        self,
+        queue: QueueId,
+        message_filter: Filter,
+        first_offset: QueueOffset,
+        buffer: Buffer,
+        now: float,
+    ) -> None:
+        self.queue = queue
+        self.message_filter = message_filter
+        self.next_offset = first_offset
+        self.committed: QueueOffset | None = None
+        self.waiting: deque[ReceivedMessage] = deque()
+        self.running: dict[int, Delivery] = {}
+        #: Messages to hand out again, each with the time from when on.
+        self.postponed: deque[tuple[float, ReceivedMessage]] = deque()
+        self.count = 0
+        self.bytes = 0
+        self.attempts: dict[int, int] = {}
+        self.not_before = 0.0
+        self.is_stopped = False
+        self.is_dropped = False
+        self.is_queued = False
+        self.is_paused = False
+        self.is_short = False
+        self.locked_until = 0.0
+        self.replica = MASTER
+        self.failure: RocketMQError | None = None
+        self.failing_since: float | None = None
+        self.pulled_at: float | None = None
+        self.handled_at: float | None = None
+        self.created_at = now
+        #: Fires when there may be room again, or when the window ends.
+        self.room = Signal()
+        #: Fires when the last running handler has ended, after `stop`.
+        self.idle = Signal()
+        self._buffer = buffer
+        self._is_retry = queue.topic.startswith(RETRY_PREFIX)
+        #: Offsets of all messages that wait or run, in order, and of some that are done.
+        self._open: deque[int] = deque()
+        self._done: set[int] = set()
+        self._highest = first_offset - 1
+
+    # ---- what the broker has -----------------------------------------------------------------
+
+    @property
+    def position(self) -> QueueOffset:
+        """The offset of the first message that is not done: what may be committed."""
+        return QueueOffset(self._open[0]) if self._open else self.next_offset
+
+    @property
+    def span(self) -> int:
+        """How far the last message handed out is ahead of the first one that is not done."""
+        return self._highest - self._open[0] if self._open else 0
+
+    def add(self, messages: Iterable[ReceivedMessage], next_offset: QueueOffset) -> None:
+        """Add what a pull returned; the next pull begins at `next_offset`."""
+        added = size = 0
+        for message in messages:
+            self.waiting.append(message)
+            self._open.append(message.offset)
+            size += len(message.body)
+            added += 1
+        self.next_offset = next_offset
+        self._count(added, size)
+
+    # ---- what handlers do --------------------------------------------------------------------
+
+    def take(self, count: int, now: float) -> Delivery | None:
+        """Hand out at most `count` messages, those that were postponed first."""
+        postponed, waiting = self.postponed, self.waiting
+        if postponed and postponed[0][0] <= now:
+            messages: list[ReceivedMessage] = [postponed.popleft()[1]]
+        elif waiting:
+            messages = [waiting.popleft() for _ in range(min(count, len(waiting)))]
+            self._highest = max(self._highest, messages[-1].offset)
+        else:
+            return None
+        shown = [as_sent(message) for message in messages] if self._is_retry else messages
+        delivery = Delivery(self, messages, shown, now)
+        self.running[messages[0].offset] = delivery
+        return delivery
+
+    def finish(self, delivery: Delivery, now: float) -> None:
+        """Note that a handler has ended, and that all its messages are done."""
+        self.end(delivery, now)
+        for message in delivery.messages:
+            self.settle(message)
+
+    def end(self, delivery: Delivery, now: float) -> None:
+        """Note that a handler has ended; `settle`, `postpone` or `put_back` follows per message."""
+        self.running.pop(delivery.messages[0].offset, None)
+        self.handled_at = now
+        if self.is_stopped and not self.running:
+            self.idle.fire()
+
+    def settle(self, message: ReceivedMessage) -> None:
+        """Note that a message is done: handled, or the broker has it for another delivery."""
+        if self.is_dropped:
+            return
+        self.attempts.pop(message.offset, None)
+        opened, done = self._open, self._done
+        done.add(message.offset)
+        while opened and opened[0] in done:
+            done.remove(opened.popleft())
+        self._count(-1, -len(message.body))
+        self.room.fire()
+
+    def postpone(self, message: ReceivedMessage, until: float) -> None:
+        """Hand a message out again later; others may overtake it."""
+        if not self.is_dropped:
+            self.postponed.append((until, message))
+
+    def put_back(self, messages: Sequence[ReceivedMessage], not_before: float) -> None:
+        """Hand messages out again, before all others of the queue."""
+        if not self.is_dropped:
+            self.waiting.extendleft(reversed(messages))
+            self.not_before = not_before
+
+    # ---- its end -----------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Fetch nothing and hand out nothing any more; what runs may end."""
+        self.is_stopped = True
+        self.room.fire()
+        if not self.running:
+            self.idle.fire()
+
+    def drop(self) -> None:
+        """Forget all messages; results of handlers that still run do not count."""
+        self.is_stopped = self.is_dropped = True
+        self._count(-self.count, -self.bytes)
+        self.waiting.clear()
+        self.postponed.clear()
+        self.room.fire()
+        self.idle.fire()
+
+    def _count(self, count: int, size: int) -> None:
+        self.count += count
+        self.bytes += size
+        self._buffer.count += count
+        self._buffer.bytes += size

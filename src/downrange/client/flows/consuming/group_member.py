@@ -1,0 +1,473 @@
+"""One member of a consumer group: what it subscribes to, the queues it has, and their windows.
+
+    enter       subscriptions checked, heartbeats sent, first rebalance
+    background  the flows that run until `exit`: rebalance, commits, locks, a watch on handlers
+    exit        stop, let handlers end, commit, unlock, unregister
+
+It does not hand out messages: `arrived` tells its owner, such as a `PushCore`, that a window has
+some. One rule: a queue is given up in four steps, by `release`: stop, wait for its handlers, commit
+by an answered request, unlock. Only then may it go to another member.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from downrange.allocation import strategy_of
+from downrange.client.flows.consuming.commits import BrokerCommits, LocalCommits
+from downrange.client.flows.consuming.delivery_window import Buffer, DeliveryWindow
+from downrange.client.flows.consuming.fetch_loop import fetch
+from downrange.client.flows.consuming.member_requests import serve_member
+from downrange.client.flows.consuming.pull import EVERYTHING, check_filter
+from downrange.client.flows.consuming.queue_locks import LOCK_TRUST, lock, unlock
+from downrange.client.flows.consuming.rebalance import rebalance, rebalance_loop
+from downrange.client.flows.consuming.subscriptions import Subscriptions, member_entry
+from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
+from downrange.client.flows.names import with_namespace
+from downrange.client.flows.notices import (
+    CommitFailed,
+    HandlerStuck,
+    LockLost,
+    QueueFailed,
+    QueueRecovered,
+    SubscriptionsDiffer,
+)
+from downrange.client.flows.routing.lookup import refresh_all
+from downrange.client.flows.routing.membership import send_heartbeats, unregister
+from downrange.client.flows.validation import check_group
+from downrange.errors import ClientClosed, RocketMQError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.consuming.pull import Filter
+    from downrange.client.flows.routing.routes import Route
+    from downrange.model import QueueId, QueueOffset
+    from downrange.options.consumers import ConsumerOptions
+    from downrange.wire.bodies import ConsumerMember
+
+#: How often a tenth of `handle_timeout` is looked at, at least and at most, in seconds.
+_WATCH_MIN: Final = 0.5
+_WATCH_MAX: Final = 30.0
+#: Seconds until a flow that ended by an unexpected error is started again.
+_RESTART: Final = 1.0
+_FROM_WHERE: Final = {
+    "latest": "CONSUME_FROM_LAST_OFFSET",
+    "earliest": "CONSUME_FROM_FIRST_OFFSET",
+}
+
+
+class ConsumerCounts(msgspec.Struct):
+    """What a consumer has done so far, in messages unless stated otherwise.
+
+    Attributes:
+        fetched: Pulled, after the comparison of tags.
+        handled: Handled without an error.
+        failed: Handled with an error.
+        sent_back: Given to the broker for another delivery.
+        dead: Given to the broker as dead letters.
+        given_up: Dropped after the last attempt, in the model "broadcast".
+        dropped_answers: Answers that did not fit into the buffer, and were pulled again.
+        commits_failed: Commits that failed; each is repeated.
+        rebalances: How often the queues were divided anew.
+    """
+
+    fetched: int = 0
+    handled: int = 0
+    failed: int = 0
+    sent_back: int = 0
+    dead: int = 0
+    given_up: int = 0
+    dropped_answers: int = 0
+    commits_failed: int = 0
+    rebalances: int = 0
+
+
+class GroupMember:
+    """One member of a consumer group.
+
+    Args:
+        core: The client.
+        group: The group, without the namespace.
+        options: How it consumes.
+        spawn: Starts a flow in the background; may be called from any thread.
+        arrived: Called when a window has new messages to hand out, as a part of a step.
+
+    Raises:
+        OptionError: The name of the group is not allowed.
+
+    Attributes:
+        windows: Queue -> its window; also those that are being released.
+        changed: Fires when the queues may have to be divided anew.
+        closing: Fires when the member leaves.
+        on_assigned: Called with new queues, before their first message.
+        on_revoked: Called with queues that go, after their handlers have ended, before the commit.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        options: ConsumerOptions,
+        spawn: Callable[[Flow[None]], object],
+        arrived: Callable[[DeliveryWindow], None],
+    ) -> None:
+        check_group(group)
+        namespace = core.options.namespace
+        self.core = core
+        self.group = group
+        self.named_group = with_namespace(group, namespace)
+        self.options = options
+        self.strategy = strategy_of(options.strategy)
+        self.arrived = arrived
+        self.is_shared = options.model == "clustering"
+        self.subscriptions = Subscriptions(group, namespace, retry_topic=self.is_shared)
+        self.windows: dict[QueueId, DeliveryWindow] = {}
+        self.buffer = Buffer(options.buffer_messages, options.buffer_bytes)
+        self.counts = ConsumerCounts()
+        self.changed = Signal()
+        self.closing = Signal()
+        self.on_assigned: Callable[[list[QueueId]], object] | None = None
+        self.on_revoked: Callable[[list[QueueId]], object] | None = None
+        self.is_paused = False
+        self.last_commit_error: RocketMQError | None = None
+        #: Queue -> since when another member holds its lock.
+        self.refused_since: dict[QueueId, float] = {}
+        self.started_ms = 0
+        self._spawn = spawn
+        self._starved: set[DeliveryWindow] = set()
+        self._is_mismatch_told = False
+        self._commits = self._make_commits()
+
+    def _make_commits(self) -> BrokerCommits | LocalCommits:
+        store = self.options.offset_store
+        if self.is_shared or store is None:
+            return BrokerCommits(self.core, self.group)
+        return LocalCommits(store, self.named_group)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the member leaves, or has left."""
+        return self.closing.is_fired
+
+    @property
+    def local_offsets(self) -> Mapping[QueueId, QueueOffset] | None:
+        """The offsets of the user's store; None where the brokers keep them."""
+        commits = self._commits
+        return commits.offsets if isinstance(commits, LocalCommits) else None
+
+    def membership(self) -> ConsumerMember:
+        """Return its entry in the heartbeat."""
+        start = self.options.start
+        return member_entry(
+            self.named_group,
+            self.subscriptions,
+            model=self.options.model,
+            start=_FROM_WHERE[start] if isinstance(start, str) else "CONSUME_FROM_TIMESTAMP",
+            unit_mode=self.core.options.is_unit_mode,
+        )
+
+    # ---- life --------------------------------------------------------------------------------
+
+    def enter(self, filters: Mapping[str, Filter], deadline: float) -> Flow[None]:
+        """Join the group, and take the first queues.
+
+        A topic without a route is not an error: it may be created later.
+
+        Raises:
+            GroupTaken: The client has a consumer of this group.
+            InvalidSql, SqlNotSupported: A broker refuses a filter.
+            RocketMQError: No name server answered.
+        """
+        core = self.core
+        self.started_ms = core.clock.wall_ms()
+        yield from self._check_filters(filters, deadline)
+        self.subscriptions.replace(filters, core.clock.wall_ms())
+        if isinstance(self._commits, LocalCommits):
+            yield from self._commits.load()
+        core.add_consumer(self.named_group, self)
+        serve_member(core)
+        core.routes.on_change.append(self._on_route)
+        try:
+            yield from refresh_all(core, self.named_topics())
+            yield from send_heartbeats(core)
+            yield from rebalance(self)
+        except BaseException:
+            self._forget()
+            raise
+
+    def _check_filters(self, filters: Mapping[str, Filter], deadline: float) -> Flow[None]:
+        for topic, message_filter in filters.items():
+            if message_filter.kind != EVERYTHING.kind:
+                yield from check_filter(self.core, topic, self.group, message_filter, deadline)
+
+    def background(self) -> list[Flow[None]]:
+        """Return the flows that run until the member leaves."""
+        loops: dict[str, Callable[[], Flow[None]]] = {
+            "rebalance": partial(rebalance_loop, self),
+            "commit": self._commit_loop,
+            "watch": self._watch_loop,
+        }
+        if self.is_shared:
+            loops["lock renewal"] = self._lock_loop
+        return [self.keep_running(name, loop) for name, loop in loops.items()]
+
+    def keep_running(self, what: str, make: Callable[[], Flow[None]]) -> Flow[None]:
+        """Run a flow until it ends; after an error that nobody expected, report it, start again."""
+        while True:
+            try:
+                yield from make()
+            except Exception as error:
+                yield from self.core.report(f"{what} of group {self.group}", error)
+                yield Pause(_RESTART)
+            else:
+                return
+
+    def exit(self, deadline: float) -> Flow[list[DeliveryWindow]]:
+        """Leave the group: nothing that was begun is delivered again, unless time runs out.
+
+        Returns:
+            The windows whose handlers have not ended at the deadline; their messages will be
+            delivered again.
+        """
+        core = self.core
+        self.closing.fire()
+        self.changed.fire()
+        windows = list(self.windows.values())
+        for window in windows:
+            window.stop()
+        for window in windows:
+            yield Wait(window.idle, deadline)
+        unfinished = [window for window in windows if window.running]
+        yield from self._revoked([window.queue for window in windows])
+        until = core.clock.now() + core.options.call_timeout
+        yield from self.commit(windows, until)
+        if self.is_shared and windows:
+            yield from unlock(core, self.named_group, [w.queue for w in windows], deadline=until)
+        self._forget()
+        yield from unregister(core, consumer=self.named_group, deadline=until)
+        for window in windows:
+            window.drop()
+        self.windows.clear()
+        if isinstance(self._commits, LocalCommits):
+            yield from self._commits.release()
+        return unfinished
+
+    def _forget(self) -> None:
+        self.core.remove_consumer(self.named_group)
+        if self._on_route in self.core.routes.on_change:
+            self.core.routes.on_change.remove(self._on_route)
+
+    # ---- subscriptions -----------------------------------------------------------------------
+
+    def named_topics(self) -> list[str]:
+        """Return all topics with the namespace."""
+        namespace = self.core.options.namespace
+        return [with_namespace(topic, namespace) for topic in self.subscriptions.topics]
+
+    def resubscribe(self, filters: Mapping[str, Filter], deadline: float) -> Flow[None]:
+        """Read these topics from now on, and no others.
+
+        Raises:
+            InvalidSql, SqlNotSupported: A broker refuses a filter.
+            RocketMQError: No name server answered.
+        """
+        if self.is_closing:
+            raise ClientClosed(f"the consumer of group {self.group!r}")
+        yield from self._check_filters(filters, deadline)
+        self.subscriptions.replace(filters, self.core.clock.wall_ms())
+        for window in self.windows.values():
+            entry = self.subscriptions.get(window.queue.topic)
+            if entry is not None:
+                window.message_filter = entry.message_filter
+        yield from refresh_all(self.core, self.named_topics())
+        self.core.registered.clear()
+        yield from send_heartbeats(self.core)
+        self.changed.fire()
+
+    def _on_route(self, old: Route | None, new: Route) -> None:
+        del old
+        if new.topic in self.named_topics():
+            self.changed.fire()
+
+    # ---- windows -----------------------------------------------------------------------------
+
+    def may_fetch(self, window: DeliveryWindow) -> bool:
+        """Return whether a window has room; if not, `settled` fires its signal later."""
+        is_free = not window.is_paused and self.buffer.has_room(
+            window, len(self.windows), self.options.queue_messages
+        )
+        if is_free:
+            self._starved.discard(window)
+        else:
+            self._starved.add(window)
+        return is_free
+
+    def settled(self) -> None:
+        """Let windows that waited for room look again; call it when messages are done."""
+        if self._starved:
+            starved, self._starved = self._starved, set()
+            for window in starved:
+                window.room.fire()
+
+    def open_window(
+        self, queue: QueueId, offset: QueueOffset, message_filter: Filter, *, committed: bool
+    ) -> Flow[DeliveryWindow]:
+        """Begin to read a queue that this member has."""
+        window = DeliveryWindow(queue, message_filter, offset, self.buffer, self.core.clock.now())
+        if committed:
+            window.committed = offset
+        window.locked_until = self.core.clock.now() + LOCK_TRUST
+        self.windows[queue] = window
+        fetching = self.keep_running(f"fetching {queue}", partial(fetch, self, window))
+        yield UserCall(self._spawn, (fetching,))
+        return window
+
+    def release(self, windows: Iterable[DeliveryWindow]) -> Flow[None]:
+        """Start to give up windows, each on its own: a slow handler delays only its queue."""
+        for window in windows:
+            if not window.is_stopped:
+                window.stop()
+                yield UserCall(self._spawn, (self._release(window),))
+
+    def _release(self, window: DeliveryWindow) -> Flow[None]:
+        core = self.core
+        yield Wait(window.idle, core.clock.now() + self.options.handover_timeout)
+        if self.is_closing:
+            return
+        yield from self._revoked([window.queue])
+        yield from self.commit([window], core.clock.now() + core.options.call_timeout)
+        if self.is_shared:
+            until = core.clock.now() + core.options.call_timeout
+            yield from unlock(core, self.named_group, [window.queue], deadline=until)
+        self._remove(window)
+        self.changed.fire()
+
+    def _remove(self, window: DeliveryWindow) -> None:
+        window.drop()
+        self._starved.discard(window)
+        if self.windows.get(window.queue) is window:
+            del self.windows[window.queue]
+
+    def move(self, window: DeliveryWindow, offset: QueueOffset, reason: str) -> Flow[None]:
+        """Continue a queue elsewhere, in a new window, after its handlers have ended."""
+        if not window.is_stopped:
+            window.stop()
+            yield UserCall(self._spawn, (self._move(window, offset, reason),))
+
+    def _move(self, window: DeliveryWindow, offset: QueueOffset, reason: str) -> Flow[None]:
+        core = self.core
+        yield Wait(window.idle, core.clock.now() + self.options.handover_timeout)
+        if self.is_closing or self.windows.get(window.queue) is not window:
+            return
+        locked_until = window.locked_until
+        self._remove(window)
+        self.core.notices.append(
+            QueueFailed(self.group, window.queue, None, f"{reason} to {offset}")
+        )
+        moved = yield from self.open_window(
+            window.queue, offset, window.message_filter, committed=False
+        )
+        moved.locked_until = locked_until
+        moved.is_paused = window.is_paused
+        yield from core.publish()
+
+    def _revoked(self, queues: list[QueueId]) -> Flow[None]:
+        if self.on_revoked is not None and queues:
+            yield from self.call_user("on_revoked", self.on_revoked, queues)
+
+    def call_user(
+        self, where: str, function: Callable[[list[QueueId]], object], queues: list[QueueId]
+    ) -> Flow[None]:
+        """Call a function of the user; report its error."""
+        try:
+            yield UserCall(function, (queues,))
+        except Exception as error:
+            yield from self.core.report(where, error)
+
+    # ---- timers ------------------------------------------------------------------------------
+
+    def commit(self, windows: Iterable[DeliveryWindow], deadline: float) -> Flow[bool]:
+        """Save positions that have changed; return whether all were saved."""
+        failures = yield from self._commits.save(list(windows), deadline)
+        if not failures:
+            self.last_commit_error = None
+            return True
+        self.counts.commits_failed += len(failures)
+        is_new = self.last_commit_error is None
+        self.last_commit_error = failures[0]
+        if is_new:
+            self.core.notices.append(CommitFailed(self.group, failures[0]))
+            yield from self.core.publish()
+        return False
+
+    def _commit_loop(self) -> Flow[None]:
+        core, options = self.core, self.options
+        while not (yield from self._sleep(options.commit_interval)):
+            deadline = core.clock.now() + core.options.call_timeout
+            yield from self.commit(list(self.windows.values()), deadline)
+
+    def _lock_loop(self) -> Flow[None]:
+        """Renew the locks of all windows; a lost one is published."""
+        core = self.core
+        while not (yield from self._sleep(self.options.lock_interval)):
+            windows = dict(self.windows)
+            deadline = core.clock.now() + core.options.call_timeout
+            locked, refused = yield from lock(core, self.named_group, windows, deadline=deadline)
+            for queue in locked:
+                windows[queue].locked_until = core.clock.now() + LOCK_TRUST
+                self.arrived(windows[queue])
+            for queue in refused:
+                if windows[queue].locked_until and not windows[queue].is_stopped:
+                    windows[queue].locked_until = 0.0
+                    core.notices.append(LockLost(self.group, queue))
+            yield from core.publish()
+
+    def _watch_loop(self) -> Flow[None]:
+        """Report handlers that take too long."""
+        core, limit = self.core, self.options.handle_timeout
+        interval = min(max(limit / 10, _WATCH_MIN), _WATCH_MAX)
+        while not (yield from self._sleep(interval)):
+            now = core.clock.now()
+            for window in self.windows.values():
+                for delivery in window.running.values():
+                    if now - delivery.started_at > limit and not delivery.is_reported:
+                        delivery.is_reported = True
+                        core.notices.append(
+                            HandlerStuck(
+                                self.group, delivery.messages[0], now - delivery.started_at
+                            )
+                        )
+            yield from core.publish()
+
+    def _sleep(self, seconds: float) -> Flow[bool]:
+        """Wait; return whether the member leaves."""
+        is_closing: bool = yield Wait(self.closing, self.core.clock.now() + seconds)
+        return is_closing
+
+    # ---- notices -----------------------------------------------------------------------------
+
+    def note_failure(self, window: DeliveryWindow, error: RocketMQError) -> Flow[None]:
+        """Publish that a queue cannot be read."""
+        self.core.notices.append(QueueFailed(self.group, window.queue, error, "cannot be read"))
+        yield from self.core.publish()
+
+    def note_recovery(self, window: DeliveryWindow) -> Flow[None]:
+        """Publish that a queue can be read again."""
+        window.failure = window.failing_since = None
+        self.core.notices.append(QueueRecovered(self.group, window.queue))
+        yield from self.core.publish()
+
+    def note_mismatch(self, theirs: Mapping[str, str]) -> Flow[None]:
+        """Publish, once, that the brokers have other subscriptions for the group than ours."""
+        ours = {body.topic: body.sub_string for body in self.subscriptions.bodies()}
+        if theirs == ours:
+            self._is_mismatch_told = False
+        elif not self._is_mismatch_told:
+            self._is_mismatch_told = True
+            self.core.notices.append(SubscriptionsDiffer(self.group, ours, dict(theirs)))
+            yield from self.core.publish()

@@ -1,0 +1,351 @@
+"""A push consumer: workers take messages out of the windows, and call the handler.
+
+A worker is a flow (`work`) in a thread, or a task, of its own: the handler runs there, as a
+`UserCall`, while no step is taken. Windows with messages stand in a line; a worker takes from the
+first one and puts it back at the end, so that all queues move on.
+
+Orderly, one worker at a time has a queue, a failed message is tried again first, and without the
+broker's lock nothing is handed out. One rule: a message whose queue was lost is neither sent back
+nor counted as done; its new owner handles it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from downrange.client.flows.consuming.group_member import GroupMember
+from downrange.client.flows.consuming.send_back import send_back
+from downrange.client.flows.consuming.verdicts import Verdict, plan_of, verdict_of
+from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
+from downrange.client.flows.notices import HandlerFailed
+from downrange.errors import DeadLetter, Retry, RetrySome, RocketMQError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.consuming.delivery_window import Delivery, DeliveryWindow
+    from downrange.client.flows.consuming.pull import Filter
+    from downrange.options.consumers import ConsumerOptions
+
+#: Seconds that an idle worker waits before it looks again.
+_IDLE_MAX: Final = 60.0
+#: Seconds until a message is handled again here, when the broker could not take it back.
+_LOCAL_RETRY: Final = 5.0
+#: Retries of a group whose option gives no number: Java's limit, and none with "orderly".
+_RETRIES: Final = 16
+#: Seconds for a request that sends a message back.
+_SEND_BACK_TIMEOUT: Final = 5.0
+#: Handlers that take less than this, in seconds, do not need a second worker.
+_QUICK: Final = 0.0001
+#: Seconds after which waiting messages get another worker, if handlers were quick so far.
+_RELIEF: Final = 0.01
+#: The average time of a handler moves to the last one by one part in this many.
+_SMOOTHING: Final = 16
+
+
+class PushCore:
+    """A push consumer of a client.
+
+    Args:
+        core: The client.
+        group: The group, without the namespace.
+        options: How it consumes.
+        handler: Takes a message, or a list with `batch` above 1; None for a program that calls
+            `next_delivery`.
+        spawn: Starts a flow in the background; may be called from any thread.
+
+    Attributes:
+        member: Its membership in the group.
+        retries: How often a message is delivered again; None for no limit.
+        is_paused: Whether nothing is handed out.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        options: ConsumerOptions,
+        handler: Callable[[Any], object] | None,
+        spawn: Callable[[Flow[None]], object],
+    ) -> None:
+        self.core = core
+        self.options = options
+        self.member = GroupMember(core, group, options, spawn, self._arrived)
+        self.is_orderly = options.mode == "orderly"
+        self.retries = options.retries
+        if options.retries is None and not self.is_orderly:
+            self.retries = _RETRIES
+        self.is_paused = False
+        self._handler = handler
+        self._spawn = spawn
+        #: Windows with messages to hand out, each once.
+        self._line: deque[DeliveryWindow] = deque()
+        #: Workers without work; the one that was busy last is woken first.
+        self._idle: list[Signal] = []
+        #: Deliveries whose handlers have not ended.
+        self._running = 0
+        self._average = 0.0
+        self._is_relieving = False
+        self._is_over = False
+
+    # ---- life --------------------------------------------------------------------------------
+
+    def enter(self, filters: Mapping[str, Filter], deadline: float) -> Flow[None]:
+        """Join the group; see `GroupMember.enter`."""
+        yield from self.member.enter(filters, deadline)
+
+    def exit(self, deadline: float) -> Flow[list[DeliveryWindow]]:
+        """Leave the group and end the workers; see `GroupMember.exit`."""
+        unfinished = yield from self.member.exit(deadline)
+        self.end_workers()
+        return unfinished
+
+    def end_workers(self) -> None:
+        """Let all workers end when their handlers have."""
+        self._is_over = True
+        self._wake_all()
+
+    def pause(self) -> None:
+        """Hand out nothing until `resume`; running handlers end, and windows fill up."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        self.is_paused = False
+        for window in self.member.windows.values():
+            self._arrived(window)
+
+    # ---- the line ----------------------------------------------------------------------------
+
+    def _arrived(self, window: DeliveryWindow) -> None:
+        """Put a window into the line, and wake a worker."""
+        if not window.is_queued and (window.waiting or window.postponed):
+            window.is_queued = True
+            self._line.append(window)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._idle and self._line and not self.is_paused:
+            self._idle.pop().fire()
+
+    def _wake_all(self) -> None:
+        idle, self._idle = self._idle, []
+        for signal in idle:
+            signal.fire()
+
+    def _take(self) -> Delivery | None:
+        """Return the next messages to handle, if there are any."""
+        if self.is_paused:
+            return None
+        line, now = self._line, self.core.clock.now()
+        for _ in range(len(line)):
+            window = line.popleft()
+            window.is_queued = False
+            if not self._may_take(window, now):
+                continue
+            delivery = window.take(self.options.batch, now)
+            if delivery is None:
+                continue
+            self._running += 1
+            if not self.is_orderly and (window.waiting or window.postponed):
+                window.is_queued = True
+                line.append(window)
+            return delivery
+        return None
+
+    def _may_take(self, window: DeliveryWindow, now: float) -> bool:
+        """Return whether a window may hand out; if not, an event puts it into the line again."""
+        if window.is_stopped:
+            return False
+        if not self.is_orderly:
+            return window.span < self.options.span
+        has_lock = not self.member.is_shared or now < window.locked_until
+        return not window.running and has_lock and window.not_before <= now
+
+    # ---- workers -----------------------------------------------------------------------------
+
+    def work(self) -> Flow[None]:
+        """Handle messages, one delivery after the other, until the consumer is closed."""
+        handler, is_batch = self._handler, self.options.batch > 1
+        assert handler is not None
+        while not self._is_over:
+            delivery = self._take()
+            if delivery is None:
+                yield from self._wait_for_work()
+                continue
+            if self._line and self._idle:
+                yield from self._call_others()
+            shown = delivery.shown
+            try:
+                yield UserCall(handler, (shown if is_batch else shown[0],))
+            except Exception as error:
+                yield from self.fail(delivery, error)
+            else:
+                self.finish(delivery)
+
+    def next_delivery(self, stopped: Signal) -> Flow[Delivery | None]:
+        """Return the next message for a program that handles it itself; None when it is stopped.
+
+        While as many as `concurrency` are being handled, it waits.
+        """
+        stopped.listen(self._wake_all)
+        try:
+            while not self._is_over and not stopped.is_fired:
+                delivery = self._take() if self._running < self.options.concurrency else None
+                if delivery is not None:
+                    return delivery
+                yield from self._wait_for_work()
+        finally:
+            stopped.unlisten(self._wake_all)
+        return None
+
+    @staticmethod
+    def is_signal(error: BaseException) -> bool:
+        """Return whether an exception only says what becomes of the message."""
+        return isinstance(error, Retry | DeadLetter | RetrySome)
+
+    def let_go(self, delivery: Delivery) -> None:
+        """Note that nobody handles messages any more; they are not done."""
+        delivery.window.end(delivery, self.core.clock.now())
+
+    def finish(self, delivery: Delivery) -> None:
+        """Note that messages were handled without an error."""
+        now = self.core.clock.now()
+        self._average += (now - delivery.started_at - self._average) / _SMOOTHING
+        delivery.window.finish(delivery, now)
+        self.member.counts.handled += len(delivery.messages)
+        self._continue(delivery.window)
+
+    def _wait_for_work(self) -> Flow[None]:
+        signal = Signal()
+        self._idle.append(signal)
+        yield Wait(signal, self.core.clock.now() + _IDLE_MAX)
+        if not signal.is_fired and signal in self._idle:
+            self._idle.remove(signal)
+
+    def _call_others(self) -> Flow[None]:
+        """Wake another worker; with quick handlers only when one turns out to be slow."""
+        if self._average >= _QUICK:
+            self._wake()
+        elif not self._is_relieving:
+            self._is_relieving = True
+            yield UserCall(self._spawn, (self._relieve(),))
+
+    def _relieve(self) -> Flow[None]:
+        while self._line and self._idle and not self._is_over:
+            yield Pause(_RELIEF)
+            self._wake()
+        self._is_relieving = False
+
+    def _continue(self, window: DeliveryWindow) -> None:
+        """Let the queue, and others that wait for room, go on after a handler has ended."""
+        self._running -= 1
+        self.member.settled()
+        if not window.is_queued and (window.waiting or window.postponed):
+            self._arrived(window)
+        elif self._handler is None:
+            self._wake()
+
+    # ---- failures ----------------------------------------------------------------------------
+
+    def fail(self, delivery: Delivery, error: Exception) -> Flow[None]:
+        """Do what the exception of a handler asks for, and publish it with the plan."""
+        window, counts = delivery.window, self.member.counts
+        verdict = verdict_of(delivery.messages, delivery.shown, error)
+        counts.failed += len(verdict.failed)
+        counts.handled += len(verdict.done)
+        for message in verdict.done:
+            window.settle(message)
+        if window.is_dropped:
+            plan = "its queue belongs to another member now, which handles it"
+        elif not verdict.failed:
+            plan = ""
+        elif not self.member.is_shared:
+            plan = yield from self._try_here(delivery, verdict)
+        elif self.is_orderly and not self._is_used_up(window, verdict):
+            plan = yield from self._suspend(delivery, verdict)
+        else:
+            plan = yield from self._send_back(window, verdict)
+        window.end(delivery, self.core.clock.now())
+        self._continue(window)
+        if verdict.failed:
+            if not self.is_signal(error):
+                self.core.user_errors += 1
+            notice = HandlerFailed(self.member.group, verdict.failed[0], error, plan)
+            self.core.notices.append(notice)
+            yield from self.core.publish()
+
+    def _is_used_up(self, window: DeliveryWindow, verdict: Verdict) -> bool:
+        """Return whether failed messages of an orderly queue are not tried here again."""
+        return verdict.is_dead or (
+            self.retries is not None
+            and any(
+                message.delivery_attempts + window.attempts.get(message.offset, 0) >= self.retries
+                for message in verdict.failed
+            )
+        )
+
+    def _suspend(self, delivery: Delivery, verdict: Verdict) -> Flow[str]:
+        """Try failed messages of an orderly queue again, before all others of the queue."""
+        window = delivery.window
+        seconds = self.options.suspend_queue if verdict.after is None else verdict.after
+        for message in verdict.failed:
+            window.attempts[message.offset] = window.attempts.get(message.offset, 0) + 1
+        window.put_back(verdict.failed, self.core.clock.now() + seconds)
+        yield from self._continue_in(window, seconds)
+        return f"the queue waits, and it is tried again in {seconds:g} s"
+
+    def _try_here(self, delivery: Delivery, verdict: Verdict) -> Flow[str]:
+        """Handle failed messages of a broadcast again; no broker delivers them again."""
+        window, now = delivery.window, self.core.clock.now()
+        attempts = max(window.attempts.get(message.offset, 0) for message in verdict.failed)
+        if verdict.is_dead or attempts >= self.options.broadcast_retries:
+            for message in verdict.failed:
+                window.settle(message)
+            self.member.counts.given_up += len(verdict.failed)
+            return f"it is given up after attempt {attempts + 1}: no broker delivers it again"
+        seconds = min(2.0**attempts, _LOCAL_RETRY) if verdict.after is None else verdict.after
+        for message in verdict.failed:
+            window.attempts[message.offset] = attempts + 1
+        if self.is_orderly:
+            window.put_back(verdict.failed, now + seconds)
+        else:
+            for message in verdict.failed:
+                window.postpone(message, now + seconds)
+        yield from self._continue_in(window, seconds)
+        return f"it is tried again here in {seconds:g} s"
+
+    def _send_back(self, window: DeliveryWindow, verdict: Verdict) -> Flow[str]:
+        """Have the broker deliver failed messages again; those that it does not take wait here."""
+        core, counts = self.core, self.member.counts
+        plan = plan_of(verdict, self.retries)
+        level, group = verdict.level, self.member.group
+        for message in verdict.failed:
+            deadline = core.clock.now() + _SEND_BACK_TIMEOUT
+            try:
+                yield from send_back(core, group, message, level, self.retries, deadline=deadline)
+            except RocketMQError as refusal:
+                window.postpone(message, core.clock.now() + _LOCAL_RETRY)
+                yield from self._continue_in(window, _LOCAL_RETRY)
+                plan = (
+                    f"it could not be sent back ({refusal.brief}), and is handled here again in "
+                    f"{_LOCAL_RETRY:g} s"
+                )
+                continue
+            window.settle(message)
+            if verdict.is_dead:
+                counts.dead += 1
+            else:
+                counts.sent_back += 1
+        return plan
+
+    def _continue_in(self, window: DeliveryWindow, seconds: float) -> Flow[None]:
+        """Put a window into the line again after a time."""
+
+        def later() -> Flow[None]:
+            yield Pause(seconds)
+            self._arrived(window)
+
+        yield UserCall(self._spawn, (later(),))

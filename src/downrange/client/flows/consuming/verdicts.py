@@ -1,0 +1,92 @@
+"""What becomes of messages that a handler was given: done, delivered again, or a dead letter.
+
+returns              done
+raises               delivered again, after the usual time
+raises Retry         delivered again, after a time of its own
+raises RetrySome     some of a batch are delivered again, the others are done
+raises DeadLetter    dead letters
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from downrange.client.flows.consuming.send_back import (
+    BROKERS_CHOICE,
+    DEAD_LETTER_LEVEL,
+    level_for,
+    usual_delay,
+)
+from downrange.errors import DeadLetter, Retry, RetrySome
+from downrange.model import QueueId
+from downrange.wire.properties import PropertyKey
+
+if TYPE_CHECKING:  # the struct here is never decoded, so its annotations are not evaluated
+    from collections.abc import Sequence  # noqa: TC004
+
+    from downrange.model import ReceivedMessage  # noqa: TC004
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What becomes of messages that were handed out.
+
+    Attributes:
+        done: Those that are done.
+        failed: Those to deliver again.
+        level: The delay level for the broker.
+        after: Seconds until the next attempt; None for the usual time.
+        is_dead: Whether the failed ones become dead letters.
+    """
+
+    done: Sequence[ReceivedMessage]
+    failed: Sequence[ReceivedMessage]
+    level: int = BROKERS_CHOICE
+    after: float | None = None
+    is_dead: bool = False
+
+
+def verdict_of(
+    messages: Sequence[ReceivedMessage], shown: Sequence[ReceivedMessage], error: BaseException
+) -> Verdict:
+    """Return what an exception of a handler means.
+
+    Args:
+        messages: The messages as they were read.
+        shown: The same as the handler saw them; `RetrySome` names some of these.
+        error: The exception.
+    """
+    if isinstance(error, DeadLetter):
+        return Verdict((), messages, DEAD_LETTER_LEVEL, is_dead=True)
+    if isinstance(error, Retry):
+        return Verdict((), messages, level_for(error.after), error.after)
+    if isinstance(error, RetrySome):
+        named = set(error.messages)
+        pairs = list(zip(messages, shown, strict=True))
+        done = [message for message, seen in pairs if seen not in named]
+        failed = [message for message, seen in pairs if seen in named]
+        return Verdict(done, failed, level_for(error.after), error.after)
+    return Verdict((), messages)
+
+
+def as_sent(message: ReceivedMessage) -> ReceivedMessage:
+    """Return a message with the topic that it was sent to: a retried one is in the retry topic."""
+    queue = message.queue
+    topic = message.properties.get(PropertyKey.RETRY_TOPIC)
+    if not topic:
+        return message
+    return dataclasses.replace(message, queue=QueueId(topic, queue.broker, queue.number))
+
+
+def plan_of(verdict: Verdict, retries: int | None) -> str:
+    """Return what the broker will do with failed messages, for the log."""
+    if verdict.is_dead:
+        return "it becomes a dead letter"
+    attempts = max(message.delivery_attempts for message in verdict.failed)
+    if retries is not None and attempts >= retries:
+        return f"it becomes a dead letter after {attempts + 1} attempts"
+    seconds = usual_delay(attempts) if verdict.after is None else verdict.after
+    limit = "" if retries is None else f" of {retries + 1}"
+    return f"attempt {attempts + 2}{limit} follows in about {seconds:g} s"

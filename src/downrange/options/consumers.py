@@ -1,0 +1,177 @@
+"""Options of group consumers. Java's names stand in parentheses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+
+from downrange.allocation import AllocateForGroup, Average, Strategy, strategy_of
+from downrange.checks import (
+    check_between,
+    check_count,
+    check_flag,
+    check_one_of,
+    check_positive,
+    check_timeout,
+    check_type,
+    check_wait,
+)
+from downrange.errors import OptionError
+from downrange.options.clients import Trace
+from downrange.wire.limits import MIB
+
+if TYPE_CHECKING:
+    from downrange.client.offset_stores import OffsetStore
+
+#: How messages reach the handler: any number at a time; per queue one after the other; or popped,
+#: so that members share queues instead of dividing them (5.x).
+ConsumeMode: TypeAlias = Literal["concurrent", "orderly", "pop"]
+#: Whether a message is for one member of the group, or for every member.
+MessageModel: TypeAlias = Literal["clustering", "broadcast"]
+#: Where a group begins in queues in which it has no offset.
+GroupStart: TypeAlias = "Literal['earliest', 'latest'] | datetime"
+_MODES: Final = get_args(ConsumeMode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """How a member of a consumer group consumes.
+
+    Attributes:
+        mode: "concurrent": handlers run side by side, in any order. "orderly": the messages of a
+            queue are handled one after the other, in order; a failed one is repeated first. "pop":
+            the broker hands out messages one by one, and members share all queues; 5.x.
+        model: "clustering": each message is for one member of the group. "broadcast": each is for
+            every member; offsets are kept by `offset_store`.
+        batch: Most messages per call of the handler; with more than 1 it takes a list
+            (consumeMessageBatchMaxSize).
+        concurrency: Calls of the handler at a time (consumeThreadMax).
+        handle_timeout: A call that takes more seconds is reported as stuck (consumeTimeout). Its
+            queue goes on until `span` is reached.
+        retries: How often a failed message is delivered again before it becomes a dead letter;
+            None is 16, and no limit for "orderly" (maxReconsumeTimes).
+        start: Where the group begins in queues in which it has no offset yet: "latest", "earliest"
+            or a time (consumeFromWhere). For a group that has consumed before it has no effect.
+        strategy: How the members divide the queues; all members must use the same one
+            (allocateMessageQueueStrategy).
+        pull_batch: Messages per request (pullBatchSize). Brokers return at most 32 unless they are
+            configured otherwise.
+        suspend: Seconds that a broker holds a request while there is no message.
+        buffer_messages: Messages that are fetched and not handled, in all queues together.
+        buffer_bytes: The bytes of their bodies. A further answer is dropped, and fetched again.
+        queue_messages: The same as `buffer_messages`, for each queue (pullThresholdForQueue).
+        span: Most offsets between the first message of a queue that is not handled and the last one
+            that was handed out; so that a stuck handler does not let thousands pass that are
+            delivered again after a restart (consumeConcurrentlyMaxSpan).
+        commit_interval: Seconds between two commits of offsets (persistConsumerOffsetInterval).
+        rebalance_interval: Seconds between two looks at the members and queues; changes are usually
+            told at once.
+        lock_interval: Seconds between two renewals of the locks on queues.
+        handover_timeout: Seconds that a member which loses a queue lets running handlers end, and
+            that the next owner waits for it. Then the next owner goes on, except with "orderly".
+        suspend_queue: Seconds until a failed message of an orderly queue is tried again
+            (suspendCurrentQueueTimeMillis).
+        invisible: Seconds in which a popped message must be handled; it is extended while its
+            handler runs (popInvisibleTime).
+        retry_backoff: Seconds until a failed pull is repeated; doubled after each further failure.
+        retry_backoff_max: The longest of these pauses, in seconds.
+        broadcast_retries: How often a failed message is handled again in the model "broadcast",
+            where no broker delivers it again.
+        offset_store: Where offsets are kept in the model "broadcast": `FolderOffsets`,
+            `MemoryOffsets` or your own.
+        trace: Record each delivery in the trace topic.
+        decode_body: Whether bodies are decompressed.
+        check_subscriptions: Whether to compare the subscriptions with those that the brokers have
+            for the group, and to warn when members differ.
+    """
+
+    mode: ConsumeMode = "concurrent"
+    model: MessageModel = "clustering"
+    batch: int = 1
+    concurrency: int = 20
+    handle_timeout: float = 900.0
+    retries: int | None = None
+    start: GroupStart = "latest"
+    strategy: Strategy | AllocateForGroup = field(default_factory=Average)
+    pull_batch: int = 32
+    suspend: float = 15.0
+    buffer_messages: int = 10_000
+    buffer_bytes: int = 64 * MIB
+    queue_messages: int = 1000
+    span: int = 2000
+    commit_interval: float = 5.0
+    rebalance_interval: float = 20.0
+    lock_interval: float = 20.0
+    handover_timeout: float = 10.0
+    suspend_queue: float = 1.0
+    invisible: float = 60.0
+    retry_backoff: float = 0.1
+    retry_backoff_max: float = 3.0
+    broadcast_retries: int = 3
+    offset_store: OffsetStore | None = None
+    trace: Trace | bool = False
+    decode_body: bool = True
+    check_subscriptions: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse wrong values.
+
+        Raises:
+            OptionError: Names the option and its value.
+        """
+        check_one_of("mode", self.mode, _MODES)
+        check_one_of("model", self.model, get_args(MessageModel))
+        check_between(1, 1024, "batch", self.batch)
+        check_between(1, 1000, "concurrency", self.concurrency)
+        check_between(1, 1024, "pull_batch", self.pull_batch)
+        for name in ("handle_timeout", "suspend"):
+            check_timeout(getattr(self, name), name)
+        for name in ("buffer_messages", "buffer_bytes", "queue_messages", "span"):
+            check_count(1, name, getattr(self, name))
+        for name in (
+            *("commit_interval", "rebalance_interval", "lock_interval"),
+            *("retry_backoff", "retry_backoff_max"),
+        ):
+            check_positive(name, getattr(self, name))
+        check_wait("handover_timeout", self.handover_timeout)
+        check_positive("suspend_queue", self.suspend_queue)
+        if not 1 <= self.invisible <= 43_200:
+            raise OptionError(f"invisible={self.invisible} is not from 1 second to 12 hours")
+        if self.retries is not None:
+            check_count(0, "retries", self.retries)
+        check_count(0, "broadcast_retries", self.broadcast_retries)
+        _check_start(self.start)
+        object.__setattr__(self, "strategy", strategy_of(self.strategy))
+        check_type("trace", self.trace, (Trace, bool), "a Trace, True or False")
+        check_flag("decode_body", self.decode_body)
+        check_flag("check_subscriptions", self.check_subscriptions)
+        self._check_model()
+
+    def _check_model(self) -> None:
+        for name in ("load", "save"):
+            store = self.offset_store
+            if store is not None and not callable(getattr(store, name, None)):
+                raise OptionError(f"offset_store={store!r} has no method {name}()")
+        if self.model == "clustering" and self.offset_store is not None:
+            raise OptionError(
+                "offset_store is for model='broadcast'; with 'clustering' the brokers keep offsets"
+            )
+        if self.model == "broadcast" and self.mode == "pop":
+            raise OptionError("mode='pop' shares messages; model='broadcast' gives all to each")
+        if self.retry_backoff_max < self.retry_backoff:
+            raise OptionError(
+                f"retry_backoff_max={self.retry_backoff_max} is less than "
+                f"retry_backoff={self.retry_backoff}"
+            )
+
+
+def _check_start(start: GroupStart) -> None:
+    if isinstance(start, datetime):
+        if start.utcoffset() is None:
+            raise OptionError(f"start={start!r} needs a time zone")
+    elif start not in ("earliest", "latest"):
+        raise OptionError(
+            f"start={start!r} is not 'earliest', 'latest' or a datetime; it counts for queues in "
+            "which the group has no offset, others continue where the group is"
+        )
