@@ -855,8 +855,7 @@ class DeadLetter(Exception):
         Raises:
             OptionError: It is not a str, or blank.
         """
-        given: object = reason
-        if not isinstance(given, str) or not given.strip():
+        if not _is_text(reason):
             raise OptionError(f"reason={reason!r} is not a text; say why, for the log")
         super().__init__(reason)
         self.reason = reason
@@ -895,6 +894,10 @@ class RetrySome(Exception):
 
     def __str__(self) -> str:
         return f"deliver {len(self.messages)} of the messages again {_when(self.after)}"
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _checked_delay(after: float | None) -> float | None:
