@@ -63,6 +63,9 @@ program can act on them. Its text says what was wrong, where, and what to do nex
         ├── MalformedRecord            a stored message
         ├── MalformedId                a message id
         └── Unencodable                our own value does not fit the protocol
+
+Handlers of consumers raise `Retry`, `RetrySome` and `DeadLetter`. They are no errors of Downrange,
+and so not part of the tree.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ if TYPE_CHECKING:
 
     # Only for annotations. The types are recursive: an error lists attempts and receipts, and each
     # attempt holds its error.
-    from downrange.model import Attempt, BatchReceipt, Message
+    from downrange.model import Attempt, BatchReceipt, Message, ReceivedMessage
 
 
 #: Characters of a wrong SQL expression that are shown, in all and before the mistake.
@@ -817,55 +820,93 @@ class Unencodable(WireError):
 # ---- raised by handlers of consumers -------------------------------------------------------------
 
 
-class Retry(Exception):
+class Retry(Exception):  # not an error: a handler asks for another attempt
     """A handler raises it to have its message delivered again.
 
-    Args:
-        after: Seconds until then; the usual time of the group if not given. Brokers have fixed
-            delays: the first that is at least as long counts.
+    Any other exception has the same effect, and is logged with its traceback.
 
-    Raises:
-        OptionError: The time is not a number of seconds from 0 on.
+    Attributes:
+        after: Seconds until then; None for the usual time, which grows with each attempt.
     """
 
     def __init__(self, after: float | None = None) -> None:
-        if after is not None:
-            from downrange.checks import check_wait  # which imports this module
+        """Set the time.
 
-            check_wait("after", after)
+        Raises:
+            OptionError: It is not a number of seconds from 0 on.
+        """
         super().__init__(after)
-        self.after = after
+        self.after = _checked_delay(after)
 
     def __str__(self) -> str:
-        return "try again" if self.after is None else f"try again after {self.after:g} s"
+        return f"deliver the message again {_when(self.after)}"
 
 
 class DeadLetter(Exception):
     """A handler raises it to make its message a dead letter, without further attempts.
 
-    Args:
+    Attributes:
         reason: Why, for the log.
     """
 
-    def __init__(self, reason: str = "") -> None:
+    def __init__(self, reason: str) -> None:
+        """Set the reason.
+
+        Raises:
+            OptionError: It is not a str, or blank.
+        """
+        if not _is_text(reason):
+            raise OptionError(f"reason={reason!r} is not a text; say why, for the log")
         super().__init__(reason)
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the message is to become a dead letter: {self.reason}"
 
 
 class RetrySome(Exception):
     """A handler of batches raises it to have some messages delivered again; the others are done.
 
-    Args:
-        messages: Some of the messages that it was given.
-        after: See `Retry`.
-
-    Raises:
-        OptionError: There is no message, or the time is wrong.
+    Attributes:
+        messages: Those to deliver again, in order. Without any, all messages are done.
+        after: Seconds until then; None for the usual time, which grows with each attempt.
     """
 
-    def __init__(self, messages: Iterable[Any], after: float | None = None) -> None:
-        self.messages = tuple(messages)
-        self.after = Retry(after).after
-        if not self.messages:
-            raise OptionError("messages is empty; return instead, if all messages are done")
-        super().__init__(self.messages, after)
+    def __init__(self, messages: Iterable[ReceivedMessage], after: float | None = None) -> None:
+        """Choose messages of the batch, and set the time.
+
+        Raises:
+            OptionError: It is not a list of messages, or the time is not a number from 0 on.
+        """
+        try:
+            chosen: tuple[Any, ...] = tuple(messages)
+        except TypeError:
+            chosen = (None,)
+        if not all(hasattr(message, "message_id") for message in chosen):
+            kind = type(messages).__qualname__
+            raise OptionError(
+                f"messages must be a list of messages that the handler was given, not a {kind}"
+                + (" of other things" if isinstance(messages, list | tuple) else "")
+            )
+        super().__init__(chosen, after)
+        self.messages: tuple[ReceivedMessage, ...] = chosen
+        self.after = _checked_delay(after)
+
+    def __str__(self) -> str:
+        return f"deliver {len(self.messages)} of the messages again {_when(self.after)}"
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _checked_delay(after: float | None) -> float | None:
+    is_number = isinstance(after, int | float) and not isinstance(after, bool)
+    if after is None or (is_number and 0 <= after < float("inf")):
+        return after
+    hint = "; give its total_seconds()" if hasattr(after, "total_seconds") else ""
+    raise OptionError(f"after={after!r} is not a number of seconds, 0 or above{hint}")
+
+
+def _when(after: float | None) -> str:
+    return "after the usual time" if after is None else f"after {after:g} s"

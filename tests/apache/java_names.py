@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from downrange.wire import bodies, headers, pop_headers
+from downrange.wire import bodies, consumer_bodies, headers, pop_headers
 
 if TYPE_CHECKING:
     from downrange.wire.bodies import Body
@@ -150,6 +150,8 @@ BODIES: dict[type[Body], str] = {
     bodies.ResetOffsetBody: "ResetOffsetBody",
     bodies.ConsumerStatusBody: "GetConsumerStatusBody",
     bodies.ConsumeDirectlyBody: "ConsumeMessageDirectlyResult",
+    consumer_bodies.ResetOffsetListBody: "ResetOffsetBodyForC",
+    consumer_bodies.RunningStateBody: "ConsumerRunningInfo",
     bodies.GroupConfig: "SubscriptionGroupConfig",
     bodies.GroupTableBody: "SubscriptionGroupWrapper",
     bodies.TopicStatsBody: "TopicStatsTable",

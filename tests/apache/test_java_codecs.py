@@ -18,6 +18,17 @@ from downrange.wire.bodies import Body, decode_body
 from downrange.wire.codes import HeaderCodec, Language, ReleaseVersion
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.compression import Compression, compress
+from downrange.wire.consumer_bodies import (
+    ConsumeRates,
+    ConsumeResult,
+    PopQueueRunningState,
+    QueueAndOffset,
+    QueueRunningState,
+    ResetOffsetListBody,
+    RunningProperty,
+    RunningStateBody,
+    decode_reset,
+)
 from downrange.wire.fields import REPLY_HEADERS, REQUEST_HEADERS, Header
 from downrange.wire.frames import FrameSplitter
 from downrange.wire.hashes import java_hash
@@ -184,6 +195,47 @@ TOPIC = bodies.TopicConfig(topic_name="T", read_queue_nums=3, perm=4, order=True
 CONNECTION = bodies.ClientConnection(
     client_id="c@1", client_addr="127.0.0.1:9", language="PYTHON", version=401
 )
+RUNNING_STATE = RunningStateBody(
+    properties={
+        RunningProperty.NAME_SERVERS: "h:1;h:2",
+        RunningProperty.CONSUME_TYPE: "CONSUME_PASSIVELY",
+        RunningProperty.CLIENT_VERSION: "V5_5_0",
+        RunningProperty.THREADS: "20",
+        RunningProperty.ORDERLY: "false",
+        RunningProperty.STARTED_MS: "1700000000000",
+    },
+    subscription_set=[SUBSCRIPTION],
+    mq_table={
+        QUEUE: QueueRunningState(
+            commit_offset=1,
+            cached_msg_min_offset=2,
+            cached_msg_max_offset=3,
+            cached_msg_count=4,
+            cached_msg_size_mib=5,
+            transaction_msg_min_offset=6,
+            transaction_msg_max_offset=7,
+            transaction_msg_count=8,
+            locked=True,
+            try_unlock_times=9,
+            last_lock_timestamp=10,
+            droped=True,
+            last_pull_timestamp=11,
+            last_consume_timestamp=12,
+        ),
+        QueueId("T", "broker-b", 0): QueueRunningState(commit_offset=13),
+    },
+    status_table={
+        "T": ConsumeRates(
+            pull_ms=1.5,
+            pull_rate=2.5,
+            consume_ms=3.5,
+            consume_ok_rate=4.5,
+            consume_failed_rate=5.5,
+            consume_failed_msgs=6,
+        )
+    },
+    jstack="main\n  at a line",
+)
 REPLICAS = bodies.BrokerReplicas(
     broker_name="broker-a", broker_addrs={0: "h:1", 1: "h:2"}, cluster="C"
 )
@@ -236,6 +288,10 @@ SAMPLES: list[Body] = [
     bodies.ResetOffsetBody(offset_table={QUEUE: 9}),
     bodies.ConsumerStatusBody(message_queue_table={QUEUE: 9}, consumer_table={"c": {QUEUE: 8}}),
     bodies.ConsumeDirectlyBody(consume_result="CR_LATER", remark="r", spent_time_mills=4),
+    ResetOffsetListBody(
+        offset_table=[QueueAndOffset(topic="T", broker_name="broker-a", queue_id=3, offset=9)]
+    ),
+    RUNNING_STATE,
     bodies.GroupConfig(group_name="g", retry_max_times=3, consume_enable=False),
     bodies.GroupTableBody(
         subscription_group_table={"g": bodies.GroupConfig(group_name="g")},
@@ -306,6 +362,47 @@ def _known(body: Any, like: Any) -> Any:
     if isinstance(like, list):
         return [_known(one, other) for one, other in zip(body, like, strict=True)]
     return str(like) if isinstance(like, QueueId) and body == like else body
+
+
+def test_tools_read_and_analyze_our_running_state(java_client: JavaClient) -> None:
+    """As `mqadmin consumerStatus` does with the state of every member."""
+    state = RUNNING_STATE.encode().decode()
+    shown = java_client.call("runningState.analyze", clients={"c@1": state, "c@2": state})
+    assert "PROP_CONSUME_TYPE" in shown["text"]
+    for text in ("V5_5_0", "broker-a", "main\n  at a line", "a||b", "1700000000000"):
+        assert text in shown["text"]
+    assert shown["subscription"] is True  # both members read the same
+    assert isinstance(shown["queues"], str)
+
+
+def test_java_5_reads_the_parts_of_a_running_state_that_4_9_lacks(java_client: JavaClient) -> None:
+    state = RunningStateBody(
+        mq_pop_table={
+            QUEUE: PopQueueRunningState(wait_ack_count=1, droped=True, last_pop_timestamp=2)
+        },
+        user_consumer_info={"name": "wert ü"},
+    )
+    answer = java_client.call(
+        "json.roundtrip", type="ConsumerRunningInfo", json=state.encode().decode()
+    )
+    read = decode_body(RunningStateBody, answer["json"].encode())
+    if java_client.version.startswith("4."):
+        assert read == RunningStateBody()
+    else:
+        assert read == state
+
+
+def test_we_read_both_forms_in_which_java_writes_new_offsets(java_client: JavaClient) -> None:
+    for sample in SAMPLES:
+        if isinstance(sample, bodies.ResetOffsetBody | ResetOffsetListBody):
+            written = java_client.call(
+                "json.roundtrip", type=BODIES[type(sample)], json=sample.encode().decode()
+            )
+            assert decode_reset(written["json"].encode()) == {QUEUE: 9}
+
+
+def test_results_of_a_message_consumed_directly_are_those_of_java(java_client: JavaClient) -> None:
+    assert java_client.call("enum", type="CMResult") == [*ConsumeResult]
 
 
 def test_compressed_registration_is_what_java_packs(

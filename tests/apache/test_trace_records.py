@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from downrange.client.flows.consuming.consume_traces import trace_after, trace_before
 from downrange.client.flows.hooks import MessageType
+from downrange.client.flows.producing.trace_buffer import TraceBuffer
 from downrange.client.flows.producing.trace_records import (
     EndTransactionTrace,
     KnownTrace,
@@ -15,11 +17,15 @@ from downrange.client.flows.producing.trace_records import (
     RecallTrace,
     SubAfterTrace,
     SubBeforeTrace,
+    SubResult,
     decode_trace,
     encode_contexts,
     index_keys,
 )
+from downrange.model import LogOffset, QueueId, QueueOffset, ReceivedMessage
+from downrange.options.clients import Trace
 from tests.apache.java_client import message
+from tests.support.clock import FakeClock
 
 if TYPE_CHECKING:
     from tests.apache.cluster import ApacheCluster
@@ -216,6 +222,68 @@ def test_java_writes_one_record_per_consumed_message_and_we_read_them_all(
     read = decode_trace(written["text"].encode())
     assert [record.message_id for record in read if isinstance(record, SubBeforeTrace)] == [ID, "2"]
     assert encode_contexts(read) == written["text"].encode()
+
+
+@pytest.mark.parametrize("channel", ["local", "cloud"])
+def test_java_reads_what_our_consumer_traces_about_a_batch(
+    java_client: JavaClient, channel: Literal["local", "cloud"]
+) -> None:
+    clock = FakeClock(1_700_000_000.0)
+    buffer = TraceBuffer(Trace(batch_count=20), clock, channel)
+    messages = [received(ID, KEYS="k1 k2"), received("2")]
+    batch = trace_before(buffer, messages, group="g", request_id="req")
+    clock.seconds += 0.5
+    trace_after(buffer, batch, SubResult.EXCEPTION)
+    [sent] = buffer.take_all()
+    assert {*sent.keys} == {ID, "2", "k1", "k2"}
+    read = java_client.call("trace.decode", text=sent.body.decode())
+    assert [context["traceType"] for context in read] == ["SubBefore"] * 2 + ["SubAfter"] * 2
+    assert {context["requestId"] for context in read} == {"req"}
+    beans = [bean for context in read for bean in context["traceBeans"]]
+    assert [bean["msgId"] for bean in beans] == [ID, "2", ID, "2"]
+    assert [bean["keys"] for bean in beans] == ["k1 k2", "null"] * 2
+    for before, after in zip(read[:2], read[2:], strict=True):
+        assert (before["timeStamp"], before["regionId"]) == (1_700_000_000_000, "r")
+        assert before["groupName"] == "g"
+        assert before["traceBeans"][0]["retryTimes"] == 3
+        assert (after["costTime"], after["success"], after["contextCode"]) == (250, False, 2)
+        if channel == "local":
+            assert (after["timeStamp"], after["groupName"]) == (1_700_000_000_500, "g")
+
+
+def test_java_writes_the_same_record_of_a_cloud(java_client: JavaClient) -> None:
+    if java_client.version.startswith("4."):
+        pytest.skip("4.9.4 has no cloud channel")
+    _, context, bean = CASES["sub-after"]
+    written = java_client.call(
+        "trace.encode", context={**context, "accessChannel": "CLOUD"}, beans=[bean]
+    )
+    [read] = decode_trace(written["text"].encode())
+    assert encode_contexts([read]) == written["text"].encode()
+
+
+def test_results_of_consumption_are_numbered_as_in_java(java_client: JavaClient) -> None:
+    kind = "org.apache.rocketmq.client.consumer.listener.ConsumeReturnType"
+    names = java_client.call("enum", type=kind)
+    assert names == ["SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILED"]
+    assert [*SubResult] == [*range(len(names))]
+
+
+def received(message_id: str, **properties: str) -> ReceivedMessage:
+    return ReceivedMessage(
+        message_id=message_id,
+        queue=QueueId("orders", "broker-a", 0),
+        offset=QueueOffset(0),
+        body=b"",
+        properties={"MSG_REGION": "r", **properties},
+        offset_id=OFFSET_ID,
+        log_offset=LogOffset(0),
+        flag=0,
+        born_at_ms=0,
+        born_host="127.0.0.1:1",
+        stored_at_ms=0,
+        delivery_attempts=3,
+    )
 
 
 def test_we_read_what_a_consumer_of_a_cloud_writes(java_client: JavaClient) -> None:

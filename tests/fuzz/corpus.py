@@ -6,6 +6,7 @@ import types
 import typing
 import zlib
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
@@ -40,6 +41,7 @@ def header_kinds() -> tuple[type[Header], ...]:
 @cache
 def body_kinds() -> tuple[type[Body], ...]:
     """Return every typed body."""
+    import_module("downrange.wire.consumer_bodies")
     return tuple(sorted(Body.__subclasses__(), key=lambda kind: kind.__name__))
 
 

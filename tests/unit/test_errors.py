@@ -5,13 +5,24 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from downrange import errors
 from downrange.errors import RocketMQError
-from downrange.model import Attempt, BatchReceipt
+from downrange.model import (
+    Attempt,
+    BatchReceipt,
+    LogOffset,
+    QueueId,
+    QueueOffset,
+    ReceivedMessage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CUT = Attempt("a", "a:1", 0, errors.ConnectionLost("a:1", "cut"), 0.5)
 AWAY = Attempt("a", "a:1", 0, errors.ConnectFailed("a:1", "refused"), 0.5)
@@ -457,3 +468,83 @@ def test_a_message_may_be_stored_when_the_outcome_of_an_attempt_is_unknown(
 def test_a_batch_is_named_by_its_first_message() -> None:
     failed = errors.SendFailed("orders", [AWAY], 1.0, "A,B,C")
     assert str(failed).startswith("a batch of message A and 2 more for 'orders' was not stored")
+
+
+# ---- raised by handlers --------------------------------------------------------------------------
+
+MESSAGE = ReceivedMessage(
+    message_id="ID",
+    queue=QueueId("t", "b", 0),
+    offset=QueueOffset(7),
+    body=b"",
+    properties={},
+    offset_id="",
+    log_offset=LogOffset(0),
+    flag=0,
+    born_at_ms=0,
+    born_host="",
+    stored_at_ms=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("signal", "facts", "text"),
+    [
+        (errors.Retry(), {"after": None}, "deliver the message again after the usual"),
+        (errors.Retry(after=30), {"after": 30}, "deliver the message again after 30 s"),
+        (errors.Retry(0), {"after": 0}, "deliver the message again after 0 s"),
+        (
+            errors.DeadLetter("no such customer"),
+            {"reason": "no such customer"},
+            "the message is to become a dead letter: no such customer",
+        ),
+        (
+            errors.RetrySome([MESSAGE], after=1.5),
+            {"messages": (MESSAGE,), "after": 1.5},
+            "deliver 1 of the messages again after 1.5 s",
+        ),
+        (
+            errors.RetrySome(iter([])),
+            {"messages": (), "after": None},
+            "deliver 0 of the messages again",
+        ),
+    ],
+)
+def test_what_a_handler_raises_carries_its_facts_and_can_be_pickled(
+    signal: Exception, facts: dict[str, object], text: str
+) -> None:
+    for one in (signal, pickle.loads(pickle.dumps(signal)), copy.copy(signal)):
+        assert type(one) is type(signal)
+        assert {name: getattr(one, name) for name in facts} == facts
+        assert str(one).startswith(text)
+        assert not isinstance(one, errors.RocketMQError)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: errors.Retry(-1), "after=-1 is not a number of seconds, 0 or above"),
+        (lambda: errors.Retry(True), "after=True is not a number"),
+        (lambda: errors.Retry(float("nan")), "after=nan is not a number"),
+        (lambda: errors.Retry(float("inf")), "after=inf is not a number"),
+        (lambda: errors.Retry("30"), "after='30' is not a number"),  # type: ignore[arg-type]
+        (
+            lambda: errors.Retry(timedelta(seconds=1)),  # type: ignore[arg-type]
+            r"give its total_seconds\(\)",
+        ),
+        (lambda: errors.DeadLetter(" "), "reason=' ' is not a text; say why"),
+        (lambda: errors.DeadLetter(None), "reason=None is not a text"),  # type: ignore[arg-type]
+        (
+            lambda: errors.RetrySome(MESSAGE),  # type: ignore[arg-type]
+            "messages must be a list of messages .* not a ReceivedMessage",
+        ),
+        (lambda: errors.RetrySome("ab"), "not a str"),  # type: ignore[arg-type]
+        (lambda: errors.RetrySome([1]), "not a list of other things"),  # type: ignore[list-item]
+        (lambda: errors.RetrySome([], -1), "after=-1 is not"),
+    ],
+)
+def test_a_wrong_argument_of_what_a_handler_raises_is_named(
+    make: Callable[[], Exception], text: str
+) -> None:
+    with pytest.raises(errors.OptionError, match=text):
+        make()

@@ -70,6 +70,14 @@ final class Codecs {
             new InetSocketAddress(args.text("host"), args.integer("port")), args.number("offset")));
         ops.put("offsetId.decode", Codecs::decodeOffsetId);
         ops.put("json.roundtrip", Codecs::roundtripJson);
+        ops.put("enum", args -> {
+            List<Object> names = new ArrayList<>();
+            for (Object constant : find(args.text("type")).getEnumConstants()) {
+                names.add(((Enum<?>) constant).name());
+            }
+            return names;
+        });
+        ops.put("runningState.analyze", Codecs::analyzeRunningState);
         ops.put("registerBody.encode", args -> Values.hex((byte[]) Values.call(
             RemotingSerializable.fromJson(args.text("json"), find("RegisterBrokerBody")), "encode",
             args.flag("compressed", true))));
@@ -226,6 +234,24 @@ final class Codecs {
         Map<String, Object> map = new LinkedHashMap<>();
         map.put("json", RemotingSerializable.toJson(body, false));
         map.put("value", ((Map<?, ?>) Values.plain(body)).get("value"));
+        return map;
+    }
+
+    /** Does with the running states of members what `mqadmin consumerStatus` does. */
+    private static Object analyzeRunningState(Args args) throws Exception {
+        Class<?> type = find("ConsumerRunningInfo");
+        TreeMap<String, Object> states = new TreeMap<>();
+        for (Map.Entry<String, String> one : args.texts("clients").entrySet()) {
+            states.put(one.getKey(), RemotingSerializable.decode(
+                one.getValue().getBytes(StandardCharsets.UTF_8), type));
+        }
+        Map.Entry<String, Object> first = states.firstEntry();
+        Map<String, Object> map = new LinkedHashMap<>();
+        map.put("text", Values.call(first.getValue(), "formatString"));
+        map.put("subscription",
+            type.getMethod("analyzeSubscription", TreeMap.class).invoke(null, states));
+        map.put("queues", type.getMethod("analyzeProcessQueue", String.class, type)
+            .invoke(null, first.getKey(), first.getValue()));
         return map;
     }
 

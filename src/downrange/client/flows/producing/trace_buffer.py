@@ -9,7 +9,7 @@ and both are only counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from downrange.client.flows.effects import Flow, Gather, Signal, UserCall, Wait
 from downrange.client.flows.hooks import MessageType
@@ -89,7 +89,7 @@ class TraceBuffer:
         self._enough = min(options.batch_count, options.queue_max)
         if options.dispatcher is not None:
             self._enough = 1
-        self._waiting: list[tuple[TraceRecord, Iterable[str] | None]] = []
+        self._waiting: list[_Waiting] = []
         self._oldest_at = 0.0
 
     def __len__(self) -> int:
@@ -101,6 +101,11 @@ class TraceBuffer:
         return not topic.startswith(prefix)
 
     @property
+    def is_cloud(self) -> bool:
+        """Whether records go to the trace topic of their region."""
+        return self._is_cloud
+
+    @property
     def dispatcher(self) -> TraceDispatcher | None:
         """The user's object that takes the records; None when they are sent to a topic."""
         return self._options.dispatcher
@@ -110,12 +115,19 @@ class TraceBuffer:
         """Seconds between two calls of `flush` of the dispatcher."""
         return self._options.flush_interval
 
-    def add(self, record: TraceRecord, keys: Iterable[str] | None = None) -> None:
+    def add(
+        self,
+        record: TraceRecord,
+        keys: Iterable[str] | None = None,
+        *,
+        region: str | None = None,
+    ) -> None:
         """Add a record, or drop it when the buffer is full.
 
         Args:
             record: The record.
             keys: The keys to find it by; the ids and keys of the message unless given.
+            region: The region of a record that does not name it, a `SubAfterTrace`.
         """
         count = len(self._waiting)
         if count >= self._options.queue_max:
@@ -123,7 +135,7 @@ class TraceBuffer:
             return
         if not count:
             self._oldest_at = self.clock.now()
-        self._waiting.append((record, keys))
+        self._waiting.append(_Waiting(record, keys, region))
         if count + 1 == self._enough:
             self.ready.fire()
 
@@ -146,8 +158,8 @@ class TraceBuffer:
         """Return trace messages of all records; for closing."""
         return self._take(len(self._waiting))
 
-    def take_records(self, count: int) -> list[tuple[TraceRecord, Iterable[str] | None]]:
-        """Remove and return the first records, each with the keys that were given for it."""
+    def take_records(self, count: int) -> list[_Waiting]:
+        """Remove and return the first records, each with what was given for it."""
         taken, self._waiting = self._waiting[:count], self._waiting[count:]
         if self.ready.is_fired and len(self._waiting) < self._enough:
             self.ready = Signal()
@@ -157,13 +169,13 @@ class TraceBuffer:
         """Encode the first records; as in Java, a message has records of one region and topic."""
         taken = self.take_records(count)
         parcels: dict[tuple[str | None, ...], list[_Parcel]] = {}
-        for record, given in taken:
+        for record, given, region in taken:
             line = encode_contexts((record,))
             if len(line) > BODY_BYTES_MAX:
                 self.dropped_count += 1
                 continue
             keys = index_keys(record) if given is None else _words(given)
-            group = parcels.setdefault(_group_of(record), [])
+            group = parcels.setdefault(_group_of(record, region), [])
             if not group or not group[-1].take(line, keys, self._options.batch_count):
                 group.append(_Parcel(line, keys))
         return [
@@ -177,6 +189,14 @@ class TraceBuffer:
             return self._options.topic
         region = group[0] if group else None
         return f"{CLOUD_TRACE_PREFIX}{region or DEFAULT_REGION}"
+
+
+class _Waiting(NamedTuple):
+    """A record that waits, with its keys and its region if they were given."""
+
+    record: TraceRecord
+    keys: Iterable[str] | None
+    region: str | None
 
 
 class _Parcel:
@@ -221,14 +241,14 @@ def _words(keys: Iterable[str]) -> list[str]:
     return [word for key in keys for word in key.split()]
 
 
-def _group_of(record: TraceRecord) -> tuple[str | None, ...]:
+def _group_of(record: TraceRecord, region: str | None) -> tuple[str | None, ...]:
     match record:
         case PubTrace() | EndTransactionTrace() | RecallTrace():
             return record.region, record.topic
         case SubBeforeTrace():
             return (record.region,)
         case _:
-            return ()
+            return () if region is None else (region,)
 
 
 # ---- flows ---------------------------------------------------------------------------------------
@@ -313,7 +333,7 @@ def close_dispatcher(
 def _dispatch(buffer: TraceBuffer, dispatcher: TraceDispatcher, report: Report) -> Flow[bool]:
     """Pass all records on; return whether there were any."""
     taken = buffer.take_records(len(buffer))
-    for record, _ in taken:
+    for record, _, _ in taken:
         try:
             is_taken: object = yield UserCall(dispatcher.append, (record,))
         except Exception as error:  # the user's code may raise anything

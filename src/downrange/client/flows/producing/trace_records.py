@@ -19,6 +19,7 @@ Decoding never raises an error: a malformed record is an `UnknownTrace`.
 from __future__ import annotations
 
 import re
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -92,6 +93,16 @@ class SubBeforeTrace(msgspec.Struct, array_like=True, tag="SubBefore", kw_only=T
     keys: str | None = None
 
 
+class SubResult(IntEnum):
+    """How the handler of a consumer ended (Java: ConsumeReturnType)."""
+
+    SUCCESS = 0
+    TIMED_OUT = 1
+    EXCEPTION = 2
+    RETURNED_NOTHING = 3
+    FAILED = 4
+
+
 class SubAfterTrace(msgspec.Struct, array_like=True, tag="SubAfter", kw_only=True, gc=False):
     """A consumer has handled a message.
 
@@ -101,7 +112,7 @@ class SubAfterTrace(msgspec.Struct, array_like=True, tag="SubAfter", kw_only=Tru
         cost_ms: How long it took.
         is_success: Whether the message was consumed.
         keys: Keys of the message, joined by blanks.
-        result: 0 success, 1 timed out, 2 exception, 3 returned nothing, 4 failed.
+        result: A `SubResult`.
         time_ms: When; missing from old releases and from consumers of a cloud.
         group: The consumer's group; missing like `time_ms`.
     """
@@ -235,6 +246,8 @@ def _encode(record: TraceRecord) -> str:
     values: list[Any] = msgspec.to_builtins(record)
     if type(record) is PubTrace:
         values.pop()  # the client's host, which current releases do not write
+    elif type(record) is SubAfterTrace and record.time_ms is None and record.group is None:
+        values[-2:] = [""]  # as Java does for a cloud; it cannot read a time that is missing
     texts = [
         # lower: Java's booleans are true and false
         value if type(value) is str else _ABSENT if value is None else str(value).lower()

@@ -113,7 +113,7 @@ def test_a_recall_is_traced_whatever_became_of_it(is_success: bool) -> None:
     else:
         here.run(recall(here.producer, handle()))
     assert here.producer.trace is not None
-    ((traced, _),) = here.producer.trace._waiting
+    ((traced, *_),) = here.producer.trace._waiting
     assert isinstance(traced, RecallTrace)
     assert (traced.message_id, traced.topic, traced.group) == ("ID1", "orders", "pay")
     assert traced.is_success is is_success
@@ -125,6 +125,6 @@ def test_a_recall_in_a_namespace_uses_the_name_in_the_handle() -> None:
     here.run(recall(here.producer, handle("ns%orders"), 1.0))
     assert here.servers.fields(RECALL)["topic"] == "ns%orders"
     assert here.producer.trace is not None
-    ((traced, _),) = here.producer.trace._waiting
+    ((traced, *_),) = here.producer.trace._waiting
     assert isinstance(traced, RecallTrace)
     assert traced.topic == "orders"

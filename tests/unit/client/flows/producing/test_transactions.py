@@ -225,7 +225,7 @@ def test_the_end_of_a_transaction_is_shown_to_hooks_and_traced() -> None:
     assert (context.outcome, context.is_from_check) == (TransactionFlag.COMMIT, False)
     trace = here.producer.trace
     assert trace is not None
-    _, (traced, _) = trace._waiting
+    _, (traced, *_) = trace._waiting
     assert isinstance(traced, EndTransactionTrace)
     assert (traced.state, traced.topic, traced.group) == ("COMMIT_MESSAGE", "orders", "pay")
     assert (traced.keys, traced.tags, traced.address) == ("o-1", "new", "a:1")
