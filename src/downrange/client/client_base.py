@@ -19,6 +19,7 @@ from downrange.client.drivers.identity import (
     SystemRandomness,
     client_id,
     client_ip,
+    thread_stacks,
     unique_ids,
 )
 from downrange.client.flows.background import background_flows
@@ -230,6 +231,7 @@ class ClientBase:
             unique_ids=unique_ids(ip),
         )
         core.observe = NoticeLog(core.clock).observe
+        core.read_stacks = thread_stacks
         return core
 
     def _background(self, core: ClientCore) -> list[Flow[None]]:

@@ -26,6 +26,7 @@ from downrange.client.flows.consuming.subscriptions import (
     filters_of,
 )
 from downrange.client.flows.effects import Signal, Wait
+from downrange.client.flows.hooks import Hooks
 from downrange.client.flows.validation import check_group, check_topic
 from downrange.client.push_base import (
     DRAIN_TIMEOUT,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from downrange.client.flows.consuming.delivery_window import Delivery
     from downrange.client.flows.consuming.subscriptions import Subscribe
     from downrange.client.flows.effects import Flow
-    from downrange.client.flows.hooks import Hooks
     from downrange.filters.sql import Sql
     from downrange.model import QueueId, ReceivedMessage
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
@@ -79,7 +79,8 @@ class AsyncPushConsumer(AsyncClientUser):
         credentials: Keys that its own client signs requests with.
         tls: TLS settings of its own client.
         proxy: Proxy of its own client.
-        hooks: Functions that its own client calls around every request.
+        hooks: Functions called around each handler; those for requests are called by its own
+            client.
 
     Raises:
         OptionError: An argument is invalid.
@@ -116,6 +117,7 @@ class AsyncPushConsumer(AsyncClientUser):
         self._handler = None if handler is None else any_handler(handler)
         if handler is None and self._options.batch > 1:
             raise OptionError("batch is for handlers; iteration gives one message at a time")
+        self._hooks = hooks or Hooks()
         self._core: PushCore | None = None
         self._workers: AioWorkers | None = None
         self._pool: ThreadPoolExecutor | None = None  # no sync
@@ -170,7 +172,7 @@ class AsyncPushConsumer(AsyncClientUser):
                 await self._client.close()
             raise
         self._core, self._state = core, "running"
-        for flow in core.member.background():
+        for flow in core.background():
             self._client.spawn(flow)
         if self._handler is not None:
             flows = [core.work() for _ in range(self._options.concurrency)]
@@ -413,7 +415,7 @@ class AsyncPushConsumer(AsyncClientUser):
         if handler is not None and not is_coroutine_handler(handler):  # no sync
             self._pool = handler_pool(self._group, self._options.concurrency)  # no sync
             handler = in_pool(self._pool, handler)  # no sync
-        return PushCore(client.core, self._group, self._options, handler, client.spawn)
+        return PushCore(client.core, self._group, self._options, handler, self._hooks, client.spawn)
 
     def _running_core(self) -> PushCore:
         self._client_core()

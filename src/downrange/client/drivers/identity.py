@@ -11,7 +11,9 @@ import random
 import socket
 import struct
 import sys
+import threading
 import time
+import traceback
 import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
@@ -148,3 +150,13 @@ def _address_towards_internet() -> str | None:
         except OSError:  # no route
             return None
         return str(asking.getsockname()[0])
+
+
+def thread_stacks() -> str:
+    """Return what each thread of this process does now, for tools that ask a consumer."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = [
+        f"{names.get(ident, 'unknown')} TID: {ident}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    return "\n".join(parts)

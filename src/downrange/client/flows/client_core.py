@@ -85,6 +85,7 @@ class ClientCore:
         user_errors: Exceptions of the user's hooks, selectors, checks and callbacks so far.
         notices: What happened and was not published yet.
         observe: Called with each notice by `publish`, outside of the atomic step.
+        read_stacks: Returns what all threads of the program do now, for tools that ask.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class ClientCore:
         self.user_errors = 0
         self.notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
         self.observe: Callable[[Notice], None] | None = None
+        self.read_stacks: Callable[[], str] = str
         self.name_servers = NameServers(name_servers, randomness)
         self.routes = RouteTable()
         self.routes.on_change.append(self._note_route)

@@ -1,4 +1,4 @@
-"""Hooks: user functions that observe sends and requests, or forbid a send.
+"""Hooks: user functions that observe sends, requests and handlers, or forbid a send.
 
 Around each attempt to send they run in this order: `forbid_send`, `before_send`, `before_call`, the
 request, `after_call`, `after_send`. One rule: only `forbid_send` decides. An error in any other
@@ -111,7 +111,31 @@ class EndTransactionContext:
     is_from_check: bool = False
 
 
+@dataclass(slots=True, kw_only=True)
+class HandleContext:
+    """One call of a consumer's handler; the same object before and after it.
+
+    Attributes:
+        group: The consumer's group.
+        queue: The queue that the messages were read from.
+        messages: The messages that the handler is given.
+        namespace: The namespace of the client, if it has one.
+        error: What the handler raised; None before the call, and when it returned.
+        notes: Free for hooks, to keep something from `before_handle` to `after_handle`.
+    """
+
+    group: str
+    queue: QueueId
+    messages: Sequence[ReceivedMessage]
+    namespace: str | None = None
+    error: Exception | None = None
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
 SendHook: TypeAlias = Callable[[SendContext], object]
+HandleHook: TypeAlias = Callable[[HandleContext], object]
+#: Called with a message that was pulled; False keeps it from the handler, and counts as done.
+FilterHook: TypeAlias = "Callable[[ReceivedMessage], object]"
 EndTransactionHook: TypeAlias = Callable[[EndTransactionContext], object]
 #: Called with the address and the request; fields that it adds to the request are signed.
 BeforeCallHook: TypeAlias = "Callable[[str, Command], object]"
@@ -133,6 +157,10 @@ class Hooks:
         before_call: Called before each request to a server.
         after_call: Called after each request to a server.
         end_transaction: Called before the end of a transaction is sent to the broker.
+        before_handle: Called before each call of a consumer's handler.
+        after_handle: Called after each call of a consumer's handler, with its error, if any.
+        filter_message: Called with each message that a push consumer has pulled; a message for
+            which one returns False is left out, as if it had been handled.
     """
 
     forbid_send: tuple[SendHook, ...] = ()
@@ -141,6 +169,9 @@ class Hooks:
     before_call: tuple[BeforeCallHook, ...] = ()
     after_call: tuple[AfterCallHook, ...] = ()
     end_transaction: tuple[EndTransactionHook, ...] = ()
+    before_handle: tuple[HandleHook, ...] = ()
+    after_handle: tuple[HandleHook, ...] = ()
+    filter_message: tuple[FilterHook, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that every hook can be called.

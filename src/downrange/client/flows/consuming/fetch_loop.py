@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from downrange.client.flows.consuming.pull import PullStatus, pull
-from downrange.client.flows.effects import Flow, Pause, Signal, Wait
+from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
+from downrange.client.flows.hooks import name_of
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.lookup import refresh_route
 from downrange.client.flows.routing.membership import send_heartbeats
@@ -15,7 +16,7 @@ from downrange.wire.codes import ResponseCode
 if TYPE_CHECKING:
     from downrange.client.flows.consuming.delivery_window import DeliveryWindow
     from downrange.client.flows.consuming.group_member import GroupMember
-    from downrange.client.flows.consuming.pull import PullBatch
+    from downrange.model import QueueOffset, ReceivedMessage
 
 #: Seconds that the reply to a held pull may take in addition.
 _ANSWER_MARGIN: Final = 15.0
@@ -73,30 +74,56 @@ def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
     if window.is_stopped:
         return
     window.pulled_at = core.clock.now()
+    rates = member.rates_of(window.queue.topic)
+    rates.pulled(len(batch.messages), window.pulled_at - now, window.pulled_at)
     if window.failure is not None:
         yield from member.note_recovery(window)
     window.replica = batch.replica
     if batch.status is PullStatus.MOVED:
         yield from member.move(window, batch.next_offset, "the broker moved the group's offset")
     elif batch.messages:
-        _take_in(member, window, batch)
+        messages = yield from _filtered(member, batch.messages)
+        _take_in(member, window, messages, batch.next_offset)
     else:
         window.next_offset = batch.next_offset
         if batch.status is PullStatus.NO_NEW and window.pulled_at - now < _HELD_MIN:
             yield Pause(_HELD_MIN)
 
 
-def _take_in(member: GroupMember, window: DeliveryWindow, batch: PullBatch) -> None:
+def _filtered(member: GroupMember, messages: list[ReceivedMessage]) -> Flow[list[ReceivedMessage]]:
+    """Return the messages that the user's hooks let pass; one whose hook fails passes, too."""
+    for hook in member.hooks.filter_message:
+        passed: list[ReceivedMessage] = []
+        for message in messages:
+            try:
+                verdict: object = yield UserCall(hook, (message,))
+            except Exception as error:
+                yield from member.core.report(f"hook {name_of(hook)}", error)
+                verdict = True
+            if verdict is not False:
+                passed.append(message)
+        messages = passed
+    return messages
+
+
+def _take_in(
+    member: GroupMember,
+    window: DeliveryWindow,
+    messages: list[ReceivedMessage],
+    next_offset: QueueOffset,
+) -> None:
     """Add what was pulled, unless it does not fit: then it is pulled again when there is room."""
+    if window.is_stopped:
+        return
     buffer = member.buffer
-    size = sum(len(message.body) for message in batch.messages)
+    size = sum(len(message.body) for message in messages)
     if buffer.count and buffer.bytes + size > buffer.bytes_max:
         member.counts.dropped_answers += 1
         window.is_short = True
         return
     window.is_short = False
-    window.add(batch.messages, batch.next_offset)
-    member.counts.fetched += len(batch.messages)
+    window.add(messages, next_offset)
+    member.counts.fetched += len(messages)
     member.arrived(window)
 
 

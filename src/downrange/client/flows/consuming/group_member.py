@@ -18,12 +18,14 @@ import msgspec
 
 from downrange.allocation import strategy_of
 from downrange.client.flows.consuming.commits import BrokerCommits, LocalCommits
+from downrange.client.flows.consuming.consume_rates import TopicRates
 from downrange.client.flows.consuming.delivery_window import Buffer, DeliveryWindow
 from downrange.client.flows.consuming.fetch_loop import fetch
 from downrange.client.flows.consuming.member_requests import serve_member
 from downrange.client.flows.consuming.pull import EVERYTHING, check_filter
 from downrange.client.flows.consuming.queue_locks import LOCK_TRUST, lock, unlock
 from downrange.client.flows.consuming.rebalance import rebalance, rebalance_loop
+from downrange.client.flows.consuming.running_state import running_state
 from downrange.client.flows.consuming.subscriptions import Subscriptions, member_entry
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
 from downrange.client.flows.names import with_namespace
@@ -39,16 +41,21 @@ from downrange.client.flows.routing.lookup import refresh_all
 from downrange.client.flows.routing.membership import send_heartbeats, unregister
 from downrange.client.flows.validation import check_group
 from downrange.errors import ClientClosed, RocketMQError
+from downrange.model import QueueOffset
+from downrange.wire.bodies import ConsumeDirectlyBody
+from downrange.wire.consumer_bodies import ConsumeResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.consuming.pull import Filter
+    from downrange.client.flows.hooks import Hooks
     from downrange.client.flows.routing.routes import Route
-    from downrange.model import QueueId, QueueOffset
+    from downrange.model import QueueId, ReceivedMessage
     from downrange.options.consumers import ConsumerOptions
     from downrange.wire.bodies import ConsumerMember
+    from downrange.wire.consumer_bodies import RunningStateBody
 
 #: How often a tenth of `handle_timeout` is looked at, at least and at most, in seconds.
 _WATCH_MIN: Final = 0.5
@@ -94,6 +101,7 @@ class GroupMember:
         core: The client.
         group: The group, without the namespace.
         options: How it consumes.
+        hooks: Functions of the user.
         spawn: Starts a flow in the background; may be called from any thread.
         arrived: Called when a window has new messages to hand out, as a part of a step.
 
@@ -106,6 +114,8 @@ class GroupMember:
         closing: Fires when the member leaves.
         on_assigned: Called with new queues, before their first message.
         on_revoked: Called with queues that go, after their handlers have ended, before the commit.
+        handle_now: Handles a message out of turn, for tools; None without a handler.
+        rates: Topic -> what was done in the last minute.
     """
 
     def __init__(
@@ -113,6 +123,7 @@ class GroupMember:
         core: ClientCore,
         group: str,
         options: ConsumerOptions,
+        hooks: Hooks,
         spawn: Callable[[Flow[None]], object],
         arrived: Callable[[DeliveryWindow], None],
     ) -> None:
@@ -122,6 +133,7 @@ class GroupMember:
         self.group = group
         self.named_group = with_namespace(group, namespace)
         self.options = options
+        self.hooks = hooks
         self.strategy = strategy_of(options.strategy)
         self.arrived = arrived
         self.is_shared = options.model == "clustering"
@@ -133,7 +145,8 @@ class GroupMember:
         self.closing = Signal()
         self.on_assigned: Callable[[list[QueueId]], object] | None = None
         self.on_revoked: Callable[[list[QueueId]], object] | None = None
-        self.is_paused = False
+        self.handle_now: Callable[[ReceivedMessage], Flow[ConsumeDirectlyBody]] | None = None
+        self.rates: dict[str, TopicRates] = {}
         self.last_commit_error: RocketMQError | None = None
         #: Queue -> since when another member holds its lock.
         self.refused_since: dict[QueueId, float] = {}
@@ -261,6 +274,42 @@ class GroupMember:
         self.core.remove_consumer(self.named_group)
         if self._on_route in self.core.routes.on_change:
             self.core.routes.on_change.remove(self._on_route)
+
+    # ---- what brokers ask --------------------------------------------------------------------
+
+    def members_changed(self) -> None:
+        """Divide the queues anew."""
+        self.changed.fire()
+
+    def reset(self, offsets: dict[QueueId, int]) -> Flow[None]:
+        """Continue queues at other offsets, and commit these."""
+        for queue, offset in offsets.items():
+            window = self.windows.get(queue)
+            if window is not None:
+                yield from self.move(window, QueueOffset(offset), "the group was reset")
+
+    def positions(self) -> dict[QueueId, int]:
+        """Return the first offset of each queue that is not handled."""
+        return {queue: window.position for queue, window in self.windows.items()}
+
+    def running_state(self) -> RunningStateBody:
+        """Return its state, for tools."""
+        return running_state(self)
+
+    def consume_directly(self, message: ReceivedMessage) -> Flow[ConsumeDirectlyBody]:
+        """Handle a message now, out of turn; offsets stay as they are."""
+        if self.handle_now is None:
+            return ConsumeDirectlyBody(
+                consume_result=ConsumeResult.THREW.value, remark="this consumer has no handler"
+            )
+        return (yield from self.handle_now(message))
+
+    def rates_of(self, topic: str) -> TopicRates:
+        """Return the counts of a topic."""
+        rates = self.rates.get(topic)
+        if rates is None:
+            rates = self.rates[topic] = TopicRates(self.core.clock)
+        return rates
 
     # ---- subscriptions -----------------------------------------------------------------------
 

@@ -14,12 +14,19 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from downrange.client.flows.consuming.consume_traces import TracedBatch, trace_after, trace_before
 from downrange.client.flows.consuming.group_member import GroupMember
 from downrange.client.flows.consuming.send_back import send_back
-from downrange.client.flows.consuming.verdicts import Verdict, plan_of, verdict_of
+from downrange.client.flows.consuming.verdicts import Verdict, as_sent, plan_of, verdict_of
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
+from downrange.client.flows.hooks import HandleContext, Hooks, run_observers
 from downrange.client.flows.notices import HandlerFailed
+from downrange.client.flows.producing.producer_core import ProducerCore
+from downrange.client.flows.producing.trace_records import SubResult
 from downrange.errors import DeadLetter, Retry, RetrySome, RocketMQError
+from downrange.options import ProducerOptions
+from downrange.wire.bodies import ConsumeDirectlyBody
+from downrange.wire.consumer_bodies import ConsumeResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.consuming.delivery_window import Delivery, DeliveryWindow
     from downrange.client.flows.consuming.pull import Filter
+    from downrange.model import ReceivedMessage
     from downrange.options.consumers import ConsumerOptions
 
 #: Seconds that an idle worker waits before it looks again.
@@ -54,10 +62,12 @@ class PushCore:
         options: How it consumes.
         handler: Takes a message, or a list with `batch` above 1; None for a program that calls
             `next_delivery`.
+        hooks: Functions of the user.
         spawn: Starts a flow in the background; may be called from any thread.
 
     Attributes:
         member: Its membership in the group.
+        inner: Sends what the consumer sends itself: trace records, and replies to requests.
         retries: How often a message is delivered again; None for no limit.
         is_paused: Whether nothing is handed out.
     """
@@ -68,11 +78,20 @@ class PushCore:
         group: str,
         options: ConsumerOptions,
         handler: Callable[[Any], object] | None,
+        hooks: Hooks,
         spawn: Callable[[Flow[None]], object],
     ) -> None:
         self.core = core
         self.options = options
-        self.member = GroupMember(core, group, options, spawn, self._arrived)
+        self.member = GroupMember(core, group, options, hooks, spawn, self._arrived)
+        if handler is not None:
+            self.member.handle_now = self._handle_now
+        self.inner = ProducerCore(
+            core, group, ProducerOptions(trace=options.trace), Hooks(), trace_kind="CONSUME"
+        )
+        self._is_watched = bool(
+            hooks.before_handle or hooks.after_handle or self.inner.trace is not None
+        )
         self.is_orderly = options.mode == "orderly"
         self.retries = options.retries
         if options.retries is None and not self.is_orderly:
@@ -96,10 +115,15 @@ class PushCore:
         """Join the group; see `GroupMember.enter`."""
         yield from self.member.enter(filters, deadline)
 
+    def background(self) -> list[Flow[None]]:
+        """Return the flows that run until it leaves."""
+        return [*self.member.background(), *self.inner.background()]
+
     def exit(self, deadline: float) -> Flow[list[DeliveryWindow]]:
         """Leave the group and end the workers; see `GroupMember.exit`."""
         unfinished = yield from self.member.exit(deadline)
         self.end_workers()
+        yield from self.inner.exit(self.core.clock.now() + self.core.options.call_timeout)
         return unfinished
 
     def end_workers(self) -> None:
@@ -178,12 +202,61 @@ class PushCore:
             if self._line and self._idle:
                 yield from self._call_others()
             shown = delivery.shown
+            call = UserCall(handler, (shown if is_batch else shown[0],))
             try:
-                yield UserCall(handler, (shown if is_batch else shown[0],))
+                if self._is_watched:
+                    yield from self._watched(call, delivery)
+                else:
+                    yield call
             except Exception as error:
                 yield from self.fail(delivery, error)
             else:
                 self.finish(delivery)
+
+    def _watched(self, call: UserCall, delivery: Delivery) -> Flow[None]:
+        """Call the handler with hooks and trace records around it."""
+        core, hooks, trace = self.core, self.member.hooks, self.inner.trace
+        context = HandleContext(
+            group=self.member.group,
+            queue=delivery.window.queue,
+            messages=delivery.shown,
+            namespace=core.options.namespace,
+        )
+        yield from run_observers(hooks.before_handle, (context,), core.report)
+        traced: TracedBatch | None = None
+        if trace is not None:
+            request_id = core.unique_ids.make(core.clock.wall_ms())
+            traced = trace_before(
+                trace, delivery.shown, group=self.member.group, request_id=request_id
+            )
+        try:
+            yield call
+        except Exception as error:  # the user's code
+            context.error = error
+        if trace is not None and traced is not None:
+            trace_after(trace, traced, _trace_result(context.error))
+        yield from run_observers(hooks.after_handle, (context,), core.report)
+        if context.error is not None:
+            raise context.error
+
+    def _handle_now(self, message: ReceivedMessage) -> Flow[ConsumeDirectlyBody]:
+        """Handle a message for a tool; its offset and retries stay as they are."""
+        handler, clock = self._handler, self.core.clock
+        assert handler is not None
+        started = clock.now()
+        shown = as_sent(message)
+        result, remark = ConsumeResult.SUCCESS, None
+        try:
+            yield UserCall(handler, ([shown] if self.options.batch > 1 else shown,), may_block=True)
+        except Exception as error:
+            result = ConsumeResult.LATER if self.is_signal(error) else ConsumeResult.THREW
+            remark = f"{type(error).__name__}: {error}"
+        return ConsumeDirectlyBody(
+            consume_result=result.value,
+            remark=remark,
+            spent_time_mills=round(1000 * (clock.now() - started)),
+            order=self.is_orderly,
+        )
 
     def next_delivery(self, stopped: Signal) -> Flow[Delivery | None]:
         """Return the next message for a program that handles it itself; None when it is stopped.
@@ -214,8 +287,10 @@ class PushCore:
         """Note that messages were handled without an error."""
         now = self.core.clock.now()
         self._average += (now - delivery.started_at - self._average) / _SMOOTHING
+        seconds = now - delivery.started_at
         delivery.window.finish(delivery, now)
         self.member.counts.handled += len(delivery.messages)
+        self.member.rates_of(delivery.shown[0].topic).handled(len(delivery.messages), seconds, now)
         self._continue(delivery.window)
 
     def _wait_for_work(self) -> Flow[None]:
@@ -255,6 +330,10 @@ class PushCore:
         window, counts = delivery.window, self.member.counts
         verdict = verdict_of(delivery.messages, delivery.shown, error)
         counts.failed += len(verdict.failed)
+        now = self.core.clock.now()
+        self.member.rates_of(delivery.shown[0].topic).failed(
+            len(verdict.failed), now - delivery.started_at, now
+        )
         counts.handled += len(verdict.done)
         for message in verdict.done:
             window.settle(message)
@@ -349,3 +428,12 @@ class PushCore:
             self._arrived(window)
 
         yield UserCall(self._spawn, (later(),))
+
+
+def _trace_result(error: Exception | None) -> SubResult:
+    """Return how a handler ended, for the trace."""
+    if error is None:
+        return SubResult.SUCCESS
+    if isinstance(error, Retry | DeadLetter | RetrySome):
+        return SubResult.FAILED
+    return SubResult.EXCEPTION

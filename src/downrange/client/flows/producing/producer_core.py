@@ -56,7 +56,7 @@ _TRACE_OPTIONS: Final = ProducerOptions(
     timeout=SEND_TIMEOUT, body_bytes_max=BODY_BYTES_MAX, compress_over_bytes=BODY_BYTES_MAX
 )
 #: Java's name for the group that sends the traces of a group.
-_TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER-{}-PRODUCE-1"
+_TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER-{}-{}-1"
 _NO_MORE: Final[list[Message]] = []
 
 
@@ -72,6 +72,8 @@ def producers_of(client: ClientCore) -> dict[str, ProducerCore]:
 class ProducerCore(ProducerState):
     """One producer of a client; arguments and errors: `ProducerState`.
 
+    `trace_kind` is a part of the name of the group that sends its traces.
+
     Attributes:
         accumulator: Gathers messages of many callers into batches; None without `auto_batch`.
     """
@@ -82,13 +84,15 @@ class ProducerCore(ProducerState):
         group: str,
         options: ProducerOptions,
         hooks: Hooks,
+        *,
+        trace_kind: str = "PRODUCE",
     ) -> None:
         super().__init__(client, group, options, hooks)
         self._tracer: ProducerCore | None = None
         if self.trace is not None and self.trace.dispatcher is None:
             # Cut to the length limit of groups: brokers only display the name.
-            room = GROUP_BYTES_MAX - len(_TRACE_GROUP.format(""))
-            inner = _TRACE_GROUP.format(group[:room])
+            room = GROUP_BYTES_MAX - len(_TRACE_GROUP.format("", trace_kind))
+            inner = _TRACE_GROUP.format(group[:room], trace_kind)
             self._tracer = ProducerCore(client, inner, _TRACE_OPTIONS, type(hooks)())
         self._round_robin = RoundRobin()
         self.accumulator: Accumulator | None = None
