@@ -20,6 +20,7 @@ from typing import NamedTuple
 import orjson
 
 from downrange.filters.match import Expression
+from downrange.model import ReceivedMessage
 from downrange.wire.command import Command, decode, encode
 from downrange.wire.fields import request_command
 from downrange.wire.frames import FrameSplitter
@@ -32,6 +33,7 @@ from downrange.wire.records import (
     encode_batch,
     encode_record,
 )
+from downrange.wire.reply_messages import messages_in
 
 BODY = bytes(range(256)) * 4
 PROPERTIES = (
@@ -188,6 +190,40 @@ def decode_pull_floor() -> object:
     return found
 
 
+def split_pull() -> list[ReceivedMessage]:
+    return messages_in(PULL_BODY, "broker-a", ReceivedMessage, body_bytes_max=1 << 22)
+
+
+def read_bodies() -> object:
+    return [message.body for message in split_pull()]
+
+
+def read_bodies_ids_and_tags() -> object:
+    return [(message.body, message.message_id, message.tags) for message in split_pull()]
+
+
+def read_bodies_floor() -> object:
+    data, at, found = PULL_BODY, 0, []
+    while at < len(data):
+        head = RECORD_HEAD.unpack_from(data, at)
+        found.append(data[at + 88 : at + 88 + head[-1]])
+        at += head[0]
+    return found
+
+
+def read_bodies_ids_and_tags_floor() -> object:
+    data, at, found = PULL_BODY, 0, []
+    while at < len(data):
+        head = RECORD_HEAD.unpack_from(data, at)
+        end, topic_at = at + head[0], at + 88 + head[-1]
+        properties = data[topic_at + data[topic_at] + 3 : end]
+        message_id = properties.partition(b"\x02UNIQ_KEY\x01")[2].partition(b"\x02")[0]
+        tags = properties.partition(b"\x02TAGS\x01")[2].partition(b"\x02")[0]
+        found.append((data[at + 88 : topic_at], message_id.decode(), tags.decode()))
+        at = end
+    return found
+
+
 BATCH_BODY = encode_batch(BatchItem(0, b"x" * 100, PROPERTIES.encode()) for _ in range(100))
 BATCH_HEAD = Struct(">iiiii")
 
@@ -238,6 +274,12 @@ def main() -> None:
             "decode a pull reply of 32 records",
             lambda: decode_records(PULL_BODY),
             decode_pull_floor,
+        ),
+        measure("its messages: bodies", read_bodies, read_bodies_floor),
+        measure(
+            "its messages: bodies, ids and tags",
+            read_bodies_ids_and_tags,
+            read_bodies_ids_and_tags_floor,
         ),
         measure("split a batch of 100", lambda: decode_batch(BATCH_BODY), split_batch_floor),
         measure("match an SQL92 filter of 3", lambda: FILTER.matches(FILTERED), match_floor),

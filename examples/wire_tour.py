@@ -18,9 +18,10 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import SendReply, SendRequestV2
 from downrange.wire.ids import parse_offset_id, parse_unique_id
 from downrange.wire.link import Link, ReplyArrived, RequestArrived
-from downrange.wire.messages import properties_of, received
+from downrange.wire.messages import properties_of
 from downrange.wire.properties import encode_properties
 from downrange.wire.records import Record, encode_record, scan_segment
+from downrange.wire.reply_messages import messages_in
 
 NOW_MS = 1_800_000_000_000
 UNIQUE_ID = "7F00000104D200000001005465640001"
@@ -86,7 +87,9 @@ def main() -> None:
     )
     segment = encode_record(record) + bytes(64)
     (found,) = scan_segment(segment)
-    (back,) = received(found, "broker-a", body_bytes_max=1 << 22)
+    (back,) = messages_in(
+        segment[: found.size], "broker-a", mq.ReceivedMessage, body_bytes_max=1 << 22
+    )
     console.print(f"\nStored in {found.size} bytes, read back: {back}")
     console.print(f"body: {len(back.body)} bytes, stored as {len(packed)} bytes (zstd)")
     console.print(f"unique id: {parse_unique_id(back.message_id)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from reprlib import Repr
@@ -13,6 +13,7 @@ from typing import (
     Final,
     Literal,
     NewType,
+    Protocol,
     TypeAlias,
     TypedDict,
     Unpack,
@@ -331,11 +332,47 @@ class CompressedMessage(Message):
         self.compression: CompressionName = compression
 
 
+class StoredRecord(Protocol):
+    """The record of a message, from which its fields are read; see `wire/reply_messages.py`."""
+
+    def read(self, message: ReceivedMessage, name: str) -> None:
+        """Set the slot of a field of the message, and of those that are read together with it."""
+
+    def property_text(self, key: str) -> str | None:
+        """Return the value of the property "TAGS" or "KEYS", without decoding the others."""
+
+
+class ReadLater:
+    """Fields that are read from a record when they are first used.
+
+    For a slot that is not set, Python calls `__getattr__`, which reads the field and sets the slot.
+    So only the first use of a field costs more, and a field that is not used costs nothing. Two
+    threads may both read a field; they get equal values.
+    """
+
+    __slots__ = ("_record",)
+    _record: StoredRecord | None
+
+    if not TYPE_CHECKING:  # else every misspelt name would be an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "_record":
+                return None  # the constructor made this message, with all its fields
+            record = self._record
+            if record is None or name not in _RECEIVED_FIELDS:
+                problem = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(problem, name=name, obj=self)
+            record.read(self, name)
+            return getattr(self, name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedMessage:
+class ReceivedMessage(ReadLater):
     """A message that was read.
 
-    Messages are equal when all their fields are, and can be members of a set.
+    Messages are equal when all their fields are, and can be members of a set. A message that came
+    from a broker decodes a field when it is first used; it keeps a copy of its own bytes, not the
+    reply that it came in. `dataclasses.replace`, `copy` and `pickle` decode all fields.
 
     Attributes:
         message_id: The producer's unique id, or the offset id if it was sent without one.
@@ -376,12 +413,15 @@ class ReceivedMessage:
     @property
     def tags(self) -> str | None:
         """The word that consumers filter by."""
-        return self.properties.get("TAGS")
+        record = self._record
+        return self.properties.get("TAGS") if record is None else record.property_text("TAGS")
 
     @property
     def keys(self) -> list[str]:
         """The words that it can be found by."""
-        return self.properties.get("KEYS", "").split()
+        record = self._record
+        text = self.properties.get("KEYS") if record is None else record.property_text("KEYS")
+        return [] if text is None else text.split()
 
     @property
     def born_at(self) -> datetime:
@@ -414,6 +454,9 @@ class ReceivedMessage:
             f"body={_size_of(self.body)}{_listed(parts)}, born_at={self.born_at}, "
             f"stored_at={self.stored_at})"
         )
+
+
+_RECEIVED_FIELDS: Final = frozenset(field.name for field in fields(ReceivedMessage))
 
 
 class SendStatus(Enum):

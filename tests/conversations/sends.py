@@ -17,10 +17,10 @@ from downrange.wire.headers import (
     SendRequest,
 )
 from downrange.wire.ids import parse_offset_id
-from downrange.wire.messages import received
 from downrange.wire.properties import encode_properties
 from downrange.wire.records import BatchItem, Record, decode_records, encode_batch
 from tests.conversations.scene import Scene, read_header
+from tests.support.plain_messages import received
 
 if TYPE_CHECKING:
     from downrange.model import ReceivedMessage

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from downrange.errors import Unencodable, WireError
+from downrange.model import ReceivedMessage
 from downrange.wire import fastjson
 from downrange.wire.bodies import Body, RegisterBrokerBody, _plain, decode_body
 from downrange.wire.codes import HeaderCodec, ReleaseVersion, SysFlag
@@ -23,7 +24,6 @@ from downrange.wire.compression import Compression, decompress
 from downrange.wire.frames import Frame, FrameSplitter, join_frame
 from downrange.wire.ids import OffsetId, UniqueId, parse_offset_id, parse_unique_id
 from downrange.wire.link import Link, LinkBroken
-from downrange.wire.messages import received
 from downrange.wire.properties import decode_properties, encode_properties
 from downrange.wire.records import (
     BatchItem,
@@ -37,7 +37,9 @@ from downrange.wire.records import (
     scan_segment,
 )
 from downrange.wire.registration import decode_registration, encode_registration
+from downrange.wire.reply_messages import messages_in
 from tests.fuzz import corpus
+from tests.support.plain_messages import received
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -219,13 +221,19 @@ def _check_batch(items: list[BatchItem]) -> None:
     assert decode_batch(encode_batch(items)) == items
 
 
-def _read_messages(data: bytes) -> Any:
-    return received(decode_record(data), "broker", body_bytes_max=_BYTES_MAX)
+def _read_messages(data: bytes) -> tuple[bytes, list[ReceivedMessage]]:
+    return data, messages_in(data, "broker", ReceivedMessage, body_bytes_max=_BYTES_MAX)
 
 
-def _check_messages(messages: Any) -> None:
+def _check_messages(value: tuple[bytes, list[ReceivedMessage]]) -> None:
+    data, messages = value
     assert all(len(message.body) <= _BYTES_MAX for message in messages)
     assert all(message.message_id for message in messages)
+    assert messages == [
+        message
+        for record in decode_records(data)
+        for message in received(record, "broker", body_bytes_max=_BYTES_MAX)
+    ]
 
 
 def _check_unpacked(body: bytes) -> None:

@@ -8,7 +8,7 @@ them raises an error, instead of giving a string that reads as something else.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from downrange.errors import Unencodable
 
@@ -74,6 +74,10 @@ class PropertyKey(StrEnum):
     RECORD_CRC = "__CRC32#"
 
 
+#: Name -> the bytes before its value in a property string, if it is not the first one.
+_MARKS: Final = {key.value: f"\x02{key}\x01".encode() for key in PropertyKey}
+
+
 def encode_properties(properties: Mapping[str, str]) -> str:
     """Write a property string, with the last separator, as releases from 5.2 on do.
 
@@ -127,6 +131,25 @@ def index_properties(data: bytes) -> tuple[str | None, str | None, str | None]:
         keys.decode("utf-8", "replace") if keys_found else None,
         tags.decode("utf-8", "replace") if tags_found else None,
     )
+
+
+def find_property(data: bytes, key: str) -> str | None:
+    """Return the value of one property: that of `decode_properties`, without the other ones.
+
+    Args:
+        data: The bytes of a property string; those that are not UTF-8 become U+FFFD.
+        key: The name of a property of the protocol.
+    """
+    mark = _MARKS[key]
+    _, found, rest = data.rpartition(mark)
+    if not found:
+        if not data.startswith(mark[1:]):
+            return None
+        rest = data[len(mark) - 1 :]
+    value = rest.partition(b"\x02")[0]
+    if not value:  # it does not count, but an earlier one of the same name may
+        return decode_properties(data.decode("utf-8", "replace")).get(key)
+    return value.decode("utf-8", "replace")
 
 
 def _unencodable(properties: Mapping[str, str]) -> Unencodable:

@@ -116,12 +116,12 @@ class Record(msgspec.Struct, gc=False):
     @property
     def born_host(self) -> str:
         """The producer's address, "host:port"."""
-        return f"{ip_address(self.born_ip)}:{self.born_port}"
+        return host_text(self.born_ip, self.born_port)
 
     @property
     def store_host(self) -> str:
         """The broker's address, "host:port"."""
-        return f"{ip_address(self.store_ip)}:{self.store_port}"
+        return host_text(self.store_ip, self.store_port)
 
     @property
     def offset_id(self) -> str:
@@ -136,6 +136,13 @@ class Record(msgspec.Struct, gc=False):
     def properties(self) -> dict[str, str]:
         """Parse the properties; bytes that are not UTF-8 become U+FFFD, as in Java."""
         return decode_properties(self.property_bytes.decode(errors="replace"))
+
+
+def host_text(ip: bytes, port: int) -> str:
+    """Return an address of a record, "host:port"; IPv4 and IPv6."""
+    if len(ip) == 4:  # faster than an object of `ipaddress`
+        return f"{ip[0]}.{ip[1]}.{ip[2]}.{ip[3]}:{port}"
+    return f"{ip_address(ip)}:{port}"
 
 
 def body_crc(body: bytes) -> int:
@@ -262,6 +269,12 @@ def decode_record(data: bytes, at: int = 0) -> Record:
         data[properties_at:end],
     )
     return Record(*arguments)
+
+
+def decode_fixed(data: bytes) -> Record:
+    """Read the fixed part of a record, whose lengths were checked before; the rest stays empty."""
+    values: tuple[Any, ...] = _FIXED[data[_SYS_FLAG_LOW_BYTE_AT] & _V6_BITS].unpack_from(data)
+    return Record(*values[:-1])
 
 
 def properties_at(data: bytes, at: int, end: int) -> dict[str, str]:

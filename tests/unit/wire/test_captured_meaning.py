@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from downrange.model import QueueId
+from downrange.model import QueueId, ReceivedMessage
 from downrange.wire import headers
 from downrange.wire.bodies import (
     BrokerQueues,
@@ -24,10 +24,10 @@ from downrange.wire.bodies import (
 )
 from downrange.wire.codes import CommandFlag, HeaderCodec, Language, RequestCode, ResponseCode
 from downrange.wire.command import encode
-from downrange.wire.messages import received
 from downrange.wire.properties import decode_properties
 from downrange.wire.records import decode_record, decode_records, encode_record
 from downrange.wire.registration import registration_crc
+from downrange.wire.reply_messages import messages_in
 from tests.unit.wire.command_reader import captured
 from tests.unit.wire.vectors import FRAMES
 
@@ -255,11 +255,7 @@ def test_a_broker_answers_a_pull_with_two_messages(
     header = headers.PullReply.from_fields(command.fields)
     assert (header.min_offset, header.max_offset, header.next_begin_offset) == (0, 2, 2)
     assert command.remark == "FOUND"
-    first, second = (
-        message
-        for record in decode_records(command.body)
-        for message in received(record, "broker-a", body_bytes_max=100)
-    )
+    first, second = messages_in(command.body, "broker-a", ReceivedMessage, body_bytes_max=100)
     assert (first.body, second.body) == (b"hello", b"world")
     assert (first.offset, second.offset) == (0, 1)
     assert (first.log_offset, second.log_offset) == log_offsets

@@ -1,4 +1,4 @@
-"""Messages to properties and batches, and from records."""
+"""Messages to properties and batches."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downrange.errors import MalformedBody, Unencodable
-from downrange.model import Message, QueueId
-from downrange.wire.codes import SysFlag
-from downrange.wire.compression import Compression, compress
+from downrange.errors import Unencodable
+from downrange.model import Message
 from downrange.wire.messages import (
     batch_of,
     properties_of,
     property_text,
-    received,
-    received_as_stored,
 )
 from downrange.wire.properties import encode_properties
-from downrange.wire.records import Record, decode_batch, decode_record
-from tests.unit.wire import vectors
+from downrange.wire.records import decode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,63 +73,6 @@ def test_a_batch_holds_each_message_with_its_id() -> None:
 def test_a_property_that_cannot_be_carried_is_refused(value: str) -> None:
     with pytest.raises(Unencodable, match="propert"):
         batch_of([(Message("T", b"", properties={"mine": value}), "ID")])
-
-
-def test_a_record_becomes_a_message() -> None:
-    (message,) = received(decode_record(vectors.RECORD), "broker-a", body_bytes_max=100)
-    assert message.message_id == "7F000001000100000000000000000000"
-    assert message.offset_id == vectors.RECORD_OFFSET_ID
-    assert message.queue == QueueId("TopicTest", "broker-a", 2)
-    assert (message.topic, message.tags, message.keys) == ("TopicTest", "TagA", [])
-    assert (message.offset, message.log_offset, message.flag) == (5, 1024, 0)
-    assert (message.born_at_ms, message.stored_at_ms) == (1700000000000, 1700000000123)
-    assert (message.born_host, message.delivery_attempts) == ("10.0.0.1:50000", 0)
-    assert message.body == b"hello"
-
-
-def test_a_message_without_a_unique_id_is_known_by_its_offset_id() -> None:
-    record = Record(store_ip=bytes([10, 0, 0, 2]), store_port=10911, log_offset=1024)
-    (message,) = received(record, "b", body_bytes_max=0)
-    assert message.message_id == message.offset_id == vectors.RECORD_OFFSET_ID
-
-
-@pytest.mark.parametrize(("sys_flag", "packed"), vectors.COMPRESSED_BODIES.items())
-def test_a_compressed_body_is_given_unpacked(sys_flag: int, packed: bytes) -> None:
-    record = Record(body=packed, sys_flag=int(sys_flag))
-    (message,) = received(record, "b", body_bytes_max=5000)
-    assert message.body == vectors.COMPRESSIBLE_BODY
-    with pytest.raises(MalformedBody, match="cannot be decompressed to at most 4999 bytes"):
-        received(record, "b", body_bytes_max=4999)
-
-
-@pytest.mark.parametrize(
-    ("sys_flag", "name"),
-    [(0, None), (0x1, "zlib"), (0x301, "zlib"), (0x101, "lz4"), (0x201, "zstd")],
-)
-def test_a_body_can_stay_as_it_is_stored(sys_flag: int, name: str | None) -> None:
-    (message,) = received_as_stored(Record(body=b"packed", sys_flag=sys_flag), "b")
-    assert (message.body, message.compression) == (b"packed", name)
-    with pytest.raises(MalformedBody, match="unknown compression type 7"):
-        received_as_stored(Record(body=b"packed", sys_flag=0x701), "b")
-
-
-def test_an_inner_batch_becomes_its_messages() -> None:
-    record = Record(
-        sys_flag=int(SysFlag.INNER_BATCH | SysFlag.NEEDS_UNWRAP),
-        body=vectors.BATCH,
-        topic_bytes=b"T",
-        property_bytes=b"INNER_NUM\x012\x02INNER_BASE\x0140\x02",
-    )
-    first, second = received(record, "b", body_bytes_max=0)
-    assert (first.body, first.offset, first.tags) == (b"a", 40, None)
-    assert (second.body, second.offset, second.tags) == (b"bc", 41, "TagA")
-    assert (second.keys, second.flag, second.topic) == (["k1"], 9, "T")
-
-
-def test_a_body_with_an_unknown_compression_is_refused() -> None:
-    body, _ = compress(b"x", Compression.ZLIB)
-    with pytest.raises(MalformedBody, match="unknown compression type 7"):
-        received(Record(body=body, sys_flag=0x701), "b", body_bytes_max=10)
 
 
 @given(

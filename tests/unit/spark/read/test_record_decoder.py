@@ -15,9 +15,9 @@ from downrange.spark.read.record_decoder import Decoded, DecodeSpec, decode_each
 from downrange.spark.schema import arrow_schema
 from downrange.wire.codes import SysFlag
 from downrange.wire.compression import Compression
-from downrange.wire.messages import received
 from downrange.wire.records import MAGIC_V2, Record, scan_segment
 from tests.golden.capture import FOLDER, SEGMENT
+from tests.support.plain_messages import received
 from tests.unit.spark.read.replies import (
     ALL_COLUMNS,
     INNER,

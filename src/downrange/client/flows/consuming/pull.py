@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import msgspec
 
-from downrange.client.flows.names import (
-    named_queue,
-    shown_queue,
-    with_namespace,
-    without_namespace,
-)
+from downrange.client.flows.names import named_queue, with_namespace, without_namespace
 from downrange.client.flows.routing.lookup import find_readable, find_replica, refresh_route
 from downrange.client.flows.routing.routes import MASTER
 from downrange.errors import OptionError, QueueMoved
@@ -24,8 +19,7 @@ from downrange.wire.codes import PullFlag, ReleaseVersion, RequestCode, Response
 from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import PullReply, PullRequest
-from downrange.wire.messages import received, received_as_stored
-from downrange.wire.records import decode_records
+from downrange.wire.reply_messages import MessageT, messages_in, place
 
 if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
@@ -149,10 +143,11 @@ def pull(
     replica: int = MASTER,
     deadline: float,
     decode_body: bool = True,
+    message_class: type[ReceivedMessage] = ReceivedMessage,
 ) -> Flow[PullBatch]:
     """Read messages of a queue from an offset on; for arguments and errors see `pull_raw`.
 
-    Without `decode_body`, bodies stay compressed.
+    Without `decode_body`, bodies stay compressed. For `message_class` see `read_messages`.
     """
     found = yield from pull_raw(
         core,
@@ -166,11 +161,11 @@ def pull(
         replica=replica,
         deadline=deadline,
     )
-    messages: list[ReceivedMessage] = []
-    if found.body:
-        messages = read_messages(core, found.body, queue.broker, decode_body=decode_body)
-        if found.offset_delta is not None:
-            messages = _in_logical_queue(messages, queue, found.offset_delta)
+    messages = read_messages(
+        core, found.body, queue.broker, decode_body=decode_body, message_class=message_class
+    )
+    if found.offset_delta is not None:
+        _place_in(messages, queue, found.offset_delta)
     if message_filter.tags:
         messages = [message for message in messages if message.tags in message_filter.tags]
     return PullBatch(
@@ -263,36 +258,56 @@ def _pull_from(
     )
 
 
-def _in_logical_queue(
-    messages: list[ReceivedMessage], queue: QueueId, delta: int
-) -> list[ReceivedMessage]:
-    """Return messages of a physical queue with the logical queue that they belong to."""
-    return [
-        dataclasses.replace(message, queue=queue, offset=QueueOffset(message.offset + delta))
-        for message in messages
-    ]
+def _place_in(messages: list[ReceivedMessage], queue: QueueId, delta: int) -> None:
+    """Give messages of a physical queue the logical queue that they belong to."""
+    for message in messages:
+        place(message, queue, message.offset + delta)
 
 
+@overload
 def read_messages(
     core: ClientCore, body: bytes, broker: str, *, decode_body: bool = True
-) -> list[ReceivedMessage]:
+) -> list[ReceivedMessage]: ...
+@overload
+def read_messages(
+    core: ClientCore,
+    body: bytes,
+    broker: str,
+    *,
+    decode_body: bool = True,
+    message_class: type[MessageT],
+) -> list[MessageT]: ...
+def read_messages(
+    core: ClientCore,
+    body: bytes,
+    broker: str,
+    *,
+    decode_body: bool = True,
+    message_class: type[ReceivedMessage] = ReceivedMessage,
+) -> list[Any]:
     """Return the messages in the body of a reply, without the namespace in their topics.
 
-    Without `decode_body`, bodies stay compressed.
+    All checks are made here; reading a field of a message cannot fail (`wire/reply_messages.py`).
+
+    Args:
+        core: The client.
+        body: The body of the reply.
+        broker: The name of the broker that sent it.
+        decode_body: Whether to decompress bodies.
+        message_class: The class of the messages, see `messages_in`.
+
+    Raises:
+        MalformedRecord: A record is damaged.
+        MalformedBody: A body cannot be decompressed, or an inner batch is malformed.
     """
-    limit, namespace = core.options.body_bytes_max, core.options.namespace
-    messages: list[ReceivedMessage] = []
-    for record in decode_records(body):
-        if decode_body:
-            messages += received(record, broker, body_bytes_max=limit)
-        else:
-            messages += received_as_stored(record, broker)
-    if namespace is None:
-        return messages
-    return [
-        dataclasses.replace(message, queue=shown_queue(message.queue, namespace))
-        for message in messages
-    ]
+    options, namespace = core.options, core.options.namespace
+    return messages_in(
+        body,
+        broker,
+        message_class,
+        body_bytes_max=options.body_bytes_max if decode_body else None,
+        shown_topic=partial(without_namespace, namespace=namespace) if namespace else None,
+    )
 
 
 def check_filter(

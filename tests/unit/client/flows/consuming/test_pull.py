@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import assert_type
+
 import pytest
 
 from downrange.client.flows.consuming.pull import (
@@ -10,6 +12,7 @@ from downrange.client.flows.consuming.pull import (
     by_tags,
     check_filter,
     pull,
+    read_messages,
 )
 from downrange.errors import (
     InvalidSql,
@@ -20,7 +23,7 @@ from downrange.errors import (
     SqlNotSupported,
 )
 from downrange.filters.sql import Sql
-from downrange.model import QueueId
+from downrange.model import QueueId, ReceivedMessage
 from downrange.wire.bodies import CheckClientBody, decode_body
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -156,6 +159,25 @@ def test_pull_shows_topics_without_the_namespace() -> None:
     servers.answer("a:1", PULL, pulled(body=record("prod%orders", 3)))
     batch = servers.run(pull(servers.core, QUEUE, 3, group="audit", deadline=DEADLINE))
     assert batch.messages[0].queue == QUEUE
+
+
+class Linked(ReceivedMessage):
+    """A message of a consumer, with a slot of its own."""
+
+    __slots__ = ("consumer",)
+
+
+@pytest.mark.parametrize("namespace", [None, "prod"])
+def test_pull_brings_messages_of_the_class_that_is_asked_for(namespace: str | None) -> None:
+    servers = servers_with(namespace=namespace)
+    topic = "orders" if namespace is None else f"{namespace}%orders"
+    servers.answer("a:1", PULL, pulled(body=record(topic, 3) + record(topic, 4)))
+    flow = pull(servers.core, QUEUE, 3, group="audit", deadline=DEADLINE, message_class=Linked)
+    messages = servers.run(flow).messages
+    assert [(type(message), message.queue) for message in messages] == [(Linked, QUEUE)] * 2
+    (linked,) = read_messages(servers.core, record(topic, 5), "a", message_class=Linked)
+    assert_type(linked, Linked)
+    assert (type(linked), linked.queue, linked.offset) == (Linked, QUEUE, 5)
 
 
 def test_pull_goes_to_the_replica_that_was_suggested_or_to_the_lowest_there_is() -> None:
