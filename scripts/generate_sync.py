@@ -78,6 +78,7 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     # A thread cannot call coroutine functions.
     (r"\bany_function\b", "plain_function"),
     (r"\bany_handler\b", "plain_handler"),
+    (r"\bhandle_run_async\b", "handle_run"),
 )
 _REPLACED: Final = re.compile(r"^( *)\S.*?  # sync: (.*)$", re.MULTILINE)
 _DROPPED: Final = re.compile(r"^.*  # no sync\n", re.MULTILINE)

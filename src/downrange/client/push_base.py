@@ -12,6 +12,8 @@ from downrange.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from downrange.client.flows.consuming.delivery_window import Delivery
+
 #: Seconds that `close` of a group consumer may take unless it is told otherwise.
 DRAIN_TIMEOUT: Final = 30.0
 #: Seconds of one wait for a signal, after which it is looked at again.
@@ -48,6 +50,29 @@ def plain_handler(handler: Any) -> Callable[[Any], Any]:
             "use AsyncPushConsumer, or give a plain function"
         )
     return any_handler(handler)
+
+
+def handle_run(handler: Callable[[Any], Any], delivery: Delivery) -> None:
+    """Call a handler with each message of a run, until it ends or is taken away."""
+    rest, window, begin = delivery.rest, delivery.window, delivery.messages.append
+    assert rest is not None
+    while rest and not window.is_stopped:
+        try:
+            message = rest.popleft()
+        except IndexError:  # another worker took the last one
+            return
+        begin(message)
+        handler(message)
+
+
+async def handle_run_async(handler: Callable[[Any], Any], delivery: Delivery) -> None:
+    """Do the same as `handle_run`, with a coroutine function."""
+    rest, window, begin = delivery.rest, delivery.window, delivery.messages.append
+    assert rest is not None
+    while rest and not window.is_stopped:
+        message = rest.popleft()
+        begin(message)
+        await handler(message)
 
 
 def handler_pool(group: str, concurrency: int) -> ThreadPoolExecutor:

@@ -32,6 +32,7 @@ from downrange.client.push_base import (
     DRAIN_TIMEOUT,
     LONG_WAIT,
     any_handler,
+    handle_run_async,
     handler_pool,  # no sync
     in_pool,  # no sync
     is_coroutine_handler,  # no sync
@@ -415,7 +416,15 @@ class AsyncPushConsumer(AsyncClientUser):
         if handler is not None and not is_coroutine_handler(handler):  # no sync
             self._pool = handler_pool(self._group, self._options.concurrency)  # no sync
             handler = in_pool(self._pool, handler)  # no sync
-        return PushCore(client.core, self._group, self._options, handler, self._hooks, client.spawn)
+        return PushCore(
+            client.core,
+            self._group,
+            self._options,
+            handler,
+            handle_run_async,
+            self._hooks,
+            client.spawn,
+        )
 
     def _running_core(self) -> PushCore:
         self._client_core()

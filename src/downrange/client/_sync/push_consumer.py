@@ -32,6 +32,7 @@ from downrange.client.flows.validation import check_group, check_topic
 from downrange.client.push_base import (
     DRAIN_TIMEOUT,
     LONG_WAIT,
+    handle_run,
     plain_handler,
 )
 from downrange.errors import ClientClosed, ClientStateError, OptionError, RocketMQError
@@ -404,7 +405,15 @@ class PushConsumer(ClientUser):
 
     def _make_core(self) -> PushCore:
         client, handler = self._client, self._handler
-        return PushCore(client.core, self._group, self._options, handler, self._hooks, client.spawn)
+        return PushCore(
+            client.core,
+            self._group,
+            self._options,
+            handler,
+            handle_run,
+            self._hooks,
+            client.spawn,
+        )
 
     def _running_core(self) -> PushCore:
         self._client_core()

@@ -11,7 +11,8 @@ late for an old window is never taken for the new one.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:  # the struct here is never decoded, so its annotations are no
     from downrange.client.flows.consuming.pull import Filter
     from downrange.errors import RocketMQError
     from downrange.model import QueueId, ReceivedMessage  # noqa: TC004
+
+
+#: Fewer messages are handed out one by one: a run is for a queue with many.
+_RUN_MIN: Final = 4
 
 
 class Buffer:
@@ -67,6 +72,8 @@ class Delivery(msgspec.Struct, eq=False):
         messages: One, or a batch, in order, as they were read.
         shown: The same as the handler sees them: a retried one with its own topic.
         started_at: When it began, on the clock of the client.
+        rest: Of a run: messages that the handler gets next, one by one. A worker takes from the
+            left; from the right they may be taken away for others (`DeliveryWindow.share`).
         is_reported: Whether it was reported as stuck.
     """
 
@@ -74,6 +81,7 @@ class Delivery(msgspec.Struct, eq=False):
     messages: list[ReceivedMessage]
     shown: list[ReceivedMessage]
     started_at: float
+    rest: deque[ReceivedMessage] | None = None
     is_reported: bool = False
 
 
@@ -209,14 +217,63 @@ class DeliveryWindow:
         self.running[messages[0].offset] = delivery
         return delivery
 
+    def take_run(self, count: int, now: float) -> Delivery | None:
+        """Hand out at most `count` messages that one worker handles one by one.
+
+        It adds each to `messages` before it handles it; see `Delivery`.
+        """
+        waiting = self.waiting
+        if self.postponed or self._is_retry or len(waiting) < _RUN_MIN:
+            return self.take(1, now)
+        if len(waiting) <= count:
+            rest, self.waiting = waiting, deque()
+        else:
+            rest = deque([waiting.popleft() for _ in range(count)])
+        self._highest = max(self._highest, rest[-1].offset)
+        begun: list[ReceivedMessage] = []
+        delivery = Delivery(self, begun, begun, now, rest)
+        self.running[rest[0].offset] = delivery
+        return delivery
+
+    def share(self, delivery: Delivery) -> bool:
+        """Take the rest of a run away from its worker, for others; return whether there was one."""
+        rest = delivery.rest
+        if not rest:
+            return False
+        taken: deque[ReceivedMessage] = deque()
+        with suppress(IndexError):
+            while True:  # its worker may take the last one meanwhile
+                taken.appendleft(rest.pop())
+        if not self.is_dropped:
+            self.waiting.extendleft(reversed(taken))
+        return bool(taken)
+
     def finish(self, delivery: Delivery, now: float) -> None:
         """Note that a handler has ended, and that all its messages are done."""
         self.end(delivery, now)
+        if self.is_dropped:
+            return
+        opened, done, size = self._open, self._done, 0
         for message in delivery.messages:
-            self.settle(message)
+            offset = message.offset
+            size += len(message.body)
+            if opened and opened[0] == offset:
+                opened.popleft()
+            else:
+                done.add(offset)
+        if done:
+            while opened and opened[0] in done:
+                done.remove(opened.popleft())
+        if self.attempts:
+            for message in delivery.messages:
+                self.attempts.pop(message.offset, None)
+        self._count(-len(delivery.messages), -size)
+        self.room.fire()
 
     def end(self, delivery: Delivery, now: float) -> None:
         """Note that a handler has ended; `settle`, `postpone` or `put_back` follows per message."""
+        if delivery.rest:
+            self.share(delivery)
         self.running.pop(delivery.messages[0].offset, None)
         self.handled_at = now
         if self.is_stopped and not self.running:

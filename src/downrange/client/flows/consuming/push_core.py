@@ -12,7 +12,7 @@ nor counted as done; its new owner handles it.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from downrange.client.flows.consuming.consume_traces import TracedBatch, trace_after, trace_before
 from downrange.client.flows.consuming.group_member import GroupMember
@@ -49,8 +49,14 @@ _SEND_BACK_TIMEOUT: Final = 5.0
 _QUICK: Final = 0.0001
 #: Seconds after which waiting messages get another worker, if handlers were quick so far.
 _RELIEF: Final = 0.01
+#: Most messages of a run.
+_RUN_MAX: Final = 32
 #: The average time of a handler moves to the last one by one part in this many.
 _SMOOTHING: Final = 16
+
+
+#: Calls a handler with the messages of a delivery that is a run, and adds each to `messages`.
+HandleRun: TypeAlias = "Callable[[Callable[[Any], Any], Delivery], object]"
 
 
 class PushCore:
@@ -62,6 +68,8 @@ class PushCore:
         options: How it consumes.
         handler: Takes a message, or a list with `batch` above 1; None for a program that calls
             `next_delivery`.
+        handle_run: Calls the handler with each message of a run: one step for many messages, if
+            handlers are quick. None hands out each by itself.
         hooks: Functions of the user.
         spawn: Starts a flow in the background; may be called from any thread.
 
@@ -78,6 +86,7 @@ class PushCore:
         group: str,
         options: ConsumerOptions,
         handler: Callable[[Any], object] | None,
+        handle_run: HandleRun | None,
         hooks: Hooks,
         spawn: Callable[[Flow[None]], object],
     ) -> None:
@@ -98,6 +107,9 @@ class PushCore:
             self.retries = _RETRIES
         self.is_paused = False
         self._handler = handler
+        self._handle_run = handle_run
+        if options.batch > 1 or self.is_orderly or self._is_watched:
+            self._handle_run = None
         self._spawn = spawn
         #: Windows with messages to hand out, each once.
         self._line: deque[DeliveryWindow] = deque()
@@ -105,7 +117,8 @@ class PushCore:
         self._idle: list[Signal] = []
         #: Deliveries whose handlers have not ended.
         self._running = 0
-        self._average = 0.0
+        #: Seconds that a handler takes. Until some have run it is taken for slow.
+        self._average = 10 * _QUICK
         self._is_relieving = False
         self._is_over = False
 
@@ -169,7 +182,10 @@ class PushCore:
             window.is_queued = False
             if not self._may_take(window, now):
                 continue
-            delivery = window.take(self.options.batch, now)
+            if self._average < _QUICK and self._handle_run is not None:
+                delivery = window.take_run(_RUN_MAX, now)
+            else:
+                delivery = window.take(self.options.batch, now)
             if delivery is None:
                 continue
             self._running += 1
@@ -192,17 +208,20 @@ class PushCore:
 
     def work(self) -> Flow[None]:
         """Handle messages, one delivery after the other, until the consumer is closed."""
-        handler, is_batch = self._handler, self.options.batch > 1
+        handler, handle_run = self._handler, self._handle_run
+        is_batch = self.options.batch > 1
         assert handler is not None
         while not self._is_over:
             delivery = self._take()
             if delivery is None:
                 yield from self._wait_for_work()
                 continue
-            if self._line and self._idle:
+            if self._idle and (self._line or delivery.rest):
                 yield from self._call_others()
-            shown = delivery.shown
-            call = UserCall(handler, (shown if is_batch else shown[0],))
+            if delivery.rest is not None and handle_run is not None:
+                call = UserCall(handle_run, (handler, delivery))
+            else:
+                call = UserCall(handler, (delivery.shown if is_batch else delivery.shown[0],))
             try:
                 if self._is_watched:
                     yield from self._watched(call, delivery)
@@ -286,11 +305,12 @@ class PushCore:
     def finish(self, delivery: Delivery) -> None:
         """Note that messages were handled without an error."""
         now = self.core.clock.now()
-        self._average += (now - delivery.started_at - self._average) / _SMOOTHING
-        seconds = now - delivery.started_at
+        each = (now - delivery.started_at) / len(delivery.messages)
+        self._average += (each - self._average) / _SMOOTHING
+        seconds, count = now - delivery.started_at, len(delivery.messages)
         delivery.window.finish(delivery, now)
-        self.member.counts.handled += len(delivery.messages)
-        self.member.rates_of(delivery.shown[0].topic).handled(len(delivery.messages), seconds, now)
+        self.member.counts.handled += count
+        self.member.rates_of(delivery.shown[0].topic).handled(count, seconds, now)
         self._continue(delivery.window)
 
     def _wait_for_work(self) -> Flow[None]:
@@ -309,8 +329,16 @@ class PushCore:
             yield UserCall(self._spawn, (self._relieve(),))
 
     def _relieve(self) -> Flow[None]:
-        while self._line and self._idle and not self._is_over:
+        """While messages wait for a slow handler, give them to other workers."""
+        while self._idle and not self._is_over:
+            before = self.core.clock.now()
             yield Pause(_RELIEF)
+            for window in self.member.windows.values():
+                for delivery in list(window.running.values()):
+                    if delivery.started_at <= before and window.share(delivery):
+                        self._arrived(window)
+            if not self._line and not self._running:
+                break
             self._wake()
         self._is_relieving = False
 
@@ -328,7 +356,11 @@ class PushCore:
     def fail(self, delivery: Delivery, error: Exception) -> Flow[None]:
         """Do what the exception of a handler asks for, and publish it with the plan."""
         window, counts = delivery.window, self.member.counts
-        verdict = verdict_of(delivery.messages, delivery.shown, error)
+        if delivery.rest is None:
+            verdict = verdict_of(delivery.messages, delivery.shown, error)
+        else:  # all of the run before the last one are done
+            last = delivery.messages[-1:]
+            verdict = verdict_of(last, last, error, done=delivery.messages[:-1])
         counts.failed += len(verdict.failed)
         now = self.core.clock.now()
         self.member.rates_of(delivery.shown[0].topic).failed(

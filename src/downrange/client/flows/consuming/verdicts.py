@@ -49,7 +49,11 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def verdict_of(
-    messages: Sequence[ReceivedMessage], shown: Sequence[ReceivedMessage], error: BaseException
+    messages: Sequence[ReceivedMessage],
+    shown: Sequence[ReceivedMessage],
+    error: BaseException,
+    *,
+    done: Sequence[ReceivedMessage] = (),
 ) -> Verdict:
     """Return what an exception of a handler means.
 
@@ -57,18 +61,19 @@ def verdict_of(
         messages: The messages as they were read.
         shown: The same as the handler saw them; `RetrySome` names some of these.
         error: The exception.
+        done: Messages that were handled before.
     """
     if isinstance(error, DeadLetter):
-        return Verdict((), messages, DEAD_LETTER_LEVEL, is_dead=True)
+        return Verdict(done, messages, DEAD_LETTER_LEVEL, is_dead=True)
     if isinstance(error, Retry):
-        return Verdict((), messages, level_for(error.after), error.after)
+        return Verdict(done, messages, level_for(error.after), error.after)
     if isinstance(error, RetrySome):
         named = set(error.messages)
         pairs = list(zip(messages, shown, strict=True))
-        done = [message for message, seen in pairs if seen not in named]
+        handled = [message for message, seen in pairs if seen not in named]
         failed = [message for message, seen in pairs if seen in named]
-        return Verdict(done, failed, level_for(error.after), error.after)
-    return Verdict((), messages)
+        return Verdict([*done, *handled], failed, level_for(error.after), error.after)
+    return Verdict(done, messages)
 
 
 def as_sent(message: ReceivedMessage) -> ReceivedMessage:
