@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from downrange.addresses import split_address
+from downrange.allocation import AllocateForGroup, Average, Strategy, strategy_of
 from downrange.checks import (
     check_at_least,
     check_between,
@@ -41,6 +43,8 @@ WhenFull: TypeAlias = Literal["block", "raise", "queue"]
 FaultStyle: TypeAlias = Literal["off", "4.x", "5.x"]
 #: Where a client connects to: servers of one's own, or those of a cloud provider.
 AccessChannel: TypeAlias = Literal["local", "cloud"]
+#: Where a group begins in queues in which it has no offset.
+GroupStart: TypeAlias = Literal["earliest", "latest"] | datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,6 +542,12 @@ class PullOptions:
         retry_backoff: Seconds until a failed pull is repeated; doubled after each further failure
             (pullTimeDelayMillsWhenException, which stays the same).
         retry_backoff_max: The longest of these pauses, in seconds.
+        start: For `subscribe`: where the group begins in queues in which it has no offset yet:
+            "latest", "earliest" or a time (consumeFromWhere).
+        strategy: For `subscribe`: how the members divide the queues
+            (allocateMessageQueueStrategy).
+        auto_commit: For `subscribe`: seconds between two commits of what was returned before the
+            last poll; None commits only by `commit` (autoCommitIntervalMillis).
     """
 
     batch_count: int = 32
@@ -547,6 +557,9 @@ class PullOptions:
     decode_body: bool = True
     retry_backoff: float = 0.1
     retry_backoff_max: float = 3.0
+    start: GroupStart = "latest"
+    strategy: Strategy | AllocateForGroup = field(default_factory=Average)
+    auto_commit: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse wrong values.
@@ -554,6 +567,10 @@ class PullOptions:
         Raises:
             OptionError: Names the option and its value.
         """
+        check_group_start(self.start)
+        object.__setattr__(self, "strategy", strategy_of(self.strategy))
+        if self.auto_commit is not None:
+            check_positive("auto_commit", self.auto_commit)
         check_count(1, "batch_count", self.batch_count)
         check_count(1, "buffered_max", self.buffered_max)
         check_timeout(self.suspend, "suspend")
@@ -566,6 +583,22 @@ class PullOptions:
                 f"retry_backoff={self.retry_backoff}"
             )
         check_flag("decode_body", self.decode_body)
+
+
+def check_group_start(start: GroupStart) -> None:
+    """Refuse what is not a place for a new group to begin.
+
+    Raises:
+        OptionError: It is not one of the two words, nor a time with a time zone.
+    """
+    if isinstance(start, datetime):
+        if start.utcoffset() is None:
+            raise OptionError(f"start={start!r} needs a time zone")
+    elif start not in ("earliest", "latest"):
+        raise OptionError(
+            f"start={start!r} is not 'earliest', 'latest' or a datetime; it counts for queues in "
+            "which the group has no offset, others continue where the group is"
+        )
 
 
 def _check_secret(name: str, value: object) -> None:

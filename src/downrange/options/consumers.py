@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from downrange.allocation import AllocateForGroup, Average, Strategy, strategy_of
@@ -18,7 +17,7 @@ from downrange.checks import (
     check_wait,
 )
 from downrange.errors import OptionError
-from downrange.options.clients import Trace
+from downrange.options.clients import GroupStart, Trace, check_group_start
 from downrange.wire.limits import MIB
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 ConsumeMode: TypeAlias = Literal["concurrent", "orderly", "pop"]
 #: Whether a message is for one member of the group, or for every member.
 MessageModel: TypeAlias = Literal["clustering", "broadcast"]
-#: Where a group begins in queues in which it has no offset.
-GroupStart: TypeAlias = "Literal['earliest', 'latest'] | datetime"
+#: Seconds between two commits of a consumer that does not say otherwise.
+DEFAULT_COMMIT: Final = 5.0
 _MODES: Final = get_args(ConsumeMode)
 
 
@@ -100,7 +99,7 @@ class ConsumerOptions:
     buffer_bytes: int = 64 * MIB
     queue_messages: int = 1000
     span: int = 2000
-    commit_interval: float = 5.0
+    commit_interval: float = DEFAULT_COMMIT
     rebalance_interval: float = 20.0
     lock_interval: float = 20.0
     handover_timeout: float = 10.0
@@ -141,7 +140,7 @@ class ConsumerOptions:
         if self.retries is not None:
             check_count(0, "retries", self.retries)
         check_count(0, "broadcast_retries", self.broadcast_retries)
-        _check_start(self.start)
+        check_group_start(self.start)
         object.__setattr__(self, "strategy", strategy_of(self.strategy))
         check_type("trace", self.trace, (Trace, bool), "a Trace, True or False")
         check_flag("decode_body", self.decode_body)
@@ -164,14 +163,3 @@ class ConsumerOptions:
                 f"retry_backoff_max={self.retry_backoff_max} is less than "
                 f"retry_backoff={self.retry_backoff}"
             )
-
-
-def _check_start(start: GroupStart) -> None:
-    if isinstance(start, datetime):
-        if start.utcoffset() is None:
-            raise OptionError(f"start={start!r} needs a time zone")
-    elif start not in ("earliest", "latest"):
-        raise OptionError(
-            f"start={start!r} is not 'earliest', 'latest' or a datetime; it counts for queues in "
-            "which the group has no offset, others continue where the group is"
-        )

@@ -2,8 +2,10 @@
 """`PullConsumer`: reads queues at the program's own pace.
 
     with PullConsumer("127.0.0.1:9876", group="audit") as consumer:
-        consumer.assign("orders", start="earliest")
+        consumer.assign("orders", start="earliest")    # queues that the program chooses
         messages = consumer.poll(timeout=1.0)
+
+    consumer.subscribe("orders")                       # or: the group's members share them
 
 Every method makes a flow, which the client runs.
 """
@@ -26,15 +28,19 @@ from downrange.client._sync.client_user import ClientUser
 from downrange.client.client_base import CLOSE_TIMEOUT, check_setting
 from downrange.client.flows.consuming.consumer_core import ConsumerCore
 from downrange.client.flows.consuming.offsets import check_start, group_offset
+from downrange.client.flows.consuming.poll_core import PollCore
 from downrange.client.flows.consuming.pull import EVERYTHING, Filter, by_sql, by_tags
-from downrange.client.flows.validation import check_group, check_queue
+from downrange.client.flows.consuming.subscriptions import filter_of
+from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.validation import check_group, check_queue, check_topic
 from downrange.errors import ClientClosed, ClientStateError, OptionError, RocketMQError
 from downrange.filters.sql import Sql
 from downrange.model import QueueId
 from downrange.options import PullOptions
+from downrange.options.consumers import DEFAULT_COMMIT, ConsumerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from downrange.client._sync.client import Client
     from downrange.client.client_base import Servers
@@ -48,10 +54,11 @@ _LONG_WAIT: Final = 5.0
 
 
 class PullConsumer(ClientUser):
-    """Reads assigned queues, from any number of threads.
+    """Reads queues, from any number of threads.
 
-    The program decides which queues it reads and when it commits: queues are not divided among the
-    members of a group, and nothing is committed automatically.
+    After `assign` it reads the queues that the program chose. After `subscribe` it is a member of
+    its group, and reads its share of the queues. The program decides when it commits, unless
+    `auto_commit` is set.
 
     Args:
         servers: Name servers, "host:port" separated by ";" or a list; or a `Client` to share.
@@ -90,7 +97,8 @@ class PullConsumer(ClientUser):
         check_setting("options", options, PullOptions)
         self._group = group
         self._options = options or PullOptions()
-        self._core: ConsumerCore | None = None
+        self._core: ConsumerCore | PollCore | None = None
+        self._filters: dict[str, Filter] = {}
         super().__init__(
             servers,
             client_options=client_options,
@@ -132,16 +140,22 @@ class PullConsumer(ClientUser):
         return self
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """Stop to fetch, close; may be called again. Does not commit.
+        """Stop to fetch, leave the group, close; may be called again.
+
+        It commits only with `auto_commit`, and without the messages of the last poll.
 
         Args:
-            timeout: How long its own client may take.
+            timeout: How long leaving the group and closing its own client may take.
         """
         check_wait("timeout", timeout)
         was_running, self._state = self._state == "running", "closed"
-        if was_running and self._core is not None and self._client.state == "running":
+        core = self._core
+        if was_running and core is not None and self._client.state == "running":
             with suppress(ClientStateError):  # the client was closed meanwhile, or before a fork
-                self._client.step(self._core.close)
+                if isinstance(core, PollCore):
+                    self._client.run(core.exit(core.core.clock.now() + timeout))
+                else:
+                    self._client.step(core.close)
         if self._owns_client:
             self._client.close(timeout)
 
@@ -183,9 +197,97 @@ class PullConsumer(ClientUser):
         names = _names_of(what)
         check_start("start", start)
         core = self._running_core()
+        if isinstance(core, PollCore):
+            raise OptionError("this consumer has subscribed, so its group divides the queues")
         self._client.run(
             core.assign(names, start=start, message_filter=message_filter, deadline=deadline)
         )
+
+    def subscribe(
+        self,
+        topic: str,
+        tags: str | Sql = "*",
+        *,
+        on_assigned: Callable[[list[QueueId]], object] | None = None,
+        on_revoked: Callable[[list[QueueId]], object] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Read a topic as a member of the group: the members divide its queues.
+
+        Call it again for further topics. Messages that a poll returned are done when the next poll
+        begins, or when they are committed. Where the group has no offset yet, it starts as
+        `PullOptions(start=…)` says.
+
+        Args:
+            topic: The topic.
+            tags: Only messages with one of these tags, such as "new || paid"; or an `Sql`.
+            on_assigned: Called with queues that this member gets, before their first message.
+            on_revoked: Called with queues that go to another member, before that one gets them;
+                the place to commit.
+            timeout: For the whole call; the client's `call_timeout` unless given.
+
+        Raises:
+            OptionError: An argument is invalid, or queues were assigned.
+            GroupTaken: The client has another consumer of this group.
+            InvalidSql, SqlNotSupported: A broker refuses the filter.
+            RocketMQError: No name server answered.
+        """
+        _, deadline = self._deadline(timeout)
+        check_topic(topic)
+        filters = self._filters | {topic: filter_of(tags)}
+        if isinstance(self._core, PollCore):
+            self._client.run(self._core.member.resubscribe(filters, deadline))
+        else:
+            core = self._make_member()
+            self._client.run(core.enter(filters, deadline))
+            self._core = core
+            for flow in core.background():
+                self._client.spawn(flow)
+        member = self._core.member
+        member.on_assigned = on_assigned or member.on_assigned
+        member.on_revoked = on_revoked or member.on_revoked
+        self._filters = filters
+
+    def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
+        """Read a topic no more.
+
+        Args:
+            topic: The topic.
+            timeout: For the whole call; the client's `call_timeout` unless given.
+
+        Raises:
+            OptionError: The topic is not subscribed.
+        """
+        _, deadline = self._deadline(timeout)
+        core = self._running_core()
+        if topic not in self._filters or not isinstance(core, PollCore):
+            raise OptionError(f"{topic!r} is not subscribed; {sorted(self._filters)} are")
+        filters = {name: each for name, each in self._filters.items() if name != topic}
+        self._client.run(core.member.resubscribe(filters, deadline))
+        self._filters = filters
+
+    def pause(self, *queues: QueueId) -> None:
+        """Return no messages of these queues until `resume`; of all, without arguments.
+
+        Raises:
+            OptionError: The consumer has not subscribed, or this member does not have a queue.
+        """
+        self._pause(queues, is_paused=True)
+
+    def resume(self, *queues: QueueId) -> None:
+        """Continue with queues after `pause`; with all, without arguments.
+
+        Raises:
+            OptionError: The consumer has not subscribed, or this member does not have a queue.
+        """
+        self._pause(queues, is_paused=False)
+
+    def _pause(self, queues: tuple[QueueId, ...], *, is_paused: bool) -> None:
+        core = self._running_core()
+        if not isinstance(core, PollCore):
+            raise OptionError("pause and resume are for queues that come by subscribe()")
+        chosen = queues or tuple(self.queues())
+        self._client.step(lambda: core.pause(chosen, is_paused=is_paused))
 
     def seek(self, queue: QueueId, to: Start, *, timeout: float | None = None) -> None:
         """Continue at another offset of a queue; messages in its buffer are dropped.
@@ -302,7 +404,7 @@ class PullConsumer(ClientUser):
         """
         core = self._running_core()
         check_queue(queue)
-        return self._client.step(lambda: core.cursor_of(queue).position)
+        return self._client.step(lambda: core.position_of(queue))
 
     def lag(self, *, timeout: float | None = None) -> dict[QueueId, int]:
         """Return how many messages of each queue were not returned yet, filters ignored.
@@ -322,7 +424,30 @@ class PullConsumer(ClientUser):
         client = self._client
         return ConsumerCore(client.core, self._group, self._options, client.spawn, _report)
 
-    def _running_core(self) -> ConsumerCore:
+    def _make_member(self) -> PollCore:
+        if isinstance(self._core, ConsumerCore) and self._core.cursors:
+            raise OptionError("queues were assigned to this consumer; use another one to subscribe")
+        client, options = self._client, self._options
+        return PollCore(
+            client.core,
+            self._group,
+            ConsumerOptions(
+                start=options.start,
+                strategy=options.strategy,
+                pull_batch=options.batch_count,
+                suspend=options.suspend,
+                buffer_messages=options.buffered_max,
+                commit_interval=options.auto_commit or DEFAULT_COMMIT,
+                retry_backoff=options.retry_backoff,
+                retry_backoff_max=options.retry_backoff_max,
+                decode_body=options.decode_body,
+            ),
+            Hooks(),
+            client.spawn,
+            is_auto_commit=options.auto_commit is not None,
+        )
+
+    def _running_core(self) -> ConsumerCore | PollCore:
         self._client_core()
         assert self._core is not None
         return self._core

@@ -406,6 +406,14 @@ class ConsumerCore:
         """Return the offset of the next message of each queue; None while it is not known."""
         return {queue: cursor.position for queue, cursor in self.cursors.items()}
 
+    def position_of(self, queue: QueueId) -> QueueOffset | None:
+        """Return the offset of the next message to return; None while it is not known.
+
+        Raises:
+            OptionError: The queue is not assigned.
+        """
+        return self.cursor_of(queue).position
+
     def failures(self) -> dict[QueueId, RocketMQError]:
         """Return the queues whose last pull failed, with the error."""
         return {

@@ -76,7 +76,7 @@ def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
     window.pulled_at = core.clock.now()
     rates = member.rates_of(window.queue.topic)
     rates.pulled(len(batch.messages), window.pulled_at - now, window.pulled_at)
-    if window.failure is not None:
+    if window.failing_since is not None:
         yield from member.note_recovery(window)
     window.replica = batch.replica
     if batch.status is PullStatus.MOVED:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.effects import Flow
     from downrange.model import QueueId
-    from downrange.options.consumers import GroupStart
+    from downrange.options.clients import GroupStart
 
 
 class FirstOffset(msgspec.Struct, frozen=True):

@@ -104,6 +104,7 @@ class GroupMember:
         hooks: Functions of the user.
         spawn: Starts a flow in the background; may be called from any thread.
         arrived: Called when a window has new messages to hand out, as a part of a step.
+        is_polled: Whether the program asks for messages: then there are no retries by the broker.
 
     Raises:
         OptionError: The name of the group is not allowed.
@@ -114,6 +115,7 @@ class GroupMember:
         closing: Fires when the member leaves.
         on_assigned: Called with new queues, before their first message.
         on_revoked: Called with queues that go, after their handlers have ended, before the commit.
+        is_auto_commit: Whether offsets are committed without a call of the program.
         handle_now: Handles a message out of turn, for tools; None without a handler.
         rates: Topic -> what was done in the last minute.
     """
@@ -126,6 +128,8 @@ class GroupMember:
         hooks: Hooks,
         spawn: Callable[[Flow[None]], object],
         arrived: Callable[[DeliveryWindow], None],
+        *,
+        is_polled: bool = False,
     ) -> None:
         check_group(group)
         namespace = core.options.namespace
@@ -137,7 +141,9 @@ class GroupMember:
         self.strategy = strategy_of(options.strategy)
         self.arrived = arrived
         self.is_shared = options.model == "clustering"
-        self.subscriptions = Subscriptions(group, namespace, retry_topic=self.is_shared)
+        self.is_polled = is_polled
+        has_retries = self.is_shared and not is_polled
+        self.subscriptions = Subscriptions(group, namespace, retry_topic=has_retries)
         self.windows: dict[QueueId, DeliveryWindow] = {}
         self.buffer = Buffer(options.buffer_messages, options.buffer_bytes)
         self.counts = ConsumerCounts()
@@ -145,6 +151,7 @@ class GroupMember:
         self.closing = Signal()
         self.on_assigned: Callable[[list[QueueId]], object] | None = None
         self.on_revoked: Callable[[list[QueueId]], object] | None = None
+        self.is_auto_commit = True
         self.handle_now: Callable[[ReceivedMessage], Flow[ConsumeDirectlyBody]] | None = None
         self.rates: dict[str, TopicRates] = {}
         self.last_commit_error: RocketMQError | None = None
@@ -182,6 +189,7 @@ class GroupMember:
             model=self.options.model,
             start=_FROM_WHERE[start] if isinstance(start, str) else "CONSUME_FROM_TIMESTAMP",
             unit_mode=self.core.options.is_unit_mode,
+            is_polled=self.is_polled,
         )
 
     # ---- life --------------------------------------------------------------------------------
@@ -222,9 +230,10 @@ class GroupMember:
         """Return the flows that run until the member leaves."""
         loops: dict[str, Callable[[], Flow[None]]] = {
             "rebalance": partial(rebalance_loop, self),
-            "commit": self._commit_loop,
             "watch": self._watch_loop,
         }
+        if self.is_auto_commit:
+            loops["commit"] = self._commit_loop
         if self.is_shared:
             loops["lock renewal"] = self._lock_loop
         return [self.keep_running(name, loop) for name, loop in loops.items()]
@@ -258,7 +267,8 @@ class GroupMember:
         unfinished = [window for window in windows if window.running]
         yield from self._revoked([window.queue for window in windows])
         until = core.clock.now() + core.options.call_timeout
-        yield from self.commit(windows, until)
+        if self.is_auto_commit:
+            yield from self.commit(windows, until)
         if self.is_shared and windows:
             yield from unlock(core, self.named_group, [w.queue for w in windows], deadline=until)
         self._forget()
@@ -389,7 +399,8 @@ class GroupMember:
         if self.is_closing:
             return
         yield from self._revoked([window.queue])
-        yield from self.commit([window], core.clock.now() + core.options.call_timeout)
+        if self.is_auto_commit:
+            yield from self.commit([window], core.clock.now() + core.options.call_timeout)
         if self.is_shared:
             until = core.clock.now() + core.options.call_timeout
             yield from unlock(core, self.named_group, [window.queue], deadline=until)
@@ -413,17 +424,18 @@ class GroupMember:
         yield Wait(window.idle, core.clock.now() + self.options.handover_timeout)
         if self.is_closing or self.windows.get(window.queue) is not window:
             return
-        locked_until = window.locked_until
+        core.notices.append(QueueFailed(self.group, window.queue, None, f"{reason} to {offset}"))
+        yield from self.replace_window(window, offset)
+        yield from core.publish()
+
+    def replace_window(self, window: DeliveryWindow, offset: QueueOffset) -> Flow[None]:
+        """Put a new window in place of one, at another offset; the lock stays."""
         self._remove(window)
-        self.core.notices.append(
-            QueueFailed(self.group, window.queue, None, f"{reason} to {offset}")
-        )
         moved = yield from self.open_window(
             window.queue, offset, window.message_filter, committed=False
         )
-        moved.locked_until = locked_until
+        moved.locked_until = window.locked_until
         moved.is_paused = window.is_paused
-        yield from core.publish()
 
     def _revoked(self, queues: list[QueueId]) -> Flow[None]:
         if self.on_revoked is not None and queues:
@@ -434,7 +446,7 @@ class GroupMember:
     ) -> Flow[None]:
         """Call a function of the user; report its error."""
         try:
-            yield UserCall(function, (queues,))
+            yield UserCall(function, (queues,), may_block=True)
         except Exception as error:
             yield from self.core.report(where, error)
 
@@ -506,10 +518,12 @@ class GroupMember:
         yield from self.core.publish()
 
     def note_recovery(self, window: DeliveryWindow) -> Flow[None]:
-        """Publish that a queue can be read again."""
-        window.failure = window.failing_since = None
-        self.core.notices.append(QueueRecovered(self.group, window.queue))
-        yield from self.core.publish()
+        """Publish that a queue can be read again, if it was published that it cannot."""
+        was_told, window.failure = window.failure is not None, None
+        window.failing_since = None
+        if was_told:
+            self.core.notices.append(QueueRecovered(self.group, window.queue))
+            yield from self.core.publish()
 
     def note_mismatch(self, theirs: Mapping[str, str]) -> Flow[None]:
         """Publish, once, that the brokers have other subscriptions for the group than ours."""

@@ -24,7 +24,7 @@ def running_state(member: GroupMember) -> RunningStateBody:
     return RunningStateBody(
         properties={
             RunningProperty.NAME_SERVERS.value: ";".join(member.core.name_servers.addresses),
-            RunningProperty.CONSUME_TYPE.value: "CONSUME_PASSIVELY",
+            RunningProperty.CONSUME_TYPE.value: member.membership().consume_type,
             RunningProperty.CLIENT_VERSION.value: _VERSION,
             RunningProperty.THREADS.value: str(member.options.concurrency),
             RunningProperty.ORDERLY.value: str(member.options.mode == "orderly").lower(),

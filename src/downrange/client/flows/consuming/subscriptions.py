@@ -135,11 +135,18 @@ def _body(topic: str, entry: Entry) -> Subscription:
 
 
 def member_entry(
-    group: str, subscriptions: Subscriptions, *, model: str, start: str, unit_mode: bool
+    group: str,
+    subscriptions: Subscriptions,
+    *,
+    model: str,
+    start: str,
+    unit_mode: bool,
+    is_polled: bool = False,
 ) -> ConsumerMember:
     """Return the heartbeat's entry of a group, whose name has the namespace."""
     return ConsumerMember(
         group_name=group,
+        consume_type="CONSUME_ACTIVELY" if is_polled else "CONSUME_PASSIVELY",
         message_model="BROADCASTING" if model == "broadcast" else "CLUSTERING",
         consume_from_where=start,
         subscription_data_set=subscriptions.bodies(),
