@@ -60,7 +60,7 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     (r"\bawait ", ""),
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
     (r"\bStopAsyncIteration\b", "StopIteration"),
-    (r"\bAsync(Iterator|Generator)\b", r"\1"),
+    (r"\b(Abstract)?Async(Iterator|Generator|ContextManager)\b", r"\1\2"),
     (r"\b_async\b", "_sync"),
     (r"\bCoroutine\[Any, Any, (\w+)\]", r"\1"),
     (r"\bAwaitable\[[^\]]*\] \| ", ""),

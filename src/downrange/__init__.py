@@ -122,6 +122,7 @@ if TYPE_CHECKING:
     from downrange.client._async.producer import AsyncProducer
     from downrange.client._async.pull_consumer import AsyncPullConsumer
     from downrange.client._async.push_consumer import AsyncPushConsumer
+    from downrange.client._async.pushed_message import AsyncPushedMessage
     from downrange.client._async.template import AsyncMessageTemplate
     from downrange.client._async.transaction_producer import (
         AsyncTransaction,
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
     from downrange.client._sync.producer import Producer
     from downrange.client._sync.pull_consumer import PullConsumer
     from downrange.client._sync.push_consumer import PushConsumer
+    from downrange.client._sync.pushed_message import PushedMessage
     from downrange.client._sync.template import MessageTemplate
     from downrange.client._sync.transaction_producer import Transaction, TransactionProducer
     from downrange.client.consumer_stats import ConsumerHealth, ConsumerStats, QueueHealth
@@ -139,7 +141,13 @@ if TYPE_CHECKING:
     from downrange.client.flows.admin.clusters import ClusterFacts
     from downrange.client.flows.admin.doctor import Finding
     from downrange.client.flows.admin.topics import QueueState, TopicName, TopicSettings
-    from downrange.client.flows.hooks import EndTransactionContext, Hooks, MessageType, SendContext
+    from downrange.client.flows.hooks import (
+        EndTransactionContext,
+        HandleContext,
+        Hooks,
+        MessageType,
+        SendContext,
+    )
     from downrange.client.flows.producing.trace_records import (
         EndTransactionTrace,
         PubTrace,
@@ -172,6 +180,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "AsyncPushedMessage",
     "AsyncTransaction",
     "AsyncTransactionProducer",
     "Attempt",
@@ -216,6 +225,7 @@ __all__ = [
     "ForkedClient",
     "FrameTooLarge",
     "GroupTaken",
+    "HandleContext",
     "Hooks",
     "HostNotFound",
     "InvalidField",
@@ -257,6 +267,7 @@ __all__ = [
     "PullConsumer",
     "PullOptions",
     "PushConsumer",
+    "PushedMessage",
     "QueueHealth",
     "QueueId",
     "QueueMoved",
@@ -334,6 +345,9 @@ _HOMES: Final = {
     "AsyncPullConsumer": "downrange.client._async.pull_consumer",
     "AsyncPushConsumer": "downrange.client._async.push_consumer",
     "PushConsumer": "downrange.client._sync.push_consumer",
+    "HandleContext": "downrange.client.flows.hooks",
+    "PushedMessage": "downrange.client._sync.pushed_message",
+    "AsyncPushedMessage": "downrange.client._async.pushed_message",
     "ConsumerOptions": "downrange.options.consumers",
     "ConsumerHealth": "downrange.client.consumer_stats",
     "ConsumerStats": "downrange.client.consumer_stats",

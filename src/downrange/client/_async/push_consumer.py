@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager  # sync: from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from downrange.checks import check_wait
 from downrange.client._async.client_user import AsyncClientUser
+from downrange.client._async.pushed_message import AsyncPushedMessage
 from downrange.client.client_base import check_setting
+from downrange.client.consumed_base import link_to
 from downrange.client.consumer_stats import consumer_health, consumer_stats
 from downrange.client.flows.consuming.push_core import PushCore
 from downrange.client.flows.consuming.subscriptions import (
@@ -27,6 +30,7 @@ from downrange.client.flows.consuming.subscriptions import (
 )
 from downrange.client.flows.effects import Signal, Wait
 from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.producing.request_reply import reply, reply_to
 from downrange.client.flows.validation import check_group, check_topic
 from downrange.client.push_base import (
     DRAIN_TIMEOUT,
@@ -41,7 +45,14 @@ from downrange.errors import ClientClosed, ClientStateError, OptionError, Rocket
 from downrange.options.consumers import ConsumerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Mapping,
+    )
     from concurrent.futures import ThreadPoolExecutor  # no sync
     from types import TracebackType
 
@@ -53,7 +64,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.consuming.subscriptions import Subscribe
     from downrange.client.flows.effects import Flow
     from downrange.filters.sql import Sql
-    from downrange.model import QueueId, ReceivedMessage
+    from downrange.model import QueueId, ReceivedMessage, SendReceipt
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 
 _log = logging.getLogger("downrange.client")
@@ -125,7 +136,6 @@ class AsyncPushConsumer(AsyncClientUser):
         self._stopped = Signal()
         #: What iteration has handed out and not settled.
         self._last: Delivery | None = None
-        self._processed: dict[tuple[QueueId, int], Delivery] = {}
         super().__init__(
             servers,
             client_options=client_options,
@@ -337,6 +347,40 @@ class AsyncPushConsumer(AsyncClientUser):
         member = self._running_core().member
         return self._client.step(lambda: consumer_stats(member))
 
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> SendReceipt:
+        """Reply to a message that was sent with `request`; the same as `message.reply`.
+
+        Args:
+            request: The message.
+            body: The body of the reply.
+            tags: See `Message`.
+            keys: See `Message`.
+            properties: See `Message`.
+            timeout: For the whole call, all attempts together; 3 seconds unless given.
+
+        Returns:
+            The receipt of the reply; the requester has the reply by then.
+
+        Raises:
+            InvalidMessage: The message is not a request (code 10007), or the reply breaks a rule.
+            SendFailed: No broker could deliver the reply: the requester may be gone.
+        """
+        core, client = self._running_core().inner, self._client
+        message = reply_to(request, body, tags=tags, keys=keys, properties=properties)
+        flow = reply(
+            core, request, message, client.round_robin, core.async_rules, timeout, is_limited=True
+        )
+        return await client.run(flow)
+
     # ---- iteration ---------------------------------------------------------------------------
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
@@ -361,7 +405,7 @@ class AsyncPushConsumer(AsyncClientUser):
         if delivery is None:
             raise StopAsyncIteration
         self._last = delivery
-        return delivery.shown[0]
+        return delivery.messages[0]
 
     @asynccontextmanager  # sync: @contextmanager
     async def processing(self, message: ReceivedMessage) -> AsyncGenerator[ReceivedMessage]:
@@ -388,7 +432,7 @@ class AsyncPushConsumer(AsyncClientUser):
 
     def _take_last(self, message: ReceivedMessage) -> Delivery:
         delivery = self._last
-        if delivery is None or delivery.shown[0] is not message:
+        if delivery is None or delivery.messages[0] is not message:
             raise OptionError(
                 f"message {message.message_id} is done, or is handled by another block; call "
                 "processing() before the next message is asked for"
@@ -416,7 +460,7 @@ class AsyncPushConsumer(AsyncClientUser):
         if handler is not None and not is_coroutine_handler(handler):  # no sync
             self._pool = handler_pool(self._group, self._options.concurrency)  # no sync
             handler = in_pool(self._pool, handler)  # no sync
-        return PushCore(
+        core = PushCore(
             client.core,
             self._group,
             self._options,
@@ -425,6 +469,9 @@ class AsyncPushConsumer(AsyncClientUser):
             self._hooks,
             client.spawn,
         )
+        core.member.message_class = AsyncPushedMessage
+        core.member.link = partial(link_to, consumer=self)
+        return core
 
     def _running_core(self) -> PushCore:
         self._client_core()

@@ -235,17 +235,17 @@ class PullConsumer(ClientUser):
         _, deadline = self._deadline(timeout)
         check_topic(topic)
         filters = self._filters | {topic: filter_of(tags)}
-        if isinstance(self._core, PollCore):
-            self._client.run(self._core.member.resubscribe(filters, deadline))
-        else:
-            core = self._make_member()
+        is_new = not isinstance(self._core, PollCore)
+        core = self._core if isinstance(self._core, PollCore) else self._make_member()
+        core.member.on_assigned = on_assigned or core.member.on_assigned
+        core.member.on_revoked = on_revoked or core.member.on_revoked
+        if is_new:
             self._client.run(core.enter(filters, deadline))
             self._core = core
             for flow in core.background():
                 self._client.spawn(flow)
-        member = self._core.member
-        member.on_assigned = on_assigned or member.on_assigned
-        member.on_revoked = on_revoked or member.on_revoked
+        else:
+            self._client.run(core.member.resubscribe(filters, deadline))
         self._filters = filters
 
     def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:

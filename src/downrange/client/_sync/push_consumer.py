@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from downrange.checks import check_wait
 from downrange.client._sync.client_user import ClientUser
+from downrange.client._sync.pushed_message import PushedMessage
 from downrange.client.client_base import check_setting
+from downrange.client.consumed_base import link_to
 from downrange.client.consumer_stats import consumer_health, consumer_stats
 from downrange.client.flows.consuming.push_core import PushCore
 from downrange.client.flows.consuming.subscriptions import (
@@ -28,6 +31,7 @@ from downrange.client.flows.consuming.subscriptions import (
 )
 from downrange.client.flows.effects import Signal, Wait
 from downrange.client.flows.hooks import Hooks
+from downrange.client.flows.producing.request_reply import reply, reply_to
 from downrange.client.flows.validation import check_group, check_topic
 from downrange.client.push_base import (
     DRAIN_TIMEOUT,
@@ -39,7 +43,13 @@ from downrange.errors import ClientClosed, ClientStateError, OptionError, Rocket
 from downrange.options.consumers import ConsumerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import (
+        Callable,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+    )
     from types import TracebackType
 
     from downrange.client._sync.client import Client
@@ -50,7 +60,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.consuming.subscriptions import Subscribe
     from downrange.client.flows.effects import Flow
     from downrange.filters.sql import Sql
-    from downrange.model import QueueId, ReceivedMessage
+    from downrange.model import QueueId, ReceivedMessage, SendReceipt
     from downrange.options import TLS, ClientOptions, Credentials, Proxy
 
 _log = logging.getLogger("downrange.client")
@@ -121,7 +131,6 @@ class PushConsumer(ClientUser):
         self._stopped = Signal()
         #: What iteration has handed out and not settled.
         self._last: Delivery | None = None
-        self._processed: dict[tuple[QueueId, int], Delivery] = {}
         super().__init__(
             servers,
             client_options=client_options,
@@ -329,6 +338,38 @@ class PushConsumer(ClientUser):
         member = self._running_core().member
         return self._client.step(lambda: consumer_stats(member))
 
+    def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> SendReceipt:
+        """Reply to a message that was sent with `request`; the same as `message.reply`.
+
+        Args:
+            request: The message.
+            body: The body of the reply.
+            tags: See `Message`.
+            keys: See `Message`.
+            properties: See `Message`.
+            timeout: For the whole call, all attempts together; 3 seconds unless given.
+
+        Returns:
+            The receipt of the reply; the requester has the reply by then.
+
+        Raises:
+            InvalidMessage: The message is not a request (code 10007), or the reply breaks a rule.
+            SendFailed: No broker could deliver the reply: the requester may be gone.
+        """
+        core, client = self._running_core().inner, self._client
+        message = reply_to(request, body, tags=tags, keys=keys, properties=properties)
+        flow = reply(core, request, message, client.round_robin, core.waiting_rules, timeout)
+        return client.run(flow)
+
     # ---- iteration ---------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -353,7 +394,7 @@ class PushConsumer(ClientUser):
         if delivery is None:
             raise StopIteration
         self._last = delivery
-        return delivery.shown[0]
+        return delivery.messages[0]
 
     @contextmanager
     def processing(self, message: ReceivedMessage) -> Generator[ReceivedMessage]:
@@ -380,7 +421,7 @@ class PushConsumer(ClientUser):
 
     def _take_last(self, message: ReceivedMessage) -> Delivery:
         delivery = self._last
-        if delivery is None or delivery.shown[0] is not message:
+        if delivery is None or delivery.messages[0] is not message:
             raise OptionError(
                 f"message {message.message_id} is done, or is handled by another block; call "
                 "processing() before the next message is asked for"
@@ -405,7 +446,7 @@ class PushConsumer(ClientUser):
 
     def _make_core(self) -> PushCore:
         client, handler = self._client, self._handler
-        return PushCore(
+        core = PushCore(
             client.core,
             self._group,
             self._options,
@@ -414,6 +455,9 @@ class PushConsumer(ClientUser):
             self._hooks,
             client.spawn,
         )
+        core.member.message_class = PushedMessage
+        core.member.link = partial(link_to, consumer=self)
+        return core
 
     def _running_core(self) -> PushCore:
         self._client_core()

@@ -69,8 +69,7 @@ class Delivery(msgspec.Struct, eq=False):
 
     Attributes:
         window: Where they are from.
-        messages: One, or a batch, in order, as they were read.
-        shown: The same as the handler sees them: a retried one with its own topic.
+        messages: One, or a batch, in order. A retried one has the topic it was sent to.
         started_at: When it began, on the clock of the client.
         rest: Of a run: messages that the handler gets next, one by one. A worker takes from the
             left; from the right they may be taken away for others (`DeliveryWindow.share`).
@@ -79,7 +78,6 @@ class Delivery(msgspec.Struct, eq=False):
 
     window: DeliveryWindow
     messages: list[ReceivedMessage]
-    shown: list[ReceivedMessage]
     started_at: float
     rest: deque[ReceivedMessage] | None = None
     is_reported: bool = False
@@ -193,6 +191,8 @@ class DeliveryWindow:
         """Add what a pull returned; the next pull begins at `next_offset`."""
         added = size = 0
         for message in messages:
+            if self._is_retry:
+                as_sent(message)
             self.waiting.append(message)
             self._open.append(message.offset)
             size += len(message.body)
@@ -212,8 +212,7 @@ class DeliveryWindow:
             self._highest = max(self._highest, messages[-1].offset)
         else:
             return None
-        shown = [as_sent(message) for message in messages] if self._is_retry else messages
-        delivery = Delivery(self, messages, shown, now)
+        delivery = Delivery(self, messages, now)
         self.running[messages[0].offset] = delivery
         return delivery
 
@@ -231,7 +230,7 @@ class DeliveryWindow:
             rest = deque([waiting.popleft() for _ in range(count)])
         self._highest = max(self._highest, rest[-1].offset)
         begun: list[ReceivedMessage] = []
-        delivery = Delivery(self, begun, begun, now, rest)
+        delivery = Delivery(self, begun, now, rest)
         self.running[rest[0].offset] = delivery
         return delivery
 

@@ -70,6 +70,7 @@ def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
         replica=window.replica,
         deadline=now + options.suspend + _ANSWER_MARGIN,
         decode_body=options.decode_body,
+        message_class=member.message_class,
     )
     if window.is_stopped:
         return
@@ -122,6 +123,9 @@ def _take_in(
         window.is_short = True
         return
     window.is_short = False
+    if member.link is not None:
+        for message in messages:
+            member.link(message)
     window.add(messages, next_offset)
     member.counts.fetched += len(messages)
     member.arrived(window)

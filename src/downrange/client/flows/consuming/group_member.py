@@ -41,7 +41,7 @@ from downrange.client.flows.routing.lookup import refresh_all
 from downrange.client.flows.routing.membership import send_heartbeats, unregister
 from downrange.client.flows.validation import check_group
 from downrange.errors import ClientClosed, RocketMQError
-from downrange.model import QueueOffset
+from downrange.model import QueueOffset, ReceivedMessage
 from downrange.wire.bodies import ConsumeDirectlyBody
 from downrange.wire.consumer_bodies import ConsumeResult
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.consuming.pull import Filter
     from downrange.client.flows.hooks import Hooks
     from downrange.client.flows.routing.routes import Route
-    from downrange.model import QueueId, ReceivedMessage
+    from downrange.model import QueueId
     from downrange.options.consumers import ConsumerOptions
     from downrange.wire.bodies import ConsumerMember
     from downrange.wire.consumer_bodies import RunningStateBody
@@ -115,6 +115,8 @@ class GroupMember:
         closing: Fires when the member leaves.
         on_assigned: Called with new queues, before their first message.
         on_revoked: Called with queues that go, after their handlers have ended, before the commit.
+        message_class: The class of the messages that are handed out.
+        link: Called with each message that was fetched, before a handler sees it.
         is_auto_commit: Whether offsets are committed without a call of the program.
         handle_now: Handles a message out of turn, for tools; None without a handler.
         rates: Topic -> what was done in the last minute.
@@ -152,6 +154,8 @@ class GroupMember:
         self.on_assigned: Callable[[list[QueueId]], object] | None = None
         self.on_revoked: Callable[[list[QueueId]], object] | None = None
         self.is_auto_commit = True
+        self.message_class: type[ReceivedMessage] = ReceivedMessage
+        self.link: Callable[[ReceivedMessage], None] | None = None
         self.handle_now: Callable[[ReceivedMessage], Flow[ConsumeDirectlyBody]] | None = None
         self.rates: dict[str, TopicRates] = {}
         self.last_commit_error: RocketMQError | None = None

@@ -116,7 +116,7 @@ class PollCore:
                 delivery = window.take(max_count - len(taken), now)
             if delivery is not None:
                 self._out.append(delivery)
-                taken += delivery.shown
+                taken += delivery.messages
                 self._queue(window)
             if len(taken) >= max_count:
                 break

@@ -221,7 +221,7 @@ class PushCore:
             if delivery.rest is not None and handle_run is not None:
                 call = UserCall(handle_run, (handler, delivery))
             else:
-                call = UserCall(handler, (delivery.shown if is_batch else delivery.shown[0],))
+                call = UserCall(handler, (delivery.messages if is_batch else delivery.messages[0],))
             try:
                 if self._is_watched:
                     yield from self._watched(call, delivery)
@@ -238,7 +238,7 @@ class PushCore:
         context = HandleContext(
             group=self.member.group,
             queue=delivery.window.queue,
-            messages=delivery.shown,
+            messages=delivery.messages,
             namespace=core.options.namespace,
         )
         yield from run_observers(hooks.before_handle, (context,), core.report)
@@ -246,7 +246,7 @@ class PushCore:
         if trace is not None:
             request_id = core.unique_ids.make(core.clock.wall_ms())
             traced = trace_before(
-                trace, delivery.shown, group=self.member.group, request_id=request_id
+                trace, delivery.messages, group=self.member.group, request_id=request_id
             )
         try:
             yield call
@@ -310,7 +310,7 @@ class PushCore:
         seconds, count = now - delivery.started_at, len(delivery.messages)
         delivery.window.finish(delivery, now)
         self.member.counts.handled += count
-        self.member.rates_of(delivery.shown[0].topic).handled(count, seconds, now)
+        self.member.rates_of(delivery.messages[0].topic).handled(count, seconds, now)
         self._continue(delivery.window)
 
     def _wait_for_work(self) -> Flow[None]:
@@ -357,13 +357,13 @@ class PushCore:
         """Do what the exception of a handler asks for, and publish it with the plan."""
         window, counts = delivery.window, self.member.counts
         if delivery.rest is None:
-            verdict = verdict_of(delivery.messages, delivery.shown, error)
+            verdict = verdict_of(delivery.messages, error)
         else:  # all of the run before the last one are done
             last = delivery.messages[-1:]
-            verdict = verdict_of(last, last, error, done=delivery.messages[:-1])
+            verdict = verdict_of(last, error, done=delivery.messages[:-1])
         counts.failed += len(verdict.failed)
         now = self.core.clock.now()
-        self.member.rates_of(delivery.shown[0].topic).failed(
+        self.member.rates_of(delivery.messages[0].topic).failed(
             len(verdict.failed), now - delivery.started_at, now
         )
         counts.handled += len(verdict.done)
@@ -436,7 +436,9 @@ class PushCore:
         for message in verdict.failed:
             deadline = core.clock.now() + _SEND_BACK_TIMEOUT
             try:
-                yield from send_back(core, group, message, level, self.retries, deadline=deadline)
+                yield from send_back(
+                    core, group, message, window.queue, level, self.retries, deadline=deadline
+                )
             except RocketMQError as refusal:
                 window.postpone(message, core.clock.now() + _LOCAL_RETRY)
                 yield from self._continue_in(window, _LOCAL_RETRY)

@@ -18,7 +18,7 @@ from downrange.wire.headers import SendBackRequest
 if TYPE_CHECKING:
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.effects import Flow
-    from downrange.model import ReceivedMessage
+    from downrange.model import QueueId, ReceivedMessage
 
 #: The level that sends a message to the dead-letter topic.
 DEAD_LETTER_LEVEL: Final = -1
@@ -51,6 +51,7 @@ def send_back(
     core: ClientCore,
     group: str,
     message: ReceivedMessage,
+    read_from: QueueId,
     level: int,
     retries_max: int | None,
     *,
@@ -61,7 +62,9 @@ def send_back(
     Args:
         core: The client.
         group: The group, without the namespace.
-        message: As it was read, with the topic that it was read from.
+        message: The message.
+        read_from: The queue that it was read from, without the namespace; perhaps one of the
+            retry topic.
         level: The delay; see the module.
         retries_max: After how many deliveries it becomes a dead letter; None for the group's limit.
         deadline: When to give up.
@@ -70,7 +73,7 @@ def send_back(
         RocketMQError: The broker refused, or did not answer; it may have the message even so.
     """
     namespace = core.options.namespace
-    queue = named_queue(message.queue, namespace)
+    queue = named_queue(read_from, namespace)
     address = yield from find_master_or_proxy(core, queue.topic, queue.broker, deadline)
     header = SendBackRequest(
         offset=message.log_offset,

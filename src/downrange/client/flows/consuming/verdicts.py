@@ -9,7 +9,6 @@ raises DeadLetter    dead letters
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +22,7 @@ from downrange.client.flows.consuming.send_back import (
 from downrange.errors import DeadLetter, Retry, RetrySome
 from downrange.model import QueueId
 from downrange.wire.properties import PropertyKey
+from downrange.wire.reply_messages import place
 
 if TYPE_CHECKING:  # the struct here is never decoded, so its annotations are not evaluated
     from collections.abc import Sequence  # noqa: TC004
@@ -50,7 +50,6 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def verdict_of(
     messages: Sequence[ReceivedMessage],
-    shown: Sequence[ReceivedMessage],
     error: BaseException,
     *,
     done: Sequence[ReceivedMessage] = (),
@@ -58,8 +57,7 @@ def verdict_of(
     """Return what an exception of a handler means.
 
     Args:
-        messages: The messages as they were read.
-        shown: The same as the handler saw them; `RetrySome` names some of these.
+        messages: The messages that the handler had.
         error: The exception.
         done: Messages that were handled before.
     """
@@ -69,20 +67,21 @@ def verdict_of(
         return Verdict(done, messages, level_for(error.after), error.after)
     if isinstance(error, RetrySome):
         named = set(error.messages)
-        pairs = list(zip(messages, shown, strict=True))
-        handled = [message for message, seen in pairs if seen not in named]
-        failed = [message for message, seen in pairs if seen in named]
+        handled = [message for message in messages if message not in named]
+        failed = [message for message in messages if message in named]
         return Verdict([*done, *handled], failed, level_for(error.after), error.after)
     return Verdict(done, messages)
 
 
 def as_sent(message: ReceivedMessage) -> ReceivedMessage:
-    """Return a message with the topic that it was sent to: a retried one is in the retry topic."""
-    queue = message.queue
+    """Give a message the topic that it was sent to: a retried one was read from the retry topic.
+
+    Only for a message that no user has seen yet.
+    """
     topic = message.properties.get(PropertyKey.RETRY_TOPIC)
-    if not topic:
-        return message
-    return dataclasses.replace(message, queue=QueueId(topic, queue.broker, queue.number))
+    if topic:
+        place(message, QueueId(topic, message.queue.broker, message.queue.number), message.offset)
+    return message
 
 
 def plan_of(verdict: Verdict, retries: int | None) -> str:
