@@ -30,6 +30,7 @@ program can act on them. Its text says what was wrong, where, and what to do nex
     │   │   └── SqlNotSupported        the broker has SQL92 filters switched off
     │   ├── SystemBusy                 code 2, flow control
     │   ├── NotSupported               code 3
+    │   │   └── PopNotSupported        the broker is older than 5.0, which brought pops
     │   ├── MessageRefused             code 13
     │   ├── ServiceNotAvailable        code 14
     │   ├── NoPermission (PermissionError)  code 16, or an access check that failed
@@ -500,6 +501,14 @@ class NotSupported(ServerError):
     """The server does not know this request (REQUEST_CODE_NOT_SUPPORTED)."""
 
     hint = " (an older server, or a name server's address where a broker's should be)"
+
+
+class PopNotSupported(NotSupported):
+    """The broker does not have pop consumption, which needs RocketMQ 5."""
+
+    hint = (
+        "\n  Pop consumption needs RocketMQ 5. With an older broker, use PullConsumer or PushConsumer."
+    )
 
 
 def not_a_name_server(remark: str | None, address: str) -> NotSupported:

@@ -151,6 +151,12 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         "b:1 answered with code 3 (an older server, or a name server's address where a broker's "
         "should be)",
     ),
+    (
+        errors.PopNotSupported(3, "no", "b:1"),
+        {"code": 3, "retryable": False},
+        "b:1 answered with code 3: no\n  Pop consumption needs RocketMQ 5. With an older broker, use "
+        "PullConsumer or PushConsumer.",
+    ),
     (errors.MessageRefused(13, "no", "b:1"), {"code": 13}, "b:1 answered with code 13: no"),
     (
         errors.ServiceNotAvailable(14, "no", "b:1"),
