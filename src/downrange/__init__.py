@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import (
+    AcksFailed,
+    AlreadySettled,
     BatchFailed,
     BrokerNotFound,
     CallTimeout,
@@ -20,9 +22,11 @@ from downrange.errors import (
     CheckFailed,
     ClientClosed,
     ClientStateError,
+    ClosedUnsettled,
     ConnectFailed,
     ConnectionLost,
     CorruptStore,
+    DeadLetter,
     DiskFull,
     ForkedClient,
     FrameTooLarge,
@@ -49,7 +53,10 @@ from downrange.errors import (
     OptionError,
     PopNotSupported,
     QueueMoved,
+    ReceiptExpired,
+    ReceiptMissing,
     RequestTimedOut,
+    Retry,
     RocketMQError,
     RouteNotFound,
     SendFailed,
@@ -60,6 +67,7 @@ from downrange.errors import (
     ServerError,
     ServerFailure,
     ServiceNotAvailable,
+    SettleError,
     SqlNotSupported,
     StoreError,
     StoreLocked,
@@ -99,6 +107,7 @@ from downrange.options import (
     ProducerOptions,
     Proxy,
     PullOptions,
+    SimpleOptions,
     Trace,
     TraceDispatcher,
 )
@@ -106,8 +115,10 @@ from downrange.options import (
 if TYPE_CHECKING:
     from downrange.client._async.admin import AsyncAdmin
     from downrange.client._async.client import AsyncClient
+    from downrange.client._async.popped_message import AsyncPoppedMessage, AsyncProcessing
     from downrange.client._async.producer import AsyncProducer
     from downrange.client._async.pull_consumer import AsyncPullConsumer
+    from downrange.client._async.simple_consumer import AsyncSimpleConsumer
     from downrange.client._async.template import AsyncMessageTemplate
     from downrange.client._async.transaction_producer import (
         AsyncTransaction,
@@ -115,14 +126,18 @@ if TYPE_CHECKING:
     )
     from downrange.client._sync.admin import Admin
     from downrange.client._sync.client import Client
+    from downrange.client._sync.popped_message import PoppedMessage, Processing
     from downrange.client._sync.producer import Producer
     from downrange.client._sync.pull_consumer import PullConsumer
+    from downrange.client._sync.simple_consumer import SimpleConsumer
     from downrange.client._sync.template import MessageTemplate
     from downrange.client._sync.transaction_producer import Transaction, TransactionProducer
     from downrange.client.converters import Converter, Converters
     from downrange.client.flows.admin.clusters import ClusterFacts
     from downrange.client.flows.admin.doctor import Finding
     from downrange.client.flows.admin.topics import QueueState, TopicName, TopicSettings
+    from downrange.client.flows.consuming.pop_sources import SourceHealth
+    from downrange.client.flows.consuming.simple_core import SimpleHealth, SimpleStats
     from downrange.client.flows.hooks import EndTransactionContext, Hooks, MessageType, SendContext
     from downrange.client.flows.producing.trace_records import (
         EndTransactionTrace,
@@ -142,12 +157,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TLS",
+    "AcksFailed",
     "Admin",
+    "AlreadySettled",
     "AsyncAdmin",
     "AsyncClient",
     "AsyncMessageTemplate",
+    "AsyncPoppedMessage",
+    "AsyncProcessing",
     "AsyncProducer",
     "AsyncPullConsumer",
+    "AsyncSimpleConsumer",
     "AsyncTransaction",
     "AsyncTransactionProducer",
     "Attempt",
@@ -164,6 +184,7 @@ __all__ = [
     "ClientOptions",
     "ClientStateError",
     "ClientStats",
+    "ClosedUnsettled",
     "Cluster",
     "ClusterFacts",
     "CompressedMessage",
@@ -173,6 +194,7 @@ __all__ = [
     "Converters",
     "CorruptStore",
     "Credentials",
+    "DeadLetter",
     "DiskFull",
     "EndTransactionContext",
     "EndTransactionTrace",
@@ -211,6 +233,8 @@ __all__ = [
     "OptionError",
     "Outcome",
     "PopNotSupported",
+    "PoppedMessage",
+    "Processing",
     "Producer",
     "ProducerOptions",
     "ProducerStats",
@@ -223,8 +247,11 @@ __all__ = [
     "QueueOffset",
     "QueueState",
     "RecallTrace",
+    "ReceiptExpired",
+    "ReceiptMissing",
     "ReceivedMessage",
     "RequestTimedOut",
+    "Retry",
     "RocketMQError",
     "Route",
     "RouteNotFound",
@@ -239,6 +266,12 @@ __all__ = [
     "ServerError",
     "ServerFailure",
     "ServiceNotAvailable",
+    "SettleError",
+    "SimpleConsumer",
+    "SimpleHealth",
+    "SimpleOptions",
+    "SimpleStats",
+    "SourceHealth",
     "Sql",
     "SqlNotSupported",
     "StoreError",
@@ -278,6 +311,15 @@ _HOMES: Final = {
     "ProducerStats": "downrange.client.stats",
     "AsyncPullConsumer": "downrange.client._async.pull_consumer",
     "PullConsumer": "downrange.client._sync.pull_consumer",
+    "AsyncSimpleConsumer": "downrange.client._async.simple_consumer",
+    "SimpleConsumer": "downrange.client._sync.simple_consumer",
+    "AsyncPoppedMessage": "downrange.client._async.popped_message",
+    "PoppedMessage": "downrange.client._sync.popped_message",
+    "AsyncProcessing": "downrange.client._async.popped_message",
+    "Processing": "downrange.client._sync.popped_message",
+    "SimpleHealth": "downrange.client.flows.consuming.simple_core",
+    "SimpleStats": "downrange.client.flows.consuming.simple_core",
+    "SourceHealth": "downrange.client.flows.consuming.pop_sources",
     "Converter": "downrange.client.converters",
     "Converters": "downrange.client.converters",
     "AsyncProducer": "downrange.client._async.producer",
