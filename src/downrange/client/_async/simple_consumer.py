@@ -1,6 +1,6 @@
 """`AsyncSimpleConsumer`: receives messages of a group, and settles each by itself.
 
-    async with AsyncSimpleConsumer("127.0.0.1:9876", group="jobs", subscribe=["orders"]) as consumer:
+    async with AsyncSimpleConsumer("127.0.0.1:9876", group="jobs", subscribe=["bills"]) as consumer:
         for message in await consumer.receive(max_count=16, invisible=60.0, timeout=10.0):
             await message.ack()
 
@@ -62,7 +62,7 @@ class AsyncSimpleConsumer(AsyncClientUser):
 
     Example:
         ```python
-        async with AsyncSimpleConsumer("127.0.0.1:9876", group="jobs", subscribe=["orders"]) as jobs:
+        async with AsyncSimpleConsumer("127.0.0.1:9876", group="jobs", subscribe=["bills"]) as jobs:
             for message in await jobs.receive(invisible=60.0):
                 async with message.processing():
                     print(message.body)

@@ -1,7 +1,7 @@
 # Generated from client/_async/simple_consumer.py by scripts/generate_sync.py; do not edit.
 """`SimpleConsumer`: receives messages of a group, and settles each by itself.
 
-    with SimpleConsumer("127.0.0.1:9876", group="jobs", subscribe=["orders"]) as consumer:
+    with SimpleConsumer("127.0.0.1:9876", group="jobs", subscribe=["bills"]) as consumer:
         for message in consumer.receive(max_count=16, invisible=60.0, timeout=10.0):
             message.ack()
 
@@ -63,7 +63,7 @@ class SimpleConsumer(ClientUser):
 
     Example:
         ```python
-        with SimpleConsumer("127.0.0.1:9876", group="jobs", subscribe=["orders"]) as jobs:
+        with SimpleConsumer("127.0.0.1:9876", group="jobs", subscribe=["bills"]) as jobs:
             for message in jobs.receive(invisible=60.0):
                 with message.processing():
                     print(message.body)

@@ -15,7 +15,7 @@ a message, so a watch of nobody would delay others.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from downrange.client.flows.routing.routes import Route
     from downrange.options import SimpleOptions
 
+#: Called with a source and the error when its requests begin to fail, and with None when they
+#: succeed again.
+Report: TypeAlias = "Callable[[PopSource, RocketMQError | None], None]"
 #: The longest time of one watch, in seconds.
 WATCH_MAX: Final = 5.0
 #: Seconds that a reply may take beyond the time of the watch.
@@ -119,6 +122,12 @@ class PopSource:
         self.is_ready = False
         self.pause = min(max(options.retry_backoff, 2 * self.pause), options.retry_backoff_max)
 
+    def recovered(self, report: Report) -> None:
+        """Note that a failure is over, if there was one."""
+        if self.failure is not None:
+            self.failure = None
+            report(self, None)
+
     def health(self, now: float) -> SourceHealth:
         """Return a snapshot."""
         ago = None if self.answered_at is None else now - self.answered_at
@@ -136,7 +145,7 @@ def watch(
     source: PopSource,
     until: float,
     options: SimpleOptions,
-    report: Callable[[PopSource, RocketMQError | None], None],
+    report: Report,
 ) -> Flow[None]:
     """Wait until a source is ready, at most for a time; note the outcome in the source.
 
@@ -153,7 +162,6 @@ def watch(
     if source.failure is not None:
         yield from _refresh(core, source.topic)
     started = core.clock.now()
-    source.asked_at = started
     poll = min(max(until - started, 0.0), WATCH_MAX)
     try:
         answer = yield from wait_for_messages(
@@ -172,16 +180,12 @@ def watch(
         return
     now = core.clock.now()
     source.answered_at = now
-    if source.failure is not None:
-        source.failure = None
-        source.pause = 0.0
-        report(source, None)
-    is_early = not answer.has_messages and now - started < poll / 2 - _EARLY
-    source.is_ready = answer.has_messages or is_early
-    if is_early:
-        source.pause = _MISS_PAUSE_MAX
-    elif not answer.has_messages:
-        source.pause = 0.0
+    if answer.has_messages:
+        source.is_ready = True  # the pop shows whether a failure is over
+        return
+    source.recovered(report)
+    source.is_ready = now - started < poll / 2 - _EARLY
+    source.pause = _MISS_PAUSE_MAX if source.is_ready else 0.0
 
 
 def _refresh(core: ClientCore, topic: str) -> Flow[None]:

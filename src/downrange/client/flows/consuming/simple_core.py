@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.consuming.pop_sources import Report
     from downrange.client.flows.consuming.pull import Filter
     from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId
@@ -109,8 +110,7 @@ class SimpleCore:
         group: The group, without the namespace.
         options: How it receives.
         spawn: Starts a flow in the background; may be called from any thread.
-        report: Called with a source and the error when its requests begin to fail, and with None
-            when they succeed again.
+        report: Tells of brokers that fail, and recover.
         report_renewal: Called with a delivery and the error when a renewal failed, and with None
             when a block takes too long to renew it any more.
 
@@ -127,7 +127,7 @@ class SimpleCore:
         group: str,
         options: SimpleOptions,
         spawn: Callable[[Flow[None]], object],
-        report: Callable[[PopSource, RocketMQError | None], None],
+        report: Report,
         report_renewal: Callable[[Delivery, RocketMQError | None], None],
     ) -> None:
         check_group(group)
@@ -384,6 +384,7 @@ class SimpleCore:
                 source.failed(error, self.options)
                 break
             now = core.clock.now()
+            source.recovered(self._report)
             if batch.status is not PopStatus.FOUND:
                 source.missed(now)
                 break
@@ -403,9 +404,12 @@ class SimpleCore:
                 yield UserCall(self._spawn, (self._watch(source, deadline),))
 
     def _watch(self, source: PopSource, until: float) -> Flow[None]:
-        if source.is_watched:
-            return
+        """Note that a source is watched, and return the flow, which may begin later."""
         source.is_watched = True
+        source.asked_at = self.core.clock.now()
+        return self._run_watch(source, until)
+
+    def _run_watch(self, source: PopSource, until: float) -> Flow[None]:
         try:
             yield from watch(self.core, self.group, source, until, self.options, self._report)
         finally:
