@@ -159,10 +159,12 @@ def watch(
     """
     if source.pause:
         yield Pause(source.pause)
+    longest = WATCH_MAX
     if source.failure is not None:
         yield from _refresh(core, source.topic)
+        longest = 0.0  # first see whether it answers
     started = core.clock.now()
-    poll = min(max(until - started, 0.0), WATCH_MAX)
+    poll = min(max(until - started, 0.0), longest)
     try:
         answer = yield from wait_for_messages(
             core,

@@ -124,6 +124,7 @@ def test_failures_are_reported_once_and_the_route_is_refreshed() -> None:
     assert watching.source.failure is cut  # a pop has not succeeded yet
     watching.answer(held=1.0)
     watching.watch()
+    assert watching.servers.fields(NOTIFICATION)["pollTime"] == "0"
     assert watching.reports == [cut, None]
     assert watching.source.failure is None
     assert watching.source.pause == 0.0
