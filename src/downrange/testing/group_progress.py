@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from downrange.client.flows.admin.topics import topic_route
 from downrange.client.flows.consuming.pull import pull
 from downrange.errors import ServerError
 from downrange.model import QueueId
@@ -103,6 +104,8 @@ def _count_retries(
     reply = yield from core.ask(address, Command(int(RequestCode.GET_ALL_DELAY_OFFSET)), deadline)
     delivered = decode_body(DelayOffsetsBody, reply.body).offset_table
     queues = yield from find_queue_ends(core, address, SCHEDULE_TOPIC, deadline=deadline)
+    route = yield from topic_route(core, SCHEDULE_TOPIC, deadline=deadline)
+    core.routes.replace(route)  # for the pulls, which would use an older one
     count = 0
     for queue, ends in queues.items():
         begin = max(delivered.get(queue.number + 1, 0), ends.min_offset)

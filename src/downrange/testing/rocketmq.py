@@ -158,7 +158,8 @@ class RocketMQ:
     def messages(self, topic: str) -> list[ReceivedMessage]:
         """Return the messages that a topic got since the test began, in the order of storing.
 
-        A topic that does not exist has none.
+        A topic that does not exist has none. Messages of a broker that is stopped or killed are
+        missing, because the name server does not name it any more.
 
         Raises:
             RocketMQError: A server does not answer, or there are more than 100,000 messages.
@@ -237,7 +238,7 @@ class RocketMQ:
             count=count,
             timeout=timeout,
             is_filtered=matching is not None,
-            others=[] if reader.exists else self._other_topics(),
+            others=[] if reader.exists or errors else self._other_topics(),
             error=errors[-1] if errors else None,
         )
 

@@ -124,6 +124,7 @@ class TopicReader:
             self.exists = False
             return
         self.exists = True
+        core.routes.replace(route)  # for the pulls, which would use an older one
         for broker, address in route.masters.items():
             limit = min(deadline, core.clock.now() + _ANSWER_TIMEOUT)
             try:
@@ -135,7 +136,7 @@ class TopicReader:
         queues = yield from find_queue_ends(core, address, self.topic, deadline=deadline)
         for queue, ends in sorted(queues.items()):
             position = self._positions.get(queue)
-            if position is None or position > ends.max_offset:  # the latter: the topic is a new one
+            if position is None:
                 position = yield from self._find_begin(core, queue, ends, deadline)
             yield from self._read_queue(core, queue, position, ends.max_offset, deadline)
 

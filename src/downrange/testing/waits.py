@@ -93,7 +93,7 @@ def too_few_messages(
     text += str(len(found)) if found else "none"
     if is_filtered:
         text += f" among {_counted(len(reader.messages), 'message')}"
-    if not reader.exists:
+    if not reader.exists and error is None:
         text += "; the topic does not exist"
         text += f", but there are messages in {', '.join(others)}" if others else ""
     for broker, failure in reader.failures.items():
@@ -118,9 +118,9 @@ def not_consumed(
     elif not progress.behind:
         text += ", but no member has subscribed, and no offset is committed"
     else:
-        text += f", but {_counted(sum(left.values()), 'message')} are left"
+        text += f", but it has {_counted(sum(left.values()), 'message')} left"
     if progress.retries:
-        text += f"\n  {_counted(progress.retries, 'message')} wait for a retry"
+        text += f"\n  {_counted(progress.retries, 'message')} waiting for a retry"
     places = [
         f"\n  {queue.topic} {queue.broker} queue {queue.number}: {count}"
         for queue, count in sorted(left.items())
