@@ -11,6 +11,7 @@ import pytest
 
 import downrange.testing.servers  # runs in this process forget modules that they import first
 from downrange.embedded import Cluster
+from tests.support.plugin_runs import SETTINGS, code_for, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,39 +19,13 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytester"]
 
 assert downrange.testing.servers
-#: The settings of a strict project; hypothesis is slow to import.
-SETTINGS = """
-[pytest]
-addopts = -p no:cacheprovider -p no:hypothesispytest --strict-markers --strict-config
-asyncio_default_fixture_loop_scope = function
-filterwarnings = error
-"""
-ORDERS = """
-import downrange as mq
-
-
-def place_order(name_servers, text):
-    with mq.Producer(name_servers, group="shop") as producer:
-        producer.send(mq.Message("orders", text, tags="new", keys=["o-1"]))
-
-
-def bill_orders(name_servers):
-    with mq.PullConsumer(name_servers, group="billing") as consumer:
-        consumer.assign("orders")
-        bodies = [message.body for message in consumer.poll(timeout=60.0)]
-        consumer.commit()
-    return bodies
-"""
 
 
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Give a folder with code to test: `orders.py`, which uses fixed names."""
     monkeypatch.delenv("ROCKETMQ_TEST_SERVERS", raising=False)
-    pytester.makeini(SETTINGS)
-    pytester.makepyfile(orders=ORDERS)
-    pytester.syspathinsert()
-    return pytester
+    return prepare(pytester)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +150,7 @@ def test_cluster_of_a_test_can_be_killed_and_set_up_by_a_marker(inner: pytest.Py
     result.stdout.fnmatch_lines(["E *OptionError: brokers=0 *"])
 
 
-def test_tests_of_pytest_asyncio_can_wait(inner: pytest.Pytester) -> None:
+def test_code_for_pytest_asyncio_can_wait(inner: pytest.Pytester) -> None:
     inner.makepyfile("""
         import asyncio
         import downrange as mq
@@ -226,42 +201,13 @@ def test_each_worker_of_pytest_xdist_has_its_own_cluster(inner: pytest.Pytester)
 
 # ---- a real cluster ------------------------------------------------------------------------------
 
-REAL = """
-import pytest
-import downrange as mq
-from downrange.embedded import drop
-from orders import place_order
-
-
-@pytest.mark.parametrize("text", ["first", "second"])
-def test_orders(rocketmq, text):
-    assert rocketmq.name_servers == "ADDRESS"
-    place_order(rocketmq.name_servers, text)
-    assert [order.body for order in rocketmq.wait_for("orders")] == [text.encode()]
-
-
-def test_own_names(rocketmq):
-    topic, group = rocketmq.topic("orders"), rocketmq.group("billing")
-    rocketmq.send(topic, "1")
-    with mq.PullConsumer(rocketmq.name_servers, group=group) as consumer:
-        consumer.assign(topic)
-        assert len(consumer.poll(timeout=60.0)) == 1
-        consumer.commit()
-    rocketmq.wait_until_consumed(group, timeout=60.0)
-
-
-def test_no_faults(rocketmq):
-    with pytest.raises(mq.OptionError, match="faults need the embedded cluster"):
-        rocketmq.intercept(11, drop())
-"""
-
 
 @pytest.mark.parametrize("way", ["option", "variable", "setting"])
 def test_address_of_a_real_cluster_can_be_given(
     inner: pytest.Pytester, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     address, wrong = cluster.name_server, "127.0.0.1:1"
-    inner.makepyfile(REAL.replace("ADDRESS", address))
+    inner.makepyfile(code_for(address))
     inner.makeini(f"{SETTINGS}\nrocketmq_servers = {address if way == 'setting' else wrong}")
     if way != "setting":
         monkeypatch.setenv("ROCKETMQ_TEST_SERVERS", address if way == "variable" else wrong)
