@@ -10,7 +10,7 @@ import pytest
 from downrange.testing import WaitFailed
 from downrange.testing.servers import RealServers
 from downrange.wire.system_names import retry_topic
-from tests.support.plugin_runs import code_for, prepare
+from tests.support.plugin_runs import code_for, load_modules, prepare
 from tests.support.waiting import WAIT_TIMEOUT
 
 if TYPE_CHECKING:
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from tests.apache.fixtures import ApacheVersions
 
 pytest_plugins = ["pytester"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _modules() -> None:
+    load_modules()
 
 
 def test_tests_run_on_the_servers_that_an_option_names(

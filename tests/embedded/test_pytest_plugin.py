@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import downrange.testing.servers  # runs in this process forget modules that they import first
 from downrange.embedded import Cluster
-from tests.support.plugin_runs import SETTINGS, code_for, prepare
+from tests.support.plugin_runs import SETTINGS, code_for, load_modules, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest_plugins = ["pytester"]
 
-assert downrange.testing.servers
+
+@pytest.fixture(scope="module", autouse=True)
+def _modules() -> None:
+    load_modules()
 
 
 @pytest.fixture

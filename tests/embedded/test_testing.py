@@ -16,8 +16,8 @@ import downrange as mq
 from downrange.client.flows.routing.routes import Route, route_of
 from downrange.embedded import Cluster, cut, drop, refuse
 from downrange.testing import RocketMQ, WaitFailed
-from downrange.testing import rocketmq as rocketmq_module
 from downrange.testing.servers import EmbeddedServers, RealServers, open_servers, own_cluster
+from downrange.testing.topic_reader import TopicReader
 from downrange.wire.bodies import BrokerReplicas, ConsumerMember, HeartbeatBody, Subscription
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
@@ -134,7 +134,7 @@ def test_more_messages_than_the_limit_are_an_error(
     with embedded.lend() as lent:
         lent.send("orders", "1")
         lent.send("orders", "2")
-        reader = rocketmq_module.TopicReader("orders", {}, max_count=2)
+        reader = TopicReader("orders", {}, max_count=2)
         monkeypatch.setattr(lent, "_reader", lambda topic: reader)
         with pytest.raises(mq.OptionError, match="read them with a PullConsumer"):
             lent.messages("orders")

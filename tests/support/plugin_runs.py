@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import downrange as mq
+from downrange.testing.servers import EmbeddedServers
+
 if TYPE_CHECKING:
     import pytest
 
@@ -59,6 +62,17 @@ def test_no_faults(rocketmq):
     with pytest.raises(mq.OptionError, match="faults need the embedded cluster"):
         rocketmq.intercept(11, drop())
 """
+
+
+def load_modules() -> None:
+    """Use the fixtures once: a run in this process forgets the modules that it loads first."""
+    servers = EmbeddedServers()
+    with servers.lend() as lent:
+        lent.send("orders", "1")
+        lent.wait_for("orders")
+    servers.close()
+    for name in mq.__all__:
+        getattr(mq, name)
 
 
 def prepare(pytester: pytest.Pytester) -> pytest.Pytester:

@@ -130,8 +130,9 @@ def own_cluster(settings: Mapping[str, Any]) -> Generator[RocketMQCluster]:
     Raises:
         RocketMQError: A setting is invalid, or the cluster cannot start.
     """
+    arguments: dict[str, Any] = {"brokers": 2, **settings}
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(**{"brokers": 2, **settings}))
+        cluster = stack.enter_context(Cluster(**arguments))
         client = stack.enter_context(Client(cluster.name_server, hooks=OWN_REQUESTS))
         rocketmq = RocketMQCluster(client, cluster)
         stack.callback(rocketmq.end)
