@@ -14,6 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from pluggy import Result
+
     from downrange.testing import RocketMQ, RocketMQCluster
     from downrange.testing.servers import Servers
 
@@ -58,16 +60,16 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return None if name_servers is None else f"rocketmq: {name_servers}"
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(hookwrapper=True)  # pytest 7 does not know the new style
 def pytest_runtest_makereport(
     item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+) -> Generator[None, Result[pytest.TestReport], None]:
     """Add to the report of a failed test what is in its topics."""
-    report = yield
+    outcome = yield
+    report = outcome.get_result()
     if report.failed and report.when != "teardown":
         for used in item.stash.get(_USED, []):
             report.sections.append((f"RocketMQ topics on {used.name_servers}", used.describe()))
-    return report
 
 
 @pytest.fixture(scope="session")

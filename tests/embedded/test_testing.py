@@ -16,6 +16,7 @@ import downrange as mq
 from downrange.client.flows.routing.routes import Route, route_of
 from downrange.embedded import Cluster, cut, drop, refuse
 from downrange.testing import RocketMQ, WaitFailed
+from downrange.testing.report import describe_topics
 from downrange.testing.servers import EmbeddedServers, RealServers, open_servers, own_cluster
 from downrange.testing.topic_reader import TopicReader
 from downrange.wire.bodies import BrokerReplicas, ConsumerMember, HeartbeatBody, Subscription
@@ -111,6 +112,7 @@ def test_wait_for_a_topic_that_does_not_exist_names_others(embedded: EmbeddedSer
             lent.wait_for("ordres", timeout=SHORT)
         assert str(caught.value) == expected
         lent.send("orders", "1")
+        lent.topic("empty")
         with pytest.raises(WaitFailed) as caught:
             lent.wait_for("ordres", timeout=SHORT)
         assert str(caught.value) == f"{expected}, but there are messages in 'orders' (1)"
@@ -197,10 +199,14 @@ def test_next_test_does_not_get_delayed_messages(embedded: EmbeddedServers) -> N
         assert _bodies(lent.wait_for("orders", timeout=WAIT_TIMEOUT)) == [b"mine"]
 
 
-def test_cluster_that_a_test_broke_is_replaced(embedded: EmbeddedServers) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_cluster_that_a_test_broke_is_replaced(embedded: EmbeddedServers, whole: bool) -> None:
     with embedded.lend():
         old = embedded._cluster
-        old.kill_broker(0)
+        if whole:
+            old.stop()
+        else:
+            old.kill_broker(0)
     assert embedded._cluster is not old
     with embedded.lend() as lent:
         lent.send("orders", "1")
@@ -290,7 +296,8 @@ def test_address_decides_which_cluster_it_is(cluster: Cluster) -> None:
 
 def _heartbeat(cluster: Cluster, client: mq.Client, group: str, topic: str) -> None:
     """Register a member of a group, as a push consumer does."""
-    subscriptions = [Subscription(topic=topic), Subscription(topic=retry_topic(group))]
+    topics = [topic, retry_topic(group), "not-there"]
+    subscriptions = [Subscription(topic=each) for each in topics]
     member = ConsumerMember(group_name=group, subscription_data_set=subscriptions)
     body = HeartbeatBody(client_id="member@1", consumer_data_set=[member]).encode()
     _ask(cluster, client, Command(int(RequestCode.HEART_BEAT), body=body))
@@ -445,6 +452,8 @@ def test_servers_that_do_not_answer_are_named_in_the_report() -> None:
         own.send("orders", "1")
         own.cluster.stop()
         assert own.describe().startswith("the topics cannot be listed: ")
+        shown = describe_topics(own._client, ["orders"], {}, 5.0)
+        assert shown.startswith("orders: 0 messages\n  cannot be read: no name server answered: ")
         with pytest.raises(WaitFailed, match="progress cannot be read"):
             own.wait_until_consumed("billing", timeout=SHORT)
         with pytest.raises(WaitFailed, match="the topic cannot be read"):
@@ -454,6 +463,7 @@ def test_servers_that_do_not_answer_are_named_in_the_report() -> None:
 def test_report_is_bounded(embedded: EmbeddedServers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("downrange.testing.report.TOPICS_MAX", 1)
     with embedded.lend() as lent:
+        lent.topic("empty")
         assert lent.describe() == "no messages since the test began"
         for number in range(30):
             lent.send("orders", f"{number}")

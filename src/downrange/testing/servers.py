@@ -107,16 +107,16 @@ class EmbeddedServers:
             return False
 
     def _replace(self) -> None:
-        port = int(self._cluster.name_server.rpartition(":")[2])
         self.close()
         try:
-            self._cluster, self._client = self._start(port)
+            self._cluster, self._client = self._start(self._port)
         except CannotListen:  # another process has taken the port
             self._cluster, self._client = self._start(0)
 
     def _start(self, port: int) -> tuple[Cluster, Client]:
         cluster = Cluster(nameserver_port=port)
         cluster.start()
+        self._port = int(cluster.name_server.rpartition(":")[2])
         return cluster, Client(cluster.name_server, hooks=OWN_REQUESTS).start()
 
 
