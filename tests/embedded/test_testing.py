@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,16 +27,17 @@ from downrange.wire.fields import request_command
 from downrange.wire.headers import SendBackRequest
 from downrange.wire.system_names import retry_topic
 from tests.embedded.peers import ThreadedServer, hang_up
-from tests.support.options import SHORT_TIMES
 from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from downrange.client.flows.effects import Flow
 
 #: For waits that fail.
 SHORT = 0.05
+#: Delay levels of the cluster that stands for a real one.
+A_SECOND, AN_HOUR = 1, 2
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def embedded() -> Iterator[EmbeddedServers]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Give a cluster that stands for a real one."""
-    with Cluster(broker=SHORT_TIMES) as cluster:
+    with Cluster(broker=mq.BrokerOptions(delay_levels="1s 1h")) as cluster:
         yield cluster
 
 
@@ -336,11 +338,12 @@ def test_group_is_waited_for_until_it_has_committed_everything(
         lent.wait_until_consumed(consumer.group)
 
 
-def test_message_that_waits_for_a_retry_is_not_consumed(
-    cluster: Cluster, real: RealServers
-) -> None:
+@contextmanager
+def _sent_back(
+    cluster: Cluster, lent: RocketMQ, delay_level: int
+) -> Generator[tuple[str, mq.PullConsumer]]:
+    """Let a member send a message back; give the group, and its consumer."""
     with (
-        real.lend() as lent,
         mq.Client(cluster.name_server) as client,
         mq.PullConsumer(client, group=lent.group("billing")) as consumer,
     ):
@@ -349,18 +352,32 @@ def test_message_that_waits_for_a_retry_is_not_consumed(
         _heartbeat(cluster, client, group, topic)
         consumer.assign(topic)
         [message] = consumer.poll(WAIT_TIMEOUT)
-        back = SendBackRequest(offset=message.log_offset, group=group, delay_level=1)
+        back = SendBackRequest(offset=message.log_offset, group=group, delay_level=delay_level)
         _ask(cluster, client, request_command(back))
         consumer.commit()
-        with pytest.raises(WaitFailed, match=r"\n  1 message waiting for a retry\n"):
-            lent.wait_until_consumed(group, timeout=SHORT)
+        yield group, consumer
+
+
+def test_message_that_waits_for_a_retry_is_not_consumed(
+    cluster: Cluster, real: RealServers
+) -> None:
+    with (
+        real.lend() as lent,
+        _sent_back(cluster, lent, AN_HOUR) as (group, _),
+        pytest.raises(WaitFailed, match=r", but it has 0 .*\n  1 message waiting for a retry\n"),
+    ):
+        lent.wait_until_consumed(group, timeout=SHORT)
+
+
+def test_message_in_the_retry_topic_is_not_consumed(cluster: Cluster, real: RealServers) -> None:
+    with real.lend() as lent, _sent_back(cluster, lent, A_SECOND) as (group, consumer):
         lent.wait_for(retry_topic(group), timeout=WAIT_TIMEOUT)
         with pytest.raises(WaitFailed, match=rf"\n  {retry_topic(group)} broker-a queue 0: 1\n"):
             lent.wait_until_consumed(group, timeout=SHORT)
         consumer.assign(retry_topic(group))
         assert len(consumer.poll(WAIT_TIMEOUT)) == 1
         consumer.commit()
-        lent.wait_until_consumed(group)
+        lent.wait_until_consumed(group, timeout=WAIT_TIMEOUT)
 
 
 # ---- event loops ---------------------------------------------------------------------------------
