@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from downrange import Producer, ProducerStats
 
 #: A call may end this much after its deadline on a busy machine.
-SLACK = 0.5
+SLACK = 1.2
 TOPIC = "T"
 
 
