@@ -28,9 +28,18 @@ TESTS = Path("tests")
 BUILD = Path("build")
 #: How many parts run at a time. Each has its own servers: about 3 GiB if these are Apache's.
 AT_ONCE = 4
-#: The folders that take long, the longest first, with the number of their shares. All others
-#: follow.
-LONG = {"contract": 3, "apache": 2, "interop": 2, "spark": 1, "embedded": 1, "faults": 1, "unit": 1}
+#: The folders that take long, with the number of their shares. First shares run first, so that
+#: parts which wait and parts which compute run together; all other folders run last.
+LONG = {
+    "spark": 2,
+    "contract": 3,
+    "apache": 2,
+    "interop": 2,
+    "embedded": 1,
+    "faults": 1,
+    "unit": 1,
+    "examples": 1,
+}
 PYTEST = (sys.executable, "-m", "coverage", "run", "--parallel-mode", "-m", "pytest")
 TYPES = ("make", "--no-print-directory", "types")
 #: How long an interrupted part may take to stop its servers.
@@ -135,15 +144,20 @@ def _exit(_signal: int, _frame: FrameType | None) -> None:
 def _parts() -> list[Part]:
     found = {path.name: sorted(path.rglob("test_*.py")) for path in TESTS.iterdir()}
     others = sorted(name for name, files in found.items() if files and name not in LONG)
-    shares = {**LONG, **dict.fromkeys(others, 1)}
     parts = [Part("types", list(TYPES))]
-    for folder, count in shares.items():
-        for number in range(min(count, len(found.get(folder, [])))):
-            name = folder if count == 1 else f"{folder}-{number + 1}"
-            paths = [TESTS / folder] if count == 1 else found[folder][number::count]
-            parts.append(Part(name, []))
-            parts[-1].command = [*PYTEST, f"--junitxml={parts[-1].report}", *map(str, paths)]
+    for number in range(max(LONG.values())):
+        for folder, count in LONG.items():
+            if files := found.get(folder, [])[number::count] if number < count else []:
+                name = folder if count == 1 else f"{folder}-{number + 1}"
+                parts.append(_tests(name, [TESTS / folder] if count == 1 else files))
+    parts += [_tests(name, [TESTS / name]) for name in others]
     return parts
+
+
+def _tests(name: str, paths: list[Path]) -> Part:
+    part = Part(name, [])
+    part.command = [*PYTEST, f"--junitxml={part.report}", *map(str, paths)]
+    return part
 
 
 def _run(parts: list[Part]) -> None:
