@@ -1,4 +1,4 @@
-"""Run all tests under coverage, several parts at a time, and print the result of each part.
+"""Run all tests, several parts at a time, and print the result of each part.
 
     python scripts/run_tests.py
 
@@ -7,6 +7,9 @@ Tests with Apache's servers mostly wait, many others mostly compute, so some par
 little more time than the longest alone. The output of a part is printed when it has ended. The last
 lines are the totals, and the skipped tests with their reasons. The exit code is 0 when no part
 failed.
+
+Coverage is measured in some folders, which reach the limits alone: it makes code that only computes,
+such as a simulation, up to four times as slow.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ LONG = {
     "unit": 1,
     "examples": 1,
 }
-PYTEST = (sys.executable, "-m", "coverage", "run", "--parallel-mode", "-m", "pytest")
+#: The folders that count towards the coverage.
+COVERED = ("unit", "golden", "embedded", "contract", "spark")
+PYTEST = ("-m", "pytest")
+COVERAGE = ("-m", "coverage", "run", "--parallel-mode")
 TYPES = ("make", "--no-print-directory", "types")
 #: How long an interrupted part may take to stop its servers.
 STOP_SECONDS = 60.0
@@ -155,8 +161,9 @@ def _parts() -> list[Part]:
 
 
 def _tests(name: str, paths: list[Path]) -> Part:
-    part = Part(name, [])
-    part.command = [*PYTEST, f"--junitxml={part.report}", *map(str, paths)]
+    measured = COVERAGE if paths[0].relative_to(TESTS).parts[0] in COVERED else ()
+    part = Part(name, [sys.executable, *measured, *PYTEST])
+    part.command += [f"--junitxml={part.report}", *map(str, paths)]
     return part
 
 
