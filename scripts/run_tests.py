@@ -8,8 +8,8 @@ little more time than the longest alone. The output of a part is printed when it
 lines are the totals, and the skipped tests with their reasons. The exit code is 0 when no part
 failed.
 
-Coverage is measured in some folders, which reach the limits alone: it makes code that only
-computes, such as a simulation, up to four times as slow.
+Coverage is measured in some folders, which reach the limits alone: it slows down code that only
+computes, such as a simulation.
 """
 
 from __future__ import annotations
