@@ -326,7 +326,7 @@ def test_a_message_is_settled_once_and_in_time(
     with pytest.raises(ClosedUnsettled, match="it is delivered again at 20"):
         again.ack()
     with pytest.raises(ClosedUnsettled):
-        again.processing().__enter__()
+        again.processing()
 
 
 def test_a_popped_message_is_a_received_message(
@@ -337,20 +337,24 @@ def test_a_popped_message_is_a_received_message(
 ) -> None:
     topic = embedded.topic()
     send(producer, embedded, topic, tags="new", keys=["k"])
-    message = unwrapped(worker(embedded, unique_name("jobs"), [topic]).receive_one())
+    jobs = worker(embedded, unique_name("jobs"), [topic])
+    message = unwrapped(jobs.receive_one())
     assert isinstance(message, ReceivedMessage)
     assert (message.topic, message.tags, message.keys) == (topic, "new", ["k"])
     (plain,) = embedded.read_all(topic, 1)
     assert message == plain
     assert plain == message
     assert hash(message) == hash(plain)
-    assert message != plain.body
+    assert message.__eq__(plain.body) is NotImplemented
     assert repr(message) == repr(plain).replace("ReceivedMessage", type(message).__name__)
-    for made in (pickle.loads(pickle.dumps(message)), copy.copy(message)):
-        assert made == message
-        assert not made.is_settled
+    copied: list[Any] = [pickle.loads(pickle.dumps(message)), copy.copy(message)]
+    for one in copied:
+        assert one == message
+        assert not one.is_settled
         with pytest.raises(ReceiptMissing, match="settle the object that receive"):
-            made._open()
+            one.processing()
+        with pytest.raises(ReceiptMissing):
+            jobs.ack([one])
 
 
 # ---- closing -----------------------------------------------------------------------------------
@@ -506,7 +510,7 @@ def test_a_late_change_is_refused_by_our_broker(
     send(producer, embedded, topic)
     jobs = worker(embedded, unique_name("jobs"), [topic])
     message = jobs.receive_one(invisible=0.1)
-    unwrapped(message)._delivery.expires_at += 60  # as if this client's clock were slow
+    unwrapped(message).delivery.expires_at += 60  # as if this client's clock were slow
     again = jobs.receive_one()
     assert again.attempt == 2
     with pytest.raises(ReceiptExpired) as raised:
