@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import pickle
@@ -38,7 +39,7 @@ from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.apache.fixtures import ACCOUNTS
 from tests.contract.blocking import LONG_TIMEOUT, Blocking, unwrapped
-from tests.contract.conftest import embedded_server, only_sync
+from tests.contract.conftest import embedded_server, only_async, only_sync
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -241,6 +242,28 @@ def test_a_new_group_may_start_at_the_end(
     assert jobs.receive(timeout=0.0) == []
     producer(server).send(Message(topic, b"now"))
     assert jobs.receive_one().body == b"now"
+
+
+@only_async
+def test_a_cancelled_call_leaves_nothing_behind(
+    embedded: Embedded,
+    producer: MakeProducer,
+    worker: Callable[..., Worker],
+    unique_name: UniqueName,
+) -> None:
+    topic = embedded.topic()
+    jobs = worker(embedded, unique_name("jobs"), [topic])
+    waiting = unwrapped(jobs.consumer).receive(timeout=25.0)
+    with pytest.raises(TimeoutError):
+        jobs.consumer._loop.run(asyncio.wait_for(waiting, 0.1))
+    send(producer, embedded, topic)
+    jobs.receive_one().ack()
+    waiting = unwrapped(jobs.consumer).receive(timeout=25.0)
+    with pytest.raises(TimeoutError):
+        jobs.consumer._loop.run(asyncio.wait_for(waiting, 0.1))
+    began = time.monotonic()
+    jobs.consumer.close(20.0)  # waits for calls that still run
+    assert time.monotonic() - began < 10.0
 
 
 # ---- settling ----------------------------------------------------------------------------------
