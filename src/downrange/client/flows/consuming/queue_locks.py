@@ -1,9 +1,9 @@
 """Locks on queues at the brokers: only the member that holds the lock of a queue consumes it.
 
 With "orderly" the lock guarantees the order. In other modes it serves the handover, under a name of
-its own (`HANDOVER_SUFFIX`): a member that loses a queue keeps the lock until its handlers have ended
-and its offset is committed, and the next owner waits for it, so that no message is handled twice.
-Java members take locks only with orderly consumption.
+its own (`HANDOVER_SUFFIX`): a member that loses a queue keeps the lock until its handlers have
+ended and its offset is committed, and the next owner waits for it, so that no message is handled
+twice. Java members take locks only with orderly consumption.
 """
 
 from __future__ import annotations
