@@ -72,6 +72,7 @@ class _Server:
             clock_ms=lambda: _NOW_MS,
             logger=logging.getLogger("downrange.test"),
             on_closed=lambda _: None,
+            end_turn=self._end_turn,
         )
         self._connection = Connection(self._dispatcher, _PEER, ListenerOptions(), loop)
         self._written: list[bytes] = []
@@ -81,11 +82,15 @@ class _Server:
     def read(self, data: bytes, replies: int = 1) -> None:
         """Let the server read, store and reply; every reply must be a success."""
         self._connection.data_received(data)
-        self._dispatcher.perform(self._broker.commit(_NOW_MS))
+        self._end_turn()
         self._dispatcher.perform(self._broker.published(self._broker.tables_version))
         answered = b"".join(self._written)
         self._written.clear()
         assert answered.count(b'{"code":0,') == replies, answered[:200]
+
+    def _end_turn(self) -> None:
+        if self._broker.awaits_commit:
+            self._dispatcher.perform(self._broker.commit(_NOW_MS))
 
     def flush(self) -> None:
         """Flush the store."""

@@ -157,6 +157,16 @@ def encode_pop_body(body: CheckpointBody | AckBody) -> bytes:
     return _encode(body)
 
 
+def json_text(text: str) -> str:
+    """Return a text as it is in a body."""
+    return _encode(text).decode()
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Return numbers as they are in a body, in brackets; much faster than one by one."""
+    return _encode(list(numbers)).decode()
+
+
 def decode_pop_body(kind: type[BodyT], data: bytes) -> BodyT:
     """Decode a body; much faster than `decode_body` for those that have no quirks of Java's JSON.
 

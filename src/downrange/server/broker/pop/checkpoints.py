@@ -53,7 +53,6 @@ class Checkpoint:
         self,
         name: CheckpointName,
         offsets: Sequence[int],
-        *,
         invisible_ms: int,
         revive_queue: int,
         timer_offset: int = 0,
@@ -173,6 +172,10 @@ class Checkpoints:
     def get(self, name: CheckpointName) -> Checkpoint | None:
         """Return an open checkpoint, or None."""
         return self._open.get(name)
+
+    def has_any(self, names: Iterable[CheckpointName]) -> bool:
+        """Whether one of these is open."""
+        return not self._open.keys().isdisjoint(names)
 
     # ---- a group's progress ----
 
