@@ -16,7 +16,15 @@ from zlib import crc32
 import msgspec
 
 from downrange.wire.properties import decode_properties
-from downrange.wire.records import LOG_OFFSET_AT, BatchSpan, Record, batch_spans, encode_parts
+from downrange.wire.records import (
+    FORMS,
+    LOG_OFFSET_AT,
+    V6_BITS,
+    BatchSpan,
+    Record,
+    batch_spans,
+    encode_parts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,30 +132,38 @@ def encode_items(shared: Record, items: Iterable[RunItem]) -> tuple[list[bytes],
     Args:
         shared: The shared fields, with the offsets of the first record.
         items: The records.
-
-    Raises:
-        Unencodable: The shared fields cannot be written.
     """
-    fixed, _, tail = encode_parts(shared)
-    topic = tail[:-2]
-    same = fixed[_OWN_BYTES:-_BODY_SIZE_BYTES]
-    pack = _OWN_FORMS[len(same)]
+    topic_bytes, queue_offset, log_offset = (
+        shared.topic_bytes,
+        shared.queue_offset,
+        shared.log_offset,
+    )
     magic, queue_id, flag = shared.magic, shared.queue_id, shared.flag
-    queue_offset, log_offset = shared.queue_offset, shared.log_offset
-    shared_size = len(fixed) + len(tail)
+    form, _, _ = FORMS[shared.sys_flag & V6_BITS]
+    same = (
+        shared.sys_flag,
+        shared.born_ms,
+        shared.born_ip,
+        shared.born_port,
+        shared.store_ms,
+        shared.store_ip,
+        shared.store_port,
+        shared.reconsume_times,
+        shared.prepared_offset,
+    )
+    pack, pack_size = form.pack, _I16
+    topic = bytes((len(topic_bytes),)) + topic_bytes
+    shared_size = form.size + len(topic) + 2
     parts: list[bytes] = []
     sizes: list[int] = []
     for body, properties, _ in items:
-        body_size = len(body)
-        size = shared_size + body_size + len(properties)
+        body_size, properties_size = len(body), len(properties)
+        size = shared_size + body_size + properties_size
         crc = crc32(body) & 0x7FFFFFFF
-        parts += (
-            pack(size, magic, crc, queue_id, flag, queue_offset, log_offset, same, body_size),
-            body,
-            topic,
-            _I16(len(properties)),
-            properties,
+        head = pack(
+            size, magic, crc, queue_id, flag, queue_offset, log_offset, *same, body_size
         )
+        parts += (head, body, topic, pack_size(properties_size), properties)
         sizes.append(size)
         queue_offset += 1
         log_offset += size

@@ -310,14 +310,14 @@ class Broker:
     def _store_runs(self, runs: list[PendingRun], now_ms: int) -> None:
         """Store runs together, or each on its own."""
         state, ready = self.state, self._ready
-        store, shared = state.store, runs[0].shared
+        store, shared = state.store, state.pop_records.shared
         items = runs[0].items if len(runs) == 1 else [item for run in runs for item in run.items]
         shared.born_ms = now_ms
         begin = store.log.end
         try:
             offset = store.append_run(shared, items, now_ms)
         except (RocketMQError, OSError) as error:
-            self._store_apart([run.as_records(now_ms) for run in runs], error, now_ms)
+            self._store_apart([run.as_records(shared) for run in runs], error, now_ms)
             return
         end = store.log.end
         state.statistics.stored_run(shared.topic_bytes, len(items), end - begin)

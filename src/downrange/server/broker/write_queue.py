@@ -94,32 +94,33 @@ class PendingRun:
     """A run that is stored as a whole or not at all; its outputs always wait for the flush.
 
     Attributes:
-        shared: What the records have in common.
         items: The records.
         on_stored: Called with the result.
         series: See `PendingWrite`.
         tables_version: See `PendingWrite`.
     """
 
-    __slots__ = ("items", "on_stored", "series", "shared", "tables_version")
+    __slots__ = ("items", "on_stored", "series", "tables_version")
 
     def __init__(
         self,
-        shared: Record,
         items: Sequence[RunItem],
         on_stored: OnRunStored,
         series: tuple[str, str] | None,
     ) -> None:
-        self.shared = shared
         self.items = items
         self.on_stored = on_stored
         self.series = series
         self.tables_version = 0
 
-    def as_records(self, now_ms: int) -> PendingWrite:
-        """Return the same with an object for each record."""
+    def as_records(self, shared: Record) -> PendingWrite:
+        """Return the same with an object for each record.
+
+        Args:
+            shared: What the records have in common.
+        """
         records = [
-            replace(self.shared, born_ms=now_ms, body=body, property_bytes=properties)
+            replace(shared, body=body, property_bytes=properties)
             for body, properties, _ in self.items
         ]
 
@@ -181,13 +182,12 @@ class WriteQueue:
 
     def add_run(
         self,
-        shared: Record,
         items: Sequence[RunItem],
         on_stored: OnRunStored,
         series: tuple[str, str] | None = None,
     ) -> None:
-        """Add a run; see `PendingRun`. All runs have the same `shared`."""
-        run = PendingRun(shared, items, on_stored, series)
+        """Add a run; see `PendingRun`."""
+        run = PendingRun(items, on_stored, series)
         self._runs.append(run)
         self.last = run
 

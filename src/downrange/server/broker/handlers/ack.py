@@ -159,7 +159,7 @@ def _ack_checkpoints(
     if state.unwritable is not None:
         return refuse(ResponseCode.SYSTEM_ERROR, f"nothing is stored: {state.unwritable}")
     on_stored = partial(_acked, state, request, peer, acks)
-    state.write_queue.add_run(records.shared, items, on_stored)
+    state.write_queue.add_run(items, on_stored)
     return STORE_PENDING
 
 

@@ -144,20 +144,21 @@ def _attempt(
     pop_ms = now_ms  # the name of a checkpoint is unique, also if an offset was set back
     while checkpoints.has_any([(t.topic, group, t.queue_id, t.start, pop_ms) for t in found]):
         pop_ms += 1
+    records = state.pop_records
     popped: list[Checkpoint] = []
     items: list[RunItem] = []
     for topic, _, queue_id, start, next_offset, offsets, _, _ in found:
         name = (topic, group, queue_id, start, pop_ms)
         checkpoint = Checkpoint(name, offsets, invisible_ms, revive_queue)
         popped.append(checkpoint)
-        items.append(state.pop_records.checkpoint_item(checkpoint, now_ms))
+        items.append(records.checkpoint_item(checkpoint, now_ms))
         checkpoints.hand_out(topic, group, queue_id, next_offset, is_checkpoint=True)
     answer = _found(state, header, found, rest, revive_queue, pop_ms)
     on_stored = partial(_popped, state, request, peer, popped, answer)
     if state.unwritable is not None:
         return on_stored(RocketMQError(f"no message is popped: {state.unwritable}"), 0)
     # A checkpoint behind one that is missing in the log would hide its messages after a restart.
-    state.write_queue.add_run(state.pop_records.shared, items, on_stored, (asked.topic, group))
+    state.write_queue.add_run(items, on_stored, (asked.topic, group))
     return STORE_PENDING
 
 

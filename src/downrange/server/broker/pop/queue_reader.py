@@ -108,30 +108,19 @@ def take(
         found, next_offset, _ = scan(state.store, queue, start, wanted.sql, count_max, bytes_max)
         offsets: Sequence[int] = [offset for offset, _ in found]
         parts: list[bytes | memoryview] = [record for _, record in found]
-        return _taken(topic, kind, queue_id, start, next_offset, offsets, parts)
-    if wanted.hashes is None:
+    elif wanted.hashes is None:
         count, parts = state.store.read_range(queue.numbers(start, count_max), bytes_max)
         # Without a message, those that are asked for have been removed.
         next_offset = start + (count or min(count_max, queue.max_offset - start))
         offsets = range(start, start + count)
-        return _taken(topic, kind, queue_id, start, next_offset, offsets, parts)
-    units, next_offset = scan_tags(queue, start, wanted.hashes, count_max, bytes_max, examined_max)
-    count, parts = state.store.read_range([unit for _, unit in units], bytes_max)
-    if 0 < count < len(units):
-        next_offset = units[count][0]
-    offsets = [offset for offset, _ in units[:count]]
-    return _taken(topic, kind, queue_id, start, next_offset, offsets, parts)
-
-
-def _taken(
-    topic: str,
-    kind: str,
-    queue_id: int,
-    start: int,
-    next_offset: int,
-    offsets: Sequence[int],
-    parts: list[bytes | memoryview],
-) -> Taken:
+    else:
+        units, next_offset = scan_tags(
+            queue, start, wanted.hashes, count_max, bytes_max, examined_max
+        )
+        count, parts = state.store.read_range([unit for _, unit in units], bytes_max)
+        if 0 < count < len(units):
+            next_offset = units[count][0]
+        offsets = [offset for offset, _ in units[:count]]
     size = sum(map(len, parts))
     return Taken(topic, kind, queue_id, start, next_offset, offsets, parts, size)
 
