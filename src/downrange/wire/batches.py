@@ -15,6 +15,8 @@ from zlib import crc32
 
 import msgspec
 
+from downrange.errors import Unencodable
+from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import decode_properties
 from downrange.wire.records import (
     FORMS,
@@ -130,8 +132,12 @@ def encode_items(shared: Record, items: Iterable[RunItem]) -> tuple[list[bytes],
     """Write the records of a run; return their bytes in parts, and their sizes.
 
     Args:
-        shared: The shared fields, with the offsets of the first record.
+        shared: The shared fields, with the offsets of the first record; its topic is not a long
+            one (V2).
         items: The records.
+
+    Raises:
+        Unencodable: The properties of a record are too long.
     """
     topic_bytes, queue_offset, log_offset = (
         shared.topic_bytes,
@@ -158,11 +164,11 @@ def encode_items(shared: Record, items: Iterable[RunItem]) -> tuple[list[bytes],
     sizes: list[int] = []
     for body, properties, _ in items:
         body_size, properties_size = len(body), len(properties)
+        if properties_size > PROPERTIES_BYTES_MAX:
+            raise Unencodable("record properties", f"{properties_size} bytes are too many")
         size = shared_size + body_size + properties_size
         crc = crc32(body) & 0x7FFFFFFF
-        head = pack(
-            size, magic, crc, queue_id, flag, queue_offset, log_offset, *same, body_size
-        )
+        head = pack(size, magic, crc, queue_id, flag, queue_offset, log_offset, *same, body_size)
         parts += (head, body, topic, pack_size(properties_size), properties)
         sizes.append(size)
         queue_offset += 1

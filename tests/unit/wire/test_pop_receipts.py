@@ -6,7 +6,6 @@ import pytest
 
 from downrange.errors import InvalidField
 from downrange.wire.pop_receipts import (
-    PoppedOffsets,
     Receipt,
     message_offsets_text,
     order_counts_text,

@@ -185,10 +185,10 @@ class Broker:
             if remark is None:  # Apache's words, with their leading blank
                 remark = f" request type {request.code} not supported"
             return [Reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))]
-        state = self.state
-        if request.code not in _SENDS and state.write_queue:
-            if request.code not in RUNS or not state.write_queue.has_only_runs:
-                self._store_all(now_ms)
+        state, code = self.state, request.code
+        queue = state.write_queue
+        if code not in _SENDS and queue and (code not in RUNS or queue.has_messages):
+            self._store_all(now_ms)
         try:
             outputs = handler(state, request, peer, now_ms)
         except RocketMQError as error:

@@ -150,9 +150,9 @@ class WriteQueue:
         return len(self._writes) + len(self._runs)
 
     @property
-    def has_only_runs(self) -> bool:
-        """Whether nothing else waits."""
-        return not self._writes
+    def has_messages(self) -> bool:
+        """Whether anything but runs waits."""
+        return bool(self._writes)
 
     def add(
         self,

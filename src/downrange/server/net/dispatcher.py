@@ -150,7 +150,7 @@ class Dispatcher:
             while self._ready:
                 self._handle_events(self._ready.pop())
                 if self._end_turn is not None and not self._ready:
-                    self._end_turn()  # its replies may let a connection proceed
+                    self._end_turn()  # its replies may make a connection ready
             unwritten, self.unwritten = self.unwritten, []
             for connection in unwritten:
                 connection.write_frames()

@@ -31,9 +31,9 @@ from downrange.server.broker.handlers.pop_polls import hold
 from downrange.server.broker.message_filter import MessageFilter, filter_of_expression
 from downrange.server.broker.pop.checkpoint_records import REVIVE_QUEUES
 from downrange.server.broker.pop.checkpoints import Checkpoint
+from downrange.server.broker.pop.held_pops import ALL_QUEUES
 from downrange.server.broker.pop.orders import Order
 from downrange.server.broker.pop.pop_plan import PopOrder, take_messages
-from downrange.server.broker.pop.held_pops import ALL_QUEUES
 from downrange.server.broker.pop.queue_reader import with_receipts
 from downrange.server.broker.pop.revival import is_loaded
 from downrange.server.broker.tables.topic_table import READ

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from downrange.errors import RocketMQError
 from downrange.server.broker.pop.checkpoints import Checkpoint
 from downrange.server.broker.scheduled.timed_messages import SLOT_MS
+from downrange.wire.hashes import tag_hash
 from downrange.wire.pop_bodies import (
     AckBody,
     CheckpointBody,
@@ -36,7 +37,6 @@ from downrange.wire.pop_bodies import (
     json_text,
     numbers_text,
 )
-from downrange.wire.hashes import tag_hash
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import Record
 from downrange.wire.system_names import REVIVE_GROUP, REVIVE_TOPIC_PREFIX, TIMER_TOPIC

@@ -18,7 +18,6 @@ from downrange.server.broker.queues import is_new
 from downrange.server.broker.record_fields import join_properties, make_room
 from downrange.server.broker.record_scan import scan, scan_tags
 from downrange.wire.limits import TOPIC_BYTES_MAX
-from downrange.wire.pop_receipts import Receipt
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V1, MAGIC_V2, decode_records, encode_record
 from downrange.wire.system_names import RETRY_PREFIX
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from downrange.server.broker.message_filter import MessageFilter
     from downrange.server.broker.state import BrokerState
     from downrange.store.queue_index import QueueIndex
+    from downrange.wire.pop_receipts import Receipt
 
 #: `initMode`: a new group begins with the first message; any other value: with the last one.
 _FROM_FIRST: Final = 0
