@@ -18,10 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-import msgspec
-
 from downrange.errors import InvalidField
 from downrange.wire.fields import int32, int64
+from downrange.wire.pop_bodies import numbers_text
 from downrange.wire.system_names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ RETRY_V2: Final = "2"
 #: In place of a revive queue: the message was popped in order and has no checkpoint.
 IN_ORDER: Final = 999
 
-_encode: Final = msgspec.json.Encoder().encode  # of a list: faster than a number at a time
 _WORDS: Final = 8
 _NEEDED_WORDS: Final = 6
 
@@ -135,7 +133,7 @@ def message_offsets_text(popped: Iterable[PoppedOffsets]) -> str:
     """Return `msgOffsetInfo`."""
     return ";".join(
         [
-            f"{kind} {queue_id} {_encode(list(offsets))[1:-1].decode()}"
+            f"{kind} {queue_id} {numbers_text(offsets)[1:-1]}"
             for kind, queue_id, _, offsets in popped
         ]
     )

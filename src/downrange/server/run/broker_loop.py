@@ -151,8 +151,14 @@ class BrokerLoop:
 
     def end_turn(self) -> None:
         """Store the records of pops and acknowledgements that were read together."""
-        if self.broker.awaits_commit and not self._is_commit_due:
-            self._commit()
+        broker = self.broker
+        if not broker.awaits_commit or self._is_commit_due:
+            return
+        self._perform(broker.commit(wall_clock_ms()))
+        if broker.awaits_flush:
+            self._flusher.on_append()
+        if broker.awaits_publication:
+            self._publish()
 
     def ask_name_server(self, question: AskNameServer) -> None:
         """Send a request of the broker to a name server, and continue with its reply."""
