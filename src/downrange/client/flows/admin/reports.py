@@ -404,7 +404,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
         group: The group.
         message: The message in the dead-letter topic.
         topic: The topic that it was sent to; None when the message does not say it.
-        origin_id: The id of the message as it was sent.
+        origin_id: The offset id of the message in the topic that it was sent to. Its unique id is
+            that of `message`.
     """
 
     group: str
