@@ -35,6 +35,7 @@ class RawMember:
 
     Attributes:
         requests: What brokers have asked, in order.
+        direct_result: What it answers when it is told to consume a message.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class RawMember:
         """Take the facts; `with` connects it."""
         self.client_id = client_id
         self.requests: list[Command] = []
+        self.direct_result = "CR_SUCCESS"
         self._brokers = brokers
         self._group = group
         self._subscriptions = [
@@ -121,6 +123,6 @@ class RawMember:
         if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
             return Command(0, body=self._state.encode())
         if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
-            body = ConsumeDirectlyBody(consume_result="CR_SUCCESS", spent_time_mills=7)
+            body = ConsumeDirectlyBody(consume_result=self.direct_result, spent_time_mills=7)
             return Command(0, body=body.encode())
         return None  # one-way

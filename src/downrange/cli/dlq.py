@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -18,7 +19,7 @@ from downrange.cli.read import parse_time
 from downrange.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from downrange import Admin
@@ -306,35 +307,22 @@ def letter_facts(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def counted(verb: str, total: int | None = None) -> Any:
-    """Show how many dead letters are done, as a bar on a terminal; nothing otherwise."""
-    from contextlib import nullcontext
+@contextmanager
+def counted(verb: str, total: int | None = None) -> Generator[Callable[[int], None]]:
+    """Yield a function that counts what is done, as a bar on a terminal; else nothing is shown."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich import progress
 
     from downrange.cli.output import console
 
-    def ignore(count: int) -> None:
-        """Show nothing."""
-
-    if not sys.stderr.isatty():
-        return nullcontext(ignore)
-    return _bar(verb, total, console(stderr=True))
-
-
-def _bar(verb: str, total: int | None, where: Any) -> Any:
-    from contextlib import contextmanager
-
-    from rich import progress
-
-    @contextmanager
-    def running() -> Iterator[Callable[[int], None]]:
-        columns = (
-            progress.TextColumn(f"{{task.completed:,.0f}} {verb}"),
-            progress.BarColumn(),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
-        )
-        with progress.Progress(*columns, console=where, transient=True) as bar:
-            task = bar.add_task(verb, total=total)
-            yield lambda count: bar.update(task, advance=count)
-
-    return running()
+    columns = (
+        progress.TextColumn(f"{{task.completed:,.0f}} {verb}"),
+        progress.BarColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb, total=total)
+        yield lambda count: bar.update(task, advance=count)
