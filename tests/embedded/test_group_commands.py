@@ -19,6 +19,7 @@ from downrange.wire.headers import SendBackRequest
 from tests.apache import probe
 from tests.contract.raw_members import RawMember
 from tests.embedded.test_commands import DEADLINE, PYTHON, Shell
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -259,8 +260,7 @@ def test_members_are_listed_compared_and_used(shell: Shell, cluster: Cluster, ad
         assert "It has 2 connected members" in question.stderr
     with Producer(cluster.name_server, group="senders") as producer:
         producer.send(Message("worked", b"x"))
-        (senders,) = shell.json("group", "producers", "senders")
-        assert len(senders) == 1
+        wait_until(lambda: len(shell.json("group", "producers", "senders")[0]) == 1)
         assert "client id" in shell("group", "producers", "senders").stdout
 
 

@@ -76,8 +76,7 @@ COMMANDS: Final = {
         ),
         "broker": (
             "downrange.cli.broker:broker",
-            "Run one broker in the foreground and register it at name servers, ours or Apache's; "
-            "or show, set and clean up running brokers.",
+            "Run one broker in the foreground; or show, set and clean up running brokers.",
         ),
     },
 }

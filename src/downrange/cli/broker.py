@@ -39,7 +39,7 @@ class _RunOrCommand(Group):
 
 @click.group(cls=_RunOrCommand)
 def broker() -> None:
-    """Run one broker, or show, set and clean up running brokers."""
+    """Run one broker in the foreground; or show, set and clean up running brokers."""
 
 
 @broker.command(epilog=EPILOG)
