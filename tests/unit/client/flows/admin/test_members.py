@@ -100,9 +100,9 @@ def test_members_that_read_differently_are_found() -> None:
     servers = servers_with(cluster(main="a"))
     servers.answer("a:1", CONNECTIONS, reply(body=connections("four", "one", "three", "two")))
     states = {
-        "one": state({"orders": ("a || b", "TAG"), "only": ("*", "TAG")}),
-        "two": state({"orders": ("b||a", "TAG")}),
-        "three": state({"orders": ("a > 1", "SQL92"), "only": ("*", "TAG")}),
+        "one": state({"orders": ("a || b", "TAG"), "only": ("*", "TAG"), "same": ("*", "TAG")}),
+        "two": state({"orders": ("b||a", "TAG"), "same": ("*", "TAG")}),
+        "three": state({"orders": ("a > 1", "SQL92"), "only": ("*", "TAG"), "same": ("*", "TAG")}),
     }
     servers.answer(
         "a:1",
