@@ -176,7 +176,8 @@ class AsyncGroupCalls(AsyncClientUser):
 
         Args:
             group: The group.
-            keep_offsets: Leave its offsets, so that a new group of this name goes on there.
+            keep_offsets: Leave its offsets, so that a new group of this name goes on there. A 5.x
+                broker then creates the group again at once, with default settings.
             with_topics: Delete its retry and dead-letter topics and their messages, too.
             cluster: The cluster, where there are several.
             timeout: For the whole call.

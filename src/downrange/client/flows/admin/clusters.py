@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from downrange.checks import check_flag
+from downrange.checks import check_flag, check_optional_text
 from downrange.client.flows.admin.reports import Unanswered
 from downrange.client.flows.effects import CALLS_AT_ONCE, Flow, Gather
 from downrange.client.flows.routing.routes import MASTER
@@ -179,6 +179,7 @@ def all_masters(
         OptionError: There is no such cluster.
         BrokerNotFound: No broker has a master.
     """
+    check_optional_text("cluster", cluster)
     facts = yield from cluster_facts(core, deadline=deadline)
     brokers = None if cluster is not None else [broker.name for broker in facts.brokers]
     return _masters_of(core, facts, _choose_brokers(facts, cluster, brokers or None), "")

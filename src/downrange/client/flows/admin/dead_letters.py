@@ -10,13 +10,22 @@ Names have no namespace here; it is added for the servers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
-from downrange.checks import check_between, check_flag, check_name, check_one_of, check_type
+from downrange.checks import (
+    check_between,
+    check_flag,
+    check_name,
+    check_number,
+    check_one_of,
+    check_type,
+    iterated,
+)
 from downrange.client.flows.admin.groups import group_settings
 from downrange.client.flows.admin.messages import view_message
 from downrange.client.flows.admin.reports import DeadLetter, DeadLetterPage, Resent
@@ -50,7 +59,7 @@ from downrange.wire.system_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.model import QueueId, ReceivedMessage
@@ -118,6 +127,8 @@ def dead_letters(
     end_ms = None if end is None else ms_of("end", end)
     if begin is not None:
         ms_of("begin", begin)
+    if after is not None:
+        check_type("after", after, Mapping, "`next` of the page before")
     topic = dead_letter_topic(group)
     name = with_namespace(topic, core.options.namespace)
     if (yield from ask_route(core, name, deadline)) is None:
@@ -233,11 +244,13 @@ def resend_dead_letters(
     Raises:
         OptionError: An argument is not valid; nothing was sent.
     """
-    chosen = list(letters)
+    chosen = list(iterated("letters", letters, "a list of DeadLetter"))
     for letter in chosen:
         check_type("each of letters", letter, DeadLetter, "a DeadLetter of dead_letters()")
     check_one_of("to", to, ("topic", "retry"))
     check_flag("skip_resent", skip_resent)
+    if rate is not None:
+        check_number("rate", rate, "a number of messages per second")
     if rate is not None and not 0 < rate < float("inf"):
         raise OptionError(f"rate={rate!r} is not a number of messages per second, above 0")
     results: list[Resent] = []

@@ -90,7 +90,6 @@ def list_groups(
     Raises:
         RocketMQError: A broker did not answer.
     """
-    check_optional_text("cluster", cluster)
     check_flag("with_progress", with_progress)
     masters = yield from all_masters(core, cluster=cluster, deadline=deadline)
     replies = yield from ask_each(core, masters, lambda: Command(_ALL_GROUPS), deadline)
@@ -187,7 +186,6 @@ def group_settings(
         RocketMQError: A broker did not answer.
     """
     check_group(group)
-    check_optional_text("cluster", cluster)
     masters = yield from all_masters(core, cluster=cluster, deadline=deadline)
     configs = yield from _raw_configs(core, masters, group, deadline)
     return {broker: _settings(group, config, broker) for broker, config in configs.items()}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import msgspec
 
-from downrange.checks import check_name, check_type, check_whole
+from downrange.checks import check_flag, check_name, check_type, check_whole
 from downrange.client.flows.admin.brokers import read_properties
 from downrange.client.flows.admin.clusters import all_masters, ask_each
 from downrange.client.flows.admin.members import members_at
@@ -206,6 +206,7 @@ def group_topics(
         RocketMQError: A broker did not answer.
     """
     check_group(group)
+    check_flag("with_retries", with_retries)
     masters = yield from all_masters(core, deadline=deadline)
     namespace = core.options.namespace
     header = ConsumeStatsRequest(consumer_group=with_namespace(group, namespace))
