@@ -13,8 +13,8 @@ from rich.console import Console
 
 from downrange import Admin, Message, Producer
 from downrange.cli import watching
-from downrange.embedded import Cluster
-from downrange.wire.codes import RequestCode
+from downrange.embedded import Cluster, refuse
+from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.headers import SendBackRequest
 from tests.apache import probe
 from tests.contract.raw_members import RawMember
@@ -82,6 +82,21 @@ def test_a_group_is_created_shown_changed_and_deleted(shell: Shell) -> None:
     for command in ("show", "lag", "members", "delete"):
         missing = shell("group", command, "crew", code=5)
         assert "group 'crew' does not exist on" in missing.stderr
+
+
+def test_a_change_that_one_broker_refuses_names_both_brokers(
+    shell: Shell, cluster: Cluster
+) -> None:
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    cluster.intercept(code, refuse(ResponseCode.SYSTEM_ERROR, "disk full"), broker=1)
+    try:
+        failed = shell("group", "create", "halves", code=1).stderr
+    finally:
+        cluster.intercept(code, None)
+    assert "create group 'halves': done on broker-a, but not on broker-b:" in failed
+    assert f"broker-b {cluster.brokers[1]}: ServerFailure, code 1: disk full" in failed
+    (settings,) = shell.json("group", "update", "halves", "--retries", "2")
+    assert [each["brokers"] for each in settings] == [["broker-a"], ["broker-b"]]
 
 
 def test_lag_is_shown_once_or_watched(shell: Shell, cluster: Cluster, admin: Admin) -> None:

@@ -3,7 +3,7 @@
 A dead letter stays where it is: brokers cannot delete or change one message. So the message that is
 sent again carries the mark. Its unique id is made of the dead letter's position, and is the same in
 every run. A later run looks for this id in the index of the target topic, and skips what is there.
-The property `RESENT_DEAD_LETTER` names the dead letter.
+The property `RESENT_DEAD_LETTER` names the dead letter (docs/decisions/0024).
 
 Names have no namespace here; it is added for the servers.
 """
