@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -149,7 +150,7 @@ def test_watched_figures_are_drawn_in_place_on_a_terminal(
     from downrange.errors import ConnectFailed
 
     screen = Console(force_terminal=True, width=60)
-    monkeypatch.setattr(watching.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(output, "console", lambda: screen)
     readings: list[Any] = ["one", "two", ConnectFailed("a:1", "refused"), "four"]
 
@@ -288,8 +289,7 @@ def _kill(cluster: Cluster, group: str, message: ReceivedMessage) -> None:
         origin_topic=message.topic,
         unit_mode=False,
     )
-    names = ("broker-a", "broker-b")
-    address = dict(zip(names, cluster.brokers, strict=True))[message.queue.broker]
+    address = cluster.brokers[("broker-a", "broker-b").index(message.queue.broker)]
     answer = probe.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields())
     assert answer.code == 0, answer
 
