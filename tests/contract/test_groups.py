@@ -126,6 +126,7 @@ def test_members_lag_and_running_state_are_shown(
     (sender,) = wait_until(lambda: administering.producer_members(sending.group))
     assert sender.language is not None
     assert administering.producer_members("nobody_at_all") == []
+    assert administering.list_producers()[sending.group] == [sender]
 
 
 def test_offsets_are_reset_with_a_preview_and_without_members(

@@ -278,6 +278,7 @@ def test_members_are_listed_compared_and_used(shell: Shell, cluster: Cluster, ad
         producer.send(Message("worked", b"x"))
         wait_until(lambda: len(shell.json("group", "producers", "senders")[0]) == 1)
         assert "client id" in shell("group", "producers", "senders").stdout
+        assert "senders" in {each["group"] for each in shell.json("group", "producers")[0]}
 
 
 def _kill(cluster: Cluster, group: str, message: ReceivedMessage) -> None:

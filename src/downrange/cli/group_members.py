@@ -67,26 +67,45 @@ def members(
 
 
 @command(epilog=EPILOG)
-@argument("group", help="Name of the producer group.")
+@argument("group", help="Name of the producer group; all unless given.", required=False)
 @JSON
 @CLUSTER
 @with_connection
-def producers(connection: Connection, group: str, as_json: bool, cluster: str | None) -> None:
-    """List the connected members of a producer group."""
+def producers(
+    connection: Connection, group: str | None, as_json: bool, cluster: str | None
+) -> None:
+    """List the connected members of producer groups."""
     import msgspec
 
     from downrange.cli.output import print_json, print_table
 
     with connection.admin() as admin:
-        found = admin.producer_members(group, cluster=cluster)
+        if group is None:
+            found = admin.list_producers(cluster=cluster)
+        else:
+            found = {group: admin.producer_members(group, cluster=cluster)}
     if as_json:
-        print_json([msgspec.to_builtins(each) for each in found])
+        print_json(
+            [
+                {"group": name, **msgspec.to_builtins(each)}
+                for name, members in found.items()
+                for each in members
+            ]
+        )
         return
     print_table(
-        ("client id", "address", "language", "version", "brokers"),
+        ("group", "client id", "address", "language", "version", "brokers"),
         [
-            (each.client_id, each.address, each.language, each.version, ", ".join(each.brokers))
-            for each in found
+            (
+                name,
+                each.client_id,
+                each.address,
+                each.language,
+                each.version,
+                ", ".join(each.brokers),
+            )
+            for name, members in found.items()
+            for each in members
         ],
     )
 

@@ -292,6 +292,23 @@ class AsyncGroupCalls(AsyncClientUser):
         flow = members.producer_members(core, group, cluster=cluster, deadline=deadline)
         return await self._client.run(flow)
 
+    async def list_producers(
+        self, *, cluster: str | None = None, timeout: float | None = None
+    ) -> dict[str, list[Member]]:
+        """Return all connected producers: group -> members; with a namespace, those of it.
+
+        Args:
+            cluster: Only of this cluster.
+            timeout: For the whole call.
+
+        Raises:
+            NotSupported: A broker is too old for this request.
+            RocketMQError: A server did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = members.list_producers(core, cluster=cluster, deadline=deadline)
+        return await self._client.run(flow)
+
     # ---- progress ----------------------------------------------------------------------------
 
     async def group_lag(

@@ -293,6 +293,23 @@ class GroupCalls(ClientUser):
         flow = members.producer_members(core, group, cluster=cluster, deadline=deadline)
         return self._client.run(flow)
 
+    def list_producers(
+        self, *, cluster: str | None = None, timeout: float | None = None
+    ) -> dict[str, list[Member]]:
+        """Return all connected producers: group -> members; with a namespace, those of it.
+
+        Args:
+            cluster: Only of this cluster.
+            timeout: For the whole call.
+
+        Raises:
+            NotSupported: A broker is too old for this request.
+            RocketMQError: A server did not answer.
+        """
+        core, deadline = self._deadline(timeout)
+        flow = members.list_producers(core, cluster=cluster, deadline=deadline)
+        return self._client.run(flow)
+
     # ---- progress ----------------------------------------------------------------------------
 
     def group_lag(

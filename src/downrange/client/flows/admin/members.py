@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from downrange.checks import check_flag, check_name
-from downrange.client.flows.admin.clusters import all_masters, ask_some, unanswered_of
+from downrange.client.flows.admin.clusters import (
+    all_masters,
+    ask_each,
+    ask_some,
+    unanswered_of,
+)
 from downrange.client.flows.admin.groups import mode_of, model_of
 from downrange.client.flows.admin.messages import view_message
 from downrange.client.flows.admin.reports import (
@@ -30,12 +35,15 @@ from downrange.client.flows.routing.lookup import find_master
 from downrange.client.flows.validation import check_group
 from downrange.errors import RocketMQError
 from downrange.wire.bodies import (
+    AllProducersBody,
+    ClientConnection,
     ConsumeDirectlyBody,
     ConsumerConnectionsBody,
     ProducerConnectionsBody,
     decode_body,
 )
-from downrange.wire.codes import ResponseCode, release_name
+from downrange.wire.codes import RequestCode, ResponseCode, release_name
+from downrange.wire.command import Command
 from downrange.wire.fields import request_command
 from downrange.wire.headers import (
     ConsumeDirectlyRequest,
@@ -49,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from downrange.client.flows.client_core import ClientCore
-    from downrange.wire.bodies import ClientConnection, Subscription
+    from downrange.wire.bodies import Subscription
 
 _OFFLINE: Final = int(ResponseCode.CONSUMER_NOT_ONLINE)
 #: A broker's code for a producer group that it does not know.
@@ -346,3 +354,37 @@ def producer_members(
             for broker, reply in replies.items()
         }
     )
+
+
+def list_producers(
+    core: ClientCore, *, cluster: str | None = None, deadline: float
+) -> Flow[dict[str, list[Member]]]:
+    """Return all connected producers: group -> members, both by name.
+
+    With a namespace, the groups of it only.
+
+    Raises:
+        NotSupported: A broker is too old for this request.
+        RocketMQError: A broker did not answer.
+    """
+    masters = yield from all_masters(core, cluster=cluster, deadline=deadline)
+    code = int(RequestCode.GET_ALL_PRODUCER_INFO)
+    replies = yield from ask_each(core, masters, lambda: Command(code), deadline)
+    groups: dict[str, dict[str, list[ClientConnection]]] = {}
+    for broker, reply in replies.items():
+        for group, entries in decode_body(AllProducersBody, reply.body).data.items():
+            groups.setdefault(group, {})[broker] = [
+                ClientConnection(
+                    client_id=entry.client_id,
+                    client_addr=entry.remote_ip.removeprefix("/"),
+                    language=entry.language,
+                    version=entry.version,
+                )
+                for entry in entries
+            ]
+    namespace = core.options.namespace
+    return {
+        without_namespace(group, namespace): _merged(connections)
+        for group, connections in sorted(groups.items())
+        if namespace is None or without_namespace(group, namespace) != group
+    }

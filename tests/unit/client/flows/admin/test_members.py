@@ -7,6 +7,7 @@ import pytest
 from downrange.client.flows.admin.members import (
     consume_directly,
     group_members,
+    list_producers,
     producer_members,
     running_state,
 )
@@ -14,10 +15,12 @@ from downrange.client.flows.admin.reports import Member, SubscriptionDifference,
 from downrange.errors import ConnectFailed, ServerFailure
 from downrange.model import QueueId
 from downrange.wire.bodies import (
+    AllProducersBody,
     ClientConnection,
     ConsumeDirectlyBody,
     ConsumerConnectionsBody,
     ProducerConnectionsBody,
+    ProducerEntry,
     Subscription,
 )
 from downrange.wire.codes import RequestCode, ResponseCode
@@ -188,3 +191,24 @@ def test_members_of_a_producer_group() -> None:
     assert (found.client_id, found.version, found.language) == ("one", "3", None)
     servers.answer("a:1", code, refusal(ResponseCode.SYSTEM_ERROR))
     assert servers.run(producer_members(servers.core, "shop", deadline=DEADLINE)) == []
+
+
+def test_all_producers_are_listed_by_group() -> None:
+    servers = servers_with(cluster(main="ab"), namespace="prod")
+    entry = ProducerEntry(client_id="one", remote_ip="/10.0.0.1:5", language="GO", version=513)
+    body = AllProducersBody(data={"prod%shop": [entry], "other": [entry]})
+    code = RequestCode.GET_ALL_PRODUCER_INFO
+    for broker in "ab":
+        servers.answer(f"{broker}:1", code, reply(body=body))
+    found = servers.run(list_producers(servers.core, deadline=DEADLINE))
+    assert found == {
+        "shop": [
+            Member(
+                client_id="one",
+                address="10.0.0.1:5",
+                language="GO",
+                version="5.5.0",
+                brokers=("a", "b"),
+            )
+        ]
+    }
