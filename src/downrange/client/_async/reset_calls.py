@@ -34,6 +34,7 @@ class AsyncResetCalls(AsyncClientUser):
 
         Raises:
             OptionError: The target is invalid, or the topic does not have one of its queues.
+            GroupNotFound: No broker has the group.
             RouteNotFound: The topic does not exist.
             RocketMQError: A server did not answer.
         """
@@ -53,6 +54,7 @@ class AsyncResetCalls(AsyncClientUser):
 
         Raises:
             OptionError: The source has no offset there, or both groups are the same.
+            GroupNotFound: No broker has the group.
             RouteNotFound: The topic does not exist.
             RocketMQError: A server did not answer.
         """
@@ -88,6 +90,7 @@ class AsyncResetCalls(AsyncClientUser):
 
         Raises:
             OptionError: The target is invalid, or the broker cannot tell it to members.
+            GroupNotFound: No broker has the group.
             RouteNotFound: The topic does not exist.
             PartlyDone: Some brokers did it, others failed; names both.
             RocketMQError: A server did not answer.
@@ -108,6 +111,7 @@ class AsyncResetCalls(AsyncClientUser):
 
         Raises:
             OptionError: The source has no offset there, or the broker cannot tell it to members.
+            GroupNotFound: No broker has the group.
             RouteNotFound: The topic does not exist.
             PartlyDone: Some brokers did it, others failed; names both.
             RocketMQError: A server did not answer.
@@ -126,6 +130,7 @@ class AsyncResetCalls(AsyncClientUser):
             timeout: For each of the two steps.
 
         Raises:
+            GroupNotFound: No broker has the group.
             RouteNotFound: The topic does not exist.
             PartlyDone: Some brokers did it, others failed; names both.
             RocketMQError: A server did not answer.

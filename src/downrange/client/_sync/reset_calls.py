@@ -35,6 +35,7 @@ class ResetCalls(ClientUser):
 
         Raises:
             OptionError: The target is invalid, or the topic does not have one of its queues.
+            GroupNotFound: No broker has the group.
             RouteNotFound: The topic does not exist.
             RocketMQError: A server did not answer.
         """
@@ -54,6 +55,7 @@ class ResetCalls(ClientUser):
 
         Raises:
             OptionError: The source has no offset there, or both groups are the same.
+            GroupNotFound: No broker has the group.
             RouteNotFound: The topic does not exist.
             RocketMQError: A server did not answer.
         """
@@ -89,6 +91,7 @@ class ResetCalls(ClientUser):
 
         Raises:
             OptionError: The target is invalid, or the broker cannot tell it to members.
+            GroupNotFound: No broker has the group.
             RouteNotFound: The topic does not exist.
             PartlyDone: Some brokers did it, others failed; names both.
             RocketMQError: A server did not answer.
@@ -109,6 +112,7 @@ class ResetCalls(ClientUser):
 
         Raises:
             OptionError: The source has no offset there, or the broker cannot tell it to members.
+            GroupNotFound: No broker has the group.
             RouteNotFound: The topic does not exist.
             PartlyDone: Some brokers did it, others failed; names both.
             RocketMQError: A server did not answer.
@@ -125,6 +129,7 @@ class ResetCalls(ClientUser):
             timeout: For each of the two steps.
 
         Raises:
+            GroupNotFound: No broker has the group.
             RouteNotFound: The topic does not exist.
             PartlyDone: Some brokers did it, others failed; names both.
             RocketMQError: A server did not answer.

@@ -24,6 +24,7 @@ import msgspec
 from downrange.checks import check_flag, check_name, check_type, check_whole
 from downrange.client.flows.admin.brokers import read_properties
 from downrange.client.flows.admin.clusters import all_masters, ask_each
+from downrange.client.flows.admin.groups import group_settings
 from downrange.client.flows.admin.members import members_at
 from downrange.client.flows.admin.reports import OffsetReset, QueueReset, ResetTarget, Shift
 from downrange.client.flows.admin.topics import topic_route, topic_stats
@@ -72,12 +73,14 @@ def plan_reset(
 
     Raises:
         OptionError: The target is not valid, or the topic does not have one of its queues.
+        GroupNotFound: No broker has the group.
         RouteNotFound: There is no such topic.
         RocketMQError: A broker did not answer.
     """
     check_group(group)
     check_name("topic", topic)
     _check_target(to)
+    yield from group_settings(core, group, deadline=deadline)  # 4.9 takes offsets of any group
     states = yield from _readable_states(core, topic, deadline)
     if isinstance(to, Mapping):
         missing = sorted(to.keys() - states.keys())
@@ -171,6 +174,7 @@ def plan_clone(
 
     Raises:
         OptionError: The source has no offset in the topic, or both groups are the same.
+        GroupNotFound: No broker has the target.
         RouteNotFound: There is no such topic.
         RocketMQError: A broker did not answer.
     """

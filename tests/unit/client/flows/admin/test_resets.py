@@ -10,6 +10,7 @@ from downrange.client.flows.admin.reports import OffsetReset, QueueReset, Shift
 from downrange.client.flows.admin.resets import apply_reset, group_topics, plan_clone, plan_reset
 from downrange.errors import (
     ConnectFailed,
+    GroupNotFound,
     NoPermission,
     OptionError,
     PartlyDone,
@@ -26,6 +27,7 @@ from downrange.wire.bodies import (
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.headers import OffsetReply
 from tests.unit.client.flows.admin.test_changes import DEADLINE, cluster, servers_with
+from tests.unit.client.flows.admin.test_groups import ALL, table
 from tests.unit.client.flows.admin.test_members import CONNECTIONS, OFFLINE, connections
 from tests.unit.client.flows.fake_servers import FakeServers, refusal, reply, route, static_route
 
@@ -41,7 +43,9 @@ def servers_with_topic(namespace: str | None = None, *, committed: int | None = 
     topic = "orders" if namespace is None else f"{namespace}%orders"
     servers = servers_with(cluster(main="ab"), namespace=namespace)
     servers.answer_route(topic, route("ab", queues=1))
+    groups = ("billing", "audit", "prod%billing")
     for broker in "ab":
+        servers.answer(f"{broker}:1", ALL, reply(body=table(*groups)))
         ends = {
             QueueId(topic, broker, number): TopicOffset(min_offset=2, max_offset=9)
             for number in (0, 1)  # the second one can only be written
@@ -123,6 +127,12 @@ def test_a_mapping_changes_only_its_queues() -> None:
 def test_a_wrong_target_is_refused(to: Any, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         plan(servers_with_topic(), to)
+
+
+def test_a_group_that_does_not_exist_cannot_be_reset() -> None:
+    servers = servers_with_topic()
+    with pytest.raises(GroupNotFound, match="group 'gone' does not exist"):
+        servers.run(plan_reset(servers.core, "gone", "orders", "latest", deadline=DEADLINE))
 
 
 def test_a_broker_that_fails_ends_the_preview() -> None:
