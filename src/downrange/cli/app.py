@@ -39,6 +39,18 @@ COMMANDS: Final = {
             "downrange.cli.topic:topic",
             "Create, change, list, show and delete topics.",
         ),
+        "group": (
+            "downrange.cli.group:group",
+            "Consumer groups: settings, members, lag, resets of offsets.",
+        ),
+        "dlq": (
+            "downrange.cli.dlq:dlq",
+            "Dead letters: list, show, export and send them again.",
+        ),
+        "cluster": (
+            "downrange.cli.cluster:cluster",
+            "List clusters and brokers, with their figures.",
+        ),
         "message": (
             "downrange.cli.message:message",
             "Find messages by id or key.",
@@ -63,8 +75,8 @@ COMMANDS: Final = {
             "Run a name server in the foreground.",
         ),
         "broker": (
-            "downrange.cli.serve:broker",
-            "Run one broker in the foreground and register it at name servers, ours or Apache's.",
+            "downrange.cli.broker:broker",
+            "Run one broker in the foreground; or show, set and clean up running brokers.",
         ),
     },
 }

@@ -45,7 +45,7 @@ ONLY_FOR_THREADS = {
 #: Threads share a client; an event loop has its own.
 ONLY_FOR_ASYNCIO = {"Client": {"check_loop"}}
 #: Bases of public classes.
-BASES = {"ClientUser", "TopicCalls"}
+BASES = {"ClientUser", "TopicCalls", "GroupCalls", "ResetCalls", "DeadLetterCalls", "BrokerCalls"}
 
 each_twin = pytest.mark.parametrize("name", sorted(SYNC))
 
