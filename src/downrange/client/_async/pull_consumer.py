@@ -15,6 +15,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from downrange.allocation import Average
 from downrange.checks import (
     check_count,
     check_name,
@@ -436,7 +437,7 @@ class AsyncPullConsumer(AsyncClientUser):
             self._group,
             ConsumerOptions(
                 start=options.start,
-                strategy=options.strategy,
+                strategy=options.strategy or Average(),
                 pull_batch=options.batch_count,
                 suspend=options.suspend,
                 buffer_messages=options.buffered_max,
