@@ -76,6 +76,7 @@ def test_all_public_classes_that_wait_have_a_twin() -> None:
     assert set(SYNC) == {
         *("Admin", "Client", "MessageTemplate", "Producer", "PullConsumer", "Transaction"),
         *("TransactionProducer", "SimpleConsumer", "PoppedMessage", "Processing", *BASES),
+        *("PushConsumer", "PushedMessage"),
     }
     for name in set(SYNC) - BASES:
         assert getattr(downrange, name) is SYNC[name]
