@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,10 @@ class Handled:
             count = self.bodies.count(message.body.decode())
         if self._then is not None:
             self._then(message, count)
+
+    def has_more_than(self, count: int) -> bool:
+        """Return whether more were handled."""
+        return len(self.bodies) > count
 
     @property
     def counts(self) -> Counter[str]:
@@ -127,7 +132,7 @@ def test_nothing_is_handled_again_after_a_close_under_load(
     seen = 0
     for _ in range(4):
         consumer = push(server, topic, handled, group=group)
-        wait_until(lambda: len(handled.bodies) > seen, TIMEOUT)
+        wait_until(partial(handled.has_more_than, seen), TIMEOUT)
         consumer.close()
         seen = len(handled.bodies)
     push(server, topic, handled, group=group)
