@@ -26,9 +26,15 @@ _ANSWER_MARGIN: Final = 15.0
 _HELD_MIN: Final = 0.05
 #: Most seconds that it waits for room before it looks again.
 _WAIT_MAX: Final = 60.0
-#: The broker does not know the subscription, yet: its heartbeat is on the way, or was lost.
+#: The broker does not know the subscription or its SQL, yet: the heartbeat is on the way, or lost.
 _NOT_REGISTERED: Final = frozenset(
-    {int(ResponseCode.SUBSCRIPTION_NOT_EXIST), int(ResponseCode.SUBSCRIPTION_NOT_LATEST)}
+    map(
+        int,
+        (
+            *(ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST),
+            *(ResponseCode.FILTER_DATA_NOT_EXIST, ResponseCode.FILTER_DATA_NOT_LATEST),
+        ),
+    )
 )
 #: Seconds in which that is normal: after a start, and after a broker's restart.
 _REGISTER_GRACE: Final = 10.0
