@@ -106,13 +106,13 @@ class Record:
         """Return messages that were handled for the first time after a later one of their queue."""
         found = []
         for calls in self._by_queue().values():
-            highest = calls[0]
-            for call in calls[1:]:
-                seen = any(each.offset == call.offset for each in calls if each.begun < call.begun)
-                if call.offset < highest.offset and not seen:
+            highest, seen = calls[0], set[int]()
+            for call in calls:
+                if call.offset < highest.offset and call.offset not in seen:
                     found.append((highest, call))
                 if call.offset > highest.offset:
                     highest = call
+                seen.add(call.offset)
         return found
 
     def _by_queue(self) -> dict[QueueId, list[Handling]]:
