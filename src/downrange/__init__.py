@@ -176,14 +176,13 @@ if TYPE_CHECKING:
     from downrange.client.offset_stores import (
         FolderOffsets,
         MemoryOffsets,
-        OffsetStore,
         read_java_offsets,
     )
     from downrange.client.stats import ClientStats, ProducerStats
     from downrange.client.template_base import Envelope
     from downrange.embedded import Cluster
     from downrange.filters.sql import Sql
-    from downrange.options.consumers import ConsumerOptions
+    from downrange.options.consumers import ConsumerOptions, OffsetStore
 
 __all__ = [
     "TLS",
@@ -370,7 +369,7 @@ _HOMES: Final = {
     "ClientStats": "downrange.client.stats",
     "FolderOffsets": "downrange.client.offset_stores",
     "MemoryOffsets": "downrange.client.offset_stores",
-    "OffsetStore": "downrange.client.offset_stores",
+    "OffsetStore": "downrange.options.consumers",
     "read_java_offsets": "downrange.client.offset_stores",
     "ProducerStats": "downrange.client.stats",
     "AsyncPullConsumer": "downrange.client._async.pull_consumer",

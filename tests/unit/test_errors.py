@@ -599,10 +599,6 @@ def test_a_wrong_argument_of_what_a_handler_raises_is_named(
         make()
 
 
-def test_a_retry_without_a_time_says_later() -> None:
-    assert str(errors.Retry()) == "the message is to be delivered again later"
-
-
 def test_many_failed_acks_are_not_all_listed() -> None:
     error = errors.AcksFailed([(RECEIVED, errors.AlreadySettled("A1", "was given back"))] * 12)
     assert str(error).count("\n") == 11
