@@ -59,6 +59,8 @@ def fetch(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
 
 def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
     core, options = member.core, member.options
+    if member.is_lock_doubted(window):
+        yield from member.renew_locks([window])
     now = core.clock.now()
     entry = member.subscriptions.get(window.queue.topic)
     if entry is None or not member.may_fetch(window):
@@ -147,6 +149,8 @@ def _note_failure(member: GroupMember, window: DeliveryWindow, error: RocketMQEr
     now = member.core.clock.now()
     if window.failing_since is None:
         window.failing_since = now
+    if error.code is None:  # no answer
+        member.doubt_locks(window.queue.broker)
     is_new = window.failure is None
     if error.code in _NOT_REGISTERED and now - window.failing_since < _REGISTER_GRACE:
         return

@@ -477,20 +477,37 @@ class GroupMember:
             yield from self.commit(list(self.windows.values()), deadline)
 
     def _lock_loop(self) -> Flow[None]:
-        """Renew the locks of all windows; a lost one is published."""
-        core = self.core
         while not (yield from self._sleep(self.options.lock_interval)):
-            windows = dict(self.windows)
-            deadline = core.clock.now() + core.options.call_timeout
-            locked, refused = yield from lock(core, self.named_group, windows, deadline=deadline)
-            for queue in locked:
-                windows[queue].locked_until = core.clock.now() + LOCK_TRUST
-                self.arrived(windows[queue])
-            for queue in refused:
-                if windows[queue].locked_until and not windows[queue].is_stopped:
-                    windows[queue].locked_until = 0.0
-                    core.notices.append(LockLost(self.group, queue))
-            yield from core.publish()
+            yield from self.renew_locks(self.windows.values())
+
+    def renew_locks(self, windows: Iterable[DeliveryWindow]) -> Flow[None]:
+        """Renew the locks of windows; a lost one is published."""
+        core, by_queue = self.core, {window.queue: window for window in windows}
+        deadline = core.clock.now() + core.options.call_timeout
+        locked, refused = yield from lock(core, self.named_group, by_queue, deadline=deadline)
+        for queue in locked:
+            by_queue[queue].locked_until = core.clock.now() + LOCK_TRUST
+            self.arrived(by_queue[queue])
+        for queue in refused:
+            if by_queue[queue].locked_until and not by_queue[queue].is_stopped:
+                by_queue[queue].locked_until = 0.0
+                core.notices.append(LockLost(self.group, queue))
+        yield from core.publish()
+
+    def doubt_locks(self, broker: str) -> None:
+        """Trust the locks of a broker that does not answer no more, until it confirms them.
+
+        It may have given them to another member, which sees that this one is gone.
+        """
+        now = self.core.clock.now()
+        for window in self.windows.values():
+            if window.queue.broker == broker and window.locked_until > now:
+                window.locked_until = now
+                window.room.fire()
+
+    def is_lock_doubted(self, window: DeliveryWindow) -> bool:
+        """Return whether the lock of a window has to be confirmed now."""
+        return self.is_shared and 0.0 < window.locked_until <= self.core.clock.now()
 
     def _watch_loop(self) -> Flow[None]:
         """Report handlers that take too long."""
