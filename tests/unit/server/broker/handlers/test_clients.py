@@ -374,6 +374,7 @@ def test_locks_of_a_client_without_heartbeats_end_with_its_membership() -> None:
     lock(broker, "a")
     broker.now_ms += 10_000
     expire(broker.state, broker.now_ms)
+    broker.now_ms += DISCONNECTED_MS + 1
     assert lock(broker, "b") == QUEUES
 
 
