@@ -4,7 +4,8 @@
 
 All blocks of a page share their names, and a cluster that replaces 127.0.0.1:9876; clients that a
 block leaves open are closed. A block after a line `<!-- fragment -->` is not run. A block after
-`<!-- spark -->` is run by tests/spark/test_guides.py, which has a Spark session.
+`<!-- spark -->` is run by tests/spark/test_guides.py, which has a Spark session; those after
+`<!-- pytest -->` are run by tests/examples/test_guides.py, with pytest, after all others.
 
     python -m tests.examples.pages docs/guides/spark.md spark 127.0.0.1:19876
 
@@ -24,7 +25,7 @@ from downrange import Admin, Client, Cluster, Producer, PullConsumer
 
 ADDRESS = "127.0.0.1:9876"
 _BLOCK = re.compile(
-    r"(?:<!-- (fragment|spark) -->\n+)?^```python\n(.*?)^```", re.DOTALL | re.MULTILINE
+    r"(?:<!-- (fragment|spark|pytest) -->\n+)?^```python\n(.*?)^```", re.DOTALL | re.MULTILINE
 )
 
 
