@@ -64,7 +64,7 @@ def scene(
 
 
 def test_mqadmin_sees_a_member(scene: Scene) -> None:
-    client_id = scene.consumer.client.client_id
+    client_id = scene.consumer.client.core.client_id
     connections = scene.tool("consumerConnection", "-g", scene.group)
     for text in (client_id, "PYTHON", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", scene.topic):
         assert text in connections
@@ -87,7 +87,7 @@ def test_mqadmin_has_a_member_handle_a_message(scene: Scene, apache: ApacheClust
         receipt = producer.send(Message(scene.topic, "now"))
     wait_until(lambda: scene.bodies.count("now") == 1)
     which = ["-i", receipt.offset_id, "-g", scene.group]
-    which += ["-d", scene.consumer.client.client_id]
+    which += ["-d", scene.consumer.client.core.client_id]
     if apache.version.startswith("5."):
         which += ["-t", scene.topic]
     assert "CR_SUCCESS" in scene.tool("queryMsgById", *which)
