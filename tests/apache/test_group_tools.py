@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from downrange import ReceivedMessage
+    from downrange.client.consumer_stats import QueueHealth
     from tests.apache.cluster import ApacheCluster
     from tests.apache.fixtures import UniqueName
     from tests.apache.java_client import JavaClient
@@ -75,8 +76,14 @@ def test_mqadmin_sees_a_member(scene: Scene) -> None:
     wait_until(lambda: "Diff Total: 0" in scene.tool("consumerProgress", "-g", scene.group))
 
 
+def _queues(scene: Scene) -> list[QueueHealth]:
+    return [each for each in scene.consumer.health().queues if each.queue.topic == scene.topic]
+
+
 def test_mqadmin_moves_a_running_group_back(scene: Scene) -> None:
     which = ["-g", scene.group, "-t", scene.topic]
+    # A 4.9 broker moves only groups that have committed an offset in every queue.
+    wait_until(lambda: all(each.committed for each in _queues(scene)))
     printed = scene.tool("resetOffsetByTime", *which, "-s", "0", "-f", "true")
     assert scene.topic in printed, printed
     wait_until(lambda: sorted(scene.bodies) == ["0", "0", "1", "1", "2", "2"])
