@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from downrange import Admin, Client, Cluster, Producer, PullConsumer
+from downrange import Admin, Client, Cluster, Producer, PullConsumer, SimpleConsumer
 
 ADDRESS = "127.0.0.1:9876"
 _BLOCK = re.compile(
@@ -54,7 +54,7 @@ def run(page: Path) -> None:
             code = compile(padded, str(page), "exec", dont_inherit=True)
             exec(code, names)  # padded, so that a traceback names the line of the page
         for value in list(names.values()):
-            if isinstance(value, Producer | PullConsumer | Admin | Client):
+            if isinstance(value, Producer | PullConsumer | SimpleConsumer | Admin | Client):
                 value.close()
 
 

@@ -28,6 +28,7 @@ from downrange.client.flows.consuming.rebalance import rebalance, rebalance_loop
 from downrange.client.flows.consuming.running_state import running_state
 from downrange.client.flows.consuming.send_back import send_back
 from downrange.client.flows.consuming.subscriptions import Subscriptions, member_entry
+from downrange.client.flows.consuming.timed_retry import send_timed_retry
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.notices import (
@@ -41,10 +42,11 @@ from downrange.client.flows.notices import (
 from downrange.client.flows.routing.lookup import refresh_all
 from downrange.client.flows.routing.membership import send_heartbeats, unregister
 from downrange.client.flows.validation import check_group
-from downrange.errors import ClientClosed, RocketMQError
+from downrange.errors import ClientClosed, RocketMQError, SendFailed
 from downrange.model import QueueOffset, ReceivedMessage
 from downrange.wire.bodies import ConsumeDirectlyBody
 from downrange.wire.consumer_bodies import ConsumeResult
+from downrange.wire.system_names import HANDOVER_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from downrange.client.flows.consuming.pull import Filter
     from downrange.client.flows.consuming.verdicts import Verdict
     from downrange.client.flows.hooks import Hooks
+    from downrange.client.flows.producing.producer_state import ProducerState
     from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId
     from downrange.options.consumers import ConsumerOptions
@@ -117,11 +120,13 @@ class GroupMember:
         OptionError: The name of the group is not allowed.
 
     Attributes:
+        lock_group: The name under which it takes the locks of queues.
         windows: Queue -> its window; also those that are being released.
         changed: Fires when the queues may have to be divided anew.
         closing: Fires when the member leaves.
         on_assigned: Called with new queues, before their first message.
         on_revoked: Called with queues that go, after their handlers have ended, before the commit.
+        inner: Sends messages to the retry topic; None leaves that to the broker.
         retries_max: How often a message is delivered again; None for no limit.
         message_class: The class of the messages that are handed out.
         link: Called with each message that was fetched, before a handler sees it.
@@ -146,6 +151,9 @@ class GroupMember:
         self.core = core
         self.group = group
         self.named_group = with_namespace(group, namespace)
+        self.lock_group = self.named_group
+        if options.mode != "orderly":
+            self.lock_group += HANDOVER_SUFFIX
         self.options = options
         self.hooks = hooks
         self.strategy = strategy_of(options.strategy)
@@ -165,6 +173,7 @@ class GroupMember:
         self.retries_max = options.retries
         if options.retries is None and options.mode != "orderly":
             self.retries_max = _RETRIES
+        self.inner: ProducerState | None = None
         self.message_class: type[ReceivedMessage] = ReceivedMessage
         self.link: Callable[[ReceivedMessage], None] | None = None
         self.handle_now: Callable[[ReceivedMessage], Flow[ConsumeDirectlyBody]] | None = None
@@ -172,6 +181,8 @@ class GroupMember:
         self.last_commit_error: RocketMQError | None = None
         #: Queue -> since when another member holds its lock.
         self.refused_since: dict[QueueId, float] = {}
+        #: Queue -> why this member, although it has the lock, cannot begin to read it.
+        self.untaken: dict[QueueId, RocketMQError] = {}
         self.started_ms = 0
         self._spawn = spawn
         self._starved: set[DeliveryWindow] = set()
@@ -304,9 +315,9 @@ class GroupMember:
         """Commit, and give the queues free for others."""
         if self.is_auto_commit:
             yield from self.commit(windows, until)
-        if self.is_shared and windows:
-            queues = [window.queue for window in windows]
-            yield from unlock(self.core, self.named_group, queues, deadline=until)
+        queues = [*(window.queue for window in windows), *self.untaken]
+        if self.is_shared and queues:
+            yield from unlock(self.core, self.lock_group, queues, deadline=until)
 
     def _forget(self) -> None:
         self.core.remove_consumer(self.named_group)
@@ -492,19 +503,38 @@ class GroupMember:
         Raises:
             RocketMQError: The broker refused, or did not answer; it may have the message even so.
         """
-        yield from send_back(
-            self.core,
-            self.group,
-            message,
-            window.queue,
-            verdict.level,
-            self.retries_max,
-            deadline=deadline,
-        )
+        if not (yield from self._retry_by_timer(window, message, verdict, deadline)):
+            yield from send_back(
+                self.core,
+                self.group,
+                message,
+                window.queue,
+                verdict.level,
+                self.retries_max,
+                deadline=deadline,
+            )
         if verdict.is_dead:
             self.counts.dead += 1
         else:
             self.counts.sent_back += 1
+
+    def _retry_by_timer(
+        self, window: DeliveryWindow, message: ReceivedMessage, verdict: Verdict, deadline: float
+    ) -> Flow[bool]:
+        """Have a 5.x broker deliver a message after the time that was asked for, if it can."""
+        after, inner = verdict.after, self.inner
+        if not after or verdict.is_dead or inner is None or not window.has_timer:
+            return False
+        broker, retries = window.queue.broker, self.retries_max
+        try:
+            yield from send_timed_retry(
+                inner, self.group, message, broker, after, retries, deadline=deadline
+            )
+        except SendFailed as error:
+            if error.may_be_stored:
+                raise
+            return False  # its timer is switched off, or the time is too long for it
+        return True
 
     def assigned(self) -> list[QueueId]:
         """Return the queues that it has now, in order."""
@@ -513,10 +543,11 @@ class GroupMember:
     def problems(self) -> list[str]:
         """Return what is wrong besides the state of single queues."""
         now = self.core.clock.now()
-        return [
+        refused = [
             f"{queue}: another member holds its lock for {now - since:.1f} s"
             for queue, since in self.refused_since.items()
         ]
+        return refused + [f"{queue} cannot be taken: {why}" for queue, why in self.untaken.items()]
 
     # ---- timers ------------------------------------------------------------------------------
 
@@ -548,7 +579,7 @@ class GroupMember:
         """Renew the locks of windows; a lost one is published."""
         core, by_queue = self.core, {window.queue: window for window in windows}
         deadline = core.clock.now() + core.options.call_timeout
-        locked, refused = yield from lock(core, self.named_group, by_queue, deadline=deadline)
+        locked, refused = yield from lock(core, self.lock_group, by_queue, deadline=deadline)
         for queue in locked:
             by_queue[queue].locked_until = core.clock.now() + LOCK_TRUST
             self.arrived(by_queue[queue])
@@ -601,6 +632,12 @@ class GroupMember:
         """Publish that a queue cannot be read."""
         self.core.notices.append(QueueFailed(self.group, window.queue, error, "cannot be read"))
         yield from self.core.publish()
+
+    def note_untaken(self, queue: QueueId, error: RocketMQError) -> None:
+        """Note that a queue cannot be taken; it is published when that begins."""
+        if queue not in self.untaken:
+            self.core.notices.append(QueueFailed(self.group, queue, error, "cannot be taken"))
+        self.untaken[queue] = error
 
     def note_recovery(self, window: DeliveryWindow) -> Flow[None]:
         """Publish that a queue can be read again, if it was published that it cannot."""

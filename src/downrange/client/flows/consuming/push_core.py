@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from downrange.client.flows.consuming.consume_traces import TracedBatch, trace_after, trace_before
 from downrange.client.flows.consuming.group_member import GroupMember
 from downrange.client.flows.consuming.pop_member import PopMember
-from downrange.client.flows.consuming.verdicts import Verdict, plan_of, show_as_sent, verdict_of
+from downrange.client.flows.consuming.verdicts import (
+    Verdict,
+    as_dead,
+    plan_of,
+    show_as_sent,
+    verdict_of,
+)
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
 from downrange.client.flows.hooks import HandleContext, Hooks, run_observers
 from downrange.client.flows.notices import HandlerFailed
@@ -97,6 +103,7 @@ class PushCore:
         self.inner = ProducerCore(
             core, group, ProducerOptions(trace=options.trace), Hooks(), trace_kind="CONSUME"
         )
+        self.member.inner = self.inner
         self._is_watched = bool(
             hooks.before_handle or hooks.after_handle or self.inner.trace is not None
         )
@@ -383,6 +390,8 @@ class PushCore:
         elif self.is_orderly and not self._is_used_up(window, verdict):
             plan = yield from self._suspend(delivery, verdict)
         else:
+            if self.is_orderly:  # the attempts here are not counted by the broker
+                verdict = as_dead(verdict)
             plan = yield from self._send_back(window, verdict)
         window.end(delivery, self.core.clock.now())
         self._continue(window)
