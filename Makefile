@@ -75,11 +75,12 @@ SEED ?= random
 fuzz: $(READY)  ## Fuzz the wire layer; SECONDS=60 SEED=random
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
-campaign: $(READY)  ## Run the long tests; SECONDS=60, and some minutes more for 100 kills
+campaign: $(READY)  ## Run the long tests; SECONDS=60, and some minutes more for 100 kills and closes
 	$(BIN)/python -m tests.fuzz --seconds $$(($(SECONDS) / 3)) --seed random
 	$(BIN)/python -m tests.unit.store.test_crashes --seconds $$(($(SECONDS) / 3))
 	$(BIN)/python -m tests.simulation --seconds $$(($(SECONDS) / 3))
 	$(BIN)/python -m tests.faults.test_repeated_kills --kills 100
+	$(BIN)/python -m tests.faults.test_group_storms --seconds $(SECONDS) --closes 100
 
 golden: $(READY)  ## Capture tests/golden again from the Apache servers
 	$(BIN)/python -m tests.golden.capture

@@ -332,7 +332,7 @@ class JavaClient:
             **behaviour: `sql`, `orderly`, `failures` (refusals per message), `retryDelayLevel`,
                 `pauseMs`, `replyProducer` (name of the producer that answers requests), `pop` (the
                 broker shares the queues out; 5.x), `popRetrySeconds` (a refused message is popped
-                again after this time).
+                again after this time), `strategy` (the name of one of ours, and its settings).
         """
         defaults = {
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downrange import Client, Producer
+from downrange import Client, ConsumerOptions, Producer, PushConsumer, Retry
 from downrange.embedded import Cluster
 from downrange.errors import ConnectFailed, NoPermission, SendNotPermitted, TlsFailed
 from downrange.model import Message
@@ -19,12 +20,14 @@ from tests.apache.security import make_tls_files
 from tests.contract.blocking import LONG_TIMEOUT
 from tests.contract.conftest import SERVERS
 from tests.embedded.socks import SocksProxy
+from tests.support.waiting import wait_until
 from tests.unit.server.certificates import make_authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from downrange import ReceivedMessage
     from tests.apache.security import TlsFiles
     from tests.contract.conftest import Embedded, Make, MakeProducer
     from tests.contract.servers import Server
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 USER = ACCOUNTS.others[0]
 GOOD = Credentials(USER.access_key, USER.secret_key)
 TOPIC = "OpenTopic"
+USER_GROUP = "OpenGroup"
 
 
 # ---- accounts ------------------------------------------------------------------------------------
@@ -44,6 +48,33 @@ def test_an_account_may_do_what_it_is_allowed_to(guarded: str, producer: MakePro
     assert sender.submit(Message(TOPIC, b"3")).result(LONG_TIMEOUT).message_id != first.message_id
     assert len(sender.send_batch([Message(TOPIC, b"4"), Message(TOPIC, b"5")])) == 2
     assert sender.client.stats().timers["heartbeats"].failures == 0
+
+
+def test_a_group_consumer_signs_its_requests(
+    guarded: str, producer: MakeProducer, make: Make
+) -> None:
+    bodies: list[bytes] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        bodies.append(message.body)
+        if message.body == body and not message.delivery_attempts:
+            raise Retry(after=1)
+
+    body = secrets.token_hex(5).encode()
+    sender = producer(guarded, credentials=GOOD)
+    sender.send(Message(TOPIC, body))
+    consumer = make(
+        PushConsumer,
+        guarded,
+        group=USER_GROUP,
+        subscribe=TOPIC,
+        handler=handle,
+        options=ConsumerOptions(start="earliest"),
+        credentials=GOOD,
+    ).start()
+    wait_until(lambda: bodies.count(body) == 2)
+    assert consumer.health().is_healthy
+    consumer.close()
 
 
 def test_an_account_may_do_no_more_than_that(guarded: str, producer: MakeProducer) -> None:
@@ -129,6 +160,26 @@ def test_a_trusted_server_is_used(encrypted: tuple[str, TlsFiles], producer: Mak
     sender.send(Message("orders", b"1"))
     assert sender.submit(Message("orders", b"x" * 100_000)).result(LONG_TIMEOUT).attempts == 1
     sender.send_oneway(Message("orders", b"2"))
+
+
+def test_a_group_consumer_uses_tls(
+    encrypted: tuple[str, TlsFiles], producer: MakeProducer, make: Make
+) -> None:
+    name_server, files = encrypted
+    tls, topic = TLS(ca=files.authority), f"topic_{secrets.token_hex(5)}"
+    producer(name_server, tls=tls).send(Message(topic, b"1"))
+    bodies: list[bytes] = []
+    consumer = make(
+        PushConsumer,
+        name_server,
+        group=topic,
+        subscribe=topic,
+        handler=lambda message: bodies.append(message.body),
+        options=ConsumerOptions(start="earliest"),
+        tls=tls,
+    ).start()
+    wait_until(lambda: bodies == [b"1"])
+    consumer.close()
 
 
 def test_a_given_ssl_context_is_used(

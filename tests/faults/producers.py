@@ -75,6 +75,10 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Send no more."""
         self._is_over.set()
         for thread in self._threads:
             thread.join(60)

@@ -302,8 +302,8 @@ class ClientOptions:
         discovery_interval: Seconds between two requests to `discovery_url`.
         client_ip: The IP address in the client id and in message ids; detected if not given
             (clientIP).
-        instance: The middle part of the client id; process id and a number if not given
-            (instanceName).
+        instance: The middle part of the client id; process id, a number and a random part if not
+            given (instanceName).
         unit: The unit's name, a part of the client id (unitName).
         is_unit_mode: Sent with each message (unitMode).
         namespace: Added before topics and groups in requests, removed in replies (namespace).

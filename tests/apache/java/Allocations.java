@@ -68,7 +68,7 @@ final class Allocations {
         return part;
     }
 
-    private static AllocateMessageQueueStrategy strategy(Args args, String kind) {
+    static AllocateMessageQueueStrategy strategy(Args args, String kind) {
         switch (kind) {
             case "Average":
                 return new AllocateMessageQueueAveragely();

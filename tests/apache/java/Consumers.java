@@ -68,6 +68,10 @@ final class Consumers {
             traceTopic == null ? null : traceTopic.toString());
         consumer.setNamesrvAddr(args.text("nameServers"));
         Values.setAll(consumer, options);
+        if (args.has("strategy")) {
+            consumer.setAllocateMessageQueueStrategy(
+                Allocations.strategy(args, args.text("strategy")));
+        }
         if (args.flag("pop", false)) {
             // The broker shares the queues out, and says whether they are pulled or popped.
             Values.set(consumer, "clientRebalance", false);

@@ -81,11 +81,12 @@ def client_id(options: ClientOptions, counter: int) -> str:
     Args:
         options: May give any part of it.
         counter: A number of its own for each client of this process; it forms the instance together
-            with the process id, unless options give one.
+            with the process id and a random part, unless options give one. Containers may have the
+            same address and process ids, and brokers take two clients with one id for one.
     """
     parts = [
         options.client_ip or client_ip(),
-        options.instance or f"{os.getpid()}#{counter}",
+        options.instance or f"{os.getpid()}#{counter}#{os.urandom(6).hex()}",
     ]
     if options.unit:
         parts.append(options.unit)

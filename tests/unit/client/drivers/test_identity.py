@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from ipaddress import ip_address
@@ -119,8 +120,11 @@ def test_the_way_out_of_the_machine_has_an_address(
 
 
 def test_a_client_id_is_made_of_ip_process_and_counter() -> None:
-    assert client_id(ClientOptions(client_ip="10.0.0.1"), 7) == f"10.0.0.1@{os.getpid()}#7"
-    assert client_id(ClientOptions(), 8) == f"{client_ip()}@{os.getpid()}#8"
+    one = client_id(ClientOptions(client_ip="10.0.0.1"), 7)
+    assert re.fullmatch(rf"10\.0\.0\.1@{os.getpid()}#7#[0-9a-f]{{12}}", one)
+    assert client_id(ClientOptions(), 8).startswith(f"{client_ip()}@{os.getpid()}#8#")
+    # Two containers with the same address and the same process id.
+    assert client_id(ClientOptions(client_ip="10.0.0.1"), 7) != one
 
 
 def test_a_client_id_has_what_options_give() -> None:

@@ -26,9 +26,15 @@ _ANSWER_MARGIN: Final = 15.0
 _HELD_MIN: Final = 0.05
 #: Most seconds that it waits for room before it looks again.
 _WAIT_MAX: Final = 60.0
-#: The broker does not know the subscription, yet: its heartbeat is on the way, or was lost.
+#: The broker does not know the subscription or its SQL, yet: the heartbeat is on the way, or lost.
 _NOT_REGISTERED: Final = frozenset(
-    {int(ResponseCode.SUBSCRIPTION_NOT_EXIST), int(ResponseCode.SUBSCRIPTION_NOT_LATEST)}
+    map(
+        int,
+        (
+            *(ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST),
+            *(ResponseCode.FILTER_DATA_NOT_EXIST, ResponseCode.FILTER_DATA_NOT_LATEST),
+        ),
+    )
 )
 #: Seconds in which that is normal: after a start, and after a broker's restart.
 _REGISTER_GRACE: Final = 10.0
@@ -53,6 +59,8 @@ def fetch(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
 
 def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
     core, options = member.core, member.options
+    if member.is_lock_doubted(window):
+        yield from member.renew_locks([window])
     now = core.clock.now()
     entry = member.subscriptions.get(window.queue.topic)
     if entry is None or not member.may_fetch(window):
@@ -142,6 +150,8 @@ def _note_failure(member: GroupMember, window: DeliveryWindow, error: RocketMQEr
     now = member.core.clock.now()
     if window.failing_since is None:
         window.failing_since = now
+    if error.code is None:  # no answer
+        member.doubt_locks(window.queue.broker)
     is_new = window.failure is None
     if error.code in _NOT_REGISTERED and now - window.failing_since < _REGISTER_GRACE:
         return

@@ -95,9 +95,11 @@ def _is_committed(
 
     A 4.9 broker also answers 0 for a group without an offset, if the queue's first message is in
     memory. Then a new group that is to start at "latest" would read the whole history. So the
-    broker's table of offsets is read; only a queue with messages needs that.
+    broker's table of offsets is read; only a queue with messages needs that. Otherwise 0 is
+    committed, so that it is in the table when messages arrive while no member runs.
     """
     if start == "earliest" or (yield from max_offset(core, queue, deadline=deadline)) == 0:
+        yield from set_group_offset(core, group, queue, QueueOffset(0), deadline=deadline)
         return True
     named = named_queue(queue, core.options.namespace)
     address = yield from find_master(core, named, deadline)

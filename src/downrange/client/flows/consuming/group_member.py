@@ -181,6 +181,8 @@ class GroupMember:
         self.last_commit_error: RocketMQError | None = None
         #: Queue -> since when another member holds its lock.
         self.refused_since: dict[QueueId, float] = {}
+        #: Queue -> why this member, although it has the lock, cannot begin to read it.
+        self.untaken: dict[QueueId, RocketMQError] = {}
         self.started_ms = 0
         self._spawn = spawn
         self._starved: set[DeliveryWindow] = set()
@@ -313,8 +315,8 @@ class GroupMember:
         """Commit, and give the queues free for others."""
         if self.is_auto_commit:
             yield from self.commit(windows, until)
-        if self.is_shared and windows:
-            queues = [window.queue for window in windows]
+        queues = [*(window.queue for window in windows), *self.untaken]
+        if self.is_shared and queues:
             yield from unlock(self.core, self.lock_group, queues, deadline=until)
 
     def _forget(self) -> None:
@@ -541,10 +543,11 @@ class GroupMember:
     def problems(self) -> list[str]:
         """Return what is wrong besides the state of single queues."""
         now = self.core.clock.now()
-        return [
+        refused = [
             f"{queue}: another member holds its lock for {now - since:.1f} s"
             for queue, since in self.refused_since.items()
         ]
+        return refused + [f"{queue} cannot be taken: {why}" for queue, why in self.untaken.items()]
 
     # ---- timers ------------------------------------------------------------------------------
 
@@ -569,20 +572,37 @@ class GroupMember:
             yield from self.commit(list(self.windows.values()), deadline)
 
     def _lock_loop(self) -> Flow[None]:
-        """Renew the locks of all windows; a lost one is published."""
-        core = self.core
         while not (yield from self._sleep(self.options.lock_interval)):
-            windows = dict(self.windows)
-            deadline = core.clock.now() + core.options.call_timeout
-            locked, refused = yield from lock(core, self.lock_group, windows, deadline=deadline)
-            for queue in locked:
-                windows[queue].locked_until = core.clock.now() + LOCK_TRUST
-                self.arrived(windows[queue])
-            for queue in refused:
-                if windows[queue].locked_until and not windows[queue].is_stopped:
-                    windows[queue].locked_until = 0.0
-                    core.notices.append(LockLost(self.group, queue))
-            yield from core.publish()
+            yield from self.renew_locks(self.windows.values())
+
+    def renew_locks(self, windows: Iterable[DeliveryWindow]) -> Flow[None]:
+        """Renew the locks of windows; a lost one is published."""
+        core, by_queue = self.core, {window.queue: window for window in windows}
+        deadline = core.clock.now() + core.options.call_timeout
+        locked, refused = yield from lock(core, self.lock_group, by_queue, deadline=deadline)
+        for queue in locked:
+            by_queue[queue].locked_until = core.clock.now() + LOCK_TRUST
+            self.arrived(by_queue[queue])
+        for queue in refused:
+            if by_queue[queue].locked_until and not by_queue[queue].is_stopped:
+                by_queue[queue].locked_until = 0.0
+                core.notices.append(LockLost(self.group, queue))
+        yield from core.publish()
+
+    def doubt_locks(self, broker: str) -> None:
+        """Trust the locks of a broker that does not answer no more, until it confirms them.
+
+        It may have given them to another member, which sees that this one is gone.
+        """
+        now = self.core.clock.now()
+        for window in self.windows.values():
+            if window.queue.broker == broker and window.locked_until > now:
+                window.locked_until = now
+                window.room.fire()
+
+    def is_lock_doubted(self, window: DeliveryWindow) -> bool:
+        """Return whether the lock of a window has to be confirmed now."""
+        return self.is_shared and 0.0 < window.locked_until <= self.core.clock.now()
 
     def _watch_loop(self) -> Flow[None]:
         """Report handlers that take too long."""
@@ -612,6 +632,12 @@ class GroupMember:
         """Publish that a queue cannot be read."""
         self.core.notices.append(QueueFailed(self.group, window.queue, error, "cannot be read"))
         yield from self.core.publish()
+
+    def note_untaken(self, queue: QueueId, error: RocketMQError) -> None:
+        """Note that a queue cannot be taken; it is published when that begins."""
+        if queue not in self.untaken:
+            self.core.notices.append(QueueFailed(self.group, queue, error, "cannot be taken"))
+        self.untaken[queue] = error
 
     def note_recovery(self, window: DeliveryWindow) -> Flow[None]:
         """Publish that a queue can be read again, if it was published that it cannot."""

@@ -148,9 +148,10 @@ def _apply(member: GroupMember, topic: str, share: list[QueueId]) -> Flow[bool]:
         if window.queue.topic == topic and window.queue not in wanted
     ]
     yield from member.release(lost)
-    for queue in list(member.refused_since):
+    for queue in [*member.refused_since, *member.untaken]:
         if queue.topic == topic and queue not in wanted:
-            del member.refused_since[queue]
+            member.refused_since.pop(queue, None)
+            member.untaken.pop(queue, None)
     new = [queue for queue in share if queue not in member.windows]
     busy = any(member.windows[queue].is_stopped for queue in share if queue in member.windows)
     taken = yield from _take(member, new) if new else _nothing()
@@ -177,11 +178,13 @@ def _take(member: GroupMember, queues: list[QueueId]) -> Flow[dict[QueueId, Firs
         queues = yield from _lock(member, queues)
     finding = [_first_offset(member, queue) for queue in queues]
     found: list[FirstOffset | RocketMQError] = yield Gather(finding, CALLS_AT_ONCE)
-    begun = {
-        queue: first
-        for queue, first in zip(queues, found, strict=True)
-        if isinstance(first, FirstOffset)
-    }
+    begun: dict[QueueId, FirstOffset] = {}
+    for queue, first in zip(queues, found, strict=True):
+        if isinstance(first, FirstOffset):
+            begun[queue] = first
+            member.untaken.pop(queue, None)
+        else:
+            member.note_untaken(queue, first)
     if begun and member.on_assigned is not None:
         yield from member.call_user("on_assigned", member.on_assigned, list(begun))
     taken: dict[QueueId, FirstOffset] = {}

@@ -1,0 +1,199 @@
+"""Pull consumers that subscribe: members of a group which poll."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downrange import Message, OptionError, PullConsumer, Sql
+from downrange.options import PullOptions
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from downrange import Producer
+    from downrange.model import QueueId
+    from tests.contract.conftest import Make, MakeProducer
+    from tests.contract.servers import Server
+
+TIMEOUT = 40.0
+EARLIEST = PullOptions(start="earliest", suspend=2.0)
+
+
+@pytest.fixture
+def pulling(make: Make) -> Callable[..., PullConsumer]:
+    """Give the function that starts pull consumers of the front end."""
+
+    def start(server: Server, group: str, options: PullOptions = EARLIEST) -> PullConsumer:
+        made = make(PullConsumer, server.name_server, group=group, options=options)
+        return made.start()
+
+    return start
+
+
+def send(producer: Producer, topic: str, count: int, prefix: str = "") -> list[str]:
+    bodies = [f"{prefix}{number}" for number in range(count)]
+    for body in bodies:
+        producer.send(Message(topic, body))
+    return bodies
+
+
+def read(consumer: PullConsumer, count: int, into: list[str] | None = None) -> list[str]:
+    """Poll until there are so many messages."""
+    found: list[str] = [] if into is None else into
+
+    def is_complete() -> bool:
+        found.extend(message.body.decode() for message in consumer.poll(timeout=0.2))
+        return len(found) >= count
+
+    wait_until(is_complete, TIMEOUT)
+    return found
+
+
+def test_members_share_queues_and_commit_by_hand(
+    server: Server, producer: MakeProducer, pulling: Callable[..., PullConsumer]
+) -> None:
+    topic, group, sender = server.topic(), server.topic(), producer(server)
+    calls: list[tuple[str, int]] = []
+    one, two = pulling(server, group), pulling(server, group)
+    one.subscribe(
+        topic,
+        on_assigned=lambda queues: calls.append(("assigned", len(queues))),
+        on_revoked=lambda queues: calls.append(("revoked", len(queues))),
+    )
+    wait_until(lambda: len(one.queues()) == 4, TIMEOUT)
+    assert calls == [("assigned", 4)]
+    two.subscribe(topic)
+    wait_until(lambda: one.poll(0) == [] and len(one.queues()) == len(two.queues()) == 2, TIMEOUT)
+    assert not set(one.queues()) & set(two.queues())
+    assert calls[1:] == [("revoked", 1), ("revoked", 1)]
+    bodies = send(sender, topic, 12)
+    found: list[str] = []
+    wait_until(
+        lambda: found.extend(
+            message.body.decode() for each in (one, two) for message in each.poll(0.1)
+        )
+        or len(found) >= 12,
+        TIMEOUT,
+    )
+    assert Counter(found) == Counter(bodies)
+    # What is not committed is read again by the next owner.
+    assert sum(one.commit().values()) > 0
+    two.close()
+    wait_until(lambda: len(one.queues()) == 4, TIMEOUT)
+    again = read(one, 1)
+    assert set(again) < set(bodies)
+
+
+def test_without_a_commit_the_next_member_reads_all_again(
+    server: Server, producer: MakeProducer, pulling: Callable[..., PullConsumer]
+) -> None:
+    topic, group, sender = server.topic(), server.topic(), producer(server)
+    bodies = send(sender, topic, 6)
+    first = pulling(server, group)
+    first.subscribe(topic)
+    assert Counter(read(first, 6)) == Counter(bodies)
+    first.close()
+    second = pulling(server, group)
+    second.subscribe(topic)
+    assert Counter(read(second, 6)) == Counter(bodies)
+    assert sum(second.commit().values()) == 6
+    second.close()
+    third = pulling(server, group)
+    third.subscribe(topic)
+    more = send(sender, topic, 1, "more")
+    assert read(third, 1) == more
+
+
+def test_auto_commit_saves_what_was_returned_before_the_last_poll(
+    server: Server, producer: MakeProducer, pulling: Callable[..., PullConsumer]
+) -> None:
+    topic, group, sender = server.topic(queues=1), server.topic(), producer(server)
+    options = PullOptions(start="earliest", suspend=2.0, auto_commit=0.2)
+    first = pulling(server, group, options)
+    first.subscribe(topic)
+    send(sender, topic, 4)
+    read(first, 4)
+    queue = first.queues()[0]
+    assert first.poll(0) == []  # what was returned before is done
+    wait_until(lambda: first.committed(queue) == 4, TIMEOUT)
+    last = send(sender, topic, 1, "last")
+    assert read(first, 1) == last
+    first.close()
+    second = pulling(server, group, options)
+    second.subscribe(topic)
+    assert read(second, 1) == last
+
+
+def test_seek_pause_and_filters(
+    server: Server, producer: MakeProducer, pulling: Callable[..., PullConsumer]
+) -> None:
+    topic, other = server.topic(queues=1), server.topic(queues=1)
+    group, sender = server.topic(), producer(server)
+    for number in range(4):
+        tags = "even" if number % 2 == 0 else "odd"
+        sender.send(Message(topic, f"{number}", tags=tags))
+    consumer = pulling(server, group)
+    consumer.subscribe(topic, "even")
+    assert read(consumer, 2) == ["0", "2"]
+    (queue,) = consumer.queues()
+    consumer.seek(queue, 1)
+    assert read(consumer, 1) == ["2"]
+    consumer.pause(queue)
+    sender.send(Message(topic, "4", tags="even"))
+    wait_until(lambda: consumer.lag()[queue] >= 1, TIMEOUT)
+    assert consumer.poll(0.3) == []
+    consumer.resume()
+    assert read(consumer, 1) == ["4"]
+    consumer.subscribe(other, Sql("amount > 3"))
+    wait_until(lambda: len(consumer.queues()) == 2, TIMEOUT)
+    for amount in ("1", "5"):
+        sender.send(Message(other, f"amount {amount}", properties={"amount": amount}))
+    assert read(consumer, 1) == ["amount 5"]
+    consumer.unsubscribe(topic)
+    wait_until(lambda: consumer.poll(0) == [] and len(consumer.queues()) == 1, TIMEOUT)
+    with pytest.raises(OptionError, match="not assigned"):
+        consumer.seek(queue, "earliest")
+    with pytest.raises(OptionError, match="subscribed"):
+        consumer.assign(topic)
+
+
+def test_a_queue_is_committed_by_on_revoked_before_another_member_gets_it(
+    server: Server, producer: MakeProducer, pulling: Callable[..., PullConsumer], make: Make
+) -> None:
+    topic, group, sender = server.topic(), server.topic(), producer(server)
+    one = pulling(server, group)
+    inner: Any = one if make.kind == "sync" else one.inner  # type: ignore[attr-defined]
+    if make.kind == "sync":
+
+        def commit(queues: list[QueueId]) -> None:
+            inner.commit()
+
+        one.subscribe(topic, on_revoked=commit)
+    else:
+
+        async def commit_async(queues: list[QueueId]) -> None:
+            await inner.commit()
+
+        one.subscribe(topic, on_revoked=commit_async)
+    bodies = send(sender, topic, 16)
+    found = read(one, 16)
+    two = pulling(server, group)
+    two.subscribe(topic)
+    wait_until(
+        lambda: not found.extend(each.body.decode() for each in one.poll(0.05))
+        and len(two.queues()) == 2,
+        TIMEOUT,
+    )
+    more = send(sender, topic, 8, "more")
+    wait_until(
+        lambda: found.extend(
+            message.body.decode() for each in (one, two) for message in each.poll(0.1)
+        )
+        or len(found) >= 24,
+        TIMEOUT,
+    )
+    assert Counter(found) == Counter(bodies + more)
