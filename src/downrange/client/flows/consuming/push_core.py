@@ -108,7 +108,7 @@ class PushCore:
         self.is_paused = False
         self._handler = handler
         self._handle_run = handle_run
-        if options.batch > 1 or self.is_orderly or self._is_watched:
+        if handler is None or options.batch > 1 or self.is_orderly or self._is_watched:
             self._handle_run = None
         self._spawn = spawn
         #: Windows with messages to hand out, each once.
