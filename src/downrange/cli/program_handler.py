@@ -36,7 +36,7 @@ TRY_LATER: Final = 75
 _LINE_BYTES: Final = 4096
 #: Seconds that a child of a program which has ended may keep its standard error open.
 _READER_GRACE: Final = 1.0
-_NO_NAME: Final = re.compile(r"[^A-Z0-9_]")
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 _log = logging.getLogger("downrange.worker")
 
 
@@ -150,7 +150,7 @@ def environment(message: ReceivedMessage) -> dict[str, str]:
         "OFFSET": message.offset,
         "BORN_AT_MS": message.born_at_ms,
         "PROPERTIES": json.dumps(own, ensure_ascii=False),
-        **{f"PROPERTY_{_NO_NAME.sub('_', name.upper())}": value for name, value in own.items()},
+        **{f"PROPERTY_{_NO_NAME.sub('_', name).upper()}": value for name, value in own.items()},
     }
     return {f"DOWNRANGE_{name}": str(fact) for name, fact in facts.items()}
 
