@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from downrange.errors import (
+    AcksFailed,
+    AlreadySettled,
     BatchFailed,
     BrokerNotFound,
     CallTimeout,
@@ -20,6 +22,7 @@ from downrange.errors import (
     CheckFailed,
     ClientClosed,
     ClientStateError,
+    ClosedUnsettled,
     ConnectFailed,
     ConnectionLost,
     CorruptOffsets,
@@ -50,7 +53,10 @@ from downrange.errors import (
     NotSupported,
     OffsetsInUse,
     OptionError,
+    PopNotSupported,
     QueueMoved,
+    ReceiptExpired,
+    ReceiptMissing,
     RequestTimedOut,
     Retry,
     RetrySome,
@@ -64,6 +70,7 @@ from downrange.errors import (
     ServerError,
     ServerFailure,
     ServiceNotAvailable,
+    SettleError,
     SqlNotSupported,
     StoreError,
     StoreLocked,
@@ -103,6 +110,7 @@ from downrange.options import (
     ProducerOptions,
     Proxy,
     PullOptions,
+    SimpleOptions,
     Trace,
     TraceDispatcher,
 )
@@ -119,10 +127,12 @@ if TYPE_CHECKING:
     )
     from downrange.client._async.admin import AsyncAdmin
     from downrange.client._async.client import AsyncClient
+    from downrange.client._async.popped_message import AsyncPoppedMessage, AsyncProcessing
     from downrange.client._async.producer import AsyncProducer
     from downrange.client._async.pull_consumer import AsyncPullConsumer
     from downrange.client._async.push_consumer import AsyncPushConsumer
     from downrange.client._async.pushed_message import AsyncPushedMessage
+    from downrange.client._async.simple_consumer import AsyncSimpleConsumer
     from downrange.client._async.template import AsyncMessageTemplate
     from downrange.client._async.transaction_producer import (
         AsyncTransaction,
@@ -130,10 +140,12 @@ if TYPE_CHECKING:
     )
     from downrange.client._sync.admin import Admin
     from downrange.client._sync.client import Client
+    from downrange.client._sync.popped_message import PoppedMessage, Processing
     from downrange.client._sync.producer import Producer
     from downrange.client._sync.pull_consumer import PullConsumer
     from downrange.client._sync.push_consumer import PushConsumer
     from downrange.client._sync.pushed_message import PushedMessage
+    from downrange.client._sync.simple_consumer import SimpleConsumer
     from downrange.client._sync.template import MessageTemplate
     from downrange.client._sync.transaction_producer import Transaction, TransactionProducer
     from downrange.client.consumer_stats import ConsumerHealth, ConsumerStats, QueueHealth
@@ -141,6 +153,8 @@ if TYPE_CHECKING:
     from downrange.client.flows.admin.clusters import ClusterFacts
     from downrange.client.flows.admin.doctor import Finding
     from downrange.client.flows.admin.topics import QueueState, TopicName, TopicSettings
+    from downrange.client.flows.consuming.pop_sources import SourceHealth
+    from downrange.client.flows.consuming.simple_core import SimpleHealth, SimpleStats
     from downrange.client.flows.hooks import (
         EndTransactionContext,
         HandleContext,
@@ -162,25 +176,29 @@ if TYPE_CHECKING:
     from downrange.client.offset_stores import (
         FolderOffsets,
         MemoryOffsets,
-        OffsetStore,
         read_java_offsets,
     )
     from downrange.client.stats import ClientStats, ProducerStats
     from downrange.client.template_base import Envelope
     from downrange.embedded import Cluster
     from downrange.filters.sql import Sql
-    from downrange.options.consumers import ConsumerOptions
+    from downrange.options.consumers import ConsumerOptions, OffsetStore
 
 __all__ = [
     "TLS",
+    "AcksFailed",
     "Admin",
+    "AlreadySettled",
     "AsyncAdmin",
     "AsyncClient",
     "AsyncMessageTemplate",
+    "AsyncPoppedMessage",
+    "AsyncProcessing",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
     "AsyncPushedMessage",
+    "AsyncSimpleConsumer",
     "AsyncTransaction",
     "AsyncTransactionProducer",
     "Attempt",
@@ -200,6 +218,7 @@ __all__ = [
     "ClientOptions",
     "ClientStateError",
     "ClientStats",
+    "ClosedUnsettled",
     "Cluster",
     "ClusterFacts",
     "CompressedMessage",
@@ -259,6 +278,9 @@ __all__ = [
     "OffsetsInUse",
     "OptionError",
     "Outcome",
+    "PopNotSupported",
+    "PoppedMessage",
+    "Processing",
     "Producer",
     "ProducerOptions",
     "ProducerStats",
@@ -274,6 +296,8 @@ __all__ = [
     "QueueOffset",
     "QueueState",
     "RecallTrace",
+    "ReceiptExpired",
+    "ReceiptMissing",
     "ReceivedMessage",
     "RequestTimedOut",
     "Retry",
@@ -292,6 +316,12 @@ __all__ = [
     "ServerError",
     "ServerFailure",
     "ServiceNotAvailable",
+    "SettleError",
+    "SimpleConsumer",
+    "SimpleHealth",
+    "SimpleOptions",
+    "SimpleStats",
+    "SourceHealth",
     "Sql",
     "SqlNotSupported",
     "StoreError",
@@ -339,7 +369,7 @@ _HOMES: Final = {
     "ClientStats": "downrange.client.stats",
     "FolderOffsets": "downrange.client.offset_stores",
     "MemoryOffsets": "downrange.client.offset_stores",
-    "OffsetStore": "downrange.client.offset_stores",
+    "OffsetStore": "downrange.options.consumers",
     "read_java_offsets": "downrange.client.offset_stores",
     "ProducerStats": "downrange.client.stats",
     "AsyncPullConsumer": "downrange.client._async.pull_consumer",
@@ -353,6 +383,15 @@ _HOMES: Final = {
     "ConsumerStats": "downrange.client.consumer_stats",
     "QueueHealth": "downrange.client.consumer_stats",
     "PullConsumer": "downrange.client._sync.pull_consumer",
+    "AsyncSimpleConsumer": "downrange.client._async.simple_consumer",
+    "SimpleConsumer": "downrange.client._sync.simple_consumer",
+    "AsyncPoppedMessage": "downrange.client._async.popped_message",
+    "PoppedMessage": "downrange.client._sync.popped_message",
+    "AsyncProcessing": "downrange.client._async.popped_message",
+    "Processing": "downrange.client._sync.popped_message",
+    "SimpleHealth": "downrange.client.flows.consuming.simple_core",
+    "SimpleStats": "downrange.client.flows.consuming.simple_core",
+    "SourceHealth": "downrange.client.flows.consuming.pop_sources",
     "Converter": "downrange.client.converters",
     "Converters": "downrange.client.converters",
     "AsyncProducer": "downrange.client._async.producer",

@@ -25,11 +25,18 @@ program can act on them. Its text says what was wrong, where, and what to do nex
     ├── TooManySends (TimeoutError)    back-pressure: no room came free in time
     ├── SendForbidden                  a hook refused the message
     ├── RequestTimedOut (TimeoutError)  a request message was sent, no reply came
+    ├── SettleError                    a received message cannot be acknowledged or given back
+    │   ├── AlreadySettled
+    │   ├── ReceiptExpired             too late: the message is delivered again
+    │   ├── ReceiptMissing             a copy of a message, which has no receipt
+    │   ├── ClosedUnsettled            its consumer was closed before
+    │   └── AcksFailed                 some of many were not acknowledged; says which
     ├── ServerError                    a server refused; code, remark, address
     │   ├── ServerFailure              code 1
     │   │   └── SqlNotSupported        the broker has SQL92 filters switched off
     │   ├── SystemBusy                 code 2, flow control
     │   ├── NotSupported               code 3
+    │   │   └── PopNotSupported        the broker is older than 5.0, which brought pops
     │   ├── MessageRefused             code 13
     │   ├── ServiceNotAvailable        code 14
     │   ├── NoPermission (PermissionError)  code 16, or an access check that failed
@@ -83,6 +90,8 @@ if TYPE_CHECKING:
 #: Characters of a wrong SQL expression that are shown, in all and before the mistake.
 _SHOWN: Final = 76
 _SHOWN_BEFORE: Final = 50
+#: Failures that the text of an error lists.
+_LISTED_MAX: Final = 10
 
 
 class RocketMQError(Exception):
@@ -423,6 +432,103 @@ class RequestTimedOut(RocketMQError, TimeoutError):
         self.timeout = timeout
 
 
+class SettleError(RocketMQError):
+    """A received message cannot be acknowledged, given back, or kept for longer.
+
+    Attributes:
+        message_id: The message.
+    """
+
+    def __init__(self, message_id: str, text: str) -> None:
+        """Name the message and what is wrong."""
+        super().__init__(text)
+        self.message_id = message_id
+
+
+class AlreadySettled(SettleError):
+    """The message was acknowledged or given back before; nothing was done now.
+
+    Attributes:
+        outcome: What was done with it before.
+    """
+
+    def __init__(self, message_id: str, outcome: str) -> None:
+        """Name the message and what was done with it."""
+        super().__init__(message_id, f"message {message_id} {outcome} already; nothing was done")
+        self.outcome = outcome
+
+
+class ReceiptExpired(SettleError):
+    """The time for which the message was invisible is over.
+
+    Attributes:
+        expired_at: When that was, as text.
+    """
+
+    def __init__(self, message_id: str, expired_at: str) -> None:
+        """Name the message and the end of its time."""
+        super().__init__(
+            message_id,
+            f"message {message_id} was invisible to others until {expired_at}, and this is later: "
+            "it is delivered again, to any member of the group.\n  Receive with a longer "
+            "`invisible`, call extend() in time, or use processing(), which does so.",
+        )
+        self.expired_at = expired_at
+
+
+class ReceiptMissing(SettleError):
+    """The message is a copy, which has no receipt."""
+
+    def __init__(self, message_id: str) -> None:
+        """Name the message."""
+        super().__init__(
+            message_id,
+            f"this is a copy of message {message_id}, made by pickle, copy or replace: settle the "
+            "object that receive() returned. Until then, the message is delivered again when its "
+            "time is over.",
+        )
+
+
+class ClosedUnsettled(SettleError):
+    """The consumer was closed before the message was settled.
+
+    Attributes:
+        visible_at: When the message is delivered again, as text.
+    """
+
+    def __init__(self, message_id: str, visible_at: str) -> None:
+        """Name the message and when it is delivered again."""
+        super().__init__(
+            message_id,
+            f"the consumer was closed before message {message_id} was settled: it is delivered "
+            f"again at {visible_at}, to any member of the group",
+        )
+        self.visible_at = visible_at
+
+
+class AcksFailed(SettleError):
+    """Some messages of a list were not acknowledged.
+
+    Attributes:
+        failures: Each of them, with its error. The others were acknowledged.
+        message_id: The first of them.
+    """
+
+    def __init__(self, failures: Sequence[tuple[ReceivedMessage, RocketMQError]]) -> None:
+        """Take the messages and errors."""
+        listed = "".join(
+            f"\n  {message.message_id}: {error}" for message, error in failures[:_LISTED_MAX]
+        )
+        more = len(failures) - _LISTED_MAX
+        if more > 0:
+            listed += f"\n  and {more} more"
+        super().__init__(
+            failures[0][0].message_id, f"{len(failures)} messages were not acknowledged:{listed}"
+        )
+        self.failures = tuple(failures)
+        self.retryable = any(error.retryable for _, error in failures)
+
+
 class ServerError(RocketMQError):
     """A server refused a request. Codes worth catching have subclasses; see `server_error`.
 
@@ -505,6 +611,15 @@ class NotSupported(ServerError):
     """The server does not know this request (REQUEST_CODE_NOT_SUPPORTED)."""
 
     hint = " (an older server, or a name server's address where a broker's should be)"
+
+
+class PopNotSupported(NotSupported):
+    """The broker does not have pop consumption, which needs RocketMQ 5."""
+
+    hint = (
+        "\n  Pop consumption needs RocketMQ 5. With an older broker, use PullConsumer or "
+        "PushConsumer."
+    )
 
 
 def not_a_name_server(remark: str | None, address: str) -> NotSupported:

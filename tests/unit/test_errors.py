@@ -27,6 +27,19 @@ if TYPE_CHECKING:
 CUT = Attempt("a", "a:1", 0, errors.ConnectionLost("a:1", "cut"), 0.5)
 AWAY = Attempt("a", "a:1", 0, errors.ConnectFailed("a:1", "refused"), 0.5)
 BUSY = Attempt("b", "b:1", 3, errors.SystemBusy(2, None, "b:1"), 0.75)
+RECEIVED = ReceivedMessage(
+    message_id="A1",
+    queue=QueueId("orders", "a", 0),
+    offset=QueueOffset(7),
+    body=b"",
+    properties={},
+    offset_id="0",
+    log_offset=LogOffset(0),
+    flag=0,
+    born_at_ms=0,
+    born_host="p:1",
+    stored_at_ms=0,
+)
 LISTED = (
     "\n  1. a a:1 queue 0: ConnectionLost after 0.5 s (cut)"
     "\n  2. b b:1 queue 3: SystemBusy after 0.8 s (code 2)"
@@ -135,6 +148,36 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         "a request was sent to 'orders', but no reply came within 2.5 s; is a consumer of that "
         "topic running and does it reply?",
     ),
+    (errors.SettleError("A1", "text"), {"message_id": "A1", "retryable": False}, "text"),
+    (
+        errors.AlreadySettled("A1", "was acknowledged"),
+        {"message_id": "A1", "outcome": "was acknowledged"},
+        "message A1 was acknowledged already; nothing was done",
+    ),
+    (
+        errors.ReceiptExpired("A1", "2026-01-02 03:04:05 UTC"),
+        {"message_id": "A1", "expired_at": "2026-01-02 03:04:05 UTC"},
+        "message A1 was invisible to others until 2026-01-02 03:04:05 UTC, and this is later: it "
+        "is delivered again, to any member of the group.\n  Receive with a longer `invisible`, "
+        "call extend() in time, or use processing(), which does so.",
+    ),
+    (
+        errors.ReceiptMissing("A1"),
+        {"message_id": "A1"},
+        "this is a copy of message A1, made by pickle, copy or replace: settle the object that "
+        "receive() returned. Until then, the message is delivered again when its time is over.",
+    ),
+    (
+        errors.ClosedUnsettled("A1", "2026-01-02 03:04:05 UTC"),
+        {"message_id": "A1", "visible_at": "2026-01-02 03:04:05 UTC"},
+        "the consumer was closed before message A1 was settled: it is delivered again at "
+        "2026-01-02 03:04:05 UTC, to any member of the group",
+    ),
+    (
+        errors.AcksFailed([(RECEIVED, errors.CallTimeout("b:1", 3.0))]),
+        {"message_id": "A1", "retryable": True},
+        "1 messages were not acknowledged:\n  A1: b:1: no answer within 3 s",
+    ),
     (
         errors.ServerError(99, None, "b:1", "orders"),
         {"code": 99, "remark": None, "address": "b:1", "topic": "orders", "retryable": False},
@@ -161,6 +204,12 @@ SAMPLES: list[tuple[RocketMQError, dict[str, Any], str]] = [
         {"code": 3, "retryable": False},
         "b:1 answered with code 3 (an older server, or a name server's address where a broker's "
         "should be)",
+    ),
+    (
+        errors.PopNotSupported(3, "no", "b:1"),
+        {"code": 3, "retryable": False},
+        "b:1 answered with code 3: no\n  Pop consumption needs RocketMQ 5. With an older broker, "
+        "use PullConsumer or PushConsumer.",
     ),
     (errors.MessageRefused(13, "no", "b:1"), {"code": 13}, "b:1 answered with code 13: no"),
     (
@@ -548,3 +597,11 @@ def test_a_wrong_argument_of_what_a_handler_raises_is_named(
 ) -> None:
     with pytest.raises(errors.OptionError, match=text):
         make()
+
+
+def test_many_failed_acks_are_not_all_listed() -> None:
+    error = errors.AcksFailed([(RECEIVED, errors.AlreadySettled("A1", "was given back"))] * 12)
+    assert str(error).count("\n") == 11
+    assert str(error).endswith("and 2 more")
+    assert len(error.failures) == 12
+    assert not error.retryable

@@ -36,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "allocation": {"model", "checks", "errors"},
     "wire": {"model", "errors"},
     "store": {"wire", "model", "errors"},
-    "options": {"wire", "addresses", "checks", "errors"},
+    "options": {"wire", "addresses", "allocation", "model", "checks", "errors"},
     "filters": {"checks", "errors"},
     "addresses": {"errors"},
     "tls": {"errors"},

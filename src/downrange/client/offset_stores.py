@@ -13,7 +13,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -27,28 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+    from downrange.options.consumers import OffsetStore
+
 #: Version of the form of a file.
 _FORM: Final = 1
-
-
-class OffsetStore(Protocol):
-    """Keeps the offsets of broadcast consumers.
-
-    A store may also have a method `release(group)`; a consumer calls it when it is closed.
-    """
-
-    def load(self, group: str) -> dict[QueueId, int]:
-        """Return the offset of each queue at which a group reads on; none for a new group."""
-        ...
-
-    def save(self, group: str, offsets: dict[QueueId, int]) -> None:
-        """Keep offsets; those of other queues stay as they are.
-
-        Args:
-            group: The group.
-            offsets: For each queue, the offset behind the last message that was handled.
-        """
-        ...
 
 
 def release(store: OffsetStore, group: str) -> None:

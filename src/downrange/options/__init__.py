@@ -14,6 +14,7 @@ from downrange.options.clients import (
     ProducerOptions,
     Proxy,
     PullOptions,
+    SimpleOptions,
     Trace,
     TraceDispatcher,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "ProducerOptions",
     "Proxy",
     "PullOptions",
+    "SimpleOptions",
     "TlsMode",
     "Trace",
     "TraceDispatcher",

@@ -575,13 +575,7 @@ class PullOptions:
         check_count(1, "buffered_max", self.buffered_max)
         check_timeout(self.suspend, "suspend")
         check_timeout(self.answer_margin, "answer_margin")
-        for name in ("retry_backoff", "retry_backoff_max"):
-            check_positive(name, getattr(self, name))
-        if self.retry_backoff_max < self.retry_backoff:
-            raise OptionError(
-                f"retry_backoff_max={self.retry_backoff_max} is less than "
-                f"retry_backoff={self.retry_backoff}"
-            )
+        _check_backoff(self.retry_backoff, self.retry_backoff_max)
         check_flag("decode_body", self.decode_body)
 
 
@@ -599,6 +593,50 @@ def check_group_start(start: GroupStart) -> None:
             f"start={start!r} is not 'earliest', 'latest' or a datetime; it counts for queues in "
             "which the group has no offset, others continue where the group is"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleOptions:
+    """How a simple consumer receives, and what becomes of messages that it does not acknowledge.
+
+    Attributes:
+        start: Where a group starts in a queue that it has never read: "earliest", or "latest",
+            which is committed by the first subscription to the topic.
+        retries: How often a message is delivered again; then `retry` and a `processing` block that
+            fails make it a dead letter (maxReconsumeTimes).
+        handle_timeout: Seconds after which a `processing` block does not renew the receipt any
+            more, so that the message of a block that hangs is delivered again (consumeTimeout).
+        decode_body: Whether bodies are decompressed; see `PullOptions`.
+        retry_backoff: Seconds until a broker that failed is asked again; doubled after each
+            further failure.
+        retry_backoff_max: The longest of these pauses, in seconds.
+    """
+
+    start: Literal["earliest", "latest"] = "earliest"
+    retries: int = 16
+    handle_timeout: float = 900.0
+    decode_body: bool = True
+    retry_backoff: float = 0.1
+    retry_backoff_max: float = 3.0
+
+    def __post_init__(self) -> None:
+        """Refuse wrong values.
+
+        Raises:
+            OptionError: Names the option and its value.
+        """
+        check_one_of("start", self.start, ("earliest", "latest"))
+        check_count(0, "retries", self.retries)
+        check_timeout(self.handle_timeout, "handle_timeout")
+        check_flag("decode_body", self.decode_body)
+        _check_backoff(self.retry_backoff, self.retry_backoff_max)
+
+
+def _check_backoff(first: float, longest: float) -> None:
+    check_positive("retry_backoff", first)
+    check_positive("retry_backoff_max", longest)
+    if longest < first:
+        raise OptionError(f"retry_backoff_max={longest} is less than retry_backoff={first}")
 
 
 def _check_secret(name: str, value: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args
 
 from downrange.allocation import AllocateForGroup, Average, Strategy, strategy_of
 from downrange.checks import (
@@ -21,7 +21,7 @@ from downrange.options.clients import GroupStart, Trace, check_group_start
 from downrange.wire.limits import MIB
 
 if TYPE_CHECKING:
-    from downrange.client.offset_stores import OffsetStore
+    from downrange.model import QueueId
 
 #: How messages reach the handler: any number at a time; per queue one after the other; or popped,
 #: so that members share queues instead of dividing them (5.x).
@@ -31,6 +31,26 @@ MessageModel: TypeAlias = Literal["clustering", "broadcast"]
 #: Seconds between two commits of a consumer that does not say otherwise.
 DEFAULT_COMMIT: Final = 5.0
 _MODES: Final = get_args(ConsumeMode)
+
+
+class OffsetStore(Protocol):
+    """Keeps the offsets of broadcast consumers.
+
+    A store may also have a method `release(group)`; a consumer calls it when it is closed.
+    """
+
+    def load(self, group: str) -> dict[QueueId, int]:
+        """Return the offset of each queue at which a group reads on; none for a new group."""
+        ...
+
+    def save(self, group: str, offsets: dict[QueueId, int]) -> None:
+        """Keep offsets; those of other queues stay as they are.
+
+        Args:
+            group: The group.
+            offsets: For each queue, the offset behind the last message that was handled.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

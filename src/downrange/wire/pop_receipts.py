@@ -121,6 +121,22 @@ class PoppedOffsets(NamedTuple):
     offsets: Sequence[int]
 
 
+def parse_start_offsets(text: str) -> dict[tuple[str, int], int]:
+    """Return the start offsets in `startOffsetInfo` by kind and queue id.
+
+    Raises:
+        InvalidField: An entry has other than three words, or a word is not a number.
+    """
+    starts: dict[tuple[str, int], int] = {}
+    try:
+        for entry in text.split(";"):
+            kind, queue_id, start = entry.split(" ")
+            starts[kind, int32(queue_id)] = int64(start)
+    except ValueError as error:
+        raise InvalidField("pop reply", "startOffsetInfo", f"{text[:80]!r}: {error}") from error
+    return starts
+
+
 def start_offsets_text(popped: Iterable[PoppedOffsets]) -> str:
     """Return `startOffsetInfo`."""
     return ";".join([f"{kind} {queue_id} {start}" for kind, queue_id, start, _ in popped])

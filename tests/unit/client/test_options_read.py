@@ -18,6 +18,7 @@ from downrange.options import (
     ProducerOptions,
     Proxy,
     PullOptions,
+    SimpleOptions,
     Trace,
 )
 
@@ -27,6 +28,7 @@ HOLDERS: dict[Any, set[str]] = {
     ClientOptions: {"options", "_options"},
     ProducerOptions: {"options", "_options"},
     PullOptions: {"options", "_options"},
+    SimpleOptions: {"options", "_options"},
     FaultTolerance: {"tolerance", "fault_tolerance"},
     AutoBatch: {"options", "_options"},
     Trace: {"options", "_options", "trace"},

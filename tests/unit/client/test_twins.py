@@ -75,7 +75,7 @@ def test_all_public_classes_that_wait_have_a_twin() -> None:
     assert set(ASYNC) == {f"Async{name}" for name in SYNC}
     assert set(SYNC) == {
         *("Admin", "Client", "MessageTemplate", "Producer", "PullConsumer", "Transaction"),
-        *("TransactionProducer", *BASES),
+        *("TransactionProducer", "SimpleConsumer", "PoppedMessage", "Processing", *BASES),
     }
     for name in set(SYNC) - BASES:
         assert getattr(downrange, name) is SYNC[name]

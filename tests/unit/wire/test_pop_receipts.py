@@ -11,6 +11,7 @@ from downrange.wire.pop_receipts import (
     message_offsets_text,
     order_counts_text,
     parse_receipt,
+    parse_start_offsets,
     start_offsets_text,
 )
 
@@ -84,3 +85,14 @@ def test_texts_of_a_reply() -> None:
     assert start_offsets_text([]) == message_offsets_text([]) == order_counts_text([]) == ""
     counts = [("0", 0, 3, 1), ("0", 0, None, 1), ("0", 1, None, 0)]
     assert order_counts_text(counts) == "0 qo0%3 1;0 0 1;0 1 0"
+
+
+def test_start_offsets_are_parsed_as_they_are_written() -> None:
+    popped = [PoppedOffsets("0", 3, 17, [17]), PoppedOffsets("1", 0, 5, [5, 6])]
+    assert parse_start_offsets(start_offsets_text(popped)) == {("0", 3): 17, ("1", 0): 5}
+
+
+@pytest.mark.parametrize("text", ["", "0 1", "0 1 2 3", "0 x 2", "0 1 x", "0 1 2;", "0 1 2;0"])
+def test_malformed_start_offsets(text: str) -> None:
+    with pytest.raises(InvalidField, match="startOffsetInfo"):
+        parse_start_offsets(text)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.consuming.delivery_window import DeliveryWindow
-    from downrange.client.offset_stores import OffsetStore
     from downrange.model import QueueId, QueueOffset
+    from downrange.options.consumers import OffsetStore
 
 
 class Commits(Protocol):

@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from downrange.client.flows.consuming.verdicts import as_sent
 from downrange.client.flows.effects import Signal
 from downrange.client.flows.routing.routes import MASTER
 from downrange.model import QueueOffset
-from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:  # the struct here is never decoded, so its annotations are not evaluated
     from collections.abc import Iterable, Sequence
@@ -119,7 +117,6 @@ class DeliveryWindow:
             "_buffer",
             "_done",
             "_highest",
-            "_is_retry",
             "_open",
             "attempts",
             "bytes",
@@ -169,7 +166,6 @@ class DeliveryWindow:
         #: Fires when the last running handler has ended, after `stop`.
         self.idle = Signal()
         self._buffer = buffer
-        self._is_retry = queue.topic.startswith(RETRY_PREFIX)
         #: Offsets of all messages that wait or run, in order, and of some that are done.
         self._open: deque[int] = deque()
         self._done: set[int] = set()
@@ -191,8 +187,6 @@ class DeliveryWindow:
         """Add what a pull returned; the next pull begins at `next_offset`."""
         added = size = 0
         for message in messages:
-            if self._is_retry:
-                as_sent(message)
             self.waiting.append(message)
             self._open.append(message.offset)
             size += len(message.body)
@@ -222,7 +216,7 @@ class DeliveryWindow:
         It adds each to `messages` before it handles it; see `Delivery`.
         """
         waiting = self.waiting
-        if self.postponed or self._is_retry or len(waiting) < _RUN_MIN:
+        if self.postponed or len(waiting) < _RUN_MIN:
             return self.take(1, now)
         if len(waiting) <= count:
             rest, self.waiting = waiting, deque()

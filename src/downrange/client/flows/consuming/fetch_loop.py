@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from downrange.client.flows.consuming.pull import PullStatus, pull
+from downrange.client.flows.consuming.verdicts import show_as_sent
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
 from downrange.client.flows.hooks import name_of
 from downrange.client.flows.names import with_namespace
@@ -12,6 +13,7 @@ from downrange.client.flows.routing.lookup import refresh_route
 from downrange.client.flows.routing.membership import send_heartbeats
 from downrange.errors import RocketMQError
 from downrange.wire.codes import ResponseCode
+from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from downrange.client.flows.consuming.delivery_window import DeliveryWindow
@@ -123,6 +125,9 @@ def _take_in(
         window.is_short = True
         return
     window.is_short = False
+    if window.queue.topic.startswith(RETRY_PREFIX):
+        for message in messages:
+            show_as_sent(message, member.core.options.namespace)
     if member.link is not None:
         for message in messages:
             member.link(message)

@@ -42,7 +42,13 @@ _FAILURE: Final = int(ResponseCode.SYSTEM_ERROR)
 
 @runtime_checkable
 class Member(Protocol):
-    """A member of a group that brokers may ask."""
+    """A member of a group that brokers may ask.
+
+    Attributes:
+        message_class: The class of the messages that it handles.
+    """
+
+    message_class: type[ReceivedMessage]
 
     def members_changed(self) -> None:
         """Divide the queues anew."""
@@ -136,7 +142,7 @@ def _consume_directly(core: ClientCore, address: str, command: Command) -> Flow[
         return _not_here(header.consumer_group)
     broker = header.broker_name or core.routes.broker_at(address) or ""
     try:
-        messages = read_messages(core, command.body, broker)
+        messages = read_messages(core, command.body, broker, message_class=member.message_class)
     except RocketMQError as error:
         return Command(_FAILURE, remark=f"the message cannot be read: {error}")
     if not messages:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from downrange.client.flows.consuming.consume_traces import TracedBatch, trace_after, trace_before
 from downrange.client.flows.consuming.group_member import GroupMember
 from downrange.client.flows.consuming.send_back import send_back
-from downrange.client.flows.consuming.verdicts import Verdict, as_sent, plan_of, verdict_of
+from downrange.client.flows.consuming.verdicts import Verdict, plan_of, show_as_sent, verdict_of
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
 from downrange.client.flows.hooks import HandleContext, Hooks, run_observers
 from downrange.client.flows.notices import HandlerFailed
@@ -263,10 +263,13 @@ class PushCore:
         handler, clock = self._handler, self.core.clock
         assert handler is not None
         started = clock.now()
-        shown = as_sent(message)
+        show_as_sent(message, self.core.options.namespace)
+        if self.member.link is not None:
+            self.member.link(message)
+        argument = [message] if self.options.batch > 1 else message
         result, remark = ConsumeResult.SUCCESS, None
         try:
-            yield UserCall(handler, ([shown] if self.options.batch > 1 else shown,), may_block=True)
+            yield UserCall(handler, (argument,), may_block=True)
         except Exception as error:
             result = ConsumeResult.LATER if self.is_signal(error) else ConsumeResult.THREW
             remark = f"{type(error).__name__}: {error}"

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: Seconds until the next look while a queue waits for its former owner, and while brokers fail.
 _SOON: Final = 0.2
 _UNBALANCED: Final = 1.0
+#: Why a broadcast consumer begins at an offset of its store.
+SAVED: Final = "saved"
 
 
 def rebalance_loop(member: GroupMember) -> Flow[None]:
@@ -188,7 +190,11 @@ def _take(member: GroupMember, queues: list[QueueId]) -> Flow[dict[QueueId, Firs
         if member.is_closing or entry is None or queue in member.windows:
             continue
         taken[queue] = first
-        yield from member.open_window(queue, first.offset, entry.message_filter, committed=True)
+        is_saved = member.is_shared or first.reason == SAVED
+        yield from member.open_window(queue, first.offset, entry.message_filter, committed=is_saved)
+    if taken and not member.is_shared:
+        until = member.core.clock.now() + member.core.options.call_timeout
+        yield from member.commit([member.windows[queue] for queue in taken], until)
     return taken
 
 
@@ -197,7 +203,7 @@ def _first_offset(member: GroupMember, queue: QueueId) -> Flow[FirstOffset]:
     deadline = core.clock.now() + core.options.call_timeout
     saved = member.local_offsets
     if saved is not None and queue in saved:
-        return FirstOffset(saved[queue], "saved")
+        return FirstOffset(saved[queue], SAVED)
     if not member.is_shared:
         return (yield from start_offset(core, queue, options.start, deadline=deadline))
     return (yield from first_offset(core, member.group, queue, options.start, deadline=deadline))

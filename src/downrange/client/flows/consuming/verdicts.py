@@ -19,6 +19,7 @@ from downrange.client.flows.consuming.send_back import (
     level_for,
     usual_delay,
 )
+from downrange.client.flows.names import without_namespace
 from downrange.errors import DeadLetter, Retry, RetrySome
 from downrange.model import QueueId
 from downrange.wire.properties import PropertyKey
@@ -73,15 +74,15 @@ def verdict_of(
     return Verdict(done, messages)
 
 
-def as_sent(message: ReceivedMessage) -> ReceivedMessage:
+def show_as_sent(message: ReceivedMessage, namespace: str | None) -> None:
     """Give a message the topic that it was sent to: a retried one was read from the retry topic.
 
     Only for a message that no user has seen yet.
     """
     topic = message.properties.get(PropertyKey.RETRY_TOPIC)
     if topic:
-        place(message, QueueId(topic, message.queue.broker, message.queue.number), message.offset)
-    return message
+        shown = without_namespace(topic, namespace)
+        place(message, QueueId(shown, message.queue.broker, message.queue.number), message.offset)
 
 
 def plan_of(verdict: Verdict, retries: int | None) -> str:
