@@ -6,6 +6,7 @@ Run: python examples/push_async.py. It starts a cluster of its own, in this proc
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 
 import downrange as mq
 
@@ -47,8 +48,8 @@ async def with_tasks(servers: str) -> None:
     """Iterate, and handle each message in a task of its own."""
     done: list[str] = []
 
-    async def pack(message: mq.ReceivedMessage) -> None:
-        async with consumer.processing(message):  # done at its end, delivered again if it raises
+    async def pack(block: AbstractAsyncContextManager[mq.ReceivedMessage]) -> None:
+        async with block as message:  # done at its end, delivered again if it raises
             await asyncio.sleep(0.05)
             done.append(message.body.decode())
             if len(done) == COUNT:
@@ -61,7 +62,7 @@ async def with_tasks(servers: str) -> None:
         asyncio.TaskGroup() as tasks,
     ):
         async for message in consumer:
-            tasks.create_task(pack(message))
+            tasks.create_task(pack(consumer.processing(message)))
     print(f"the tasks got {len(done)} orders")
 
 

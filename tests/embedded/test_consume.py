@@ -142,7 +142,7 @@ class Workshop:
 
 @pytest.fixture
 def shop(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Workshop:
-    topic = request.node.name.translate({ord(mark): "-" for mark in "[]"})[-60:]
+    topic = request.node.name.translate({ord(mark): "-" for mark in "[]:"})[-60:]
     with Admin(cluster.name_server) as admin:
         admin.create_topic(topic, queues=4)
     return Workshop(cluster, tmp_path, topic)
