@@ -6,9 +6,12 @@ Run: python examples/push_async.py. It starts a cluster of its own, in this proc
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 import downrange as mq
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
 
 COUNT = 100
 OPTIONS = mq.ConsumerOptions(concurrency=50, start="earliest")

@@ -9,13 +9,17 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from downrange import Admin, Message, Producer, PullConsumer
+from downrange.cli.program_handler import ProgramHandler
 from downrange.embedded import Cluster
+from downrange.errors import Retry
+from downrange.model import LogOffset, QueueId, QueueOffset, ReceivedMessage
 from tests.support.options import SHORT_TIMES
 from tests.support.waiting import wait_until
 
@@ -117,6 +121,9 @@ class Workshop:
     def handled(self) -> list[str]:
         return self.handled_file.read_text().splitlines()
 
+    def has_handled(self, count: int) -> bool:
+        return len(self.handled()) >= count
+
     def send(self, *bodies: str) -> None:
         with Producer(self.cluster.name_server, group="sender") as producer:
             producer.send_batch(Message(self.topic, body, tags="new") for body in bodies)
@@ -155,27 +162,19 @@ def test_sigterm_under_load_loses_nothing_and_repeats_nothing(shop: Workshop, ha
     shop.send(*map(str, range(500)))
     for stop in range(3):
         with shop.worker(handler, "--concurrency", "8") as worker:
-            before = len(shop.handled())
-            wait_until(lambda known=before: len(shop.handled()) > known + 20)
+            enough = len(shop.handled()) + 20
+            wait_until(partial(shop.has_handled, enough))
             if stop < 2:
                 shop.send(*map(str, range(500 * (stop + 1), 500 * (stop + 2))))
                 worker.process.send_signal(signal.SIGTERM if stop else signal.SIGINT)
             else:
-                wait_until(lambda: len(set(shop.handled())) == total)
+                wait_until(partial(shop.has_handled, total))
                 worker.process.send_signal(signal.SIGTERM)
             assert worker.end() == (0, "")
             ended = worker.has("stopped")
             assert ended is not None
             assert ended["unfinished"] == 0
     assert sorted(map(int, shop.handled())) == list(range(total))
-
-
-def test_worker_ends_after_a_number_of_messages(shop: Workshop) -> None:
-    shop.send(*map(str, range(6)))
-    with shop.worker("handlers:quick", "--max-messages", "6") as worker:
-        assert worker.end() == (0, "")
-    assert sorted(shop.handled()) == [*"012345"]
-    assert [line["event"] for line in worker.lines] == ["ready", "draining", "stopped"]
 
 
 def test_worker_ends_when_there_is_nothing_to_do_and_reports_its_health(shop: Workshop) -> None:
@@ -189,6 +188,8 @@ def test_worker_ends_when_there_is_nothing_to_do_and_reports_its_health(shop: Wo
     assert health[-1]["healthy"] is True
     assert health[-1]["handled"] == 2
     assert health[-1]["problems"] == []
+    events = [line["event"] for line in worker.lines]
+    assert [events[0], *events[-2:]] == ["ready", "draining", "stopped"]
 
 
 @pytest.mark.parametrize("handler", ["handlers:stuck", "handlers:stuck_async"])
@@ -242,7 +243,7 @@ echo "$body $DOWNRANGE_TOPIC $DOWNRANGE_TAGS $DOWNRANGE_ATTEMPT" >> "$HANDLED"
 case "$body" in
   bad) echo "cannot be read" >&2; exit 65 ;;
   again) test "$DOWNRANGE_ATTEMPT" = 2 || exit 75 ;;
-  slow) test "$DOWNRANGE_ATTEMPT" = 2 || { sleep 600 & echo $! > child; wait; } ;;
+  slow) sleep 600 & echo $! > child; wait ;;
 esac
 """
 
@@ -261,24 +262,50 @@ def test_program_decides_by_its_exit_code(shop: Workshop) -> None:
     assert dead_letters(shop) == [b"bad"]
 
 
-def test_program_that_takes_too_long_is_killed_with_its_children(shop: Workshop) -> None:
-    (shop.folder / "program.sh").write_text(PROGRAM)
-    shop.send("slow")
-    with shop.worker(
-        "--exec", "sh program.sh", "--max-messages", "2", "--handle-timeout", "1"
-    ) as worker:
-        code, errors = worker.end()
-    assert code == 0, errors
-    assert "did not end within 1 s and is killed" in errors
-    assert len(shop.handled()) == 2
-    child = int((shop.folder / "child").read_text())
+def message(body: str) -> ReceivedMessage:
+    return ReceivedMessage(
+        message_id="AB",
+        queue=QueueId("orders", "broker-a", 3),
+        offset=QueueOffset(7),
+        body=body.encode(),
+        properties={},
+        offset_id="",
+        log_offset=LogOffset(0),
+        flag=0,
+        born_at_ms=5,
+        born_host="",
+        stored_at_ms=6,
+    )
+
+
+def test_program_that_takes_too_long_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HANDLED", str(tmp_path / "handled"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.sh").write_text(PROGRAM)
+    with pytest.raises(Retry):
+        ProgramHandler("sh program.sh", 1.0)(message("slow"))
+    assert "did not end within 1 s and is killed" in caplog.text
+    child = int((tmp_path / "child").read_text())
     wait_until(lambda: not is_running(child))
 
 
-def test_large_body_does_not_need_to_be_read(shop: Workshop) -> None:
-    shop.send("x" * 1_000_000)
-    with shop.worker("--exec", "true", "--max-messages", "1") as worker:
-        assert worker.end() == (0, "")
+def test_large_body_does_not_need_to_be_read() -> None:
+    ProgramHandler("true", 60.0)(message("x" * 4_000_000))
+
+
+def test_program_that_a_signal_ends_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(Retry):
+        ProgramHandler("sh -c 'kill -9 $$'", 60.0)(message("x"))
+    assert "message AB: the program was ended by SIGKILL" in caplog.text
+
+
+def test_no_program_begins_after_all_were_killed() -> None:
+    handler = ProgramHandler("true", 60.0)
+    handler.kill_all()
+    with pytest.raises(Retry):
+        handler(message("x"))
 
 
 def test_second_signal_kills_programs(shop: Workshop) -> None:

@@ -90,9 +90,12 @@ class Work:
         async def call(argument: Any) -> object:
             self._begin(argument)
             try:
-                return await handler(argument)
-            finally:
+                result: object = await handler(argument)
+            except Exception:  # not if it was cancelled: then it has not ended
                 self._end(argument)
+                raise
+            self._end(argument)
+            return result
 
         return call
 
