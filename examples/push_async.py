@@ -27,9 +27,10 @@ async def with_a_handler(servers: str) -> None:
         if len(handled) == COUNT:
             consumer.stop()  # lets wait() return
 
-    async with mq.AsyncPushConsumer(
+    consumer = mq.AsyncPushConsumer(
         servers, group="billing", subscribe="orders", handler=bill, options=OPTIONS
-    ) as consumer:
+    )
+    async with consumer:
         assert await consumer.wait(30), f"only {len(handled)} orders were handled"
     print(f"the handler got {len(handled)} orders")
 

@@ -285,7 +285,7 @@ def test_demo_without_spark_agrees_and_says_what_it_left_out(tmp_path: Path) -> 
     assert "kill -9" in shown
     summary = json.loads((tmp_path / "downrange-demo" / "summary.json").read_text())
     packing = next(group for group in summary["groups"] if group["group"] == "packing")
-    assert packing["retried"] > 0
+    assert packing["retried"] > 0, summary["groups"]
     assert packing["rebalances"] > 2
     assert _servers_of(tmp_path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["downrange-demo"]

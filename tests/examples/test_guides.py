@@ -93,6 +93,7 @@ def test_fragments_are_left_out_and_lines_are_counted(tmp_path: Path) -> None:
         mq.AutoBatch,
         mq.Trace,
         mq.PullOptions,
+        mq.ConsumerOptions,
     ],
 )
 def test_guide_for_java_users_names_every_option(options: type[Any]) -> None:
