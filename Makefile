@@ -7,7 +7,7 @@ export UV_PROJECT_ENVIRONMENT := .venv
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo examples test lint fix unit bench fuzz campaign golden clean
+.PHONY: help setup java demo examples test lint style types fix unit bench fuzz campaign golden clean
 
 help:  ## List all targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -34,7 +34,7 @@ examples: $(READY)  ## Run some of the examples and show their output
 		printf '\n==== examples/%s.py\n\n' $$name; $(BIN)/python examples/$$name.py || exit 1; \
 	done
 
-test: lint  ## Check format, lint, types, and run all tests; lists skipped tests with reasons
+test: style  ## Check format, lint, types, and run all tests; lists skipped tests with reasons
 	$(BIN)/coverage erase
 	$(BIN)/python scripts/run_tests.py
 	$(BIN)/coverage combine --quiet
@@ -44,11 +44,16 @@ test: lint  ## Check format, lint, types, and run all tests; lists skipped tests
 unit: $(READY)  ## Run the unit tests only
 	$(BIN)/python -m pytest tests/unit tests/golden
 
-lint: $(READY)  ## Check format, lint rules, types (mypy and pyright), generated files and the lock
+lint: style types  ## Check format, lint rules, types (mypy and pyright), generated files and the lock
+
+style: $(READY)
 	$(BIN)/uv lock --check --offline --quiet
 	$(BIN)/python scripts/generate_sync.py --check
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+
+# `make test` runs this beside the tests.
+types: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pyright
 

@@ -1,4 +1,4 @@
-"""Setup of every test run: the Apache fixtures and the hypothesis profiles."""
+"""Setup of every test run: the Apache fixtures, the hypothesis profiles and Spark's JVMs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.jvm import SHORT_LIVED
 
 pytest_plugins = ["tests.apache.fixtures"]
 pytest.register_assert_rewrite("tests.conversations")
@@ -20,3 +22,5 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("DOWNRANGE_HYPOTHESIS", "fast"))
+
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))

@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from downrange.store.message_store import StoreOptions
+from tests.support.jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +32,7 @@ STORE_SIZES = StoreOptions(
     key_entries=20_000,
 )
 
-_TEST_FLAGS = ("-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_TEST_FLAGS = ("-Xms64m", *SHORT_LIVED)
 
 # Both releases use JDK internals to unmap files.
 _OPENED = ("java.nio", "sun.nio.ch", "java.lang", "java.util", "jdk.internal.ref")

@@ -33,6 +33,7 @@ class _Producer:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.broker: Peer = scene.broker()
+        self._committed: set[bytes] = set()
         body = HeartbeatBody(
             client_id="127.0.0.1@1",
             producer_data_set=[ProducerMember(group_name=scene.name("makers"))],
@@ -59,15 +60,22 @@ class _Producer:
         succeed(self.broker.ask(request_command(header)))
 
     def await_check(self) -> tuple[bytes, CheckTransactionRequest]:
-        """Return the body of the half in the next check of the broker, and the check's header."""
+        """Return the body of the half in the next check of the broker, and the check's header.
+
+        On a busy machine, a second check of a half may be under way while the first is answered.
+        """
         code = RequestCode.CHECK_TRANSACTION_STATE
-        check = self.broker.wait_request(code, seconds=CHECK_SECONDS)
-        return decode_record(check.body).body, CheckTransactionRequest.from_fields(check.fields)
+        while True:
+            check = self.broker.wait_request(code, seconds=CHECK_SECONDS)
+            body = decode_record(check.body).body
+            if body not in self._committed:
+                return body, CheckTransactionRequest.from_fields(check.fields)
 
     def commit_when_checked(self, expected: bytes) -> None:
         """Commit the half in the next check; its body must be the expected one."""
         body, header = self.await_check()
         assert body == expected
+        self._committed.add(body)
         self.end(header.tran_state_table_offset, header.commit_log_offset, COMMIT)
 
 

@@ -43,7 +43,6 @@ from downrange.wire.pop_bodies import (
     encode_pop_body,
 )
 from downrange.wire.pop_receipts import (
-    PoppedOffsets,
     Receipt,
     message_offsets_text,
     order_counts_text,
@@ -533,7 +532,7 @@ def test_receipt_is_that_of_java(kind: str, topic: str, java_client_5: JavaClien
 
 
 def test_java_reads_the_offsets_of_a_reply(java_client_5: JavaClient) -> None:
-    popped = [PoppedOffsets("0", 3, 5, [5, 7]), PoppedOffsets("1", 0, 0, [2])]
+    popped = [("0", 3, 5, [5, 7]), ("1", 0, 0, [2])]
     starts = java_client_5.call(
         "popOffsets.decode", method="parseStartOffsetInfo", text=start_offsets_text(popped)
     )

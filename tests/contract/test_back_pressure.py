@@ -115,12 +115,12 @@ def test_waiting_for_a_permit_counts_towards_the_deadline(
 ) -> None:
     sender, topic = started_producer(embedded, producer, ProducerOptions(in_flight_max=10))
     embedded.cluster.intercept(SEND, drop())
-    under_way = [sender.submit(Message(topic, b"1"), timeout=1.0) for _ in range(10)]
+    under_way = [sender.submit(Message(topic, b"1"), timeout=2.0) for _ in range(10)]
     wait_until(lambda: stats_of(sender).in_flight == 10)
     before = time.monotonic()
     with pytest.raises(TooManySends, match="in_flight_max=10") as caught:
         sender.submit(Message(topic, b"1"), timeout=0.2).result(LONG_TIMEOUT)
-    assert time.monotonic() - before < 0.9
+    assert time.monotonic() - before < 1.8
     assert isinstance(caught.value, TimeoutError)
     assert (caught.value.limit, caught.value.retryable) == ("in_flight_max", True)
     for future in under_way:

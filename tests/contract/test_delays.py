@@ -48,7 +48,7 @@ def test_a_timed_message_is_delivered_at_its_time(
     (stored,) = server.read_all(topic, 1)
     assert stored.message_id == receipt.message_id
     if server.is_old:  # 4.9 supports levels only, and delivers at once
-        assert delay_of(stored) < 1.0
+        assert delay_of(stored) < 1.9
     else:
         assert 1.9 <= delay_of(stored) < 10.0
     assert (receipt.recall_handle is None) == server.is_old

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import pickle
@@ -38,7 +39,7 @@ from downrange.wire.codes import RequestCode
 from tests.apache import probe
 from tests.apache.fixtures import ACCOUNTS
 from tests.contract.blocking import LONG_TIMEOUT, Blocking, unwrapped
-from tests.contract.conftest import embedded_server, only_sync
+from tests.contract.conftest import embedded_server, only_async, only_sync
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -243,6 +244,28 @@ def test_a_new_group_may_start_at_the_end(
     assert jobs.receive_one().body == b"now"
 
 
+@only_async
+def test_a_cancelled_call_leaves_nothing_behind(
+    embedded: Embedded,
+    producer: MakeProducer,
+    worker: Callable[..., Worker],
+    unique_name: UniqueName,
+) -> None:
+    topic = embedded.topic()
+    jobs = worker(embedded, unique_name("jobs"), [topic])
+    waiting = unwrapped(jobs.consumer).receive(timeout=25.0)
+    with pytest.raises(TimeoutError):
+        jobs.consumer._loop.run(asyncio.wait_for(waiting, 0.1))
+    send(producer, embedded, topic)
+    jobs.receive_one().ack()
+    waiting = unwrapped(jobs.consumer).receive(timeout=25.0)
+    with pytest.raises(TimeoutError):
+        jobs.consumer._loop.run(asyncio.wait_for(waiting, 0.1))
+    began = time.monotonic()
+    jobs.consumer.close(20.0)  # waits for calls that still run
+    assert time.monotonic() - began < 10.0
+
+
 # ---- settling ----------------------------------------------------------------------------------
 
 
@@ -326,7 +349,7 @@ def test_a_message_is_settled_once_and_in_time(
     with pytest.raises(ClosedUnsettled, match="it is delivered again at 20"):
         again.ack()
     with pytest.raises(ClosedUnsettled):
-        again.processing().__enter__()
+        again.processing()
 
 
 def test_a_popped_message_is_a_received_message(
@@ -337,20 +360,24 @@ def test_a_popped_message_is_a_received_message(
 ) -> None:
     topic = embedded.topic()
     send(producer, embedded, topic, tags="new", keys=["k"])
-    message = unwrapped(worker(embedded, unique_name("jobs"), [topic]).receive_one())
+    jobs = worker(embedded, unique_name("jobs"), [topic])
+    message = unwrapped(jobs.receive_one())
     assert isinstance(message, ReceivedMessage)
     assert (message.topic, message.tags, message.keys) == (topic, "new", ["k"])
     (plain,) = embedded.read_all(topic, 1)
     assert message == plain
     assert plain == message
     assert hash(message) == hash(plain)
-    assert message != plain.body
+    assert message.__eq__(plain.body) is NotImplemented
     assert repr(message) == repr(plain).replace("ReceivedMessage", type(message).__name__)
-    for made in (pickle.loads(pickle.dumps(message)), copy.copy(message)):
-        assert made == message
-        assert not made.is_settled
+    copied: list[Any] = [pickle.loads(pickle.dumps(message)), copy.copy(message)]
+    for one in copied:
+        assert one == message
+        assert not one.is_settled
         with pytest.raises(ReceiptMissing, match="settle the object that receive"):
-            made._open()
+            one.processing()
+        with pytest.raises(ReceiptMissing):
+            jobs.ack([one])
 
 
 # ---- closing -----------------------------------------------------------------------------------
@@ -506,7 +533,7 @@ def test_a_late_change_is_refused_by_our_broker(
     send(producer, embedded, topic)
     jobs = worker(embedded, unique_name("jobs"), [topic])
     message = jobs.receive_one(invisible=0.1)
-    unwrapped(message)._delivery.expires_at += 60  # as if this client's clock were slow
+    unwrapped(message).delivery.expires_at += 60  # as if this client's clock were slow
     again = jobs.receive_one()
     assert again.attempt == 2
     with pytest.raises(ReceiptExpired) as raised:

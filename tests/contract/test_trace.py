@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ from downrange.options import ClientOptions, ProducerOptions, Trace
 from downrange.wire.codes import RequestCode
 from downrange.wire.headers import SendRequestV2
 from tests.contract.servers import stats_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from downrange.server.outputs import Peer
@@ -229,6 +231,40 @@ def test_a_dispatcher_of_the_user_gets_the_traces(
         "close",
     ]
     assert dispatcher.calls[-2:] == ["flush", "close"]
+
+
+class BlockingDispatcher(Dispatcher):
+    """A dispatcher whose `flush` blocks until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    def flush(self) -> None:
+        self.released.wait(WAIT_TIMEOUT)
+
+
+class EndlessDispatcher(CoroutineDispatcher):
+    """A dispatcher whose `flush` does not end."""
+
+    async def flush(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(WAIT_TIMEOUT)
+
+
+def test_closing_does_not_wait_for_a_dispatcher_beyond_its_timeout(
+    embedded: Embedded, producer: MakeProducer, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = BlockingDispatcher() if kind == "sync" else EndlessDispatcher()
+    options = Trace(dispatcher=dispatcher, flush_interval=WAIT_TIMEOUT)
+    sender = producer(embedded, options=ProducerOptions(trace=options))
+    sender.send(Message(embedded.topic(), b"1"))
+    begin = time.monotonic()
+    sender.close(timeout=0.1)
+    assert time.monotonic() - begin < WAIT_TIMEOUT / 2
+    assert "() of the trace dispatcher failed" in caplog.text
+    assert "close" not in dispatcher.calls
+    if isinstance(dispatcher, BlockingDispatcher):
+        dispatcher.released.set()
 
 
 def test_an_error_of_a_dispatcher_fails_no_send(

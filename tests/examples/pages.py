@@ -4,7 +4,8 @@
 
 All blocks of a page share their names, and a cluster that replaces 127.0.0.1:9876; clients that a
 block leaves open are closed. A block after a line `<!-- fragment -->` is not run. A block after
-`<!-- spark -->` is run by tests/spark/test_guides.py, which has a Spark session.
+`<!-- spark -->` is run by tests/spark/test_guides.py, which has a Spark session; those after
+`<!-- pytest -->` are run by tests/examples/test_guides.py, with pytest, after all others.
 
     python -m tests.examples.pages docs/guides/spark.md spark 127.0.0.1:19876
 
@@ -20,11 +21,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from downrange import Admin, Client, Cluster, Producer, PullConsumer
+from downrange import Admin, Client, Cluster, Producer, PullConsumer, SimpleConsumer
 
 ADDRESS = "127.0.0.1:9876"
 _BLOCK = re.compile(
-    r"(?:<!-- (fragment|spark) -->\n+)?^```python\n(.*?)^```", re.DOTALL | re.MULTILINE
+    r"(?:<!-- (fragment|spark|pytest) -->\n+)?^```python\n(.*?)^```", re.DOTALL | re.MULTILINE
 )
 
 
@@ -53,7 +54,7 @@ def run(page: Path) -> None:
             code = compile(padded, str(page), "exec", dont_inherit=True)
             exec(code, names)  # padded, so that a traceback names the line of the page
         for value in list(names.values()):
-            if isinstance(value, Producer | PullConsumer | Admin | Client):
+            if isinstance(value, Producer | PullConsumer | SimpleConsumer | Admin | Client):
                 value.close()
 
 

@@ -14,6 +14,8 @@ import pytest
 import downrange as mq
 from tests.examples.pages import blocks_of, topics_of
 
+pytest_plugins = ["pytester"]
+
 ROOT = Path(__file__).parents[2]
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
 PAGES = [page for page in GUIDES if blocks_of(page)]
@@ -75,6 +77,17 @@ def test_guide_about_tests_shows_a_retry_that_happens() -> None:
     assert re.fullmatch(r"[2-9] attempts; stored twice\? True\n", result.stdout)
 
 
+def test_tests_of_the_guide_about_tests_succeed(pytester: pytest.Pytester) -> None:
+    """With the function of the first block, which is the code under test."""
+    page = ROOT / "docs/guides/testing.md"
+    code = blocks_of(page)[0][1].split("def test_")[0]
+    code += "".join(text for _, text in blocks_of(page, "pytest"))
+    pytester.makepyfile(code)
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
+    result = pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=len(re.findall(r"^(?:async )?def test_", code, re.MULTILINE)))
+
+
 def test_fragments_are_left_out_and_lines_are_counted(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
@@ -94,6 +107,7 @@ def test_fragments_are_left_out_and_lines_are_counted(tmp_path: Path) -> None:
         mq.Trace,
         mq.PullOptions,
         mq.ConsumerOptions,
+        mq.SimpleOptions,
     ],
 )
 def test_guide_for_java_users_names_every_option(options: type[Any]) -> None:

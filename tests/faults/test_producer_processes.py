@@ -1,4 +1,4 @@
-"""Producers in processes that fork, exit without `close`, or are interrupted.
+"""Producers and consumers in processes that fork, exit without `close`, or are interrupted.
 
 Each test runs a small program and checks its output.
 """
@@ -32,7 +32,7 @@ END_SECONDS = 5.0
 
 _HEAD = """
 import asyncio, atexit, multiprocessing, os, signal, sys, threading, time
-from downrange import AsyncProducer, Message, Producer, ProducerOptions
+from downrange import AsyncProducer, Message, Producer, ProducerOptions, SimpleConsumer
 from downrange.errors import ForkedClient
 
 SERVERS = sys.argv[1]
@@ -123,6 +123,30 @@ producer.close()
     (status, child_id), (attempts, parent_id) = lines[1].split(), lines[2].split()
     assert (status, attempts) == ("STORED", "1")
     assert child_id != parent_id
+
+
+def test_child_gets_a_clear_error_from_the_simple_consumer_of_its_parent(
+    cluster: Cluster,
+) -> None:
+    lines = _run(
+        cluster,
+        """
+with Producer(SERVERS, group="fork") as producer:
+    producer.send(Message("forked", b"1"))
+jobs = SimpleConsumer(SERVERS, group="jobs", subscribe=["forked"]).start()
+message = jobs.receive()[0]
+child = os.fork()
+if child == 0:
+    say(all(forked(call) for call in (jobs.receive, jobs.stats, message.ack, jobs.start)))
+    jobs.close()
+    os._exit(0)
+os.waitpid(child, 0)
+message.ack()
+jobs.close()
+say(message.is_settled)
+""",
+    )
+    assert lines == ["True", "True"]
 
 
 def test_child_of_an_asyncio_program_gets_a_clear_error_as_well(cluster: Cluster) -> None:

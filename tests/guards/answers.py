@@ -33,14 +33,17 @@ from downrange.wire.pop_headers import PopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
+    from contextlib import AbstractContextManager
 
     from downrange.server.outputs import OnReply, Output
     from tests.guards.count import Operation
 
 TOGETHER: Final = 100
 PULLED: Final = 32
-#: Messages that are there to be popped: more than all runs of an operation need.
+#: Messages that are there to be popped, per pop of an operation: more than all its runs need.
 POPPED: Final = 3_000
+#: Pops that are read together.
+POPS: Final = 4
 #: The size of a large store, and the number of topics in a large broker.
 STORED: Final = 20_000
 TOPICS: Final = 1_000
@@ -72,6 +75,7 @@ class _Server:
             clock_ms=lambda: _NOW_MS,
             logger=logging.getLogger("downrange.test"),
             on_closed=lambda _: None,
+            end_turn=self._end_turn,
         )
         self._connection = Connection(self._dispatcher, _PEER, ListenerOptions(), loop)
         self._written: list[bytes] = []
@@ -81,11 +85,15 @@ class _Server:
     def read(self, data: bytes, replies: int = 1) -> None:
         """Let the server read, store and reply; every reply must be a success."""
         self._connection.data_received(data)
-        self._dispatcher.perform(self._broker.commit(_NOW_MS))
+        self._end_turn()
         self._dispatcher.perform(self._broker.published(self._broker.tables_version))
         answered = b"".join(self._written)
         self._written.clear()
         assert answered.count(b'{"code":0,') == replies, answered[:200]
+
+    def _end_turn(self) -> None:
+        if self._broker.awaits_commit:
+            self._dispatcher.perform(self._broker.commit(_NOW_MS))
 
     def flush(self) -> None:
         """Flush the store."""
@@ -193,12 +201,21 @@ def pull() -> Generator[Operation]:
         yield lambda: server.read(request)
 
 
-@contextmanager
-def pop_and_acknowledge() -> Generator[Operation]:
+def pop_and_acknowledge() -> AbstractContextManager[Operation]:
     """A pop of as many messages, and one request that acknowledges all of them."""
+    return _pops(1)
+
+
+def pops_together() -> AbstractContextManager[Operation]:
+    """Some pops in one read, and their acknowledgements in one read."""
+    return _pops(POPS)
+
+
+@contextmanager
+def _pops(count_at_once: int) -> Generator[Operation]:
     with _server() as server:
         sends = Sends("guarded", 1)
-        for _ in range(POPPED // TOGETHER):
+        for _ in range(count_at_once * POPPED // TOGETHER):
             server.read(sends.take(TOGETHER), TOGETHER)
         starts = count(0, PULLED)
         pop = PopRequest(
@@ -211,23 +228,27 @@ def pop_and_acknowledge() -> Generator[Operation]:
             born_time=_NOW_MS,
             init_mode=0,
         )
-        request = encode(request_command(pop))
+        request = encode(request_command(pop)) * count_at_once
 
         def operation() -> None:
-            server.read(request)
-            start = next(starts)
-            ack = BatchAck(
-                bits=bit_set(start, range(start, start + PULLED)),
-                group="guards",
-                invisible_ms=_INVISIBLE_MS,
-                pop_ms=_NOW_MS,
-                queue_id=0,
-                kind="0",
-                revive_queue=0,
-                start=start,
-                topic="guarded",
-            )
-            body = msgspec.json.encode(BatchAckBody(acks=[ack]))
-            server.read(encode(Command(int(RequestCode.BATCH_ACK_MESSAGE), {}, body)))
+            server.read(request, count_at_once)
+            server.read(b"".join([_ack(next(starts)) for _ in range(count_at_once)]), count_at_once)
 
         yield operation
+
+
+def _ack(start: int) -> bytes:
+    """Return the request that acknowledges the messages of a pop."""
+    ack = BatchAck(
+        bits=bit_set(start, range(start, start + PULLED)),
+        group="guards",
+        invisible_ms=_INVISIBLE_MS,
+        pop_ms=_NOW_MS,
+        queue_id=0,
+        kind="0",
+        revive_queue=0,
+        start=start,
+        topic="guarded",
+    )
+    body = msgspec.json.encode(BatchAckBody(acks=[ack]))
+    return encode(Command(int(RequestCode.BATCH_ACK_MESSAGE), {}, body))

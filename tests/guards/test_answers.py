@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from benchmarks.sends import BATCH
-from tests.guards.answers import PULLED, TOGETHER
+from tests.guards.answers import POPS, PULLED, TOGETHER
 from tests.guards.count import Counts, counted_apart
 
 #: Instructions differ between releases of Python, so the budgets apply to one.
@@ -31,7 +31,8 @@ GROWTH_MAX = 1.02
         pytest.param("together", TOGETHER, Counts(12_260, 183_975, 541_233), id="together"),
         pytest.param("batch", BATCH, Counts(3882, 56_830, 341_531), id="batch"),
         pytest.param("pull", PULLED, Counts(135, 3086, 81_997), id="pull"),
-        pytest.param("pop_and_acknowledge", PULLED, Counts(481, 8744, 82_834), id="pop"),
+        pytest.param("pop_and_acknowledge", PULLED, Counts(411, 7769, 82_631), id="pop"),
+        pytest.param("pops_together", POPS * PULLED, Counts(1282, 25_823, 408_023), id="pops"),
     ],
 )
 def test_an_answer_stays_within_its_budget(subject: str, messages: int, budget: Counts) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyspark
 
 from tests.apache.processes import ChildProcess
+from tests.support.jvm import SHORT_LIVED
 from tests.support.waiting import wait_until
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -113,6 +114,7 @@ class StandaloneCluster:
             *("--master", self.master, "--py-files", str(self.package)),
             *("--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false"),
             *("--conf", "spark.driver.host=127.0.0.1"),
+            *("--conf", f"spark.executor.extraJavaOptions={' '.join(SHORT_LIVED)}"),
             *("--conf", "spark.python.unix.domain.socket.enabled=true"),
             *("--conf", "spark.task.maxFailures=8", "--conf", "spark.sql.shuffle.partitions=2"),
             str(job),
@@ -137,7 +139,10 @@ class StandaloneCluster:
             for name, value in os.environ.items()
             if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))
         }
-        return {**kept, "SPARK_HOME": str(_SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
+        flags = dict.fromkeys(
+            ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"), " ".join(SHORT_LIVED)
+        )
+        return {**kept, **flags, "SPARK_HOME": str(_SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
 
     def _start(self, name: str, java_class: str, *arguments: str) -> ChildProcess:
         return ChildProcess(

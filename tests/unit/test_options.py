@@ -24,6 +24,7 @@ from downrange.options import (
     ProducerOptions,
     Proxy,
     PullOptions,
+    SimpleOptions,
     Trace,
     delays_of,
 )
@@ -135,6 +136,7 @@ def test_defaults_of_clients_are_those_of_java() -> None:
         ClientOptions(namespace="prod", unit="u"),
         ProducerOptions(fault_tolerance=FaultTolerance(), trace=Trace(), auto_batch=AutoBatch()),
         PullOptions(),
+        SimpleOptions(start="latest"),
         TLS(ca="ca.pem", certificate="c.pem", key="k.pem"),
         Proxy("proxy:1080", "me", "secret"),
         Credentials("me", "secret", "token"),
@@ -212,6 +214,11 @@ def test_options_of_clients_pickle_and_hash(options: object) -> None:
         (PullOptions, "buffered_max", 0),
         (PullOptions, "suspend", 0.0),
         (PullOptions, "answer_margin", 0.0),
+        (SimpleOptions, "start", "first"),
+        (SimpleOptions, "retries", -1),
+        (SimpleOptions, "handle_timeout", 0.0),
+        (SimpleOptions, "retry_backoff", 0.0),
+        (SimpleOptions, "retry_backoff_max", 0.05),
     ],
 )
 def test_a_wrong_value_of_a_client_is_named(kind: Any, name: str, value: object) -> None:

@@ -54,6 +54,8 @@ ARROWS: dict[str, set[str]] = {
     | {"store", "busy_poll"},
     "server": {"server.run"},
     "embedded": _SHARED | {"server.run", "server.net", "server.access", "server.outputs"},
+    "testing": _SHARED | {"__init__", "client", "client.flows", "embedded", "server.outputs"},
+    "pytest_downrange": {"testing", "client", "errors"},
     # `__init__` stands for the public names, `from downrange import Producer`.
     "spark": _SHARED | {"__init__", "client", "client.flows"},
     "pipelines": _SHARED | {"__init__", "spark", "client", "client.flows"},
@@ -79,6 +81,7 @@ ARROWS: dict[str, set[str]] = {
 #: Parts that need an extra.
 _EXTRA_PARTS = {
     *("cli", "__main__", "spark", "pipelines", "demo", "pyspark_rocketmq", "pyspark_downrange"),
+    "pytest_downrange",
 }
 
 #: Parts that only decide and convert, and so can be tested and simulated without I/O.

@@ -29,6 +29,7 @@ class ConsumerStats(msgspec.Struct, frozen=True):
         dropped_answers: Answers that did not fit into the buffer, and were pulled again.
         commits_failed: Commits that failed; each is repeated.
         rebalances: How often the queues were divided anew.
+        renewed: Receipts that were renewed while handlers ran, in the mode "pop".
         waiting: Fetched, and not begun.
         running: Being handled now.
         buffered_bytes: Bytes of the bodies of these two.
@@ -44,6 +45,7 @@ class ConsumerStats(msgspec.Struct, frozen=True):
     dropped_answers: int
     commits_failed: int
     rebalances: int
+    renewed: int
     waiting: int
     running: int
     buffered_bytes: int
@@ -108,10 +110,7 @@ def consumer_health(member: GroupMember) -> ConsumerHealth:
     now = member.core.clock.now()
     queues = tuple(_queue_health(member, window, now) for window in member.windows.values())
     problems = [f"{each.queue}: {each.problem}" for each in queues if each.problem is not None]
-    problems += [
-        f"{queue}: another member holds its lock for {now - since:.1f} s"
-        for queue, since in member.refused_since.items()
-    ]
+    problems += member.problems()
     if member.last_commit_error is not None:
         problems.append(f"offsets cannot be committed: {member.last_commit_error}")
     return ConsumerHealth(not problems, tuple(problems), queues)
@@ -145,7 +144,7 @@ def _problem(
     if member.is_shared and options.mode == "orderly" and now >= window.locked_until:
         return "its lock was lost, so nothing is handed out"
     since = window.created_at if window.pulled_at is None else window.pulled_at
-    is_idle = not window.count and not window.is_paused
+    is_idle = not window.count and not window.is_paused and options.mode != "pop"
     if is_idle and now - since > options.suspend + _PULL_GRACE:
         return f"no broker has answered a pull for {now - since:.0f} s"
     return None

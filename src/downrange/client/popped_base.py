@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Final, Self
 
 from downrange.checks import iterated, wrong_type
+from downrange.client.flows.consuming.delivery import DEAD_LETTER
 from downrange.errors import ReceiptMissing
 from downrange.model import ReceivedMessage
 
@@ -27,9 +28,12 @@ class PoppedBase(ReceivedMessage):
 
     It is equal to every message with the same fields. Pickling and copying keep the fields, not the
     receipt, so a copy cannot be settled.
+
+    Attributes:
+        delivery: The state behind it; None for a copy.
     """
 
-    _delivery: Delivery | None = None
+    delivery: Delivery | None = None
 
     @classmethod
     def _of(cls, delivery: Delivery) -> Self:
@@ -37,7 +41,7 @@ class PoppedBase(ReceivedMessage):
         message = delivery.message
         for name in _FIELDS:
             _set(self, name, getattr(message, name))
-        _set(self, "_delivery", delivery)
+        _set(self, "delivery", delivery)
         return self
 
     @property
@@ -48,7 +52,7 @@ class PoppedBase(ReceivedMessage):
     @property
     def is_settled(self) -> bool:
         """Whether it was acknowledged, given back or moved to the dead letters."""
-        return self._delivery is not None and self._delivery.outcome is not None
+        return self.delivery is not None and self.delivery.outcome is not None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ReceivedMessage):
@@ -67,10 +71,10 @@ class PoppedBase(ReceivedMessage):
         Raises:
             SettleError: The message cannot be settled now.
         """
-        if self._delivery is None:
+        if self.delivery is None:
             raise ReceiptMissing(self.message_id)
-        self._delivery.check()
-        return self._delivery
+        self.delivery.check()
+        return self.delivery
 
 
 def deliveries_of(messages: Iterable[PoppedBase]) -> list[Delivery]:
@@ -85,10 +89,22 @@ def deliveries_of(messages: Iterable[PoppedBase]) -> list[Delivery]:
         if not isinstance(message, PoppedBase):
             expected = "a message that receive() returned"
             raise wrong_type("each of messages", message, expected)
-        if message._delivery is None:
+        if message.delivery is None:
             raise ReceiptMissing(message.message_id)
-        found.append(message._delivery)
+        found.append(message.delivery)
     return found
+
+
+def log_retry(delivery: Delivery, group: str) -> None:
+    """Log that a message became a dead letter instead of being delivered again."""
+    if delivery.outcome == DEAD_LETTER:
+        message = delivery.message
+        _log.warning(
+            "message %s was delivered %d times: it is now a dead letter of %s",
+            message.message_id,
+            message.delivery_attempts + 1,
+            group,
+        )
 
 
 def report_source(source: PopSource, error: RocketMQError | None) -> None:

@@ -357,6 +357,8 @@ def allow_handles(wanted: int) -> int:
 def _write_whole(handle: int, path: str, at: int, parts: Sequence[Buffer]) -> None:
     """Write all parts, and go on after a short write."""
     try:
+        if len(parts) == 1 and os.pwritev(handle, parts, at) == len(parts[0]):
+            return
         for first in range(0, len(parts), _BUFFERS_MAX):
             together = parts if len(parts) <= _BUFFERS_MAX else parts[first : first + _BUFFERS_MAX]
             wanted = sum(map(len, together))

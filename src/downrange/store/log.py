@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from downrange.errors import CorruptStore, MalformedRecord, StoreError
 from downrange.store.files import SECTOR_BYTES, Write
 from downrange.store.segments import SegmentChain
-from downrange.wire.batches import RecordBatch, encode_run
+from downrange.wire.batches import RecordBatch, encode_items, encode_run
 from downrange.wire.limits import INT32_MAX
 from downrange.wire.records import (
     BLANK_BYTES_MIN,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from downrange.store.files import Buffer, File, Files
+    from downrange.wire.batches import RunItem
     from downrange.wire.records import IndexFields, Record
 
 FOLDER: Final = "commitlog"
@@ -256,6 +257,38 @@ class CommitLog:
             self._chain.cut(self.end)  # so that a part of a record is never found there
             raise
         self.end = layout.position
+
+    def append_run(self, shared: Record, items: Sequence[RunItem]) -> list[int] | None:
+        """Write the records of a run behind the last one, with one system call.
+
+        Args:
+            shared: What they have in common, with the queue offset of the first; its log offset is
+                set.
+            items: The records.
+
+        Returns:
+            Their sizes; or None if they do not fit into the segment. Then nothing is written.
+
+        Raises:
+            DiskFull: There is no space; the log is unchanged.
+            StoreError: A property has a NUL byte.
+            Unencodable: A record cannot be encoded.
+        """
+        for _, properties, _ in items:
+            if 0 in properties:
+                raise StoreError(_NUL)
+        position = shared.log_offset = self.end
+        parts, sizes = encode_items(shared, items)
+        size = sum(sizes)
+        if size > self.segment_bytes - position % self.segment_bytes - BLANK_BYTES_MIN:
+            return None
+        try:
+            self._chain.write(position, [b"".join(parts)])
+        except Exception:
+            self._chain.cut(position)
+            raise
+        self.end = position + size
+        return sizes
 
     def read(self, position: int, size: int) -> bytes:
         """Return the bytes of a record whose size is known from an index."""

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from downrange.errors import CorruptStore, DiskFull, MalformedRecord
 from downrange.store import log as commit_log
 from downrange.store import queue_index
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from downrange.store.key_index import Found, KeyFlush
     from downrange.store.log import LogFlush
     from downrange.store.queue_index import Numbers
+    from downrange.wire.batches import RunItem
     from downrange.wire.records import IndexFields, Record
 
 # Plain values: arithmetic and hashing of enum members cost more than the rest of a lookup.
@@ -269,6 +272,42 @@ class MessageStore:
         collect, front = self._keys.collect, queue.key_front
         for known, tag, log_offset in zip(batch.properties, tags, batch.log_offsets, strict=True):
             collect(keyed, front, log_offset, known.get(_UNIQUE_KEY), known.get(_KEYS), tag)
+
+    def append_run(self, shared: Record, items: Sequence[RunItem], now_ms: int) -> int:
+        """Store records of the broker together in one queue; return the offset of the first.
+
+        Their keys are not indexed. (Recovery does so; nobody looks for them.)
+
+        Args:
+            shared: All fields but bodies and properties, which are empty.
+            items: The records.
+            now_ms: The time of the clock.
+
+        Raises:
+            DiskFull: There is no space; none of them is stored.
+            StoreError, Unencodable: A record cannot be stored; none of them is.
+        """
+        if now_ms > self._last_ms:  # store times never go back
+            self._last_ms = now_ms
+        shared.store_ms = self._last_ms
+        queue = self._current.get((shared.topic_bytes, shared.queue_id))
+        if queue is None:
+            queue = self._queue_of(shared.topic_bytes, shared.queue_id)
+        first = shared.queue_offset = queue.max_offset
+        sizes = self.log.append_run(shared, items)
+        if sizes is None:  # at the end of a segment
+            records = [
+                replace(shared, body=body, property_bytes=properties)
+                for body, properties, _ in items
+            ]
+            self.append(records, now_ms)
+            return first
+        log_offset = shared.log_offset
+        for item, size in zip(items, sizes, strict=True):
+            queue.put(log_offset, size, item[2])
+            log_offset += size
+        self._dirty.add(queue)
+        return first
 
     def flush(self) -> None:
         """Make all records and indexes durable, and write the checkpoint."""

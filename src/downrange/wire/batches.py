@@ -1,25 +1,49 @@
-"""Batches that are stored message by message, without an object per message.
+"""Records that are stored together, without an object per record: batches and runs.
 
 The records of a batch share all fields but flag, body and properties. The shared fields are in one
 `Record`; the others stay in the bytes of the batch until the records are written. The result is the
-same bytes as from `records.encode_record`.
+same bytes as from `records.encode_record`. A run is the same for records that the broker makes
+itself, whose bodies and properties are separate.
 """
 
 from __future__ import annotations
 
 from itertools import islice
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
 
+from downrange.errors import Unencodable
+from downrange.wire.limits import PROPERTIES_BYTES_MAX
 from downrange.wire.properties import decode_properties
-from downrange.wire.records import LOG_OFFSET_AT, BatchSpan, Record, batch_spans, encode_parts
+from downrange.wire.records import (
+    FORMS,
+    LOG_OFFSET_AT,
+    V6_BITS,
+    BatchSpan,
+    Record,
+    batch_spans,
+    encode_parts,
+)
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: A record of a run: its body, its properties, and the tag hash of its queue unit. A plain tuple,
+#: because two are made per pop.
+RunItem: TypeAlias = tuple[bytes, bytes, int]
 #: The first bytes of the fixed part: only these and the body's length differ within a batch.
 _OWN_BYTES: Final = LOG_OFFSET_AT + 8
 _BODY_SIZE_BYTES: Final = 4
+_I16: Final = Struct(">h").pack
+#: Of the fixed part of a record with IPv4 hosts.
+_SAME_BYTES_MIN: Final = 48
+_OWN_FORMS: Final = {
+    size: Struct(f">iiiiiqq{size}si").pack
+    for size in (_SAME_BYTES_MIN, _SAME_BYTES_MIN + 12, _SAME_BYTES_MIN + 24)
+}
 
 
 class RecordBatch(msgspec.Struct, gc=False):
@@ -79,7 +103,7 @@ def encode_run(batch: RecordBatch, log_offset: int, room: int) -> EncodedRun:
     fixed, _, tail = encode_parts(shared)
     topic = tail[:-2]  # without the length of the properties, which is 0 here
     same = fixed[_OWN_BYTES:-_BODY_SIZE_BYTES]
-    pack = Struct(f">iiiiiqq{len(same)}si").pack
+    pack = _OWN_FORMS[len(same)]
     magic, queue_id, shared_size = shared.magic, shared.queue_id, len(fixed) + len(topic)
     written = len(batch.sizes)
     queue_offset = shared.queue_offset + written
@@ -102,3 +126,51 @@ def encode_run(batch: RecordBatch, log_offset: int, room: int) -> EncodedRun:
         log_offset += size
         room -= size
     return EncodedRun(parts, 0)
+
+
+def encode_items(shared: Record, items: Iterable[RunItem]) -> tuple[list[bytes], list[int]]:
+    """Write the records of a run; return their bytes in parts, and their sizes.
+
+    Args:
+        shared: The shared fields, with the offsets of the first record; its topic is not a long
+            one (V2).
+        items: The records.
+
+    Raises:
+        Unencodable: The properties of a record are too long.
+    """
+    topic_bytes, queue_offset, log_offset = (
+        shared.topic_bytes,
+        shared.queue_offset,
+        shared.log_offset,
+    )
+    magic, queue_id, flag = shared.magic, shared.queue_id, shared.flag
+    form, _, _ = FORMS[shared.sys_flag & V6_BITS]
+    same = (
+        shared.sys_flag,
+        shared.born_ms,
+        shared.born_ip,
+        shared.born_port,
+        shared.store_ms,
+        shared.store_ip,
+        shared.store_port,
+        shared.reconsume_times,
+        shared.prepared_offset,
+    )
+    pack, pack_size = form.pack, _I16
+    topic = bytes((len(topic_bytes),)) + topic_bytes
+    shared_size = form.size + len(topic) + 2
+    parts: list[bytes] = []
+    sizes: list[int] = []
+    for body, properties, _ in items:
+        body_size, properties_size = len(body), len(properties)
+        if properties_size > PROPERTIES_BYTES_MAX:
+            raise Unencodable("record properties", f"{properties_size} bytes are too many")
+        size = shared_size + body_size + properties_size
+        crc = crc32(body) & 0x7FFFFFFF
+        head = pack(size, magic, crc, queue_id, flag, queue_offset, log_offset, *same, body_size)
+        parts += (head, body, topic, pack_size(properties_size), properties)
+        sizes.append(size)
+        queue_offset += 1
+        log_offset += size
+    return parts, sizes

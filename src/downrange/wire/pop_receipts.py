@@ -15,14 +15,16 @@ joined by semicolons (Java: ExtraInfoUtil):
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from downrange.errors import InvalidField
 from downrange.wire.fields import int32, int64
+from downrange.wire.pop_bodies import numbers_text
 from downrange.wire.system_names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 #: Kinds of topics from which a message was popped: the topic itself, and the two forms of the
 #: retry topic of a group.
@@ -69,17 +71,23 @@ class Receipt(NamedTuple):
         return self.revive_queue == IN_ORDER
 
     def topic(self, topic: str, group: str) -> str:
-        """Return the topic that has the message.
+        """Return the topic that has the message; see `popped_topic`."""
+        return popped_topic(self.kind, topic, group)
 
-        Args:
-            topic: The topic in the request: the one that was popped from, or already the retry
-                topic of the group that has the message.
-            group: The group.
-        """
-        if self.kind not in (RETRY, RETRY_V2) or topic.startswith(RETRY_PREFIX):
-            return topic
-        form = pop_retry_topic if self.kind == RETRY else pop_retry_topic_v2
-        return form(group, topic)
+
+def popped_topic(kind: str, topic: str, group: str) -> str:
+    """Return the topic that has a message.
+
+    Args:
+        kind: See `Receipt`.
+        topic: The topic in the request: the one that was popped from, or already the retry topic
+            of the group that has the message.
+        group: The group.
+    """
+    if kind not in (RETRY, RETRY_V2) or topic.startswith(RETRY_PREFIX):
+        return topic
+    form = pop_retry_topic if kind == RETRY else pop_retry_topic_v2
+    return form(group, topic)
 
 
 def parse_receipt(text: str, queue_id: int | None = None, offset: int | None = None) -> Receipt:
@@ -112,13 +120,8 @@ def parse_receipt(text: str, queue_id: int | None = None, offset: int | None = N
         raise InvalidField("receipt", "extraInfo", str(error)) from error
 
 
-class PoppedOffsets(NamedTuple):
-    """What a pop returned from one queue."""
-
-    kind: str
-    queue_id: int
-    start: int
-    offsets: Sequence[int]
+#: What a pop returned from one queue: kind, queue id, start offset, offsets of the messages.
+PoppedOffsets: TypeAlias = tuple[str, int, int, Sequence[int]]
 
 
 def parse_start_offsets(text: str) -> dict[tuple[str, int], int]:
@@ -146,7 +149,7 @@ def message_offsets_text(popped: Iterable[PoppedOffsets]) -> str:
     """Return `msgOffsetInfo`."""
     return ";".join(
         [
-            f"{kind} {queue_id} {','.join(map(str, offsets))}"
+            f"{kind} {queue_id} {numbers_text(offsets)[1:-1]}"
             for kind, queue_id, _, offsets in popped
         ]
     )

@@ -51,29 +51,29 @@ _SYS_FLAG_LOW_BYTE_AT: Final = 39
 _MAGIC_LOW_BYTE_AT: Final = 7
 _MAGIC_V1_LOW: Final = MAGIC_V1 & 0xFF
 # Plain numbers: arithmetic with enum members costs more than reading a record.
-_V6_BITS: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+V6_BITS: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _INNER_BITS: Final = int(SysFlag.INNER_BATCH | SysFlag.NEEDS_UNWRAP)
 #: sysFlag's host bits -> the fixed part, from the size to the body's length.
 _FIXED: Final = {
     0: Struct(">iiiiiqqiq4siq4siiqi"),
     int(SysFlag.BORN_HOST_V6): Struct(">iiiiiqqiq16siq4siiqi"),
     int(SysFlag.STORE_HOST_V6): Struct(">iiiiiqqiq4siq16siiqi"),
-    _V6_BITS: Struct(">iiiiiqqiq16siq16siiqi"),
+    V6_BITS: Struct(">iiiiiqqiq16siq16siiqi"),
 }
 #: The same bits -> the fixed part, and the lengths of the two hosts.
-_FORMS: Final = {
+FORMS: Final = {
     0: (_FIXED[0], 4, 4),
     int(SysFlag.BORN_HOST_V6): (_FIXED[int(SysFlag.BORN_HOST_V6)], 16, 4),
     int(SysFlag.STORE_HOST_V6): (_FIXED[int(SysFlag.STORE_HOST_V6)], 4, 16),
-    _V6_BITS: (_FIXED[_V6_BITS], 16, 16),
+    V6_BITS: (_FIXED[V6_BITS], 16, 16),
 }
 _FIXED_BYTES_MIN: Final = _FIXED[0].size
 #: The same bits -> reads what `intact_run` needs of the fixed part, and the size of that part.
 _INDEXED: Final = {
     bits: (Struct(f">iiii4xqqi8x{born}x4xq{store}x4x4x8xi").unpack_from, fixed.size)
-    for bits, (fixed, born, store) in _FORMS.items()
+    for bits, (fixed, born, store) in FORMS.items()
 }
-_FIXED_BYTES_MAX: Final = _FIXED[_V6_BITS].size
+_FIXED_BYTES_MAX: Final = _FIXED[V6_BITS].size
 #: In the smallest record, only the lengths of topic and properties follow the fixed part.
 RECORD_BYTES_MIN: Final = _FIXED_BYTES_MIN + 3
 _I16: Final = Struct(">h")
@@ -153,7 +153,7 @@ def body_crc(body: bytes) -> int:
 def record_size(record: Record) -> int:
     """Return the size of a record in bytes, without encoding it."""
     return (
-        _FIXED[record.sys_flag & _V6_BITS].size
+        _FIXED[record.sys_flag & V6_BITS].size
         + len(record.body)
         + (2 if record.magic == MAGIC_V2 else 1)
         + len(record.topic_bytes)
@@ -176,7 +176,7 @@ def encode_parts(record: Record) -> tuple[bytes, bytes, bytes]:
     body, topic, properties = record.body, record.topic_bytes, record.property_bytes
     magic, sys_flag = record.magic, record.sys_flag
     born_ip, store_ip = record.born_ip, record.store_ip
-    fixed, born_size, store_size = _FORMS[sys_flag & _V6_BITS]
+    fixed, born_size, store_size = FORMS[sys_flag & V6_BITS]
     if len(born_ip) != born_size or len(store_ip) != store_size:
         raise Unencodable("record hosts", "IPv4 or IPv6 does not match sysFlag")
     body_size = len(body)
@@ -234,7 +234,7 @@ def decode_record(data: bytes, at: int = 0) -> Record:
     left = len(data) - at
     if left < RECORD_BYTES_MIN:
         raise MalformedRecord(at, f"{left} bytes are less than the smallest record")
-    fixed = _FIXED[data[at + _SYS_FLAG_LOW_BYTE_AT] & _V6_BITS]
+    fixed = _FIXED[data[at + _SYS_FLAG_LOW_BYTE_AT] & V6_BITS]
     fixed_size = fixed.size
     if left < fixed_size:
         raise MalformedRecord(at, f"{left} bytes are less than the fixed part")
@@ -285,7 +285,7 @@ def properties_at(data: bytes, at: int, end: int) -> dict[str, str]:
     """
     properties_from = end
     try:
-        body_at = at + _FIXED[data[at + _SYS_FLAG_LOW_BYTE_AT] & _V6_BITS].size
+        body_at = at + _FIXED[data[at + _SYS_FLAG_LOW_BYTE_AT] & V6_BITS].size
         topic_at = body_at + int.from_bytes(data[body_at - 4 : body_at], "big") + 1
         properties_from = topic_at + data[topic_at - 1] + 2
         size = data[properties_from - 2] << 8 | data[properties_from - 1]
@@ -334,7 +334,7 @@ def intact_run(data: bytes, at: int, log_offset: int) -> list[IndexFields]:
     data_end = len(data)
     last_at = data_end - _FIXED_BYTES_MAX
     while at <= last_at:
-        unpack_from, fixed_size = forms[data[at + _SYS_FLAG_LOW_BYTE_AT] & _V6_BITS]
+        unpack_from, fixed_size = forms[data[at + _SYS_FLAG_LOW_BYTE_AT] & V6_BITS]
         size, magic, crc, queue_id, queue_offset, own_offset, sys_flag, store_ms, body_size = (
             unpack_from(data, at)
         )

@@ -40,6 +40,9 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 #: What the topics of a consumer group begin with; the group follows.
 GROUP_TOPIC_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+#: Follows the name of a group in its locks for handovers. Under the group's own name, brokers take
+#: locks as a sign of orderly consumption: what is sent to the retry topic becomes a dead letter.
+HANDOVER_SUFFIX: Final = "@handover"
 #: The name of a cluster follows: checkpoints and acknowledgements of popped messages.
 REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 #: Follows the name of a cluster: the topic of replies to requests.

@@ -267,6 +267,13 @@ CALLS: Final = [
     ("PullConsumer('h:1', group='g', options={})", "options must be of type PullOptions, not an"),
     ("PullConsumer('h:1', group='g', tls='on')", "tls must be of type TLS, not 'on' (str)"),
     ("PullConsumer(5, group='g')", f"{SERVERS} 5 (int)"),
+    ("SimpleConsumer('h:1', group=5)", "group must be a str, not 5 (int)"),
+    ("SimpleConsumer('h:1', group='g', options={})", "options must be of type SimpleOptions, not"),
+    ("SimpleConsumer('h:1', group='g', subscribe=5)", "subscribe must be a list of topics, or a"),
+    ("SimpleConsumer('h:1', group='g', subscribe=[5])", "subscribe must be a list of topics, or a"),
+    ("SimpleConsumer('h:1', group='g', subscribe=[''])", "topic='' is blank; give a name"),
+    ("SimpleConsumer('h:1', group='g', subscribe={'t': 5})", "tags must be a str or an Sql, not 5"),
+    ("SimpleConsumer('h:1', group='g', subscribe={'t': '||'})", "tags='||' contains no tag"),
     ("Admin(5)", f"{SERVERS} 5 (int)"),
     ("Admin('h:1', credentials='a:b')", "credentials must be of type Credentials, not 'a:b'"),
     ("Admin('h:1', client_options=5)", "client_options must be of type ClientOptions, not 5 (int)"),
@@ -428,6 +435,20 @@ CALLS: Final = [
     ("admin.set_group_offset('g', None, 5)", "queue must be a QueueId, not None"),
     ("admin.read_queues(None)", "topic must be a str, not None"),
     # ---- pull consumers ----
+    ("jobs.receive(max_count=0)", "max_count=0 is not between 1 and 1024"),
+    ("jobs.receive(max_count=1025)", "max_count=1025 is not between 1 and 1024"),
+    ("jobs.receive(max_count='1')", "max_count must be an int, not '1' (str)"),
+    ("jobs.receive(invisible=0)", f"invisible=0 {ABOVE_0}"),
+    ("jobs.receive(timeout=-1)", f"timeout=-1 {FROM_0}"),
+    ("jobs.receive()", "nothing is subscribed: give `subscribe`, or call subscribe()"),
+    ("jobs.subscribe(5)", "subscribe must be a list of topics, or a dict of topics and filters"),
+    ("jobs.subscribe('t', 5)", "tags must be a str or an Sql, not 5 (int)"),
+    ("jobs.subscribe('t', timeout=0)", f"timeout=0 {ABOVE_0}"),
+    ("jobs.unsubscribe(5)", "topic must be a str, not 5 (int)"),
+    ("jobs.unsubscribe('t')", "topic 't' is not subscribed; these are: none"),
+    ("jobs.ack(5)", "messages must be a list of messages that receive() returned, not 5 (int)"),
+    ("jobs.ack([received])", "each of messages must be a message that receive() returned, not an"),
+    ("jobs.close(-1)", f"timeout=-1 {FROM_0}"),
     ("consumer.assign(None)", "what must be a topic, a QueueId, or a list of them, not None"),
     ("consumer.assign(5)", "what must be a topic, a QueueId, or a list of them, not 5 (int)"),
     ("consumer.assign([5])", "what must be a topic, a QueueId, or a list of them, not 5 (int)"),
@@ -524,6 +545,7 @@ SUBMITS: Final = [
 
 _CLIENT_NAMES: Final = (
     *("Client", "Producer", "TransactionProducer", "PullConsumer", "Admin", "MessageTemplate"),
+    "SimpleConsumer",
 )
 
 
@@ -571,6 +593,7 @@ def _objects(names: dict[str, Any]) -> dict[str, Any]:
         "producer": (producer := names["Producer"](client, group="bad-calls")),
         "transactions": names["TransactionProducer"](client, group="bad-tx", check=print),
         "consumer": names["PullConsumer"](client, group="bad-calls"),
+        "jobs": names["SimpleConsumer"](client, group="bad-jobs"),
         "admin": names["Admin"](client),
         "template": names["MessageTemplate"](producer),
     }
@@ -578,7 +601,9 @@ def _objects(names: dict[str, Any]) -> dict[str, Any]:
 
 def _resources(names: dict[str, Any]) -> list[Any]:
     """Return the objects to start, in this order; they are closed in the opposite one."""
-    return [names[name] for name in ("client", "producer", "transactions", "consumer", "admin")]
+    return [
+        names[name] for name in ("client", "producer", "transactions", "consumer", "jobs", "admin")
+    ]
 
 
 class Threads:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from downrange.errors import DiskFull, MalformedRecord, OptionError, StoreError, Unencodable
 from downrange.store.checkpoint import load_checkpoint
@@ -30,6 +31,7 @@ from tests.unit.store.store_stage import (
 
 if TYPE_CHECKING:
     from downrange.store.files import Files
+    from downrange.wire.batches import RunItem
     from downrange.wire.records import Record
 
 HOUR_MS = 3_600_000
@@ -228,6 +230,60 @@ def test_a_batch_is_stored_like_its_messages_one_by_one(made: list[tuple[int, li
     batched.close()
     apart.close()
     assert _snapshot(together) == _snapshot(alone)
+
+
+def run_of(records: list[Record]) -> tuple[Record, list[RunItem]]:
+    """Return records of one queue as a run."""
+    shared = replace(records[0], body=b"", property_bytes=b"")
+    return shared, [(made.body, made.property_bytes, tag_hash("t")) for made in records]
+
+
+@given(st.lists(st.lists(st.integers(20, 900), min_size=1, max_size=5), max_size=6))
+def test_a_run_is_stored_like_its_records_but_for_their_keys(made: list[list[int]]) -> None:
+    """Sizes of each run; some cross into the next segment."""
+    apart, together = open_store(MemoryFiles()), open_store(MemoryFiles())
+    number = 0
+    for sizes in made:
+        records = [record(number + n, size=size) for n, size in enumerate(sizes)]
+        number += len(sizes)
+        shared, items = run_of(records)
+        first = together.append_run(shared, items, number * 1000)
+        apart.append(records, number * 1000)
+        assert first == records[0].queue_offset
+    assert together.log.end == apart.log.end
+    assert list(together.log.walk(0)) == list(apart.log.walk(0))
+    units = [store.queue("T", 0).units(0, 100) for store in (apart, together)]
+    assert units[0] == units[1]
+
+
+def test_keys_of_a_run_are_not_indexed_and_its_times_never_go_back(files: Files) -> None:
+    store = open_store(files)
+    fill(store, 3)
+    assert store.append_run(*run_of([record(3), record(4)]), 1) == 3
+    assert bodies(store) == expected(*range(5))
+    assert find(store, "k2") != []
+    assert find(store, "k3") == []
+    assert store.read_record(store.queue("T", 0).units(4, 1)[0]).store_ms == 2000
+    store.close()
+    assert bodies(open_store(files)) == expected(*range(5))
+
+
+def test_a_run_that_cannot_be_stored_leaves_nothing() -> None:
+    files = MemoryFiles()
+    store = open_store(files)
+    fill(store, 3)
+    end = store.log.end
+    torn = record(4)
+    torn.property_bytes = b"a\x01\x00\x02"
+    with pytest.raises(StoreError, match="NUL"):
+        store.append_run(*run_of([record(3), torn]), 5000)
+    files.capacity = 10
+    with pytest.raises(DiskFull):
+        store.append_run(*run_of([record(3)]), 5000)
+    assert (store.log.end, store.queue("T", 0).max_offset) == (end, 3)
+    files.capacity = 1 << 20
+    assert store.append_run(*run_of([record(3)]), 5000) == 3
+    assert bodies(store) == expected(*range(4))
 
 
 def test_a_batch_has_the_positions_of_its_records(files: Files) -> None:

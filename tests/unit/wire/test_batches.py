@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downrange.errors import MalformedBody, Unencodable
-from downrange.wire.batches import encode_run, record_batch
+from downrange.wire.batches import encode_items, encode_run, record_batch
 from downrange.wire.codes import SysFlag
 from downrange.wire.records import (
     MAGIC_V2,
@@ -112,3 +112,24 @@ def test_what_cannot_be_written_is_named() -> None:
     batch = record_batch(shared(topic_bytes=b"t" * 200), encode_batch(ITEMS))
     with pytest.raises(Unencodable, match="record topic"):
         encode_run(batch, 0, 1 << 20)
+
+
+@pytest.mark.parametrize("hosts", range(4))
+def test_records_of_a_run_are_the_bytes_of_records_one_by_one(hosts: int) -> None:
+    changes: dict[str, Any] = {"sys_flag": 1, "flag": 9, "log_offset": 5000}
+    if hosts & 1:
+        changes |= {"sys_flag": changes["sys_flag"] | BORN_V6, "born_ip": bytes(16)}
+    if hosts & 2:
+        changes |= {"sys_flag": changes["sys_flag"] | STORE_V6, "store_ip": bytes(16)}
+    items = [BatchItem(9, body, properties) for _, body, properties in ITEMS]
+    wanted = one_by_one(items, 5000, **changes)
+    parts, sizes = encode_items(
+        shared(**changes), [(body, properties, 7) for _, body, properties in items]
+    )
+    assert b"".join(parts) == b"".join(map(encode_record, wanted))
+    assert sizes == [record.size for record in wanted]
+
+
+def test_a_run_with_properties_that_are_too_long_is_refused() -> None:
+    with pytest.raises(Unencodable, match="32768 bytes"):
+        encode_items(shared(), [(b"", b"x" * 32_768, 0)])

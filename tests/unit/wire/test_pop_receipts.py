@@ -6,7 +6,6 @@ import pytest
 
 from downrange.errors import InvalidField
 from downrange.wire.pop_receipts import (
-    PoppedOffsets,
     Receipt,
     message_offsets_text,
     order_counts_text,
@@ -79,7 +78,7 @@ def test_topic_that_has_the_message(kind: str, topic: str, expected: str) -> Non
 
 
 def test_texts_of_a_reply() -> None:
-    popped = [PoppedOffsets("0", 3, 0, [0, 1, 2]), PoppedOffsets("1", 0, 7, [9])]
+    popped = [("0", 3, 0, [0, 1, 2]), ("1", 0, 7, [9])]
     assert start_offsets_text(popped) == "0 3 0;1 0 7"
     assert message_offsets_text(popped) == "0 3 0,1,2;1 0 9"
     assert start_offsets_text([]) == message_offsets_text([]) == order_counts_text([]) == ""

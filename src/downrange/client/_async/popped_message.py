@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from downrange.checks import check_timeout, check_type, check_wait
 from downrange.client.flows.effects import Signal
-from downrange.client.popped_base import PoppedBase
+from downrange.client.popped_base import PoppedBase, log_retry
 from downrange.errors import DeadLetter, ReceiptMissing, Retry, RocketMQError
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ class AsyncPoppedMessage(PoppedBase):
         if after is not None:
             check_wait("after", after)
         deadline = self._deadline(timeout)
-        await self._client.run(self._open().retry(after, deadline))
+        delivery = self._open()
+        await self._client.run(delivery.retry(after, deadline))
+        log_retry(delivery, self._core.group)
 
     async def extend(self, seconds: float, *, timeout: float | None = None) -> None:
         """Keep the message invisible to others for so many seconds from now on.
@@ -112,7 +114,7 @@ class AsyncPoppedMessage(PoppedBase):
         deadline = self._deadline(timeout)
         await self._client.run(self._open().dead_letter(deadline))
         group = self._core.group
-        _log.warning("message %s is now a dead letter of %s: %s", self.message_id, group, reason)
+        _log.info("message %s is now a dead letter of %s: %s", self.message_id, group, reason)
 
     def processing(self) -> AsyncProcessing:
         """Return a context manager for the time in which the message is handled.
@@ -122,16 +124,19 @@ class AsyncPoppedMessage(PoppedBase):
         exceptions `Retry` and `DeadLetter` say what to do, and end there. A block that settles the
         message by itself is left alone.
 
+        Raises:
+            SettleError: It is too late; see `ack`.
+
         Example:
             ```python
             async with message.processing():
                 await transcode(message.body)
             ```
         """
-        return AsyncProcessing(self)
+        return AsyncProcessing(self, self._open(), self._client, self._core)
 
     def _deadline(self, timeout: float | None) -> float:
-        if self._delivery is None:
+        if self.delivery is None:
             raise ReceiptMissing(self.message_id)
         if timeout is not None:
             check_timeout(timeout)
@@ -142,16 +147,24 @@ class AsyncPoppedMessage(PoppedBase):
 class AsyncProcessing:
     """The time in which a message is handled; see `AsyncPoppedMessage.processing`."""
 
-    def __init__(self, message: AsyncPoppedMessage) -> None:
+    def __init__(
+        self,
+        message: AsyncPoppedMessage,
+        delivery: Delivery,
+        client: AsyncClient,
+        core: SimpleCore,
+    ) -> None:
         self._message = message
+        self._delivery = delivery
+        self._client = client
+        self._core = core
         self._done = Signal()
 
     async def __aenter__(self) -> AsyncPoppedMessage:
         """Start to renew the receipt."""
-        message = self._message
-        delivery = message._open()
-        await message._client.run(message._core.begin_processing(delivery, self._done))
-        return message
+        self._delivery.check()
+        await self._client.run(self._core.begin_processing(self._delivery, self._done))
+        return self._message
 
     async def __aexit__(
         self,
@@ -189,8 +202,5 @@ class AsyncProcessing:
             _log.warning("message %s was not given back: %s", message.message_id, failure)
 
     def _end(self) -> None:
-        message = self._message
-        delivery = message._delivery
-        assert delivery is not None
-        if message._client.state == "running":
-            message._client.step(lambda: message._core.end_processing(delivery, self._done))
+        if self._client.state == "running":
+            self._client.step(lambda: self._core.end_processing(self._delivery, self._done))

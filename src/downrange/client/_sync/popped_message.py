@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from downrange.checks import check_timeout, check_type, check_wait
 from downrange.client.flows.effects import Signal
-from downrange.client.popped_base import PoppedBase
+from downrange.client.popped_base import PoppedBase, log_retry
 from downrange.errors import DeadLetter, ReceiptMissing, Retry, RocketMQError
 
 if TYPE_CHECKING:
@@ -80,7 +80,9 @@ class PoppedMessage(PoppedBase):
         if after is not None:
             check_wait("after", after)
         deadline = self._deadline(timeout)
-        self._client.run(self._open().retry(after, deadline))
+        delivery = self._open()
+        self._client.run(delivery.retry(after, deadline))
+        log_retry(delivery, self._core.group)
 
     def extend(self, seconds: float, *, timeout: float | None = None) -> None:
         """Keep the message invisible to others for so many seconds from now on.
@@ -113,7 +115,7 @@ class PoppedMessage(PoppedBase):
         deadline = self._deadline(timeout)
         self._client.run(self._open().dead_letter(deadline))
         group = self._core.group
-        _log.warning("message %s is now a dead letter of %s: %s", self.message_id, group, reason)
+        _log.info("message %s is now a dead letter of %s: %s", self.message_id, group, reason)
 
     def processing(self) -> Processing:
         """Return a context manager for the time in which the message is handled.
@@ -123,16 +125,19 @@ class PoppedMessage(PoppedBase):
         exceptions `Retry` and `DeadLetter` say what to do, and end there. A block that settles the
         message by itself is left alone.
 
+        Raises:
+            SettleError: It is too late; see `ack`.
+
         Example:
             ```python
             with message.processing():
                 transcode(message.body)
             ```
         """
-        return Processing(self)
+        return Processing(self, self._open(), self._client, self._core)
 
     def _deadline(self, timeout: float | None) -> float:
-        if self._delivery is None:
+        if self.delivery is None:
             raise ReceiptMissing(self.message_id)
         if timeout is not None:
             check_timeout(timeout)
@@ -143,16 +148,24 @@ class PoppedMessage(PoppedBase):
 class Processing:
     """The time in which a message is handled; see `PoppedMessage.processing`."""
 
-    def __init__(self, message: PoppedMessage) -> None:
+    def __init__(
+        self,
+        message: PoppedMessage,
+        delivery: Delivery,
+        client: Client,
+        core: SimpleCore,
+    ) -> None:
         self._message = message
+        self._delivery = delivery
+        self._client = client
+        self._core = core
         self._done = Signal()
 
     def __enter__(self) -> PoppedMessage:
         """Start to renew the receipt."""
-        message = self._message
-        delivery = message._open()
-        message._client.run(message._core.begin_processing(delivery, self._done))
-        return message
+        self._delivery.check()
+        self._client.run(self._core.begin_processing(self._delivery, self._done))
+        return self._message
 
     def __exit__(
         self,
@@ -190,8 +203,5 @@ class Processing:
             _log.warning("message %s was not given back: %s", message.message_id, failure)
 
     def _end(self) -> None:
-        message = self._message
-        delivery = message._delivery
-        assert delivery is not None
-        if message._client.state == "running":
-            message._client.step(lambda: message._core.end_processing(delivery, self._done))
+        if self._client.state == "running":
+            self._client.step(lambda: self._core.end_processing(self._delivery, self._done))

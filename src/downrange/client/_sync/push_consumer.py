@@ -319,11 +319,11 @@ class PushConsumer(ClientUser):
         return self._running_core().is_paused
 
     def assignment(self) -> list[QueueId]:
-        """Return the queues that this member has now."""
-        member = self._running_core().member
-        return self._client.step(
-            lambda: sorted(queue for queue, w in member.windows.items() if not w.is_stopped)
-        )
+        """Return the queues that this member has now.
+
+        In the mode "pop" it shares all queues of a broker, which have the number -1.
+        """
+        return self._client.step(self._running_core().member.assigned)
 
     def subscriptions(self) -> dict[str, str]:
         """Return the topics that it reads, and the expression of each."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from downrange.checks import check_between, check_name, check_timeout, check_type, check_wait
@@ -151,13 +152,12 @@ class SimpleConsumer(ClientUser):
         check_wait("timeout", timeout)
         was_running, self._state = self._state == "running", "closed"
         core = self._core
-        if was_running and core is not None and self._client.state == "running":
-            try:
+        if was_running and core is not None:
+            with suppress(ClientStateError):  # the client was closed before, or in a fork
                 left = self._client.run(core.close(core.core.clock.now() + timeout))
                 if left:
                     _log.warning("%r was closed while %d blocks handle a message", self, left)
-            except ClientStateError:  # the client was closed meanwhile, or before a fork
-                core.is_closed = True
+            core.is_closed = True
         if self._owns_client:
             self._client.close(timeout)
 

@@ -255,6 +255,9 @@ class FlowTask(msgspec.Struct, eq=False):  # a struct: one is made per message
             if not inspect.isawaitable(answer):
                 return answer
             work = asyncio.ensure_future(answer)
+        if effect.deadline is not None:
+            seconds = effect.deadline - scheduler.clock.now()
+            work = asyncio.ensure_future(_limited(work, max(seconds, 0.0)))
         self._cancel_wait = work.cancel
         work.add_done_callback(self._on_user_answer)
         return _LATER
@@ -380,3 +383,15 @@ class _TaskGroup:
             self._resume(error=self._failure)
         elif not self._tasks:
             self._resume(self._outcomes)
+
+
+async def _limited(work: asyncio.Future[Any], seconds: float) -> Any:
+    """Wait for the user's code; give up after some seconds, and cancel it if it is a coroutine."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await work
+    except TimeoutError as error:
+        if limit.expired():
+            raise TimeoutError("it did not end in time, and is not waited for any more") from error
+        raise  # of the user's code

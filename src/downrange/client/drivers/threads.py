@@ -93,16 +93,24 @@ class ThreadDriver:
     # ---- life cycle --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the engine thread."""
-        is_ready = threading.Event()
+        """Start the engine thread.
+
+        Raises:
+            Exception: The engine cannot start, such as an OSError without free file descriptors.
+        """
+        started = Future[None]()
         self._thread = threading.Thread(
-            target=self._run_engine, args=(is_ready,), name="downrange-engine", daemon=True
+            target=self._run_engine, args=(started,), name="downrange-engine", daemon=True
         )
         self._thread.start()
-        is_ready.wait()
+        started.result()
 
-    def _run_engine(self, is_ready: threading.Event) -> None:
-        loop = _new_event_loop()
+    def _run_engine(self, started: Future[None]) -> None:
+        try:
+            loop = _new_event_loop()
+        except BaseException as error:
+            started.set_exception(error)  # raised where the driver is started
+            return
         self._loop = loop
         self._engine_ident = threading.get_ident()
 
@@ -115,8 +123,12 @@ class ThreadDriver:
 
         try:
             loop.run_until_complete(begin())
-            is_ready.set()
+            started.set_result(None)
             loop.run_forever()
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
         finally:
             loop.close()
             self._call_inbox()  # functions that came in last end with ClientClosed

@@ -73,12 +73,14 @@ class UserCall(msgspec.Struct):
     """Call user code outside the atomic step. The result is what it returns; its error is thrown.
 
     On an event loop the function may be a coroutine function. With `may_block` it may take long;
-    a driver that serves other flows in the same thread then runs it in a thread pool.
+    a driver that serves other flows in the same thread then runs it in a thread pool. If it has not
+    ended at the deadline, such a driver throws a `TimeoutError`, and its result is lost.
     """
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
     may_block: bool = False
+    deadline: float | None = None
 
 
 class Wait(msgspec.Struct):

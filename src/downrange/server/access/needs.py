@@ -27,7 +27,7 @@ from downrange.wire.bodies import (
     decode_body,
 )
 from downrange.wire.codes import RequestCode as Code
-from downrange.wire.system_names import RETRY_PREFIX
+from downrange.wire.system_names import HANDOVER_SUFFIX, RETRY_PREFIX
 
 DENY: Final = 0
 PUB: Final = 1
@@ -130,7 +130,8 @@ def _of_heartbeat(body: bytes) -> Iterator[Resource]:
 
 def _of_locks(body: bytes) -> Iterator[Resource]:
     locks = decode_body(LockQueuesBody, body)
-    return _to_read(locks.consumer_group, *{queue.topic: None for queue in locks.mq_set})
+    group = locks.consumer_group.removesuffix(HANDOVER_SUFFIX)
+    return _to_read(group, *{queue.topic: None for queue in locks.mq_set})
 
 
 def _of_client_check(body: bytes) -> Iterator[Resource]:

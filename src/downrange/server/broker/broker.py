@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.state import BrokerState
-    from downrange.server.broker.write_queue import PendingWrite
+    from downrange.server.broker.write_queue import PendingRun, PendingWrite
     from downrange.server.outputs import OnReply
     from downrange.wire.command import Command
     from downrange.wire.records import Record
@@ -94,15 +94,13 @@ HANDLERS: Final[dict[int, Handler]] = {
 #: Requests whose records are committed as a group. Before every other request the write queue is
 #: stored, so that the request sees all earlier sends.
 _SENDS: Final = frozenset(map(int, send.HANDLERS))
-#: Requests whose records are stored at once instead of at the end of the turn. They come one by one
-#: from each consumer, so a further turn of the event loop for each costs more than a shared write
-#: would save (benchmarks/pops.py).
-_STORED_AT_ONCE: Final = frozenset(
+#: Requests that add runs, which are committed as a group, too: none of them depends on another one
+#: that is not answered yet.
+RUNS: Final = frozenset(
     {
         int(RequestCode.POP_MESSAGE),
         int(RequestCode.ACK_MESSAGE),
         int(RequestCode.BATCH_ACK_MESSAGE),
-        int(RequestCode.CHANGE_MESSAGE_INVISIBLETIME),
     }
 )
 #: How often a commit goes on when callbacks add records; the next tick stores the rest.
@@ -187,29 +185,20 @@ class Broker:
             if remark is None:  # Apache's words, with their leading blank
                 remark = f" request type {request.code} not supported"
             return [Reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))]
-        state = self.state
-        if request.code not in _SENDS and state.write_queue:
+        state, code = self.state, request.code
+        queue = state.write_queue
+        if code not in _SENDS and queue and (code not in RUNS or queue.has_messages):
             self._store_all(now_ms)
         try:
             outputs = handler(state, request, peer, now_ms)
         except RocketMQError as error:
             return [Reply(refusal(ResponseCode.SYSTEM_ERROR, str(error)))]
         if outputs is STORE_PENDING:  # every plain send, most pops and acknowledgements
-            if request.code in _STORED_AT_ONCE:
-                return self._commit_at_once(now_ms)
             self.awaits_commit = True
             return ()
         for output in outputs:
             if type(output) is TablesChanged or type(output) is StorePending:
-                outputs = self._act(outputs, request, peer, now_ms)
-                if request.code in _STORED_AT_ONCE and state.write_queue:
-                    outputs += self._commit_at_once(now_ms)
-                return outputs
-        return outputs
-
-    def _commit_at_once(self, now_ms: int) -> list[Output]:
-        outputs = self.commit(now_ms)
-        self.awaits_commit = bool(self._unflushed)  # the driver then begins a flush
+                return self._act(outputs, request, peer, now_ms)
         return outputs
 
     def on_reply(self, callback: OnReply, reply: Command | None, now_ms: int) -> list[Output]:
@@ -307,11 +296,42 @@ class Broker:
     # ---- storing ----
 
     def _store_all(self, now_ms: int) -> None:
+        queue = self.state.write_queue
         for _ in range(_ROUNDS_MAX):  # a callback may add records, as for the end of a half
-            writes = self.state.write_queue.take()
-            if not writes:
+            runs = queue.take_runs()
+            if runs:
+                self._store_runs(runs, now_ms)
+            writes = queue.take()
+            if writes:
+                self._store(writes, now_ms)
+            if not queue:
                 break
-            self._store(writes, now_ms)
+
+    def _store_runs(self, runs: list[PendingRun], now_ms: int) -> None:
+        """Store runs together, or each on its own."""
+        state, ready = self.state, self._ready
+        store, shared = state.store, state.pop_records.shared
+        items = runs[0].items if len(runs) == 1 else [item for run in runs for item in run.items]
+        shared.born_ms = now_ms
+        begin = store.log.end
+        try:
+            offset = store.append_run(shared, items, now_ms)
+        except (RocketMQError, OSError) as error:
+            self._store_apart([run.as_records(shared) for run in runs], error, now_ms)
+            return
+        end = store.log.end
+        state.statistics.stored_run(shared.topic_bytes, len(items), end - begin)
+        position = end if state.options.flush == "sync" else 0
+        for run in runs:
+            outputs = run.on_stored(None, offset)
+            if position or run.tables_version > self._published:
+                version = run.tables_version
+                self._wait(_WaitingOutputs(position, version, now_ms, list(outputs)))
+            else:
+                ready += outputs
+            offset += len(run.items)
+        if len(state.held_pulls) or len(state.held_pops):
+            self._wake((shared,), now_ms)
 
     def _store(self, writes: list[PendingWrite], now_ms: int) -> bool:
         """Store writes together, or each on its own; return whether all of them are stored."""
@@ -396,8 +416,9 @@ class Broker:
                 change = output if output.version > self._published else None
             elif type(output) is StorePending:
                 self.awaits_commit = True
-                if change is not None:
-                    self.state.write_queue.last.tables_version = change.version
+                last = self.state.write_queue.last
+                if change is not None and last is not None:
+                    last.tables_version = change.version
             elif change is not None and isinstance(output, Reply | LateReply):
                 if late_reply is not None and type(output) is Reply:
                     output = late_reply(output.command)

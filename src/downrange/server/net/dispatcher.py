@@ -1,8 +1,9 @@
 """Between connections and a service: events are handled, outputs are performed.
 
 One rule: every callback of the event loop ends in `_finish_turn`. It first handles the events of
-all connections that may proceed, and then writes. So each connection is written once for all the
-replies that one read, or one `perform`, leads to, whichever connection the read came from.
+all connections that may proceed, lets the service end the turn, and then writes. So each connection
+is written once for all the replies that one read, or one `perform`, leads to, whichever connection
+the read came from.
 
 A connection that gets large replies yields to the other connections after 2 MiB.
 """
@@ -70,6 +71,8 @@ class Dispatcher:
         on_closed: Called for every connection that ended, before the service is.
         ask_name_server: Begins an `AskNameServer`; the service's `on_reply` follows in a turn of
             its own. Only brokers need it.
+        end_turn: Called when all events of a turn are handled, before anything is written. It may
+            call `perform`; those replies are written together with the others.
 
     Attributes:
         connections: All open ones, by number.
@@ -86,6 +89,7 @@ class Dispatcher:
         logger: logging.Logger,
         on_closed: Callable[[Peer], None],
         ask_name_server: Callable[[AskNameServer], None] | None = None,
+        end_turn: Callable[[], None] | None = None,
     ) -> None:
         self.connections: dict[int, Connection] = {}
         self.clock_ms = clock_ms
@@ -95,6 +99,7 @@ class Dispatcher:
         self._logger = logger
         self._on_closed = on_closed
         self._ask_name_server = ask_name_server
+        self._end_turn = end_turn
         self._ready: list[Connection] = []  # they may handle events
         self._is_in_turn = False
 
@@ -144,6 +149,8 @@ class Dispatcher:
         try:
             while self._ready:
                 self._handle_events(self._ready.pop())
+                if self._end_turn is not None and not self._ready:
+                    self._end_turn()  # its replies may make a connection ready
             unwritten, self.unwritten = self.unwritten, []
             for connection in unwritten:
                 connection.write_frames()

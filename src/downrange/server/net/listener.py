@@ -64,6 +64,7 @@ class Listener:
         has_vip_port: Whether it also listens on its port less 2. Connections to both ports have
             the same service and share the limits.
         ask_name_server: See `Dispatcher`.
+        end_turn: See `Dispatcher`.
 
     Raises:
         OptionError: TLS is required and `tls` is missing, or there is no port for the VIP channel.
@@ -79,6 +80,7 @@ class Listener:
         logger: logging.Logger = _log,
         has_vip_port: bool = False,
         ask_name_server: Callable[[AskNameServer], None] | None = None,
+        end_turn: Callable[[], None] | None = None,
     ) -> None:
         if has_vip_port:
             check_vip_port("port", options.port)
@@ -92,6 +94,7 @@ class Listener:
             logger=logger,
             on_closed=self._on_closed,
             ask_name_server=ask_name_server,
+            end_turn=end_turn,
         )
         self._busy_poll: BusyPoll | None = None
         self._has_vip_port = has_vip_port

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from downrange.errors import StoreError
-from downrange.server.broker.broker import Broker
+from downrange.server.broker.broker import RUNS, Broker
 from downrange.server.broker.scheduled import timer_handover
 from downrange.server.broker.scheduled.timer_handover import TimerHandover
 from downrange.server.broker.state import DISK_FULL
@@ -133,10 +133,10 @@ class BrokerLoop:
             self._files.remove(path)
 
     def handle(self, request: Command, peer: Peer, now_ms: int) -> Iterable[Output]:
-        """Handle a request; sends are stored at the end of this turn."""
+        """Handle a request; sends are stored in the next iteration of the event loop."""
         broker = self.broker
         outputs = broker.handle(request, peer, now_ms)
-        if broker.awaits_commit and not self._is_commit_due:
+        if broker.awaits_commit and not self._is_commit_due and request.code not in RUNS:
             self._commit_soon()
         if broker.awaits_publication:  # changes by a send are seen at the end of the turn
             self._publish()
@@ -148,6 +148,17 @@ class BrokerLoop:
         if self.broker.awaits_commit and not self._is_commit_due:
             self._commit_soon()
         return outputs
+
+    def end_turn(self) -> None:
+        """Store the records of pops and acknowledgements that were read together."""
+        broker = self.broker
+        if not broker.awaits_commit or self._is_commit_due:
+            return
+        self._perform(broker.commit(wall_clock_ms()))
+        if broker.awaits_flush:
+            self._flusher.on_append()
+        if broker.awaits_publication:
+            self._publish()
 
     def ask_name_server(self, question: AskNameServer) -> None:
         """Send a request of the broker to a name server, and continue with its reply."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -176,6 +177,48 @@ def test_a_function_that_may_block_runs_in_a_pool() -> None:
     here = threading.get_ident()
     assert run(one(UserCall(threading.get_ident))) == here
     assert run(one(UserCall(threading.get_ident, (), True))) != here
+
+
+def test_a_function_that_blocks_beyond_its_deadline_is_left_behind() -> None:
+    release = threading.Event()
+
+    async def main() -> None:
+        async with aio_driver() as driver:
+            try:
+                call = UserCall(release.wait, (PATIENCE,), True, later(driver))
+                with pytest.raises(TimeoutError, match="it did not end in time"):
+                    await driver.run(one(call))
+            finally:
+                release.set()
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_beyond_its_deadline_is_cancelled() -> None:
+    ended: list[str] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    with pytest.raises(TimeoutError, match="it did not end in time"):
+        run(one(UserCall(endless, (), deadline=time.monotonic() + 0.01)))
+    assert ended == ["cancelled"]
+
+
+def test_user_code_that_ends_before_its_deadline_is_not_concerned() -> None:
+    deadline = time.monotonic() + PATIENCE
+
+    async def late() -> None:
+        raise TimeoutError("of the user")
+
+    assert run(one(UserCall(threading.get_ident, (), True, deadline))) != threading.get_ident()
+    assert run(one(UserCall(answer, (7,), deadline=deadline))) == 7
+    with pytest.raises(TimeoutError, match="of the user"):
+        run(one(UserCall(late, deadline=deadline)))
 
 
 # ---- single flight -------------------------------------------------------------------------------

@@ -66,6 +66,35 @@ def later(driver: ThreadDriver, seconds: float) -> float:
     return driver.core.clock.now() + seconds
 
 
+# ---- start ---------------------------------------------------------------------------------------
+
+
+def test_engine_without_a_loop_is_an_error_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> asyncio.AbstractEventLoop:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(threads, "_new_event_loop", fail)
+    driver = ThreadDriver(real_core(), FakeDialer())
+    with pytest.raises(OSError, match="too many open files"):
+        driver.start()
+
+
+def test_engine_that_cannot_start_is_an_error_of_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(self: object) -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr("downrange.client.drivers.aio.AioDriver.start", fail)
+    driver = ThreadDriver(real_core(), FakeDialer())
+    with pytest.raises(OSError, match="too many open files"):
+        driver.start()
+    assert driver._thread is not None
+    driver._thread.join(PATIENCE)
+    assert driver._loop is not None
+    assert driver._loop.is_closed()
+
+
 # ---- in the caller's thread ----------------------------------------------------------------------
 
 

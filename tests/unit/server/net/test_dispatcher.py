@@ -266,3 +266,15 @@ def test_frames_not_written_when_the_connection_ended_are_dropped() -> None:
         stage.dispatcher.perform([Push(1, Command(40)), Reply(Command(0))])
     stage.connection.connection_lost(None)
     assert stage.transport.writes == []
+
+
+# ---- the end of a turn ---------------------------------------------------------------------------
+
+
+def test_a_turn_ends_before_anything_is_written() -> None:
+    """The replies of its end are part of the same write, and more requests may follow them."""
+    stage = Stage(in_flight_max=2, end_turn=True)
+    stage.receive(KEEP, KEEP, KEEP, 1)
+    assert stage.service.events == [str(KEEP), str(KEEP), "end", str(KEEP), "1", "end"]
+    assert [reply.request_id for reply in stage.transport.replies()] == [0, 1, 3, 2]
+    assert len(stage.transport.writes) == 1

@@ -166,10 +166,10 @@ class Delivery:
             RocketMQError: The broker refused, or did not answer; the call may be repeated.
         """
         owner = self._owner
-        yield from self._take(deadline)
+        yield from self.take_turn(deadline)
         request = ack(owner.core, owner.group, self.message.topic, self.receipt, deadline=deadline)
         yield from self._perform(request)
-        self._settle(ACKNOWLEDGED)
+        self.note(ACKNOWLEDGED)
 
     def retry(self, after: float | None, deadline: float) -> Flow[None]:
         """Give the message back, or to the dead letters if it was delivered often enough.
@@ -188,23 +188,23 @@ class Delivery:
             return
         if after is None:
             after = RETRY_DELAYS[min(attempts, len(RETRY_DELAYS) - 1)]
-        yield from self._take(deadline)
+        yield from self.take_turn(deadline)
         yield from self._change(after, deadline)
-        self._settle(GIVEN_BACK)
+        self.note(GIVEN_BACK)
 
     def dead_letter(self, deadline: float) -> Flow[None]:
         """Move the message to the dead letters of the group; for errors see `retry`."""
         owner = self._owner
-        yield from self._take(deadline)
+        yield from self.take_turn(deadline)
         request = send_to_dead_letters(
             owner.core, owner.group, self.message, self.receipt, deadline=deadline
         )
         yield from self._perform(request)
-        self._settle(DEAD_LETTER)
+        self.note(DEAD_LETTER)
 
     def extend(self, seconds: float, deadline: float) -> Flow[None]:
         """Keep the message invisible for so many seconds from now on; for errors see `retry`."""
-        yield from self._take(deadline)
+        yield from self.take_turn(deadline)
         asked_at = self._owner.core.clock.now()
         self.receipt = yield from self._change(seconds, deadline)
         self._invisible = seconds
@@ -226,8 +226,13 @@ class Delivery:
         except NotFound as error:  # our own broker refuses a receipt that is over
             raise ReceiptExpired(message.message_id, self.expiry) from error
 
-    def _take(self, deadline: float) -> Flow[None]:
-        """Wait until no request is in flight, and take the turn for the next one."""
+    def take_turn(self, deadline: float) -> Flow[None]:
+        """Wait until no request is in flight, and take the turn for the next one.
+
+        Raises:
+            SettleError: It is too late; see `check`.
+            CallTimeout: The turn did not come before the deadline.
+        """
         started = self._owner.core.clock.now()
         while self._busy is not None:
             is_free: bool = yield Wait(self._busy, deadline)
@@ -240,14 +245,16 @@ class Delivery:
         try:
             return (yield from request)
         finally:
-            self._free()
+            self.end_turn()
 
-    def _free(self) -> None:
+    def end_turn(self) -> None:
+        """Let the next request begin."""
         busy, self._busy = self._busy, None
         assert busy is not None
         busy.fire()
 
-    def _settle(self, outcome: str) -> None:
+    def note(self, outcome: str) -> None:
+        """Note what was done with the message."""
         self.outcome = outcome
         self._owner.settled(outcome)
 
@@ -292,7 +299,7 @@ def ack_all(
         # The same order in all flows: two that have messages in common do not wait for each other.
         for number, delivery in sorted({id(each): each for each in deliveries}.items()):
             try:
-                yield from delivery._take(deadline)
+                yield from delivery.take_turn(deadline)
                 taken[number] = delivery
             except RocketMQError as error:
                 failures[number] = error
@@ -300,10 +307,10 @@ def ack_all(
         outcomes = yield from ack_many(owner.core, owner.group, popped, deadline=deadline)
         for (number, delivery), outcome in zip(taken.items(), outcomes, strict=True):
             if outcome is None:
-                delivery._settle(ACKNOWLEDGED)
+                delivery.note(ACKNOWLEDGED)
             else:
                 failures[number] = outcome
     finally:
         for delivery in taken.values():
-            delivery._free()
+            delivery.end_turn()
     return [failures.get(id(delivery)) for delivery in deliveries]

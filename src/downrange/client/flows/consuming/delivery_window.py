@@ -103,6 +103,7 @@ class DeliveryWindow:
         is_queued: Whether it stands in the line of windows with messages to hand out.
         is_paused: Whether the program paused this queue.
         is_short: Whether the last answer did not fit into the buffer.
+        has_timer: Whether the broker can deliver a message after any number of seconds (5.x).
         locked_until: Until when the broker's lock is trusted.
         replica: The replica to pull from.
         failure: Why the last pull failed; None when it succeeded.
@@ -123,7 +124,15 @@ class DeliveryWindow:
             "committed",
             "count",
         ),
-        *("created_at", "failing_since", "failure", "handled_at", "idle", "is_dropped"),
+        *(
+            "created_at",
+            "failing_since",
+            "failure",
+            "handled_at",
+            "has_timer",
+            "idle",
+            "is_dropped",
+        ),
         *("is_paused", "is_queued", "is_short", "is_stopped", "locked_until", "message_filter"),
         "next_offset",
         *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running", "waiting"),
@@ -154,6 +163,7 @@ class DeliveryWindow:
         self.is_queued = False
         self.is_paused = False
         self.is_short = False
+        self.has_timer = False
         self.locked_until = 0.0
         self.replica = MASTER
         self.failure: RocketMQError | None = None

@@ -12,7 +12,7 @@ from downrange.client.flows.names import with_namespace
 from downrange.client.flows.routing.lookup import refresh_route
 from downrange.client.flows.routing.membership import send_heartbeats
 from downrange.errors import RocketMQError
-from downrange.wire.codes import ResponseCode
+from downrange.wire.codes import ReleaseVersion, ResponseCode
 from downrange.wire.system_names import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
     if window.failing_since is not None:
         yield from member.note_recovery(window)
     window.replica = batch.replica
+    window.has_timer = batch.version >= ReleaseVersion.V5_0_0
     if batch.status is PullStatus.MOVED:
         yield from member.move(window, batch.next_offset, "the broker moved the group's offset")
     elif batch.messages:

@@ -26,7 +26,9 @@ from downrange.client.flows.consuming.pull import EVERYTHING, check_filter
 from downrange.client.flows.consuming.queue_locks import LOCK_TRUST, lock, unlock
 from downrange.client.flows.consuming.rebalance import rebalance, rebalance_loop
 from downrange.client.flows.consuming.running_state import running_state
+from downrange.client.flows.consuming.send_back import send_back
 from downrange.client.flows.consuming.subscriptions import Subscriptions, member_entry
+from downrange.client.flows.consuming.timed_retry import send_timed_retry
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
 from downrange.client.flows.names import with_namespace
 from downrange.client.flows.notices import (
@@ -40,17 +42,21 @@ from downrange.client.flows.notices import (
 from downrange.client.flows.routing.lookup import refresh_all
 from downrange.client.flows.routing.membership import send_heartbeats, unregister
 from downrange.client.flows.validation import check_group
-from downrange.errors import ClientClosed, RocketMQError
+from downrange.errors import ClientClosed, RocketMQError, SendFailed
 from downrange.model import QueueOffset, ReceivedMessage
 from downrange.wire.bodies import ConsumeDirectlyBody
 from downrange.wire.consumer_bodies import ConsumeResult
+from downrange.wire.system_names import HANDOVER_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.consuming.delivery_window import Delivery
     from downrange.client.flows.consuming.pull import Filter
+    from downrange.client.flows.consuming.verdicts import Verdict
     from downrange.client.flows.hooks import Hooks
+    from downrange.client.flows.producing.producer_state import ProducerState
     from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId
     from downrange.options.consumers import ConsumerOptions
@@ -60,6 +66,8 @@ if TYPE_CHECKING:
 #: How often a tenth of `handle_timeout` is looked at, at least and at most, in seconds.
 _WATCH_MIN: Final = 0.5
 _WATCH_MAX: Final = 30.0
+#: Retries of a group whose option gives no number: Java's limit, and none with "orderly".
+_RETRIES: Final = 16
 #: Seconds until a flow that ended by an unexpected error is started again.
 _RESTART: Final = 1.0
 _FROM_WHERE: Final = {
@@ -81,6 +89,7 @@ class ConsumerCounts(msgspec.Struct):
         dropped_answers: Answers that did not fit into the buffer, and were pulled again.
         commits_failed: Commits that failed; each is repeated.
         rebalances: How often the queues were divided anew.
+        renewed: Receipts that were renewed while handlers ran, in the mode "pop".
     """
 
     fetched: int = 0
@@ -92,6 +101,7 @@ class ConsumerCounts(msgspec.Struct):
     dropped_answers: int = 0
     commits_failed: int = 0
     rebalances: int = 0
+    renewed: int = 0
 
 
 class GroupMember:
@@ -110,11 +120,14 @@ class GroupMember:
         OptionError: The name of the group is not allowed.
 
     Attributes:
+        lock_group: The name under which it takes the locks of queues.
         windows: Queue -> its window; also those that are being released.
         changed: Fires when the queues may have to be divided anew.
         closing: Fires when the member leaves.
         on_assigned: Called with new queues, before their first message.
         on_revoked: Called with queues that go, after their handlers have ended, before the commit.
+        inner: Sends messages to the retry topic; None leaves that to the broker.
+        retries_max: How often a message is delivered again; None for no limit.
         message_class: The class of the messages that are handed out.
         link: Called with each message that was fetched, before a handler sees it.
         is_auto_commit: Whether offsets are committed without a call of the program.
@@ -138,6 +151,9 @@ class GroupMember:
         self.core = core
         self.group = group
         self.named_group = with_namespace(group, namespace)
+        self.lock_group = self.named_group
+        if options.mode != "orderly":
+            self.lock_group += HANDOVER_SUFFIX
         self.options = options
         self.hooks = hooks
         self.strategy = strategy_of(options.strategy)
@@ -154,6 +170,10 @@ class GroupMember:
         self.on_assigned: Callable[[list[QueueId]], object] | None = None
         self.on_revoked: Callable[[list[QueueId]], object] | None = None
         self.is_auto_commit = True
+        self.retries_max = options.retries
+        if options.retries is None and options.mode != "orderly":
+            self.retries_max = _RETRIES
+        self.inner: ProducerState | None = None
         self.message_class: type[ReceivedMessage] = ReceivedMessage
         self.link: Callable[[ReceivedMessage], None] | None = None
         self.handle_now: Callable[[ReceivedMessage], Flow[ConsumeDirectlyBody]] | None = None
@@ -220,7 +240,7 @@ class GroupMember:
         try:
             yield from refresh_all(core, self.named_topics())
             yield from send_heartbeats(core)
-            yield from rebalance(self)
+            yield from self.take_queues()
         except BaseException:
             self._forget()
             raise
@@ -232,6 +252,14 @@ class GroupMember:
 
     def background(self) -> list[Flow[None]]:
         """Return the flows that run until the member leaves."""
+        return [self.keep_running(name, loop) for name, loop in self.loops().items()]
+
+    def take_queues(self) -> Flow[bool]:
+        """Take the queues of this member; return whether it has all that it should have."""
+        return (yield from rebalance(self))
+
+    def loops(self) -> dict[str, Callable[[], Flow[None]]]:
+        """Return the flows of `background`, by what they do."""
         loops: dict[str, Callable[[], Flow[None]]] = {
             "rebalance": partial(rebalance_loop, self),
             "watch": self._watch_loop,
@@ -240,7 +268,7 @@ class GroupMember:
             loops["commit"] = self._commit_loop
         if self.is_shared:
             loops["lock renewal"] = self._lock_loop
-        return [self.keep_running(name, loop) for name, loop in loops.items()]
+        return loops
 
     def keep_running(self, what: str, make: Callable[[], Flow[None]]) -> Flow[None]:
         """Run a flow until it ends; after an error that nobody expected, report it, start again."""
@@ -271,10 +299,7 @@ class GroupMember:
         unfinished = [window for window in windows if window.running]
         yield from self._revoked([window.queue for window in windows])
         until = core.clock.now() + core.options.call_timeout
-        if self.is_auto_commit:
-            yield from self.commit(windows, until)
-        if self.is_shared and windows:
-            yield from unlock(core, self.named_group, [w.queue for w in windows], deadline=until)
+        yield from self.hand_over(windows, until)
         self._forget()
         yield from unregister(core, consumer=self.named_group, deadline=until)
         for window in windows:
@@ -283,6 +308,14 @@ class GroupMember:
         if isinstance(self._commits, LocalCommits):
             yield from self._commits.release()
         return unfinished
+
+    def hand_over(self, windows: Sequence[DeliveryWindow], until: float) -> Flow[None]:
+        """Commit, and give the queues free for others."""
+        if self.is_auto_commit:
+            yield from self.commit(windows, until)
+        if self.is_shared and windows:
+            queues = [window.queue for window in windows]
+            yield from unlock(self.core, self.lock_group, queues, deadline=until)
 
     def _forget(self) -> None:
         self.core.remove_consumer(self.named_group)
@@ -403,11 +436,7 @@ class GroupMember:
         if self.is_closing:
             return
         yield from self._revoked([window.queue])
-        if self.is_auto_commit:
-            yield from self.commit([window], core.clock.now() + core.options.call_timeout)
-        if self.is_shared:
-            until = core.clock.now() + core.options.call_timeout
-            yield from unlock(core, self.named_group, [window.queue], deadline=until)
+        yield from self.hand_over([window], core.clock.now() + core.options.call_timeout)
         self._remove(window)
         self.changed.fire()
 
@@ -454,6 +483,69 @@ class GroupMember:
         except Exception as error:
             yield from self.core.report(where, error)
 
+    # ---- what becomes of messages --------------------------------------------------------------
+
+    def begin(self, delivery: Delivery, now: float) -> bool:
+        """Look at messages that were just handed out; return whether they are to be handled."""
+        del delivery, now
+        return True
+
+    def done(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Note that messages were handled; their offsets are committed later."""
+
+    def give_back(
+        self, window: DeliveryWindow, message: ReceivedMessage, verdict: Verdict, deadline: float
+    ) -> Flow[None]:
+        """Have the broker deliver a message again, or keep it as a dead letter.
+
+        Raises:
+            RocketMQError: The broker refused, or did not answer; it may have the message even so.
+        """
+        if not (yield from self._retry_by_timer(window, message, verdict, deadline)):
+            yield from send_back(
+                self.core,
+                self.group,
+                message,
+                window.queue,
+                verdict.level,
+                self.retries_max,
+                deadline=deadline,
+            )
+        if verdict.is_dead:
+            self.counts.dead += 1
+        else:
+            self.counts.sent_back += 1
+
+    def _retry_by_timer(
+        self, window: DeliveryWindow, message: ReceivedMessage, verdict: Verdict, deadline: float
+    ) -> Flow[bool]:
+        """Have a 5.x broker deliver a message after the time that was asked for, if it can."""
+        after, inner = verdict.after, self.inner
+        if not after or verdict.is_dead or inner is None or not window.has_timer:
+            return False
+        broker, retries = window.queue.broker, self.retries_max
+        try:
+            yield from send_timed_retry(
+                inner, self.group, message, broker, after, retries, deadline=deadline
+            )
+        except SendFailed as error:
+            if error.may_be_stored:
+                raise
+            return False  # its timer is switched off, or the time is too long for it
+        return True
+
+    def assigned(self) -> list[QueueId]:
+        """Return the queues that it has now, in order."""
+        return sorted(queue for queue, each in self.windows.items() if not each.is_stopped)
+
+    def problems(self) -> list[str]:
+        """Return what is wrong besides the state of single queues."""
+        now = self.core.clock.now()
+        return [
+            f"{queue}: another member holds its lock for {now - since:.1f} s"
+            for queue, since in self.refused_since.items()
+        ]
+
     # ---- timers ------------------------------------------------------------------------------
 
     def commit(self, windows: Iterable[DeliveryWindow], deadline: float) -> Flow[bool]:
@@ -482,7 +574,7 @@ class GroupMember:
         while not (yield from self._sleep(self.options.lock_interval)):
             windows = dict(self.windows)
             deadline = core.clock.now() + core.options.call_timeout
-            locked, refused = yield from lock(core, self.named_group, windows, deadline=deadline)
+            locked, refused = yield from lock(core, self.lock_group, windows, deadline=deadline)
             for queue in locked:
                 windows[queue].locked_until = core.clock.now() + LOCK_TRUST
                 self.arrived(windows[queue])

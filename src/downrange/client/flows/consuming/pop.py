@@ -113,6 +113,7 @@ def pop(
     start: PopStart = "earliest",
     deadline: float,
     decode_body: bool = True,
+    message_class: type[ReceivedMessage] = ReceivedMessage,
 ) -> Flow[PopBatch]:
     """Pop messages of one broker.
 
@@ -133,6 +134,7 @@ def pop(
             still starts at offset 0 while the queue's first message is in its memory.
         deadline: When to give up; later than the end of `poll`.
         decode_body: Whether bodies are decompressed.
+        message_class: The class of the messages; see `read_messages`.
 
     Raises:
         PopNotSupported: The broker is older than 5.0.
@@ -162,7 +164,9 @@ def pop(
     if status is not PopStatus.FOUND:
         return PopBatch(status, [], 0, asked_at)
     found = PopReply.from_fields(reply.fields)
-    messages = read_messages(core, reply.body or b"", broker, decode_body=decode_body)
+    messages = read_messages(
+        core, reply.body or b"", broker, decode_body=decode_body, message_class=message_class
+    )
     popped = _with_receipts(messages, found, broker)
     if message_filter.tags:
         popped = yield from _wanted(core, group, popped, message_filter, deadline)

@@ -97,6 +97,7 @@ class PullBatch(msgspec.Struct, frozen=True):
         min_offset: The offset of the queue's first message.
         max_offset: The offset that the queue's next message will get.
         replica: Id of the replica that the broker suggests for the next pull.
+        version: The broker's release, a number of Java's version enum.
     """
 
     status: PullStatus
@@ -105,6 +106,7 @@ class PullBatch(msgspec.Struct, frozen=True):
     min_offset: QueueOffset
     max_offset: QueueOffset
     replica: int = MASTER
+    version: int = 0
 
 
 class RawPull(msgspec.Struct, frozen=True, gc=False):
@@ -119,6 +121,7 @@ class RawPull(msgspec.Struct, frozen=True, gc=False):
         replica: Id of the replica that the broker suggests for the next pull.
         offset_delta: For a queue of a static topic: what to add to the offsets of the records.
             Their queue numbers are those of the broker's own queue. None for other topics.
+        version: The broker's release, a number of Java's version enum.
     """
 
     status: PullStatus
@@ -128,6 +131,7 @@ class RawPull(msgspec.Struct, frozen=True, gc=False):
     max_offset: int
     replica: int = MASTER
     offset_delta: int | None = None
+    version: int = 0
 
 
 def pull(
@@ -175,6 +179,7 @@ def pull(
         QueueOffset(found.min_offset),
         QueueOffset(found.max_offset),
         found.replica,
+        found.version,
     )
 
 
@@ -255,6 +260,7 @@ def _pull_from(
         found.max_offset,
         found.suggest_which_broker_id,
         found.offset_delta,
+        reply.version,
     )
 
 

@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from downrange.client.flows.consuming.consume_traces import TracedBatch, trace_after, trace_before
 from downrange.client.flows.consuming.group_member import GroupMember
-from downrange.client.flows.consuming.send_back import send_back
-from downrange.client.flows.consuming.verdicts import Verdict, plan_of, show_as_sent, verdict_of
+from downrange.client.flows.consuming.pop_member import PopMember
+from downrange.client.flows.consuming.verdicts import (
+    Verdict,
+    as_dead,
+    plan_of,
+    show_as_sent,
+    verdict_of,
+)
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
 from downrange.client.flows.hooks import HandleContext, Hooks, run_observers
 from downrange.client.flows.notices import HandlerFailed
@@ -41,8 +47,6 @@ if TYPE_CHECKING:
 _IDLE_MAX: Final = 60.0
 #: Seconds until a message is handled again here, when the broker could not take it back.
 _LOCAL_RETRY: Final = 5.0
-#: Retries of a group whose option gives no number: Java's limit, and none with "orderly".
-_RETRIES: Final = 16
 #: Seconds for a request that sends a message back.
 _SEND_BACK_TIMEOUT: Final = 5.0
 #: Handlers that take less than this, in seconds, do not need a second worker.
@@ -92,23 +96,24 @@ class PushCore:
     ) -> None:
         self.core = core
         self.options = options
-        self.member = GroupMember(core, group, options, hooks, spawn, self._arrived)
+        kind = PopMember if options.mode == "pop" else GroupMember
+        self.member: GroupMember = kind(core, group, options, hooks, spawn, self._arrived)
         if handler is not None:
             self.member.handle_now = self._handle_now
         self.inner = ProducerCore(
             core, group, ProducerOptions(trace=options.trace), Hooks(), trace_kind="CONSUME"
         )
+        self.member.inner = self.inner
         self._is_watched = bool(
             hooks.before_handle or hooks.after_handle or self.inner.trace is not None
         )
         self.is_orderly = options.mode == "orderly"
-        self.retries = options.retries
-        if options.retries is None and not self.is_orderly:
-            self.retries = _RETRIES
+        self.retries = self.member.retries_max
         self.is_paused = False
         self._handler = handler
         self._handle_run = handle_run
-        if handler is None or options.batch > 1 or self.is_orderly or self._is_watched:
+        is_plain = options.batch == 1 and options.mode == "concurrent" and not self._is_watched
+        if handler is None or not is_plain:
             self._handle_run = None
         self._spawn = spawn
         #: Windows with messages to hand out, each once.
@@ -192,6 +197,9 @@ class PushCore:
             if not self.is_orderly and (window.waiting or window.postponed):
                 window.is_queued = True
                 line.append(window)
+            if not self.member.begin(delivery, now):
+                self._running -= 1
+                continue
             return delivery
         return None
 
@@ -313,6 +321,7 @@ class PushCore:
         seconds, count = now - delivery.started_at, len(delivery.messages)
         delivery.window.finish(delivery, now)
         self.member.counts.handled += count
+        self.member.done(delivery.messages)
         self.member.rates_of(delivery.messages[0].topic).handled(count, seconds, now)
         self._continue(delivery.window)
 
@@ -372,6 +381,7 @@ class PushCore:
         counts.handled += len(verdict.done)
         for message in verdict.done:
             window.settle(message)
+        self.member.done(verdict.done)
         if window.is_dropped:
             plan = "its queue belongs to another member now, which handles it"
         elif not verdict.failed:
@@ -381,6 +391,8 @@ class PushCore:
         elif self.is_orderly and not self._is_used_up(window, verdict):
             plan = yield from self._suspend(delivery, verdict)
         else:
+            if self.is_orderly:  # the attempts here are not counted by the broker
+                verdict = as_dead(verdict)
             plan = yield from self._send_back(window, verdict)
         window.end(delivery, self.core.clock.now())
         self._continue(window)
@@ -433,15 +445,11 @@ class PushCore:
 
     def _send_back(self, window: DeliveryWindow, verdict: Verdict) -> Flow[str]:
         """Have the broker deliver failed messages again; those that it does not take wait here."""
-        core, counts = self.core, self.member.counts
-        plan = plan_of(verdict, self.retries)
-        level, group = verdict.level, self.member.group
+        core, plan = self.core, plan_of(verdict, self.retries)
         for message in verdict.failed:
             deadline = core.clock.now() + _SEND_BACK_TIMEOUT
             try:
-                yield from send_back(
-                    core, group, message, window.queue, level, self.retries, deadline=deadline
-                )
+                yield from self.member.give_back(window, message, verdict, deadline)
             except RocketMQError as refusal:
                 window.postpone(message, core.clock.now() + _LOCAL_RETRY)
                 yield from self._continue_in(window, _LOCAL_RETRY)
@@ -451,10 +459,6 @@ class PushCore:
                 )
                 continue
             window.settle(message)
-            if verdict.is_dead:
-                counts.dead += 1
-            else:
-                counts.sent_back += 1
         return plan
 
     def _continue_in(self, window: DeliveryWindow, seconds: float) -> Flow[None]:

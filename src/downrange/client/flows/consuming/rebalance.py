@@ -213,7 +213,7 @@ def _lock(member: GroupMember, queues: list[QueueId]) -> Flow[list[QueueId]]:
     """Return the queues that may be taken now."""
     core, options = member.core, member.options
     deadline = core.clock.now() + core.options.call_timeout
-    locked, refused = yield from lock(core, member.named_group, queues, deadline=deadline)
+    locked, refused = yield from lock(core, member.lock_group, queues, deadline=deadline)
     now = core.clock.now()
     for queue in locked:
         member.refused_since.pop(queue, None)

@@ -146,7 +146,7 @@ class SimpleCore:
         self._processing: dict[Delivery, float] = {}
         self._arrival = Signal()
         self._idle = Signal()
-        self._counts = dict.fromkeys((ACKNOWLEDGED, GIVEN_BACK, DEAD_LETTER), 0)
+        self._counts: dict[str, int] = dict.fromkeys((ACKNOWLEDGED, GIVEN_BACK, DEAD_LETTER), 0)
         self._received = 0
         self._renewed = 0
         self._not_renewed = 0

@@ -74,6 +74,11 @@ def verdict_of(
     return Verdict(done, messages)
 
 
+def as_dead(verdict: Verdict) -> Verdict:
+    """Return a verdict by which the failed messages become dead letters."""
+    return Verdict(verdict.done, verdict.failed, DEAD_LETTER_LEVEL, is_dead=True)
+
+
 def show_as_sent(message: ReceivedMessage, namespace: str | None) -> None:
     """Give a message the topic that it was sent to: a retried one was read from the retry topic.
 

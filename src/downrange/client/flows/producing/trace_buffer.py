@@ -311,7 +311,7 @@ def dispatch_loop(buffer: TraceBuffer, dispatcher: TraceDispatcher, report: Repo
                 flush_at = clock.now() + buffer.flush_interval
             if flush_at is not None and clock.now() >= flush_at:
                 flush_at = None
-                yield from _call(buffer, "flush", dispatcher.flush, report)
+                yield from _call(buffer, "flush", dispatcher.flush, report, None)
         finally:
             buffer.under_way = 0
             buffer.settled.fire()
@@ -320,22 +320,35 @@ def dispatch_loop(buffer: TraceBuffer, dispatcher: TraceDispatcher, report: Repo
 def close_dispatcher(
     buffer: TraceBuffer, dispatcher: TraceDispatcher, report: Report, deadline: float
 ) -> Flow[None]:
-    """Pass the rest of the records to a dispatcher, flush it and close it."""
+    """Pass the rest of the records to a dispatcher, flush it and close it, before the deadline.
+
+    Its methods are called one at a time, so a call that does not end is the last one.
+    """
     buffer.is_closing = True
     if buffer.under_way:
         buffer.settled = Signal()
-        yield Wait(buffer.settled, deadline)
-    yield from _dispatch(buffer, dispatcher, report)
-    yield from _call(buffer, "flush", dispatcher.flush, report)
-    yield from _call(buffer, "close", dispatcher.close, report)
+        is_settled: bool = yield Wait(buffer.settled, deadline)
+        if not is_settled:
+            buffer.failed_count += 1
+            error = TimeoutError("a call before it did not end in time, so it was not called")
+            yield from report("close() of the trace dispatcher", error)
+            return
+    yield from _dispatch(buffer, dispatcher, report, deadline)
+    if (yield from _call(buffer, "flush", dispatcher.flush, report, deadline)):
+        yield from _call(buffer, "close", dispatcher.close, report, deadline)
 
 
-def _dispatch(buffer: TraceBuffer, dispatcher: TraceDispatcher, report: Report) -> Flow[bool]:
+def _dispatch(
+    buffer: TraceBuffer,
+    dispatcher: TraceDispatcher,
+    report: Report,
+    deadline: float | None = None,
+) -> Flow[bool]:
     """Pass all records on; return whether there were any."""
     taken = buffer.take_records(len(buffer))
     for record, _, _ in taken:
         try:
-            is_taken: object = yield UserCall(dispatcher.append, (record,))
+            is_taken: object = yield UserCall(dispatcher.append, (record,), deadline=deadline)
         except Exception as error:  # the user's code may raise anything
             buffer.failed_count += 1
             yield from report("append() of the trace dispatcher", error)
@@ -346,13 +359,20 @@ def _dispatch(buffer: TraceBuffer, dispatcher: TraceDispatcher, report: Report) 
 
 
 def _call(
-    buffer: TraceBuffer, name: str, method: Callable[[], object], report: Report
-) -> Flow[None]:
+    buffer: TraceBuffer,
+    name: str,
+    method: Callable[[], object],
+    report: Report,
+    deadline: float | None,
+) -> Flow[bool]:
+    """Call a method that may block; return whether it has ended, also with an error."""
     try:
-        yield UserCall(method, (), may_block=True)
+        yield UserCall(method, (), may_block=True, deadline=deadline)
     except Exception as error:  # the user's code may raise anything
         buffer.failed_count += 1
         yield from report(f"{name}() of the trace dispatcher", error)
+        return deadline is None or buffer.clock.now() < deadline
+    return True
 
 
 # ---- records -------------------------------------------------------------------------------------

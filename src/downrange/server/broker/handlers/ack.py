@@ -37,13 +37,13 @@ from downrange.server.outputs import (
 )
 from downrange.wire.codes import RequestCode, ResponseCode
 from downrange.wire.command import Command
-from downrange.wire.pop_bodies import BatchAck, BatchAckBody, decode_pop_body
+from downrange.wire.pop_bodies import BatchAckBody, decode_pop_body
 from downrange.wire.pop_headers import (
     AckRequest,
     ChangeInvisibleReply,
     ChangeInvisibleRequest,
 )
-from downrange.wire.pop_receipts import IN_ORDER, Receipt, parse_receipt
+from downrange.wire.pop_receipts import IN_ORDER, PLAIN, Receipt, parse_receipt, popped_topic
 from downrange.wire.system_names import FAQ
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ if TYPE_CHECKING:
 
     from downrange.errors import RocketMQError
     from downrange.server.broker.handlers.answers import Handler
+    from downrange.server.broker.pop.checkpoints import CheckpointName
     from downrange.server.broker.state import BrokerState
-    from downrange.wire.records import Record
+    from downrange.wire.batches import RunItem
 
 #: How many checkpoints one request may acknowledge, so that it does not delay other clients.
 _ACKS_MAX: Final = 1_024
@@ -78,7 +79,10 @@ def _ack(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seque
         place = (topic, header.consumer_group, header.queue_id)
         return _ack_in_order(state, [(place, receipt.pop_ms, [header.offset])], now_ms)
     name = (topic, header.consumer_group, header.queue_id, receipt.start, receipt.pop_ms)
-    wanted = [(_checkpoint(state, name, receipt), [header.offset])]
+    checkpoint = state.checkpoints.get(name)
+    if checkpoint is None:
+        checkpoint = _unread(state, name, receipt.invisible_ms, receipt.revive_queue)
+    wanted = [(checkpoint, [header.offset])]
     return _ack_checkpoints(state, request, peer, wanted, now_ms, is_batch=False)
 
 
@@ -95,13 +99,17 @@ def _ack_many(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> 
         offsets = ack.offsets()
         if _check(state, ack.topic, ack.queue_id, peer) is not None:
             continue
-        receipt = _receipt_of(state, ack)
-        topic = receipt.topic(ack.topic, ack.group)
-        if receipt.is_in_order:
-            ordered.append(((topic, ack.group, ack.queue_id), ack.pop_ms, offsets))
-        else:
-            name = (topic, ack.group, ack.queue_id, ack.start, ack.pop_ms)
-            wanted.append((_checkpoint(state, name, receipt), offsets))
+        topic, group = ack.topic, ack.group
+        if ack.kind != PLAIN:
+            topic = popped_topic(ack.kind, topic, group)
+        if ack.revive_queue == IN_ORDER:
+            ordered.append(((topic, group, ack.queue_id), ack.pop_ms, offsets))
+            continue
+        name = (topic, group, ack.queue_id, ack.start, ack.pop_ms)
+        checkpoint = state.checkpoints.get(name)
+        if checkpoint is None:
+            checkpoint = _unread(state, name, ack.invisible_ms, ack.revive_queue)
+        wanted.append((checkpoint, offsets))
     if not ordered:
         return _ack_checkpoints(state, request, peer, wanted, now_ms, is_batch=True)
     outputs = _ack_in_order(state, ordered, now_ms)
@@ -111,33 +119,17 @@ def _ack_many(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> 
     return [*outputs, *_ack_checkpoints(state, request, peer, wanted, now_ms, is_batch=True)]
 
 
-def _receipt_of(state: BrokerState, ack: BatchAck) -> Receipt:
-    return Receipt(
-        start=ack.start,
-        pop_ms=ack.pop_ms,
-        invisible_ms=ack.invisible_ms,
-        revive_queue=ack.revive_queue,
-        kind=ack.kind,
-        broker=state.options.name,
-        queue_id=ack.queue_id,
-        offset=ack.start,
-    )
-
-
-def _checkpoint(
-    state: BrokerState, name: tuple[str, str, int, int, int], receipt: Receipt
+def _unread(
+    state: BrokerState, name: CheckpointName, invisible_ms: int, revive_queue: int
 ) -> Checkpoint | None:
-    """Return the checkpoint of a receipt.
+    """Return a checkpoint without messages in place of one that is not known, or None.
 
     As long as the records of the last run are not read, a receipt counts as valid: its
     acknowledgement is stored and applied when it is read.
     """
-    found = state.checkpoints.get(name)
-    if found is None and not state.is_pop_loaded and state.groups.get(name[1]) is not None:
-        found = Checkpoint(
-            name, (), invisible_ms=receipt.invisible_ms, revive_queue=receipt.revive_queue
-        )
-    return found
+    if state.is_pop_loaded or state.groups.get(name[1]) is None:
+        return None
+    return Checkpoint(name, (), invisible_ms=invisible_ms, revive_queue=revive_queue)
 
 
 def _ack_checkpoints(
@@ -150,26 +142,24 @@ def _ack_checkpoints(
     is_batch: bool,
 ) -> Sequence[Output]:
     """Store acknowledgements; what is acknowledged already, or unknown, needs none."""
-    acks: list[tuple[Checkpoint, int, Record]] = []
-    records: list[Record] = []
-    parsed: list[dict[str, str]] = []
+    acks: list[tuple[Checkpoint, int]] = []
+    items: list[RunItem] = []
+    records = state.pop_records
     for checkpoint, offsets in wanted:
         if checkpoint is None:
             continue
         bits = checkpoint.bits_of(offsets)
         if bits or not checkpoint.offsets:
-            record, properties = state.pop_records.acknowledgement(
-                checkpoint, offsets, now_ms, is_batch=is_batch
+            items.append(
+                records.acknowledgement_item(checkpoint, offsets, now_ms, is_batch=is_batch)
             )
-            acks.append((checkpoint, bits, record))
-            records.append(record)
-            parsed.append(properties)
+            acks.append((checkpoint, bits))
     if not acks:
         return [Reply(Command(0))]
     if state.unwritable is not None:
         return refuse(ResponseCode.SYSTEM_ERROR, f"nothing is stored: {state.unwritable}")
     on_stored = partial(_acked, state, request, peer, acks)
-    state.write_queue.add(records, parsed, on_stored, is_flush_awaited=True)
+    state.write_queue.add_run(items, on_stored)
     return STORE_PENDING
 
 
@@ -177,19 +167,20 @@ def _acked(
     state: BrokerState,
     request: Command,
     peer: Peer,
-    acks: list[tuple[Checkpoint, int, Record]],
+    acks: list[tuple[Checkpoint, int]],
     error: RocketMQError | None,
-    now_ms: int,
+    offset: int,
 ) -> Sequence[Output]:
     if error is not None:
         refused = refusal(ResponseCode.SYSTEM_ERROR, str(error))
         return (LateReply(peer.number, request, refused),)
-    for checkpoint, bits, record in acks:
+    for checkpoint, bits in acks:
         if checkpoint.offsets:
-            state.timers.pass_over(record.queue_offset)
+            state.timers.pass_over(offset)
             bits &= checkpoint.open  # the same message may be acknowledged twice
             if bits:
                 state.checkpoints.close(checkpoint, bits)
+        offset += 1
     return (LateReply(peer.number, request, Command(0)),)
 
 

@@ -24,16 +24,19 @@ from downrange.server.broker.handlers.pop_checks import (
     check_age,
     check_group,
     check_topic,
+    is_late,
     with_zeros,
 )
 from downrange.server.broker.handlers.pop_polls import hold
 from downrange.server.broker.message_filter import MessageFilter, filter_of_expression
 from downrange.server.broker.pop.checkpoint_records import REVIVE_QUEUES
 from downrange.server.broker.pop.checkpoints import Checkpoint
+from downrange.server.broker.pop.held_pops import ALL_QUEUES
 from downrange.server.broker.pop.orders import Order
 from downrange.server.broker.pop.pop_plan import PopOrder, take_messages
-from downrange.server.broker.pop.queue_reader import reply_bytes
+from downrange.server.broker.pop.queue_reader import with_receipts
 from downrange.server.broker.pop.revival import is_loaded
+from downrange.server.broker.tables.topic_table import READ
 from downrange.server.outputs import (
     STORE_PENDING,
     LateReply,
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from downrange.server.broker.handlers.answers import Handler
     from downrange.server.broker.pop.queue_reader import Taken
     from downrange.server.broker.state import BrokerState
+    from downrange.wire.batches import RunItem
 
 #: The most messages of one pop.
 _COUNT_MAX: Final = 32
@@ -74,22 +78,18 @@ _SUCCESS: Final = int(ResponseCode.SUCCESS)
 def _pop(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequence[Output]:
     header = PopRequest.from_fields(request.fields)
     outputs: list[Output] = []
-    refused = check_age(state, header.born_time, header.poll_time, now_ms) or _check_pop(
-        state, header
-    )
-    if refused is None:
-        refused = check_topic(state, header.topic, header.queue_id, peer) or check_group(
-            state, header.consumer_group, now_ms, outputs
-        )
-    if refused is not None:
-        return [*outputs, Reply(with_zeros(refused))]
+    if not _is_accepted(state, header, now_ms):
+        refused = _refuse(state, header, peer, now_ms, outputs)
+        if refused is not None:
+            return [*outputs, Reply(with_zeros(refused))]
     wanted = filter_of_expression(state, header.exp, header.exp_type)
     if not isinstance(wanted, MessageFilter):
         return [*outputs, Reply(with_zeros(wanted))]
-    attempt = partial(_attempt, state, request, header, peer, _asked(header, wanted))
-    found = attempt(now_ms)
+    asked = _asked(header, wanted)
+    found = _attempt(state, request, header, peer, asked, now_ms)
     if found is not None:
         return [*outputs, *found] if outputs else found
+    attempt = partial(_attempt, state, request, header, peer, asked)
     give_up = partial(_give_up, state, request, header, peer)
     is_full = len(state.checkpoints) >= state.options.pop_checkpoints_max
     if not is_full and (header.poll_time <= 0 or request.is_oneway):
@@ -103,14 +103,14 @@ def _pop(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Seque
 
 def _asked(header: PopRequest, wanted: MessageFilter) -> PopOrder:
     return PopOrder(
-        topic=header.topic,
-        group=header.consumer_group,
-        queue_id=header.queue_id,
-        count_max=header.max_msg_nums,
-        wanted=wanted,
-        init_mode=header.init_mode,
-        is_ordered=bool(header.order),
-        attempt_id=header.attempt_id,
+        header.topic,
+        header.consumer_group,
+        header.queue_id,
+        header.max_msg_nums,
+        wanted,
+        header.init_mode,
+        bool(header.order),
+        header.attempt_id,
     )
 
 
@@ -123,7 +123,10 @@ def _attempt(
     now_ms: int,
 ) -> Sequence[Output] | None:
     """Pop messages; None if there are none. The reply follows when the checkpoints are stored."""
-    if not is_loaded(state, now_ms) or len(state.checkpoints) >= state.options.pop_checkpoints_max:
+    checkpoints = state.checkpoints
+    if not (state.is_pop_loaded or is_loaded(state, now_ms)):
+        return None
+    if len(checkpoints) >= state.options.pop_checkpoints_max:
         return None
     turn = state.next_number()
     found, rest = take_messages(state, asked, turn, now_ms)
@@ -131,57 +134,55 @@ def _attempt(
         if rest:  # the filter matched none of those that were examined: go on in the next tick
             state.held_pops.wake_at((asked.topic, asked.group), now_ms + 1)
         return None
+    group = asked.group
     for taken in found:
-        size = sum(map(len, taken.parts))
-        state.statistics.consumed(asked.group, taken.topic, len(taken.offsets), size)
+        state.statistics.consumed(group, taken.topic, len(taken.offsets), taken.size)
     if asked.is_ordered:
         return _pop_in_order(state, request, header, peer, found, rest, now_ms)
     revive_queue = turn % REVIVE_QUEUES
+    invisible_ms = header.invisible_time
     pop_ms = now_ms  # the name of a checkpoint is unique, also if an offset was set back
-    while any(
-        state.checkpoints.get((taken.topic, asked.group, taken.queue_id, taken.start, pop_ms))
-        for taken in found
-    ):
+    while checkpoints.has_any([(t.topic, group, t.queue_id, t.start, pop_ms) for t in found]):
         pop_ms += 1
-    checkpoints = [
-        Checkpoint(
-            (taken.topic, asked.group, taken.queue_id, taken.start, pop_ms),
-            taken.offsets,
-            invisible_ms=header.invisible_time,
-            revive_queue=revive_queue,
-        )
-        for taken in found
-    ]
-    records = [state.pop_records.checkpoint(checkpoint, now_ms) for checkpoint in checkpoints]
-    for taken in found:
-        state.checkpoints.hand_out(
-            taken.topic, asked.group, taken.queue_id, taken.next_offset, is_checkpoint=True
-        )
+    records = state.pop_records
+    popped: list[Checkpoint] = []
+    items: list[RunItem] = []
+    for topic, _, queue_id, start, next_offset, offsets, _, _ in found:
+        name = (topic, group, queue_id, start, pop_ms)
+        checkpoint = Checkpoint(name, offsets, invisible_ms, revive_queue)
+        popped.append(checkpoint)
+        items.append(records.checkpoint_item(checkpoint, now_ms))
+        checkpoints.hand_out(topic, group, queue_id, next_offset, is_checkpoint=True)
     answer = _found(state, header, found, rest, revive_queue, pop_ms)
-
-    def on_stored(error: RocketMQError | None, now_ms: int) -> Sequence[Output]:
-        if error is not None:
-            for checkpoint in checkpoints:
-                state.checkpoints.take_back(checkpoint)
-            refused = with_zeros(refusal(ResponseCode.SYSTEM_ERROR, str(error)))
-            return (LateReply(peer.number, request, refused),)
-        for checkpoint, (record, _) in zip(checkpoints, records, strict=True):
-            checkpoint.timer_offset = record.queue_offset
-            state.checkpoints.add_first(checkpoint)
-            state.timers.pass_over(record.queue_offset)
-        return (LateReply(peer.number, request, answer),)
-
+    on_stored = partial(_popped, state, request, peer, popped, answer)
     if state.unwritable is not None:
-        return on_stored(RocketMQError(f"no message is popped: {state.unwritable}"), now_ms)
+        return on_stored(RocketMQError(f"no message is popped: {state.unwritable}"), 0)
     # A checkpoint behind one that is missing in the log would hide its messages after a restart.
-    state.write_queue.add(
-        [record for record, _ in records],
-        [properties for _, properties in records],
-        on_stored,
-        series=(asked.topic, asked.group),
-        is_flush_awaited=True,
-    )
+    state.write_queue.add_run(items, on_stored, (asked.topic, group))
     return STORE_PENDING
+
+
+def _popped(
+    state: BrokerState,
+    request: Command,
+    peer: Peer,
+    popped: list[Checkpoint],
+    answer: Command,
+    error: RocketMQError | None,
+    offset: int,
+) -> Sequence[Output]:
+    """Answer a pop whose checkpoints are stored from an offset of the timer's queue on."""
+    if error is not None:
+        for checkpoint in popped:
+            state.checkpoints.take_back(checkpoint)
+        refused = with_zeros(refusal(ResponseCode.SYSTEM_ERROR, str(error)))
+        return (LateReply(peer.number, request, refused),)
+    for checkpoint in popped:
+        checkpoint.timer_offset = offset
+        state.checkpoints.add_first(checkpoint)
+        state.timers.pass_over(offset)
+        offset += 1
+    return (LateReply(peer.number, request, answer),)
 
 
 def _pop_in_order(
@@ -227,20 +228,24 @@ def _found(
 ) -> Command:
     """Return the reply with messages."""
     popped: list[PoppedOffsets] = []
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     for taken in found:
-        popped.append(PoppedOffsets(taken.kind, taken.queue_id, taken.start, taken.offsets))
+        kind, queue_id, start = taken.kind, taken.queue_id, taken.start
+        popped.append((kind, queue_id, start, taken.offsets))
+        if kind == PLAIN:
+            parts += taken.parts
+            continue
         receipt = Receipt(
-            start=taken.start,
+            start=start,
             pop_ms=pop_ms,
             invisible_ms=header.invisible_time,
             revive_queue=revive_queue,
-            kind=taken.kind,
+            kind=kind,
             broker=state.options.name,
-            queue_id=taken.queue_id,
+            queue_id=queue_id,
             offset=0,
         )
-        parts.append(reply_bytes(taken, header.topic, receipt))
+        parts.append(with_receipts(taken, header.topic, receipt))
     fields = {
         "popTime": str(pop_ms),
         "invisibleTime": str(header.invisible_time),
@@ -270,6 +275,32 @@ def _give_up(
 ) -> Sequence[Output]:
     answer = _empty(state, header, ResponseCode.POLLING_TIMEOUT, now_ms)
     return (LateReply(peer.number, request, answer),)
+
+
+def _is_accepted(state: BrokerState, header: PopRequest, now_ms: int) -> bool:
+    """Whether nothing is wrong with a request; if not, `_refuse` says what, or creates a group."""
+    topic, group = state.topics.get(header.topic), state.groups.get(header.consumer_group)
+    return (
+        topic is not None
+        and group is not None
+        and group.consume_enable
+        and topic.perm & READ != 0
+        and ALL_QUEUES <= header.queue_id < topic.read_queue_nums
+        and 0 <= header.max_msg_nums <= _COUNT_MAX
+        and state.accepts_pulls
+        and not is_late(header.born_time, header.poll_time, now_ms)
+    )
+
+
+def _refuse(
+    state: BrokerState, header: PopRequest, peer: Peer, now_ms: int, outputs: list[Output]
+) -> Command | None:
+    return (
+        check_age(state, header.born_time, header.poll_time, now_ms)
+        or _check_pop(state, header)
+        or check_topic(state, header.topic, header.queue_id, peer)
+        or check_group(state, header.consumer_group, now_ms, outputs)
+    )
 
 
 def _check_pop(state: BrokerState, header: PopRequest) -> Command | None:

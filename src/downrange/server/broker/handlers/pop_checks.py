@@ -25,9 +25,14 @@ NO_REMARK: Final = "not set any response code"
 _LATE_MS: Final = 500
 
 
+def is_late(born_ms: int, poll_ms: int, now_ms: int) -> bool:
+    """Whether the sender of a request no longer waits for the answer."""
+    return born_ms > 0 and now_ms - born_ms - poll_ms > _LATE_MS
+
+
 def check_age(state: BrokerState, born_ms: int, poll_ms: int, now_ms: int) -> Command | None:
     """Refuse a request whose sender no longer waits for the answer."""
-    if born_ms <= 0 or now_ms - born_ms - poll_ms <= _LATE_MS:
+    if not is_late(born_ms, poll_ms, now_ms):
         return None
     remark = f"the broker[{state.host.host}] pop message is timeout too much"
     return refusal(ResponseCode.POLLING_TIMEOUT, remark)

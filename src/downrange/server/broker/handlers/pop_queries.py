@@ -65,10 +65,11 @@ def _peek(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequ
     bytes_left = state.options.pull_bytes_max
     rest, parts = 0, list[bytes | memoryview]()
     for queue_id in queue_ids:
-        start = start_offset(state, header.topic, header.consumer_group, queue_id, 0)
+        queue = state.store.queue(header.topic, queue_id)
+        start = start_offset(state, queue, header.consumer_group, queue_id, 0)
         taken = take(
             state,
-            header.topic,
+            queue,
             queue_id,
             start,
             EVERYTHING,
@@ -76,10 +77,10 @@ def _peek(state: BrokerState, request: Command, peer: Peer, now_ms: int) -> Sequ
             count_max=count_left,
             bytes_max=bytes_left,
         )
-        rest += state.store.queue(header.topic, queue_id).max_offset - start
+        rest += queue.max_offset - start
         parts += taken.parts
         count_left -= len(taken.offsets)
-        bytes_left -= sum(map(len, taken.parts))
+        bytes_left -= taken.size
         if bytes_left <= 0:
             count_left = 0
     fields = PopReply(rest_num=rest).to_fields()

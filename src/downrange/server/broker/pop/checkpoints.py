@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: one that has the messages, which may be a retry topic.
 CheckpointName: TypeAlias = tuple[str, str, int, int, int]
 
-#: How many closed checkpoints a collection may hold, besides two for each open one, before they
+#: How many closed checkpoints a collection may hold, besides one for each open one, before they
 #: are removed from it.
 _CLOSED_MAX: Final = 1024
 
@@ -53,7 +53,6 @@ class Checkpoint:
         self,
         name: CheckpointName,
         offsets: Sequence[int],
-        *,
         invisible_ms: int,
         revive_queue: int,
         timer_offset: int = 0,
@@ -137,9 +136,10 @@ class _Progress:
 
     def hold(self, checkpoint: Checkpoint) -> None:
         """Hold the committed offset back until a checkpoint is closed."""
-        self.first_pops.append(checkpoint)
-        if len(self.first_pops) > self.limit:
-            self.first_pops = deque(found for found in self.first_pops if found.open)
+        first_pops = self.first_pops
+        first_pops.append(checkpoint)
+        if len(first_pops) > self.limit:
+            self.first_pops = deque(found for found in first_pops if found.open)
             self.limit = 2 * len(self.first_pops) + _CLOSED_MAX
 
 
@@ -160,6 +160,7 @@ class Checkpoints:
         self._progress: dict[tuple[str, str, int], _Progress] = {}  # by topic, group, queue id
         self._by_age: deque[Checkpoint] = deque()  # in the order of the timer's queue
         self._times: list[tuple[int, int, Checkpoint]] = []  # a heap; the number breaks ties
+        self._limit = _CLOSED_MAX  # the length of both at which closed ones are removed
         self._number = 0
 
     def __len__(self) -> int:
@@ -173,6 +174,10 @@ class Checkpoints:
     def get(self, name: CheckpointName) -> Checkpoint | None:
         """Return an open checkpoint, or None."""
         return self._open.get(name)
+
+    def has_any(self, names: Iterable[CheckpointName]) -> bool:
+        """Whether one of these is open."""
+        return not self._open.keys().isdisjoint(names)
 
     # ---- a group's progress ----
 
@@ -246,9 +251,10 @@ class Checkpoints:
         if progress.unstored:
             return
         topic, group, queue_id = key
-        while progress.first_pops and not progress.first_pops[0].open:
-            progress.first_pops.popleft()
-        offset = progress.first_pops[0].start if progress.first_pops else progress.next
+        first_pops = progress.first_pops
+        while first_pops and not first_pops[0].open:
+            first_pops.popleft()
+        offset = first_pops[0].name[3] if first_pops else progress.next
         committed = self._offsets.get(group, topic, queue_id)
         if committed is None or committed < offset:
             self._offsets.commit(group, topic, queue_id, offset)
@@ -279,16 +285,16 @@ class Checkpoints:
         self._open_up(checkpoint)
 
     def _open_up(self, checkpoint: Checkpoint) -> None:
-        self._open[checkpoint.name] = checkpoint
+        name = checkpoint.name
+        self._open[name] = checkpoint
         self._by_age.append(checkpoint)
         self._number += 1
-        heappush(self._times, (checkpoint.due_ms, self._number, checkpoint))
-        limit = 2 * len(self._open) + _CLOSED_MAX
-        if len(self._times) > limit:
+        heappush(self._times, (name[4] + checkpoint.invisible_ms, self._number, checkpoint))
+        if len(self._times) > self._limit or len(self._by_age) > self._limit:
             self._times = [entry for entry in self._times if entry[2].open]
             heapify(self._times)
-        if len(self._by_age) > limit:
             self._by_age = deque(found for found in self._by_age if found.open)
+            self._limit = 2 * len(self._open) + _CLOSED_MAX
         self.version += 1
 
     def moved(self, timer_offsets: Mapping[Checkpoint, int]) -> None:
@@ -311,17 +317,16 @@ class Checkpoints:
         """
         checkpoint.open &= ~bits
         self.version += 1
-        if checkpoint.open or self._open.pop(checkpoint.name, None) is None:
+        name = checkpoint.name
+        if checkpoint.open or self._open.pop(name, None) is None:
             return
-        self._remove_closed()
-        key = checkpoint.name[:3]
+        by_age = self._by_age
+        while by_age and not by_age[0].open:
+            by_age.popleft()
+        key = name[:3]
         progress = self._progress.get(key)
         if progress is not None:
             self._commit(key, progress)
-
-    def _remove_closed(self) -> None:
-        while self._by_age and not self._by_age[0].open:
-            self._by_age.popleft()
 
     def forget(self, is_gone: Callable[[str, str], bool]) -> None:
         """Forget checkpoints and progress whose topic or group was deleted.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from downrange.server.broker.message_filter import MessageFilter
     from downrange.server.broker.state import BrokerState
+    from downrange.store.queue_index import QueueIndex
     from downrange.wire.bodies import TopicConfig
 
 #: One pop in this many begins with the retry topics.
@@ -81,11 +82,11 @@ def take_messages(
     count_left = asked.count_max
     examined_left = TAGS_EXAMINED_MAX
     for kind, topic, queue_id in _queues(state, asked, turn, now_ms):
-        start = _start(state, asked, topic, queue_id)
+        queue, start = _start(state, asked, topic, queue_id)
         wanted = asked.wanted if kind == PLAIN else EVERYTHING
         taken = take(
             state,
-            topic,
+            queue,
             queue_id,
             start,
             wanted,
@@ -95,11 +96,11 @@ def take_messages(
             examined_max=examined_left,
         )
         examined_left -= _examined(taken, wanted)
-        rest += state.store.queue(topic, queue_id).max_offset - taken.next_offset
+        rest += queue.max_offset - taken.next_offset
         if taken.offsets:
             found.append(taken)
             count_left -= len(taken.offsets)
-            bytes_left -= sum(map(len, taken.parts))
+            bytes_left -= taken.size
         elif taken.next_offset > start and not asked.is_ordered:
             state.checkpoints.hand_out(
                 topic, asked.group, queue_id, taken.next_offset, is_checkpoint=False
@@ -121,19 +122,23 @@ def _examined(taken: Taken, wanted: MessageFilter) -> int:
 def has_message(state: BrokerState, asked: PopOrder, now_ms: int) -> bool:
     """Whether a pop would find a message."""
     for kind, topic, queue_id in _queues(state, asked, 1, now_ms):
-        start = _start(state, asked, topic, queue_id)
+        queue, start = _start(state, asked, topic, queue_id)
         wanted = asked.wanted if kind == PLAIN else EVERYTHING
         bytes_max = state.options.pull_bytes_max
         if take(
-            state, topic, queue_id, start, wanted, kind=kind, count_max=1, bytes_max=bytes_max
+            state, queue, queue_id, start, wanted, kind=kind, count_max=1, bytes_max=bytes_max
         ).offsets:
             return True
     return False
 
 
-def _start(state: BrokerState, asked: PopOrder, topic: str, queue_id: int) -> int:
+def _start(
+    state: BrokerState, asked: PopOrder, topic: str, queue_id: int
+) -> tuple[QueueIndex, int]:
+    """Return a queue and where the pop begins in it."""
     state.offsets.take_reset(asked.group, topic, queue_id)  # a reset is in force at once for pops
-    return start_offset(state, topic, asked.group, queue_id, asked.init_mode)
+    queue = state.store.queue(topic, queue_id)
+    return queue, start_offset(state, queue, asked.group, queue_id, asked.init_mode)
 
 
 def _queues(

@@ -18,7 +18,6 @@ from downrange.server.broker.queues import is_new
 from downrange.server.broker.record_fields import join_properties, make_room
 from downrange.server.broker.record_scan import scan, scan_tags
 from downrange.wire.limits import TOPIC_BYTES_MAX
-from downrange.wire.pop_receipts import PLAIN, Receipt
 from downrange.wire.properties import PropertyKey
 from downrange.wire.records import MAGIC_V1, MAGIC_V2, decode_records, encode_record
 from downrange.wire.system_names import RETRY_PREFIX
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from downrange.server.broker.message_filter import MessageFilter
     from downrange.server.broker.state import BrokerState
     from downrange.store.queue_index import QueueIndex
+    from downrange.wire.pop_receipts import Receipt
 
 #: `initMode`: a new group begins with the first message; any other value: with the last one.
 _FROM_FIRST: Final = 0
@@ -45,6 +45,7 @@ class Taken(NamedTuple):
         next_offset: Where the next pop continues.
         offsets: Of the messages.
         parts: Their records.
+        size: The bytes of these.
     """
 
     topic: str
@@ -54,15 +55,18 @@ class Taken(NamedTuple):
     next_offset: int
     offsets: Sequence[int]
     parts: list[bytes | memoryview]
+    size: int
 
 
-def start_offset(state: BrokerState, topic: str, group: str, queue_id: int, init_mode: int) -> int:
+def start_offset(
+    state: BrokerState, queue: QueueIndex, group: str, queue_id: int, init_mode: int
+) -> int:
     """Return where a pop of a group begins in a queue."""
-    queue = state.store.queue(topic, queue_id)
-    offset = state.checkpoints.next_offset(topic, group, queue_id)
+    offset = state.checkpoints.next_offset(queue.topic, group, queue_id)
     if offset is None or offset < 0:
         offset = _first_offset(state, queue, init_mode)
-    return min(max(offset, queue.min_offset), queue.max_offset)
+    low, high = queue.min_offset, queue.max_offset
+    return offset if low <= offset <= high else min(max(offset, low), high)
 
 
 def _first_offset(state: BrokerState, queue: QueueIndex, init_mode: int) -> int:
@@ -74,7 +78,7 @@ def _first_offset(state: BrokerState, queue: QueueIndex, init_mode: int) -> int:
 
 def take(
     state: BrokerState,
-    topic: str,
+    queue: QueueIndex,
     queue_id: int,
     start: int,
     wanted: MessageFilter,
@@ -88,8 +92,8 @@ def take(
 
     Args:
         state: The broker.
-        topic: The topic that has the messages.
-        queue_id: The queue.
+        queue: The queue.
+        queue_id: Its number.
         start: Where to begin.
         wanted: The filter.
         kind: See `Taken`.
@@ -97,41 +101,41 @@ def take(
         bytes_max: The limit of all together. The first one is taken in any case.
         examined_max: How many messages to examine for tags at most; None for the usual limit.
     """
-    queue = state.store.queue(topic, queue_id)
+    topic = queue.topic
     if start >= queue.max_offset or not count_max:
-        return Taken(topic, kind, queue_id, start, start, [], [])
+        return Taken(topic, kind, queue_id, start, start, [], [], 0)
     if wanted.sql is not None:
         found, next_offset, _ = scan(state.store, queue, start, wanted.sql, count_max, bytes_max)
-        offsets = [offset for offset, _ in found]
+        offsets: Sequence[int] = [offset for offset, _ in found]
         parts: list[bytes | memoryview] = [record for _, record in found]
-        return Taken(topic, kind, queue_id, start, next_offset, offsets, parts)
-    if wanted.hashes is None:
+    elif wanted.hashes is None:
         count, parts = state.store.read_range(queue.numbers(start, count_max), bytes_max)
         # Without a message, those that are asked for have been removed.
         next_offset = start + (count or min(count_max, queue.max_offset - start))
-        return Taken(topic, kind, queue_id, start, next_offset, range(start, start + count), parts)
-    units, next_offset = scan_tags(queue, start, wanted.hashes, count_max, bytes_max, examined_max)
-    count, parts = state.store.read_range([unit for _, unit in units], bytes_max)
-    if 0 < count < len(units):
-        next_offset = units[count][0]
-    offsets = [offset for offset, _ in units[:count]]
-    return Taken(topic, kind, queue_id, start, next_offset, offsets, parts)
+        offsets = range(start, start + count)
+    else:
+        units, next_offset = scan_tags(
+            queue, start, wanted.hashes, count_max, bytes_max, examined_max
+        )
+        count, parts = state.store.read_range([unit for _, unit in units], bytes_max)
+        if 0 < count < len(units):
+            next_offset = units[count][0]
+        offsets = [offset for offset, _ in units[:count]]
+    size = sum(map(len, parts))
+    return Taken(topic, kind, queue_id, start, next_offset, offsets, parts, size)
 
 
-def reply_bytes(taken: Taken, topic: str, receipt: Receipt) -> bytes:
-    """Return the records as a reply has them.
+def with_receipts(taken: Taken, topic: str, receipt: Receipt) -> bytes:
+    """Return the records of a retry topic as a reply has them.
 
     Args:
         taken: What was taken.
         topic: The topic that the consumer asked for.
         receipt: Of the checkpoint; its offset does not matter.
     """
-    data = b"".join(taken.parts)
-    if taken.kind == PLAIN:
-        return data
     magic = MAGIC_V2 if len(topic.encode()) > TOPIC_BYTES_MAX else MAGIC_V1
     records: list[bytes] = []
-    for record in decode_records(data):
+    for record in decode_records(b"".join(taken.parts)):
         properties = record.properties()
         own = receipt._replace(queue_id=record.queue_id, offset=record.queue_offset)
         properties[PropertyKey.POP_CHECKPOINT] = str(own)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from downrange.wire.system_names import HANDOVER_SUFFIX
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -45,10 +47,11 @@ class QueueLocks:
                 del held[queue]
 
     def unlock_all(self, group: str, client_id: str) -> None:
-        """Unlock all queues that a client holds for a group."""
-        held = self._groups.get(group, {})
-        for queue in [queue for queue, (holder, _) in held.items() if holder == client_id]:
-            del held[queue]
+        """Unlock all queues that a client holds for a group, also those for handovers."""
+        for name in (group, group + HANDOVER_SUFFIX):
+            held = self._groups.get(name, {})
+            for queue in [queue for queue, (holder, _) in held.items() if holder == client_id]:
+                del held[queue]
 
     def has_locks(self, group: str, now_ms: int) -> bool:
         """Whether a member of a group holds a queue."""

@@ -140,6 +140,18 @@ class Statistics:
         self.bytes_stored += size
         self._system_stored += system
 
+    def stored_run(self, topic: bytes, messages: int, size: int) -> None:
+        """Count records of the broker that were stored together in one of its own topics."""
+        counter = self._topics.get(topic)
+        if counter is None:
+            counter = self._topics.add(topic, is_system=True)
+        counter.times += messages
+        counter.messages += messages
+        counter.size += size
+        self.messages_stored += messages
+        self.bytes_stored += size
+        self._system_stored += messages
+
     def consumed(
         self,
         group: str,

@@ -161,6 +161,19 @@ def test_pull_shows_topics_without_the_namespace() -> None:
     assert batch.messages[0].queue == QUEUE
 
 
+def test_pull_of_a_static_topic_shows_the_logical_queue_and_offsets() -> None:
+    servers = servers_with()
+    header = PullReply(0, 1005, 1, 1009, offset_delta=1000)
+    body = record("orders", 3) + record("orders", 4)
+    servers.answer("a:1", PULL, Command(0, header.to_fields(), body))
+    queue = QueueId("orders", "a", 7)
+    batch = servers.run(pull(servers.core, queue, 1003, group="audit", deadline=DEADLINE))
+    assert [(message.queue, message.offset) for message in batch.messages] == [
+        (queue, 1003),
+        (queue, 1004),
+    ]
+
+
 class Linked(ReceivedMessage):
     """A message of a consumer, with a slot of its own."""
 

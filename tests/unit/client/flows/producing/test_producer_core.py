@@ -833,7 +833,7 @@ def test_a_dispatcher_gets_the_traces_in_place_of_the_topic() -> None:
     (loop,) = producer.background()
     effect = next(loop)
     assert expect(Wait, effect).signal.is_fired
-    answer_user_call(loop.send(True))
+    loop.send(answer_user_call(loop.send(True)))
     play(producer.exit(105.0), lambda _: Command(0))
     assert dispatcher.calls == [receipt.message_id, "flush", "close"]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from downrange.client.flows.effects import Flow, Gather, UserCall, Wait
+from downrange.client.flows.effects import Flow, Gather, Pause, UserCall, Wait
 from downrange.client.flows.hooks import EndTransactionContext, MessageType
 from downrange.client.flows.producing.trace_buffer import (
     BODY_BYTES_MAX,
@@ -448,6 +448,48 @@ def test_closing_waits_for_the_call_of_the_dispatcher_that_is_running() -> None:
     assert wait.signal.is_fired
     assert performed(closing, closing.send(True)) is None
     assert world.dispatcher.calls == [pub(1), "flush", "close"]
+
+
+def test_closing_gives_each_call_the_deadline() -> None:
+    world = World()
+    world.traces.add(pub(1))
+    closing = world.closing()
+    calls = [next(closing), closing.send(None), closing.send(None)]
+    assert [call.deadline for call in calls if isinstance(call, UserCall)] == [110.0] * 3
+
+
+def test_dispatcher_that_does_not_end_a_call_is_not_called_again() -> None:
+    world = World()
+
+    def report(where: str, error: BaseException) -> Flow[None]:
+        yield from world.report(where, error)
+        yield Pause(0.0)
+
+    closing = close_dispatcher(world.traces, world.dispatcher, report, 110.0)
+    assert isinstance(next(closing), UserCall)
+    world.clock.seconds = 110.0
+    assert closing.throw(TimeoutError("late")) == Pause(0.0)
+    with pytest.raises(StopIteration):
+        closing.send(None)
+    assert world.reports == ["flush() of the trace dispatcher: late"]
+    assert world.traces.failed_count == 1
+
+
+def test_closing_gives_up_if_the_running_call_does_not_end() -> None:
+    world = World()
+    loop = world.loop()
+    next(loop)
+    world.traces.add(pub(1))
+    loop.send(True)
+    closing = world.closing()
+    assert isinstance(next(closing), Wait)
+    with pytest.raises(StopIteration):
+        closing.send(False)
+    assert world.reports == [
+        "close() of the trace dispatcher: a call before it did not end in time, so it was not "
+        "called"
+    ]
+    assert world.traces.failed_count == 1
 
 
 def test_errors_of_a_dispatcher_are_reported_and_counted() -> None:

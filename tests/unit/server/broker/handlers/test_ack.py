@@ -218,6 +218,7 @@ def test_acknowledgement_that_cannot_be_appended_is_not_in_force(
 
     with monkeypatch.context() as patch:
         patch.setattr(stage.state.store, "append", fail)
+        patch.setattr(stage.state.store, "append_run", fail)
         assert stage.ask(ack_request(one)).code == 1
         assert stage.ask(change_request(one, 5)).code == 1
     stage.drain(INVISIBLE_MS)

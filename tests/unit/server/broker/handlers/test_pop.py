@@ -12,7 +12,7 @@ from downrange.server.broker import record_scan
 from downrange.server.broker.pop import pop_plan, queue_reader
 from downrange.server.broker.state import DISK_FULL
 from downrange.wire.records import decode_records
-from tests.unit.server.broker.broker_stage import CLIENT, send_request
+from tests.unit.server.broker.broker_stage import CLIENT, pull_request, send_request
 from tests.unit.server.broker.pop_stage import (
     INVISIBLE_MS,
     RETRY_TOPIC,
@@ -468,6 +468,9 @@ def test_topic_with_a_long_name_is_written_in_the_second_form(stage: PopStage) -
 def test_pop_is_answered_when_its_checkpoint_is_stored(stage: PopStage) -> None:
     stage.send("a")
     request = stage.hand_in(pop_request())
+    assert stage.answer_to(request) is None
+    assert stage.records(TIMER_TOPIC) == []
+    stage.commit()
     assert stage.answer_of(request).code == 0
     assert [record.properties()["TAGS"] for record in stage.records(TIMER_TOPIC)] == ["ck"]
 
@@ -497,6 +500,7 @@ def test_failed_append_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(stage.state.store, "append", fail)
+        patch.setattr(stage.state.store, "append_run", fail)
         requests = [stage.hand_in(pop_request(1)) for _ in range(3)]
         stage.commit()
         assert [stage.answer_of(request).code for request in requests] == [1, 1, 1]
@@ -514,13 +518,17 @@ def test_failure_of_one_pop_fails_the_later_ones_of_its_group(
     stage.send("a", "b", "c")
     append, calls = stage.state.store.append, list[int]()
 
-    def fail_twice(*arguments: Any) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("broken")
+
+    def fail_once(*arguments: Any) -> None:
         calls.append(1)
-        if len(calls) <= 2:  # all together, then the first on its own
+        if len(calls) == 1:
             raise OSError("broken")
         append(*arguments)
 
-    monkeypatch.setattr(stage.state.store, "append", fail_twice)
+    monkeypatch.setattr(stage.state.store, "append_run", fail)  # all together
+    monkeypatch.setattr(stage.state.store, "append", fail_once)  # then each on its own
     requests = [stage.hand_in(pop_request(1)) for _ in range(2)]
     other = stage.hand_in(pop_request(1, group="H"))
     stage.commit()
@@ -571,10 +579,24 @@ def test_pops_and_acknowledgements_of_a_turn(stage: PopStage) -> None:
         stage.hand_in(ack_request(first[1])),
         stage.hand_in(pop_request(1)),
     ]
+    assert [stage.answer_to(request) for request in requests] == [None] * 4
+    stage.commit()
     answers = [stage.answer_of(request) for request in requests]
     assert [answer.code for answer in answers] == [0, 0, 0, 0]
     assert [popped_of(answer)[0].body for answer in answers[1::2]] == ["c", "d"]
     assert stage.committed() == 2
+    tags = [record.properties()["TAGS"] for record in stage.records(TIMER_TOPIC)]
+    assert tags == ["ck", "ack", "ck", "ack", "ck"]
+
+
+def test_requests_of_other_kinds_see_the_pops_before_them_in_the_same_turn(
+    stage: PopStage,
+) -> None:
+    stage.send("a")
+    popped = stage.hand_in(pop_request())
+    stage.ask(pull_request())
+    assert len(stage.state.checkpoints) == 1
+    assert stage.answer_of(popped).code == 0
 
 
 def test_timed_messages_among_the_records_of_pops(stage: PopStage) -> None:

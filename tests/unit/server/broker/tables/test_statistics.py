@@ -29,6 +29,19 @@ def test_rates_are_the_growth_per_second_over_each_span() -> None:
     assert statistics.rates("bytes_stored")[0] == 10.0
 
 
+def test_a_run_is_counted_like_its_records() -> None:
+    topic = "rmq_sys_wheel_timer"
+    one_by_one, together = Statistics(0), Statistics(0)
+    for _ in range(2):
+        one_by_one.stored([record(topic), record(topic)])
+        together.stored_run(topic.encode(), 2, 20)
+    for statistics in (one_by_one, together):
+        statistics.sample(60_000)
+    assert together.totals(1) == one_by_one.totals(1)
+    for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
+        assert together.counts(name, topic, "c") == one_by_one.counts(name, topic, "c")
+
+
 def test_rates_are_zero_before_the_first_sample() -> None:
     statistics = Statistics(500)
     statistics.consumed("G", "T", 3, 30)

@@ -1,0 +1,460 @@
+"""A member of a group in pop mode: brokers hand out messages, and the members share all queues.
+
+    watched -> popped -> waiting -> running -> acknowledged, in batches
+                                            -> given back, or a dead letter
+
+There is no rebalance, and there are no offsets to commit: every member pops every broker. A source
+(one broker of one topic) is popped when it has messages and there is room; a watch, which takes
+nothing, waits for them. While a handler runs, the receipts of its messages are renewed. One rule: a
+message whose time is over before its turn is skipped; the broker delivers it again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from downrange.client.flows.consuming.delivery import DEAD_LETTER, GIVEN_BACK, ack_all
+from downrange.client.flows.consuming.delivery import Delivery as PoppedMessage
+from downrange.client.flows.consuming.delivery_window import DeliveryWindow
+from downrange.client.flows.consuming.first_offset import first_offset
+from downrange.client.flows.consuming.group_member import GroupMember
+from downrange.client.flows.consuming.pop import PopStatus, pop, wait_for_messages
+from downrange.client.flows.consuming.pop_sources import PopSource, brokers_of, watch
+from downrange.client.flows.effects import (
+    CALLS_AT_ONCE,
+    Flow,
+    Gather,
+    Pause,
+    Signal,
+    UserCall,
+    Wait,
+)
+from downrange.client.flows.names import shown_queue, with_namespace
+from downrange.client.flows.notices import QueueFailed, QueueRecovered, WorkFailed
+from downrange.client.flows.routing.lookup import refresh_route
+from downrange.errors import PopNotSupported, RocketMQError, SettleError
+from downrange.model import QueueId, QueueOffset
+from downrange.options import SimpleOptions
+from downrange.wire.pop_receipts import PLAIN
+from downrange.wire.system_names import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.consuming.delivery_window import Delivery
+    from downrange.client.flows.consuming.pop import PopBatch, Popped
+    from downrange.client.flows.consuming.verdicts import Verdict
+    from downrange.client.flows.hooks import Hooks
+    from downrange.model import ReceivedMessage
+    from downrange.options.consumers import ConsumerOptions
+
+#: Retries of a group whose option gives no number.
+_RETRIES: Final = 16
+#: Messages per request; the most that a broker returns.
+_POP_COUNT: Final = 32
+#: Seconds that acknowledgements wait for others, to share a request.
+_ACK_DELAY: Final = 0.005
+#: Seconds until acknowledgements that failed are repeated.
+_ACK_PAUSE: Final = 0.5
+#: Seconds between two looks at the receipts of running handlers.
+_RENEW_INTERVAL: Final = 1.0
+#: The part of its time after which a receipt is renewed.
+_RENEWED_AFTER: Final = 0.5
+#: Seconds until a broker that holds too many requests is asked again.
+_FULL_PAUSE: Final = 1.0
+#: Seconds of one watch: a member that leaves must not keep a broker's notice for itself for long.
+_WATCH: Final = 5.0
+_WAIT_MAX: Final = 60.0
+
+
+class PopMember(GroupMember):
+    """A member of a group in pop mode; arguments and errors: `GroupMember`.
+
+    Attributes:
+        sources: Topic and broker -> where messages are popped from.
+        expired: Messages whose time was over before they were settled.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        options: ConsumerOptions,
+        hooks: Hooks,
+        spawn: Callable[[Flow[None]], object],
+        arrived: Callable[[DeliveryWindow], None],
+    ) -> None:
+        super().__init__(core, group, options, hooks, spawn, arrived)
+        self.owner = PopOwner(self)
+        self.sources: dict[tuple[str, str], PopSource] = {}
+        self.expired = 0
+        self._begun: set[QueueId] = set()
+        self._room = Signal()
+        self._pauses = SimpleOptions(
+            retry_backoff=options.retry_backoff, retry_backoff_max=options.retry_backoff_max
+        )
+        #: Identity of a message -> its receipt and time.
+        self._popped: dict[int, PoppedMessage] = {}
+        self._acks: list[PoppedMessage] = []
+        self._ack_due = Signal()
+        self._acks_under_way = 0
+        self._acked = Signal()
+
+    # ---- life --------------------------------------------------------------------------------
+
+    def take_queues(self) -> Flow[bool]:
+        """Follow the routes: pop each broker of each topic; return whether all have a route.
+
+        Raises:
+            PopNotSupported: A broker is older than 5.0.
+        """
+        core = self.core
+        wanted: dict[tuple[str, str], QueueId] = {}
+        is_complete = True
+        for topic in self.subscriptions.filters:
+            name = with_namespace(topic, core.options.namespace)
+            deadline = core.clock.now() + core.options.call_timeout
+            route = core.routes.get(name) or (yield from refresh_route(core, name, deadline))
+            if route is None:
+                is_complete = False
+                continue
+            yield from self._begin([shown_queue(q, core.options.namespace) for q in route.readable])
+            for broker in brokers_of(route):
+                wanted[topic, broker] = QueueId(topic, broker, -1)
+        for place in [place for place in self.sources if place not in wanted]:
+            del self.sources[place]
+        for place in wanted:
+            if place not in self.sources:
+                yield from self._open_source(*place)
+        return is_complete
+
+    def _begin(self, queues: Sequence[QueueId]) -> Flow[None]:
+        """Commit where the group begins in queues in which it has no offset."""
+        core = self.core
+        new = [queue for queue in queues if queue not in self._begun]
+        deadline = core.clock.now() + core.options.call_timeout
+        outcomes: list[object] = yield Gather(
+            [
+                first_offset(core, self.group, queue, self.options.start, deadline=deadline)
+                for queue in new
+            ],
+            CALLS_AT_ONCE,
+        )
+        for queue, outcome in zip(new, outcomes, strict=True):
+            if not isinstance(outcome, RocketMQError):
+                self._begun.add(queue)
+
+    def _open_source(self, topic: str, broker: str) -> Flow[None]:
+        entry = self.subscriptions.get(topic)
+        assert entry is not None
+        yield from self._try(topic, broker)
+        source = self.sources[topic, broker] = PopSource(topic, broker, entry.message_filter)
+        source.is_ready = True
+        loop = self.keep_running(f"popping {topic} of {broker}", partial(self._pop_loop, source))
+        yield UserCall(self._spawn, (loop,))
+
+    def _try(self, topic: str, broker: str) -> Flow[None]:
+        """Ask a broker once, which says whether it has pops.
+
+        Raises:
+            PopNotSupported: It does not.
+        """
+        core = self.core
+        deadline = core.clock.now() + core.options.call_timeout
+        try:
+            yield from wait_for_messages(core, self.group, topic, broker, poll=0, deadline=deadline)
+        except PopNotSupported:
+            raise
+        except RocketMQError:
+            return  # the loop tries again, and reports it
+
+    def loops(self) -> dict[str, Callable[[], Flow[None]]]:
+        """Return the flows that run until the member leaves."""
+        return {
+            "sources": self._source_loop,
+            "watch": self._watch_loop,
+            "acknowledgement": self._ack_loop,
+            "receipt renewal": self._renew_loop,
+        }
+
+    def hand_over(self, windows: Sequence[DeliveryWindow], until: float) -> Flow[None]:
+        """Send all acknowledgements, and give back what was not begun."""
+        yield from self._send_acks(until)
+        if self._acks_under_way:
+            yield Wait(self._acked, until)
+        begun = {id(each) for w in windows for d in w.running.values() for each in d.messages}
+        rest = [popped for key, popped in self._popped.items() if key not in begun]
+        yield Gather([popped.extend(0.0, until) for popped in rest], CALLS_AT_ONCE)
+        self.owner.is_closed = True
+
+    def _source_loop(self) -> Flow[None]:
+        clock = self.core.clock
+        while True:
+            yield Wait(self.changed, clock.now() + self.options.rebalance_interval)
+            if self.is_closing:
+                return
+            if self.changed.is_fired:
+                self.changed = Signal()
+            yield from self.take_queues()
+
+    # ---- popping -----------------------------------------------------------------------------
+
+    def _pop_loop(self, source: PopSource) -> Flow[None]:
+        """Pop a source while it is one, and there is room."""
+        core, place = self.core, (source.topic, source.broker)
+        while not self.is_closing and self.sources.get(place) is source:
+            now = core.clock.now()
+            if self.buffer.count and self._is_full():
+                self._room = Signal()
+                yield Wait(self._room, now + _WAIT_MAX)
+            elif source.is_ready:
+                yield from self._pop_once(source)
+            else:
+                until = now + min(_WATCH, self.options.suspend)
+                yield from watch(core, self.group, source, until, self._pauses, self._report)
+
+    def _is_full(self) -> bool:
+        buffer = self.buffer
+        return buffer.count >= buffer.count_max or buffer.bytes >= buffer.bytes_max
+
+    def _pop_once(self, source: PopSource) -> Flow[None]:
+        core, options = self.core, self.options
+        now = core.clock.now()
+        try:
+            batch = yield from pop(
+                core,
+                self.group,
+                source.topic,
+                source.broker,
+                max_count=min(_POP_COUNT, options.pull_batch),
+                invisible=options.invisible,
+                message_filter=source.message_filter,
+                deadline=now + core.options.call_timeout,
+                decode_body=options.decode_body,
+                message_class=self.message_class,
+            )
+        except RocketMQError as error:
+            if source.failure is None:
+                self._report(source, error)
+            source.failed(error, self._pauses)
+            return
+        source.recovered(self._report)
+        now = core.clock.now()
+        rates = self.rates_of(source.topic)
+        rates.pulled(len(batch.popped), now - batch.asked_at, now)
+        if batch.popped:
+            source.found(now, has_more=True)
+            self._take_in(source, batch)
+        else:
+            source.missed(now)
+            if batch.status is PopStatus.FULL:
+                yield Pause(_FULL_PAUSE)
+
+    def _take_in(self, source: PopSource, batch: PopBatch) -> None:
+        windows: dict[QueueId, list[ReceivedMessage]] = {}
+        for popped in batch.popped:
+            message = popped.message
+            if self.link is not None:
+                self.link(message)
+            self._popped[id(message)] = PoppedMessage(
+                self.owner, popped, batch.asked_at, self.options.invisible
+            )
+            windows.setdefault(_place_of(popped), []).append(message)
+        self.counts.fetched += len(batch.popped)
+        for place, messages in windows.items():
+            window = self._window_of(place, source)
+            window.pulled_at = self.core.clock.now()
+            window.add(messages, QueueOffset(messages[-1].offset + 1))
+            self.arrived(window)
+
+    def _window_of(self, place: QueueId, source: PopSource) -> DeliveryWindow:
+        window = self.windows.get(place)
+        if window is None:
+            now = self.core.clock.now()
+            window = DeliveryWindow(place, source.message_filter, QueueOffset(0), self.buffer, now)
+            window.is_paused = True  # nothing fills it but this
+            self.windows[place] = window
+        return window
+
+    def settled(self) -> None:
+        """Let sources that waited for room look again."""
+        self._room.fire()
+
+    # ---- what becomes of messages ------------------------------------------------------------
+
+    def begin(self, delivery: Delivery, now: float) -> bool:
+        """Leave out messages whose time is over; return whether any is left to handle."""
+        window, left = delivery.window, []
+        first = delivery.messages[0].offset
+        for message in delivery.messages:
+            popped = self._popped.get(id(message))
+            if popped is not None and now < popped.expires_at:
+                left.append(message)
+                continue
+            self.expired += 1
+            self._popped.pop(id(message), None)
+            window.settle(message)
+        if left and left[0].offset != first:
+            window.running[left[0].offset] = window.running.pop(first)
+        if left:
+            delivery.messages = left
+        else:
+            window.end(delivery, now)
+        return bool(left)
+
+    def done(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Acknowledge messages, soon and together with others."""
+        acks, popped = self._acks, self._popped
+        for message in messages:
+            delivery = popped.pop(id(message), None)
+            if delivery is not None:
+                acks.append(delivery)
+        self._ack_due.fire()
+
+    def give_back(
+        self, window: DeliveryWindow, message: ReceivedMessage, verdict: Verdict, deadline: float
+    ) -> Flow[None]:
+        """Have the broker deliver a message again, or keep it as a dead letter.
+
+        Raises:
+            RocketMQError: The broker refused, or did not answer.
+        """
+        del window
+        popped = self._popped.get(id(message))
+        if popped is None:
+            return  # its time is over: the broker delivers it again
+        try:
+            if verdict.is_dead:
+                yield from popped.dead_letter(deadline)
+            else:
+                yield from popped.retry(verdict.after, deadline)
+        except SettleError:
+            self.expired += 1
+        self._popped.pop(id(message), None)
+
+    def _ack_loop(self) -> Flow[None]:
+        core = self.core
+        while not self.is_closing:
+            yield Wait(self._ack_due, core.clock.now() + _WAIT_MAX)
+            if len(self._acks) < _POP_COUNT:
+                yield Wait(self.closing, core.clock.now() + _ACK_DELAY)
+            self._ack_due = Signal()
+            is_done = yield from self._send_acks(core.clock.now() + core.options.call_timeout)
+            if not is_done:
+                yield Wait(self.closing, core.clock.now() + _ACK_PAUSE)
+                self._ack_due.fire()
+
+    def _send_acks(self, deadline: float) -> Flow[bool]:
+        """Send what waits; return whether all were taken. Others are tried again."""
+        acks, self._acks = self._acks, []
+        if not acks:
+            return True
+        self._acks_under_way += 1
+        try:
+            outcomes = yield from ack_all(self.owner, acks, deadline)
+        finally:
+            self._acks_under_way -= 1
+            if not self._acks_under_way:
+                self._acked.fire()
+        failures = [
+            (each, outcome)
+            for each, outcome in zip(acks, outcomes, strict=True)
+            if outcome is not None
+        ]
+        for each, outcome in failures:
+            if isinstance(outcome, SettleError):
+                self.expired += 1
+            else:
+                self._acks.append(each)
+                self.counts.commits_failed += 1
+                self.last_commit_error = outcome
+        if not failures:
+            self.last_commit_error = None
+        return not self._acks
+
+    def _renew_loop(self) -> Flow[None]:
+        """Renew the receipts of messages whose handlers run, up to `handle_timeout`."""
+        core, invisible = self.core, self.options.invisible
+        interval = min(_RENEW_INTERVAL, invisible / 10)
+        while not (yield from self._sleep(interval)):
+            now = core.clock.now()
+            due: list[PoppedMessage] = []
+            for window in self.windows.values():
+                for delivery in window.running.values():
+                    if now - delivery.started_at > self.options.handle_timeout:
+                        continue
+                    found = [self._popped.get(id(message)) for message in delivery.messages]
+                    due += [
+                        popped
+                        for popped in found
+                        if popped is not None
+                        and now >= popped.expires_at - invisible * (1 - _RENEWED_AFTER)
+                    ]
+            deadline = now + core.options.call_timeout
+            outcomes: list[object] = yield Gather(
+                [popped.extend(invisible, deadline) for popped in due], CALLS_AT_ONCE
+            )
+            for popped, outcome in zip(due, outcomes, strict=True):
+                if isinstance(outcome, RocketMQError):
+                    self.owner.not_renewed(popped, outcome)
+            yield from core.publish()
+
+    def assigned(self) -> list[QueueId]:
+        """Return the brokers that it pops; -1 stands for all their queues."""
+        return [QueueId(topic, broker, -1) for topic, broker in sorted(self.sources)]
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the sources."""
+        return [
+            f"{topic} of {broker} cannot be popped: {source.failure}"
+            for (topic, broker), source in self.sources.items()
+            if source.failure is not None
+        ]
+
+    def _report(self, source: PopSource, error: RocketMQError | None) -> None:
+        queue = QueueId(source.topic, source.broker, -1)
+        if error is None:
+            self.core.notices.append(QueueRecovered(self.group, queue))
+        else:
+            self.core.notices.append(QueueFailed(self.group, queue, error, "cannot be popped"))
+
+
+class PopOwner:
+    """What the receipts of a member's messages need; see `delivery.DeliveryOwner`.
+
+    Attributes:
+        retries: How often a message is delivered again.
+        is_closed: Whether messages cannot be settled any more.
+    """
+
+    def __init__(self, member: PopMember) -> None:
+        self._member = member
+        self.core = member.core
+        self.group = member.group
+        self.retries = _RETRIES if member.options.retries is None else member.options.retries
+        self.is_closed = False
+
+    def settled(self, outcome: str) -> None:
+        """Count a message."""
+        counts = self._member.counts
+        counts.sent_back += outcome == GIVEN_BACK
+        counts.dead += outcome == DEAD_LETTER
+
+    def renewed(self) -> None:
+        """Count a receipt that was replaced."""
+        self._member.counts.renewed += 1
+
+    def not_renewed(self, delivery: PoppedMessage, error: RocketMQError | None) -> None:
+        """Publish that a renewal failed."""
+        if error is not None and not isinstance(error, SettleError):
+            what = f"renewing the receipt of message {delivery.message.message_id}"
+            self.core.notices.append(WorkFailed(what, error))
+
+
+def _place_of(popped: Popped) -> QueueId:
+    """Return the queue of a message: offsets of the retry topic are apart from the topic's own."""
+    queue, receipt = popped.message.queue, popped.receipt
+    topic = queue.topic if receipt.kind == PLAIN else RETRY_PREFIX + queue.topic
+    return QueueId(topic, queue.broker, receipt.queue_id)
