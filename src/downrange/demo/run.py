@@ -135,6 +135,9 @@ def run_demo(
             landed, later, traces = run_in_thread(
                 lambda stop: _analyse(name_server, stored, output, show, stop), show.log
             )
+            from downrange.demo.group_section import add_groups  # needs the extra of Spark
+
+            add_groups(traces.page, day.consumers)
         outcome = DemoOutcome(
             checks=tuple(
                 check_topic(
