@@ -31,6 +31,11 @@ COMMANDS: Final = {
             "downrange.cli.read:pull",
             "Print messages of one queue, starting at an offset, with one request.",
         ),
+        "consume": (
+            "downrange.cli.consume:consume",
+            "Handle the messages of a consumer group, with a function or a program, until a "
+            "signal.",
+        ),
         "doctor": (
             "downrange.cli.doctor:doctor",
             "Check the way to name servers and brokers: DNS, ports, TLS, access, brokers, routes.",

@@ -112,7 +112,8 @@ class PushCore:
         self.is_paused = False
         self._handler = handler
         self._handle_run = handle_run
-        if options.batch > 1 or options.mode != "concurrent" or self._is_watched:
+        is_plain = options.batch == 1 and options.mode == "concurrent" and not self._is_watched
+        if handler is None or not is_plain:
             self._handle_run = None
         self._spawn = spawn
         #: Windows with messages to hand out, each once.
