@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from benchmarks.matrix import asyncio_client, thread_client
+from benchmarks.matrix import asyncio_client, push_works, thread_client
+from benchmarks.matrix.cells import PUSHES
 from benchmarks.matrix.children import run_module
 from benchmarks.matrix.tasks import Measured, Task
 
@@ -51,7 +52,10 @@ def main() -> None:
     if task.client == "asyncio":
         import uvloop
 
-        measured = uvloop.run(asyncio_client.run(task))
+        run = push_works.run_async if task.work in PUSHES else asyncio_client.run
+        measured = uvloop.run(run(task))
+    elif task.work in PUSHES:
+        measured = push_works.run_threads(task)
     else:
         measured = thread_client.run(task)
     print(msgspec.json.encode(measured).decode())
