@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from benchmarks.matrix import asyncio_client, push_works, thread_client
-from benchmarks.matrix.cells import PUSHES
+from benchmarks.matrix import asyncio_client, thread_client
 from benchmarks.matrix.children import run_module
 from benchmarks.matrix.tasks import Measured, Task
 
@@ -52,10 +51,7 @@ def main() -> None:
     if task.client == "asyncio":
         import uvloop
 
-        run = push_works.run_async if task.work in PUSHES else asyncio_client.run
-        measured = uvloop.run(run(task))
-    elif task.work in PUSHES:
-        measured = push_works.run_threads(task)
+        measured = uvloop.run(asyncio_client.run(task))
     else:
         measured = thread_client.run(task)
     print(msgspec.json.encode(measured).decode())
