@@ -33,9 +33,11 @@ if TYPE_CHECKING:  # the struct here is never decoded, so its annotations are no
 
 #: Fewer messages are handed out one by one: a run is for a queue with many.
 _RUN_MIN: Final = 4
-#: A pull may ask for so many messages even if the window's share of the buffer is less, and for so
-#: many bytes at most. Apache's brokers return less whatever is asked for; ours goes by it.
+#: A pull may ask for so many messages even if the window's share of the buffer is less.
 _PULL_LEAST: Final = 32
+#: Most bytes of a pull: what brokers return by default, and what is asked for. Our broker goes by
+#: it; Apache's returns its default whatever is asked for.
+_PULL_BYTES_USUAL: Final = MIB // 4
 _PULL_BYTES: Final = MIB
 _body_of: Final[Callable[[ReceivedMessage], bytes]] = attrgetter("body")
 _offset_of: Final[Callable[[ReceivedMessage], int]] = attrgetter("offset")
@@ -75,13 +77,15 @@ class Buffer:
             and window.bytes <= self.bytes_max // share
         )
 
-    def pull_limits(self, window_count: int, pull_batch: int) -> tuple[int, int]:
-        """Return the most messages and bytes of a pull: a window's share, if that is not little."""
+    def pull_limits(self, window_count: int, pull_batch: int) -> tuple[int, int | None]:
+        """Return the most messages of a pull, and bytes if they are more than brokers' default.
+
+        That is a window's share of the buffer, unless this is little.
+        """
         share = max(1, window_count)
-        return (
-            min(pull_batch, max(_PULL_LEAST, self.count_max // share)),
-            min(_PULL_BYTES, max(1, self.bytes_max // share)),
-        )
+        size = min(_PULL_BYTES, self.bytes_max // share)
+        count = min(pull_batch, max(_PULL_LEAST, self.count_max // share))
+        return count, size if size > _PULL_BYTES_USUAL else None
 
 
 class Delivery(msgspec.Struct, eq=False):
