@@ -74,8 +74,8 @@ class ConsumerOptions:
             or a time (consumeFromWhere). For a group that has consumed before it has no effect.
         strategy: How the members divide the queues; all members must use the same one
             (allocateMessageQueueStrategy).
-        pull_batch: Messages per request (pullBatchSize). Brokers return at most 32 unless they are
-            configured otherwise.
+        pull_batch: Messages per request (pullBatchSize); less if a queue's share of the buffer is
+            less. Apache's brokers return at most 32 unless they are configured otherwise.
         suspend: Seconds that a broker holds a request while there is no message.
         buffer_messages: Messages that are fetched and not handled, in all queues together.
         buffer_bytes: The bytes of their bodies. A further answer is dropped, and fetched again.
@@ -113,7 +113,7 @@ class ConsumerOptions:
     retries: int | None = None
     start: GroupStart = "latest"
     strategy: Strategy | AllocateForGroup = field(default_factory=Average)
-    pull_batch: int = 32
+    pull_batch: int = 256
     suspend: float = 15.0
     buffer_messages: int = 10_000
     buffer_bytes: int = 64 * MIB

@@ -39,8 +39,8 @@ _log = logging.getLogger("downrange.drivers")
 ResultT = TypeVar("ResultT")
 #: How long connections may take to close in order when the client is closed.
 _CLOSE_TIMEOUT: Final = 0.5
-#: Calls of a worker to the user's functions after which other tasks get their turn.
-_CALLS_PER_TURN: Final = 32
+#: Seconds that a worker whose handlers never wait keeps the loop from other tasks.
+_TURN: Final = 0.002
 
 
 class AioDriver:
@@ -186,8 +186,8 @@ class AioDriver:
             ClientClosed, ForkedClient: The driver cannot be used any more.
             BaseException: The error of the flow.
         """
-        lock = self.lock
-        quick_calls = 0
+        lock, now = self.lock, self.clock.now
+        turn_ends = now() + _TURN
         try:
             with lock:
                 effect = next(flow)
@@ -197,11 +197,12 @@ class AioDriver:
                         answer = effect.function(*effect.args)
                         if isawaitable(answer):
                             answer = await answer
-                        quick_calls += 1
-                        if quick_calls % _CALLS_PER_TURN == 0:
-                            await asyncio.sleep(0)  # others get their turn
+                        if now() > turn_ends:
+                            await asyncio.sleep(0)
+                            turn_ends = now() + _TURN
                     else:
                         answer = await self.run(_performing(effect))
+                        turn_ends = now() + _TURN
                 except BaseException as error:
                     with lock:
                         effect = flow.throw(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from downrange.client.flows.consuming.delivery_window import body_bytes
 from downrange.client.flows.consuming.pull import PullStatus, pull
 from downrange.client.flows.consuming.verdicts import show_as_sent
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
@@ -68,12 +69,14 @@ def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
             window.room = Signal()
         yield Wait(window.room, now + _WAIT_MAX)
         return
+    max_count, max_bytes = member.buffer.pull_limits(len(member.windows), options.pull_batch)
     batch = yield from pull(
         core,
         window.queue,
         window.next_offset,
         group=member.group,
-        max_count=options.pull_batch,
+        max_count=max_count,
+        max_bytes=max_bytes,
         message_filter=window.message_filter,
         subscription_version=entry.version,
         suspend=options.suspend,
@@ -128,7 +131,7 @@ def _take_in(
     if window.is_stopped:
         return
     buffer = member.buffer
-    size = sum(len(message.body) for message in messages)
+    size = body_bytes(messages)
     if buffer.count and buffer.bytes + size > buffer.bytes_max:
         member.counts.dropped_answers += 1
         window.is_short = True

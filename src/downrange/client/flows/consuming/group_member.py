@@ -612,13 +612,10 @@ class GroupMember:
             now = core.clock.now()
             for window in self.windows.values():
                 for delivery in window.running.values():
-                    if now - delivery.started_at > limit and not delivery.is_reported:
+                    age, message = now - delivery.started_at, delivery.current
+                    if age > limit and message is not None and not delivery.is_reported:
                         delivery.is_reported = True
-                        core.notices.append(
-                            HandlerStuck(
-                                self.group, delivery.messages[0], now - delivery.started_at
-                            )
-                        )
+                        core.notices.append(HandlerStuck(self.group, message, age))
             yield from core.publish()
 
     def _sleep(self, seconds: float) -> Flow[bool]:

@@ -54,7 +54,7 @@ _QUICK: Final = 0.0001
 #: Seconds after which waiting messages get another worker, if handlers were quick so far.
 _RELIEF: Final = 0.01
 #: Most messages of a run.
-_RUN_MAX: Final = 32
+_RUN_MAX: Final = 128
 #: The average time of a handler moves to the last one by one part in this many.
 _SMOOTHING: Final = 16
 
@@ -315,14 +315,14 @@ class PushCore:
 
     def finish(self, delivery: Delivery) -> None:
         """Note that messages were handled without an error."""
-        now = self.core.clock.now()
-        each = (now - delivery.started_at) / len(delivery.messages)
-        self._average += (each - self._average) / _SMOOTHING
-        seconds, count = now - delivery.started_at, len(delivery.messages)
+        now, count = self.core.clock.now(), len(delivery.messages)
         delivery.window.finish(delivery, now)
-        self.member.counts.handled += count
-        self.member.done(delivery.messages)
-        self.member.rates_of(delivery.messages[0].topic).handled(count, seconds, now)
+        if count:  # a run may have been taken away before it was begun
+            seconds = now - delivery.started_at
+            self._average += (seconds / count - self._average) / _SMOOTHING
+            self.member.counts.handled += count
+            self.member.done(delivery.messages)
+            self.member.rates_of(delivery.messages[0].topic).handled(count, seconds, now)
         self._continue(delivery.window)
 
     def _wait_for_work(self) -> Flow[None]:
