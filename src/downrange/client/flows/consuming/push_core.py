@@ -118,6 +118,8 @@ class PushCore:
         self._average = 10 * _QUICK
         self._is_relieving = False
         self._is_over = False
+        #: Deliveries whose worker was ended by its handler, with the error.
+        self._broken: list[tuple[Delivery, BaseException]] = []
 
     # ---- life --------------------------------------------------------------------------------
 
@@ -212,6 +214,8 @@ class PushCore:
         is_batch = self.options.batch > 1
         assert handler is not None
         while not self._is_over:
+            while self._broken:
+                yield from self.fail(*self._broken.pop())
             delivery = self._take()
             if delivery is None:
                 yield from self._wait_for_work()
@@ -227,8 +231,11 @@ class PushCore:
                     yield from self._watched(call, delivery)
                 else:
                     yield call
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 yield from self.fail(delivery, error)
+            except BaseException as error:
+                self._broken.append((delivery, error))  # for the worker that takes this one's place
+                raise
             else:
                 self.finish(delivery)
 
@@ -250,7 +257,7 @@ class PushCore:
             )
         try:
             yield call
-        except Exception as error:  # the user's code
+        except (Exception, SystemExit) as error:  # the user's code
             context.error = error
         if trace is not None and traced is not None:
             trace_after(trace, traced, _trace_result(context.error))
@@ -270,7 +277,7 @@ class PushCore:
         result, remark = ConsumeResult.SUCCESS, None
         try:
             yield UserCall(handler, (argument,), may_block=True)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             result = ConsumeResult.LATER if self.is_signal(error) else ConsumeResult.THREW
             remark = f"{type(error).__name__}: {error}"
         return ConsumeDirectlyBody(
@@ -357,7 +364,7 @@ class PushCore:
 
     # ---- failures ----------------------------------------------------------------------------
 
-    def fail(self, delivery: Delivery, error: Exception) -> Flow[None]:
+    def fail(self, delivery: Delivery, error: BaseException) -> Flow[None]:
         """Do what the exception of a handler asks for, and publish it with the plan."""
         window, counts = delivery.window, self.member.counts
         if delivery.rest is None:
@@ -461,7 +468,7 @@ class PushCore:
         yield UserCall(self._spawn, (later(),))
 
 
-def _trace_result(error: Exception | None) -> SubResult:
+def _trace_result(error: BaseException | None) -> SubResult:
     """Return how a handler ended, for the trace."""
     if error is None:
         return SubResult.SUCCESS
