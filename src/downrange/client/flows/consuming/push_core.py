@@ -176,7 +176,7 @@ class PushCore:
         if self.is_paused:
             return None
         line, now = self._line, self.core.clock.now()
-        for _ in range(len(line)):
+        while line:
             window = line.popleft()
             window.is_queued = False
             if not self._may_take(window, now):
