@@ -182,8 +182,8 @@ class PushConsumer(ClientUser):
         for flow in core.background():
             self._client.spawn(flow)
         if self._handler is not None:
-            flows = [core.work() for _ in range(self._options.concurrency)]
-            self._workers = self._client.start_workers(flows, f"downrange-{self._group}")
+            name = f"downrange-{self._group}"
+            self._workers = self._client.start_workers(core.work, self._options.concurrency, name)
         return self
 
     def close(self, timeout: float = DRAIN_TIMEOUT) -> None:

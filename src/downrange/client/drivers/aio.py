@@ -27,7 +27,7 @@ from downrange.errors import ClientClosed, ForkedClient, RocketMQError, WrongEve
 from downrange.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from concurrent.futures import Executor
 
     from downrange.client.drivers.dialer import Dialer
@@ -212,9 +212,9 @@ class AioDriver:
         except StopIteration as finished:
             return cast("ResultT", finished.value)
 
-    def start_workers(self, flows: Iterable[Flow[None]], name: str) -> AioWorkers:
+    def start_workers(self, make: Callable[[], Flow[None]], count: int, name: str) -> AioWorkers:
         """Run flows in tasks of their own, where their functions of the user run, too."""
-        return AioWorkers(self, flows, name)
+        return AioWorkers(self, make, count, name)
 
     def spawn(self, flow: Flow[Any]) -> None:
         """Run a flow in the background until it ends or the driver is closed.

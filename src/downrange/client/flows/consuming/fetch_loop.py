@@ -97,7 +97,7 @@ def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
     if batch.status is PullStatus.MOVED:
         yield from member.move(window, batch.next_offset, "the broker moved the group's offset")
     elif batch.messages:
-        messages = yield from _filtered(member, batch.messages)
+        messages = yield from passed_by_hooks(member, batch.messages)
         _take_in(member, window, messages, batch.next_offset)
     else:
         window.next_offset = batch.next_offset
@@ -105,7 +105,9 @@ def _fetch_once(member: GroupMember, window: DeliveryWindow) -> Flow[None]:
             yield Pause(_HELD_MIN)
 
 
-def _filtered(member: GroupMember, messages: list[ReceivedMessage]) -> Flow[list[ReceivedMessage]]:
+def passed_by_hooks(
+    member: GroupMember, messages: list[ReceivedMessage]
+) -> Flow[list[ReceivedMessage]]:
     """Return the messages that the user's hooks let pass; one whose hook fails passes, too."""
     for hook in member.hooks.filter_message:
         passed: list[ReceivedMessage] = []

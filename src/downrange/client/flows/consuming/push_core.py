@@ -126,6 +126,8 @@ class PushCore:
         self._average = 10 * _QUICK
         self._is_relieving = False
         self._is_over = False
+        #: Deliveries whose worker was ended by its handler, with the error.
+        self._broken: list[tuple[Delivery, BaseException]] = []
 
     # ---- life --------------------------------------------------------------------------------
 
@@ -182,7 +184,7 @@ class PushCore:
         if self.is_paused:
             return None
         line, now = self._line, self.core.clock.now()
-        for _ in range(len(line)):
+        while line:
             window = line.popleft()
             window.is_queued = False
             if not self._may_take(window, now):
@@ -220,6 +222,8 @@ class PushCore:
         is_batch = self.options.batch > 1
         assert handler is not None
         while not self._is_over:
+            while self._broken:
+                yield from self.fail(*self._broken.pop())
             delivery = self._take()
             if delivery is None:
                 yield from self._wait_for_work()
@@ -235,8 +239,11 @@ class PushCore:
                     yield from self._watched(call, delivery)
                 else:
                     yield call
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 yield from self.fail(delivery, error)
+            except BaseException as error:
+                self._broken.append((delivery, error))  # for the worker that takes this one's place
+                raise
             else:
                 self.finish(delivery)
 
@@ -258,7 +265,7 @@ class PushCore:
             )
         try:
             yield call
-        except Exception as error:  # the user's code
+        except (Exception, SystemExit) as error:  # the user's code
             context.error = error
         if trace is not None and traced is not None:
             trace_after(trace, traced, _trace_result(context.error))
@@ -278,7 +285,7 @@ class PushCore:
         result, remark = ConsumeResult.SUCCESS, None
         try:
             yield UserCall(handler, (argument,), may_block=True)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             result = ConsumeResult.LATER if self.is_signal(error) else ConsumeResult.THREW
             remark = f"{type(error).__name__}: {error}"
         return ConsumeDirectlyBody(
@@ -365,7 +372,7 @@ class PushCore:
 
     # ---- failures ----------------------------------------------------------------------------
 
-    def fail(self, delivery: Delivery, error: Exception) -> Flow[None]:
+    def fail(self, delivery: Delivery, error: BaseException) -> Flow[None]:
         """Do what the exception of a handler asks for, and publish it with the plan."""
         window, counts = delivery.window, self.member.counts
         if delivery.rest is None:
@@ -471,7 +478,7 @@ class PushCore:
         yield UserCall(self._spawn, (later(),))
 
 
-def _trace_result(error: Exception | None) -> SubResult:
+def _trace_result(error: BaseException | None) -> SubResult:
     """Return how a handler ended, for the trace."""
     if error is None:
         return SubResult.SUCCESS
