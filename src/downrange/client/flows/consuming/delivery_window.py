@@ -181,6 +181,10 @@ class DeliveryWindow:
         """How far the last message handed out is ahead of the first one that is not done."""
         return self._highest - self._open[0] if self._open else 0
 
+    def has_due(self, now: float) -> bool:
+        """Return whether a message is to be handed out again now."""
+        return bool(self.postponed) and self.postponed[0][0] <= now
+
     def add(self, messages: Iterable[ReceivedMessage], next_offset: QueueOffset) -> None:
         """Add what a pull returned; the next pull begins at `next_offset`."""
         added = size = 0
@@ -197,7 +201,7 @@ class DeliveryWindow:
     def take(self, count: int, now: float) -> Delivery | None:
         """Hand out at most `count` messages, those that were postponed first."""
         postponed, waiting = self.postponed, self.waiting
-        if postponed and postponed[0][0] <= now:
+        if self.has_due(now):
             messages: list[ReceivedMessage] = [postponed.popleft()[1]]
         elif waiting:
             messages = [waiting.popleft() for _ in range(min(count, len(waiting)))]

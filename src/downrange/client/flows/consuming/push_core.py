@@ -160,7 +160,8 @@ class PushCore:
         if window.is_stopped:
             return False
         if not self.is_orderly:
-            return window.span < self.options.span
+            # A message that is to be tried again may be the one that the others wait for.
+            return window.span < self.options.span or window.has_due(now)
         has_lock = not self.member.is_shared or now < window.locked_until
         return not window.running and has_lock and window.not_before <= now
 
