@@ -15,18 +15,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from downrange.client.flows.consuming.group_member import GroupMember
-from downrange.client.flows.consuming.send_back import send_back
+from downrange.client.flows.consuming.send_back import DEAD_LETTER_LEVEL, send_back
 from downrange.client.flows.consuming.verdicts import Verdict, plan_of, verdict_of
 from downrange.client.flows.effects import Flow, Pause, Signal, UserCall, Wait
 from downrange.client.flows.notices import HandlerFailed
 from downrange.errors import DeadLetter, Retry, RetrySome, RocketMQError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from downrange.client.flows.client_core import ClientCore
     from downrange.client.flows.consuming.delivery_window import Delivery, DeliveryWindow
     from downrange.client.flows.consuming.pull import Filter
+    from downrange.model import ReceivedMessage
     from downrange.options.consumers import ConsumerOptions
 
 #: Seconds that an idle worker waits before it looks again.
@@ -265,10 +266,10 @@ class PushCore:
             plan = ""
         elif not self.member.is_shared:
             plan = yield from self._try_here(delivery, verdict)
-        elif self.is_orderly and not self._is_used_up(window, verdict):
-            plan = yield from self._suspend(delivery, verdict)
+        elif self.is_orderly:
+            plan = yield from self._keep_order(window, verdict)
         else:
-            plan = yield from self._send_back(window, verdict)
+            plan = yield from self._deliver_again(window, verdict)
         window.end(delivery, self.core.clock.now())
         self._continue(window)
         if verdict.failed:
@@ -278,25 +279,30 @@ class PushCore:
             self.core.notices.append(notice)
             yield from self.core.publish()
 
-    def _is_used_up(self, window: DeliveryWindow, verdict: Verdict) -> bool:
-        """Return whether failed messages of an orderly queue are not tried here again."""
-        return verdict.is_dead or (
-            self.retries is not None
-            and any(
-                message.delivery_attempts + window.attempts.get(message.offset, 0) >= self.retries
-                for message in verdict.failed
-            )
+    def _keep_order(self, window: DeliveryWindow, verdict: Verdict) -> Flow[str]:
+        """Try failed messages of an orderly queue again first; those tried too often are dead."""
+        dead = {m for m in verdict.failed if verdict.is_dead or self._is_used_up(window, m)}
+        refused = yield from self._send_back(
+            window, [m for m in verdict.failed if m in dead], DEAD_LETTER_LEVEL
         )
-
-    def _suspend(self, delivery: Delivery, verdict: Verdict) -> Flow[str]:
-        """Try failed messages of an orderly queue again, before all others of the queue."""
-        window = delivery.window
+        again = [m for m in verdict.failed if m in refused or m not in dead]
+        if not again:
+            return "it becomes a dead letter"
         seconds = self.options.suspend_queue if verdict.after is None else verdict.after
-        for message in verdict.failed:
+        why = ""
+        if refused:
+            seconds = _LOCAL_RETRY
+            why = f"it could not be sent back ({next(iter(refused.values())).brief}), "
+        for message in again:
             window.attempts[message.offset] = window.attempts.get(message.offset, 0) + 1
-        window.put_back(verdict.failed, self.core.clock.now() + seconds)
+        window.put_back(again, self.core.clock.now() + seconds)
         yield from self._continue_in(window, seconds)
-        return f"the queue waits, and it is tried again in {seconds:g} s"
+        return f"{why}the queue waits, and it is tried again in {seconds:g} s"
+
+    def _is_used_up(self, window: DeliveryWindow, message: ReceivedMessage) -> bool:
+        """Return whether a message of an orderly queue is not tried again."""
+        attempts = message.delivery_attempts + window.attempts.get(message.offset, 0)
+        return self.retries is not None and attempts >= self.retries
 
     def _try_here(self, delivery: Delivery, verdict: Verdict) -> Flow[str]:
         """Handle failed messages of a broadcast again; no broker delivers them again."""
@@ -318,29 +324,41 @@ class PushCore:
         yield from self._continue_in(window, seconds)
         return f"it is tried again here in {seconds:g} s"
 
-    def _send_back(self, window: DeliveryWindow, verdict: Verdict) -> Flow[str]:
+    def _deliver_again(self, window: DeliveryWindow, verdict: Verdict) -> Flow[str]:
         """Have the broker deliver failed messages again; those that it does not take wait here."""
-        core, counts = self.core, self.member.counts
-        plan = plan_of(verdict, self.retries)
-        level, group = verdict.level, self.member.group
-        for message in verdict.failed:
-            deadline = core.clock.now() + _SEND_BACK_TIMEOUT
+        refused = yield from self._send_back(window, verdict.failed, verdict.level)
+        if not refused:
+            return plan_of(verdict, self.retries)
+        for message in refused:
+            window.postpone(message, self.core.clock.now() + _LOCAL_RETRY)
+        yield from self._continue_in(window, _LOCAL_RETRY)
+        error = next(iter(refused.values()))
+        return (
+            f"it could not be sent back ({error.brief}), and is handled here again in "
+            f"{_LOCAL_RETRY:g} s"
+        )
+
+    def _send_back(
+        self, window: DeliveryWindow, messages: Iterable[ReceivedMessage], level: int
+    ) -> Flow[dict[ReceivedMessage, RocketMQError]]:
+        """Give messages to the broker; return those that it did not take, each with the reason."""
+        core, member = self.core, self.member
+        refused: dict[ReceivedMessage, RocketMQError] = {}
+        for message in messages:
+            until = core.clock.now() + _SEND_BACK_TIMEOUT
             try:
-                yield from send_back(core, group, message, level, self.retries, deadline=deadline)
-            except RocketMQError as refusal:
-                window.postpone(message, core.clock.now() + _LOCAL_RETRY)
-                yield from self._continue_in(window, _LOCAL_RETRY)
-                plan = (
-                    f"it could not be sent back ({refusal.brief}), and is handled here again in "
-                    f"{_LOCAL_RETRY:g} s"
+                yield from send_back(
+                    core, member.group, message, level, self.retries, deadline=until
                 )
+            except RocketMQError as error:
+                refused[message] = error
                 continue
             window.settle(message)
-            if verdict.is_dead:
-                counts.dead += 1
+            if level == DEAD_LETTER_LEVEL:
+                member.counts.dead += 1
             else:
-                counts.sent_back += 1
-        return plan
+                member.counts.sent_back += 1
+        return refused
 
     def _continue_in(self, window: DeliveryWindow, seconds: float) -> Flow[None]:
         """Put a window into the line again after a time."""
