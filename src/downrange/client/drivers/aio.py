@@ -91,7 +91,7 @@ class AioDriver:
         self.round_robin = RoundRobin()
         self.late_replies = 0
         self._connections: dict[str, Connection] = {}
-        self._background: set[FlowTask] = set()
+        self._background: dict[FlowTask, None] = {}
         self._tidying: asyncio.TimerHandle | None = None
         self._fork_guard = ForkGuard()
         self._thread = threading.current_thread().name
@@ -225,14 +225,14 @@ class AioDriver:
             raise self._unusable()
 
         def done(_: Any, error: BaseException | None) -> None:
-            self._background.discard(task)
+            self._background.pop(task, None)
             if isinstance(error, RocketMQError):
                 _log.debug("in the background: %s", error)
             elif error is not None:
                 _log.error("a background flow ended", exc_info=error)
 
         task = FlowTask(self.scheduler, flow, done)
-        self._background.add(task)
+        self._background[task] = None
         task.resume()
 
     def step(self, function: Callable[[], ResultT]) -> ResultT:

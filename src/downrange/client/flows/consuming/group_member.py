@@ -139,7 +139,8 @@ class GroupMember:
         self.refused_since: dict[QueueId, float] = {}
         self.started_ms = 0
         self._spawn = spawn
-        self._starved: set[DeliveryWindow] = set()
+        #: Windows without room, in the order in which they began to wait.
+        self._starved: dict[DeliveryWindow, None] = {}
         self._is_mismatch_told = False
         self._commits = self._make_commits()
 
@@ -302,15 +303,15 @@ class GroupMember:
             window, len(self.windows), self.options.queue_messages
         )
         if is_free:
-            self._starved.discard(window)
+            self._starved.pop(window, None)
         else:
-            self._starved.add(window)
+            self._starved[window] = None
         return is_free
 
     def settled(self) -> None:
         """Let windows that waited for room look again; call it when messages are done."""
         if self._starved:
-            starved, self._starved = self._starved, set()
+            starved, self._starved = self._starved, {}
             for window in starved:
                 window.room.fire()
 
@@ -349,7 +350,7 @@ class GroupMember:
 
     def _remove(self, window: DeliveryWindow) -> None:
         window.drop()
-        self._starved.discard(window)
+        self._starved.pop(window, None)
         if self.windows.get(window.queue) is window:
             del self.windows[window.queue]
 
