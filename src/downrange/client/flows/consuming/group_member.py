@@ -353,6 +353,7 @@ class GroupMember:
         self._starved.pop(window, None)
         if self.windows.get(window.queue) is window:
             del self.windows[window.queue]
+        self.settled()
 
     def move(self, window: DeliveryWindow, offset: QueueOffset, reason: str) -> Flow[None]:
         """Continue a queue elsewhere, in a new window, after its handlers have ended."""
