@@ -49,8 +49,8 @@ class Buffer:
         """Return whether a window may fetch: limits of all windows, and its share of them."""
         if not self.count:
             return True
-        bytes_max = self.bytes_max // 2 if window.is_short else self.bytes_max
-        if self.bytes >= bytes_max or self.count >= self.count_max:
+        needed = max(window.needed, 1)
+        if self.bytes + needed > self.bytes_max or self.count >= self.count_max:
             return False
         share = max(1, window_count)
         return not window.count or (
@@ -98,7 +98,7 @@ class DeliveryWindow:
         is_dropped: Whether results do not count any more.
         is_queued: Whether it stands in the line of windows with messages to hand out.
         is_paused: Whether the program paused this queue.
-        is_short: Whether the last answer did not fit into the buffer.
+        needed: The bytes of the last answer, if it did not fit into the buffer; else 0.
         locked_until: Until when the broker's lock is trusted.
         replica: The replica to pull from.
         failure: Why the last pull failed; None when it succeeded.
@@ -121,7 +121,7 @@ class DeliveryWindow:
             "count",
         ),
         *("created_at", "failing_since", "failure", "handled_at", "idle", "is_dropped"),
-        *("is_paused", "is_queued", "is_short", "is_stopped", "locked_until", "message_filter"),
+        *("is_paused", "is_queued", "is_stopped", "locked_until", "message_filter", "needed"),
         "next_offset",
         *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running", "waiting"),
     )
@@ -150,7 +150,7 @@ class DeliveryWindow:
         self.is_dropped = False
         self.is_queued = False
         self.is_paused = False
-        self.is_short = False
+        self.needed = 0
         self.locked_until = 0.0
         self.replica = MASTER
         self.failure: RocketMQError | None = None

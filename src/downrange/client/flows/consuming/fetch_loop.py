@@ -92,9 +92,9 @@ def _take_in(member: GroupMember, window: DeliveryWindow, batch: PullBatch) -> N
     size = sum(len(message.body) for message in batch.messages)
     if buffer.count and buffer.bytes + size > buffer.bytes_max:
         member.counts.dropped_answers += 1
-        window.is_short = True
+        window.needed = size
         return
-    window.is_short = False
+    window.needed = 0
     window.add(batch.messages, batch.next_offset)
     member.counts.fetched += len(batch.messages)
     member.arrived(window)
