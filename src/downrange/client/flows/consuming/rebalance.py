@@ -61,6 +61,8 @@ def rebalance(member: GroupMember) -> Flow[bool]:
     member.counts.rebalances += 1
     is_balanced = True
     subscribed = set(member.subscriptions.topics)
+    for queue in [queue for queue in member.refused_since if queue.topic not in subscribed]:
+        del member.refused_since[queue]
     yield from member.release(
         [window for window in member.windows.values() if window.queue.topic not in subscribed]
     )
@@ -143,7 +145,7 @@ def _apply(member: GroupMember, topic: str, share: list[QueueId]) -> Flow[bool]:
     lost = [
         window
         for window in member.windows.values()
-        if window.queue.topic == topic and window.queue not in wanted
+        if window.queue.topic == topic and window.queue not in wanted and not window.is_stopped
     ]
     yield from member.release(lost)
     for queue in list(member.refused_since):
