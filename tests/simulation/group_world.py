@@ -212,7 +212,8 @@ class GroupWorld(World):
         state = self.machine.state
         for group in self.groups:
             if not group.is_broadcast:
-                assert not self._uncommitted(state, group)
+                uncommitted = self._uncommitted(state, group)
+                assert not uncommitted, uncommitted
             if self.is_calm:
                 self._check_calm(state, group)
 
