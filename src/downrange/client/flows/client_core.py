@@ -85,6 +85,7 @@ class ClientCore:
         user_errors: Exceptions of the user's hooks, selectors, checks and callbacks so far.
         notices: What happened and was not published yet.
         observe: Called with each notice by `publish`, outside of the atomic step.
+        on_lost: Called with the address when a connection to a server has ended.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class ClientCore:
         self.user_errors = 0
         self.notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
         self.observe: Callable[[Notice], None] | None = None
+        self.on_lost: list[Callable[[str], None]] = []
         self.name_servers = NameServers(name_servers, randomness)
         self.routes = RouteTable()
         self.routes.on_change.append(self._note_route)
@@ -300,6 +302,8 @@ class ClientCore:
     def on_disconnect(self, address: str) -> None:
         """Note that the connection on which a broker sends its requests has ended."""
         self.registered.discard(address)
+        for function in list(self.on_lost):
+            function(address)
 
     # ---- timers ----------------------------------------------------------------------------------
 

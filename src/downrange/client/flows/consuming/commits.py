@@ -46,7 +46,7 @@ class BrokerCommits:
         changed = [
             (window, window.position)
             for window in windows
-            if not window.is_dropped and window.position != window.committed
+            if not window.is_dropped and not window.is_lost and window.position != window.committed
         ]
         if not changed:
             return []

@@ -100,6 +100,9 @@ class DeliveryWindow:
         is_paused: Whether the program paused this queue.
         needed: The bytes of the last answer, if it did not fit into the buffer; else 0.
         locked_until: Until when the broker's lock is trusted.
+        has_lock: Whether the broker has confirmed the lock, and not refused it since.
+        is_lost: Whether the lock was refused after that: another member has the queue.
+        is_unlocked: Whether the lock is given back, so it is not renewed.
         replica: The replica to pull from.
         failure: Why the last pull failed; None when it succeeded.
         failing_since: When the pulls began to fail.
@@ -120,7 +123,8 @@ class DeliveryWindow:
             "committed",
             "count",
         ),
-        *("created_at", "failing_since", "failure", "handled_at", "idle", "is_dropped"),
+        *("created_at", "failing_since", "failure", "handled_at", "has_lock", "idle"),
+        *("is_dropped", "is_lost", "is_unlocked"),
         *("is_paused", "is_queued", "is_stopped", "locked_until", "message_filter", "needed"),
         "next_offset",
         *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running", "waiting"),
@@ -152,6 +156,9 @@ class DeliveryWindow:
         self.is_paused = False
         self.needed = 0
         self.locked_until = 0.0
+        self.has_lock = False
+        self.is_lost = False
+        self.is_unlocked = False
         self.replica = MASTER
         self.failure: RocketMQError | None = None
         self.failing_since: float | None = None
@@ -249,7 +256,14 @@ class DeliveryWindow:
             self.waiting.extendleft(reversed(messages))
             self.not_before = not_before
 
-    # ---- its end -----------------------------------------------------------------------------
+    # ---- its lock and its end ----------------------------------------------------------------
+
+    def confirm_lock(self, until: float) -> None:
+        """Note that the broker confirmed the lock."""
+        if not self.has_lock:
+            self.committed = None  # the member that had it may have committed after this one
+        self.has_lock = True
+        self.locked_until = until
 
     def stop(self) -> None:
         """Fetch nothing and hand out nothing any more; what runs may end."""

@@ -104,6 +104,7 @@ class GroupMember:
         windows: Queue -> its window; also those that are being released.
         changed: Fires when the queues may have to be divided anew.
         closing: Fires when the member leaves.
+        rebalancing: Fires when the running rebalance has ended.
         on_assigned: Called with new queues, before their first message.
         on_revoked: Called with queues that go, after their handlers have ended, before the commit.
     """
@@ -131,6 +132,8 @@ class GroupMember:
         self.counts = ConsumerCounts()
         self.changed = Signal()
         self.closing = Signal()
+        self.rebalancing = Signal()
+        self.rebalancing.fire()
         self.on_assigned: Callable[[list[QueueId]], object] | None = None
         self.on_revoked: Callable[[list[QueueId]], object] | None = None
         self.is_paused = False
@@ -142,6 +145,11 @@ class GroupMember:
         #: Windows without room, in the order in which they began to wait.
         self._starved: dict[DeliveryWindow, None] = {}
         self._is_mismatch_told = False
+        #: Fires when locks are in doubt, and are to be renewed now.
+        self._doubt = Signal()
+        #: Fires when the running renewal of locks has ended.
+        self._renewal = Signal()
+        self._renewal.fire()
         self._commits = self._make_commits()
 
     def _make_commits(self) -> BrokerCommits | LocalCommits:
@@ -193,6 +201,7 @@ class GroupMember:
         core.add_consumer(self.named_group, self)
         serve_member(core)
         core.routes.on_change.append(self._on_route)
+        core.on_lost.append(self._on_lost)
         try:
             yield from refresh_all(core, self.named_topics())
             yield from send_heartbeats(core)
@@ -238,6 +247,7 @@ class GroupMember:
         core = self.core
         self.closing.fire()
         self.changed.fire()
+        self._doubt.fire()
         windows = list(self.windows.values())
         for window in windows:
             window.stop()
@@ -246,9 +256,9 @@ class GroupMember:
         unfinished = [window for window in windows if window.running]
         yield from self._revoked([window.queue for window in windows])
         until = core.clock.now() + core.options.call_timeout
+        yield Wait(self.rebalancing, until)
         yield from self.commit(windows, until)
-        if self.is_shared and windows:
-            yield from unlock(core, self.named_group, [w.queue for w in windows], deadline=until)
+        yield from self._unlock(windows, until)
         self._forget()
         yield from unregister(core, consumer=self.named_group, deadline=until)
         for window in windows:
@@ -262,6 +272,8 @@ class GroupMember:
         self.core.remove_consumer(self.named_group)
         if self._on_route in self.core.routes.on_change:
             self.core.routes.on_change.remove(self._on_route)
+        if self._on_lost in self.core.on_lost:
+            self.core.on_lost.remove(self._on_lost)
 
     # ---- subscriptions -----------------------------------------------------------------------
 
@@ -316,13 +328,21 @@ class GroupMember:
                 window.room.fire()
 
     def open_window(
-        self, queue: QueueId, offset: QueueOffset, message_filter: Filter, *, committed: bool
+        self,
+        queue: QueueId,
+        offset: QueueOffset,
+        message_filter: Filter,
+        *,
+        is_committed: bool,
+        is_locked: bool,
     ) -> Flow[DeliveryWindow]:
         """Begin to read a queue that this member has."""
-        window = DeliveryWindow(queue, message_filter, offset, self.buffer, self.core.clock.now())
-        if committed:
+        now = self.core.clock.now()
+        window = DeliveryWindow(queue, message_filter, offset, self.buffer, now)
+        if is_locked:
+            window.confirm_lock(now + LOCK_TRUST)
+        if is_committed:
             window.committed = offset
-        window.locked_until = self.core.clock.now() + LOCK_TRUST
         self.windows[queue] = window
         fetching = self.keep_running(f"fetching {queue}", partial(fetch, self, window))
         yield UserCall(self._spawn, (fetching,))
@@ -341,12 +361,20 @@ class GroupMember:
         if self.is_closing:
             return
         yield from self._revoked([window.queue])
-        yield from self.commit([window], core.clock.now() + core.options.call_timeout)
-        if self.is_shared:
-            until = core.clock.now() + core.options.call_timeout
-            yield from unlock(core, self.named_group, [window.queue], deadline=until)
+        if not window.is_lost:
+            yield from self.commit([window], core.clock.now() + core.options.call_timeout)
+            yield from self._unlock([window], core.clock.now() + core.options.call_timeout)
         self._remove(window)
         self.changed.fire()
+
+    def _unlock(self, windows: list[DeliveryWindow], deadline: float) -> Flow[None]:
+        """Give locks back; a renewal that is under way ends first, or it would lock them again."""
+        if self.is_shared and windows:
+            for window in windows:
+                window.is_unlocked = True
+            yield Wait(self._renewal, deadline)
+            queues = [window.queue for window in windows]
+            yield from unlock(self.core, self.named_group, queues, deadline=deadline)
 
     def _remove(self, window: DeliveryWindow) -> None:
         window.drop()
@@ -366,15 +394,18 @@ class GroupMember:
         yield Wait(window.idle, core.clock.now() + self.options.handover_timeout)
         if self.is_closing or self.windows.get(window.queue) is not window:
             return
-        locked_until = window.locked_until
         self._remove(window)
         self.core.notices.append(
             QueueFailed(self.group, window.queue, None, f"{reason} to {offset}")
         )
         moved = yield from self.open_window(
-            window.queue, offset, window.message_filter, committed=False
+            window.queue,
+            offset,
+            window.message_filter,
+            is_committed=False,
+            is_locked=window.has_lock,
         )
-        moved.locked_until = locked_until
+        moved.locked_until = window.locked_until
         moved.is_paused = window.is_paused
         yield from core.publish()
 
@@ -414,20 +445,43 @@ class GroupMember:
             yield from self.commit(list(self.windows.values()), deadline)
 
     def _lock_loop(self) -> Flow[None]:
-        """Renew the locks of all windows; a lost one is published."""
+        """Renew the locks of all windows, at once after a connection was lost."""
+        clock, interval = self.core.clock, self.options.lock_interval
+        while True:
+            is_sure = all(w.locked_until or not w.has_lock for w in self.windows.values())
+            yield Wait(self._doubt, clock.now() + (interval if is_sure else _RESTART))
+            if self.is_closing:
+                return
+            if self._doubt.is_fired:
+                self._doubt = Signal()
+            self._renewal = Signal()
+            try:
+                yield from self._renew_locks()
+            finally:
+                self._renewal.fire()
+
+    def _renew_locks(self) -> Flow[None]:
+        """Renew locks once; a window whose lock another member has is given up."""
         core = self.core
-        while not (yield from self._sleep(self.options.lock_interval)):
-            windows = dict(self.windows)
-            deadline = core.clock.now() + core.options.call_timeout
-            locked, refused = yield from lock(core, self.named_group, windows, deadline=deadline)
-            for queue in locked:
-                windows[queue].locked_until = core.clock.now() + LOCK_TRUST
-                self.arrived(windows[queue])
-            for queue in refused:
-                if windows[queue].locked_until and not windows[queue].is_stopped:
-                    windows[queue].locked_until = 0.0
-                    core.notices.append(LockLost(self.group, queue))
-            yield from core.publish()
+        windows = {queue: w for queue, w in self.windows.items() if not w.is_unlocked}
+        deadline = core.clock.now() + core.options.call_timeout
+        locked, refused = yield from lock(core, self.named_group, windows, deadline=deadline)
+        for queue, window in windows.items():
+            if queue in locked:
+                window.confirm_lock(core.clock.now() + LOCK_TRUST)
+                self.arrived(window)
+            elif queue in refused and window.has_lock:
+                window.has_lock, window.is_lost, window.locked_until = False, True, 0.0
+                core.notices.append(LockLost(self.group, queue))
+        yield from self.release([window for window in windows.values() if window.is_lost])
+        yield from core.publish()
+
+    def _on_lost(self, address: str) -> None:
+        """Doubt the locks at a broker whose connection ended: it may have given them to others."""
+        for window in self.windows.values():
+            if self.is_shared and self.core.routes.master_of(window.queue.broker) == address:
+                window.locked_until = 0.0
+                self._doubt.fire()
 
     def _watch_loop(self) -> Flow[None]:
         """Report handlers that take too long."""
