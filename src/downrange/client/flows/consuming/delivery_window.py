@@ -103,6 +103,7 @@ class DeliveryWindow:
         has_lock: Whether the broker has confirmed the lock, and not refused it since.
         is_lost: Whether the lock was refused after that: another member has the queue.
         is_unlocked: Whether the lock is given back, so it is not renewed.
+        saving: Fires when the commit that is under way has ended; None without one.
         replica: The replica to pull from.
         failure: Why the last pull failed; None when it succeeded.
         failing_since: When the pulls began to fail.
@@ -127,7 +128,7 @@ class DeliveryWindow:
         *("is_dropped", "is_lost", "is_unlocked"),
         *("is_paused", "is_queued", "is_stopped", "locked_until", "message_filter", "needed"),
         "next_offset",
-        *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running", "waiting"),
+        *("not_before", "postponed", "pulled_at", "queue", "replica", "room", "running", "saving", "waiting"),
     )
 
     def __init__(
@@ -159,6 +160,7 @@ class DeliveryWindow:
         self.has_lock = False
         self.is_lost = False
         self.is_unlocked = False
+        self.saving: Signal | None = None
         self.replica = MASTER
         self.failure: RocketMQError | None = None
         self.failing_since: float | None = None
