@@ -80,6 +80,18 @@ class BrokerCommits:
         return set_group_offset(self._core, self._group, queue, position, deadline=deadline)
 
 
+class NoCommits:
+    """Saves nothing: for broadcast without an offset store."""
+
+    def save(self, windows: Iterable[DeliveryWindow], deadline: float) -> Flow[list[RocketMQError]]:
+        """Note the positions as saved."""
+        del deadline
+        for window in windows:
+            window.committed = window.position
+        return []
+        yield  # a flow
+
+
 class LocalCommits:
     """Saves all positions in an offset store, for broadcast.
 

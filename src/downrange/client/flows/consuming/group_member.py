@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from downrange.allocation import strategy_of
-from downrange.client.flows.consuming.commits import BrokerCommits, LocalCommits
+from downrange.client.flows.consuming.commits import BrokerCommits, LocalCommits, NoCommits
 from downrange.client.flows.consuming.delivery_window import Buffer, DeliveryWindow
 from downrange.client.flows.consuming.fetch_loop import fetch
 from downrange.client.flows.consuming.member_requests import serve_member
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from downrange.client.flows.client_core import ClientCore
+    from downrange.client.flows.consuming.commits import Commits
     from downrange.client.flows.consuming.pull import Filter
     from downrange.client.flows.routing.routes import Route
     from downrange.model import QueueId, QueueOffset
@@ -152,11 +153,11 @@ class GroupMember:
         self._renewal.fire()
         self._commits = self._make_commits()
 
-    def _make_commits(self) -> BrokerCommits | LocalCommits:
+    def _make_commits(self) -> Commits:
         store = self.options.offset_store
-        if self.is_shared or store is None:
+        if self.is_shared:
             return BrokerCommits(self.core, self.group)
-        return LocalCommits(store, self.named_group)
+        return NoCommits() if store is None else LocalCommits(store, self.named_group)
 
     @property
     def is_closing(self) -> bool:
