@@ -197,19 +197,32 @@ class GroupMember:
         self.started_ms = core.clock.wall_ms()
         yield from self._check_filters(filters, deadline)
         self.subscriptions.replace(filters, core.clock.wall_ms())
-        if isinstance(self._commits, LocalCommits):
-            yield from self._commits.load()
         core.add_consumer(self.named_group, self)
         serve_member(core)
         core.routes.on_change.append(self._on_route)
         core.on_lost.append(self._on_lost)
         try:
+            if isinstance(self._commits, LocalCommits):
+                yield from self._commits.load()
             yield from refresh_all(core, self.named_topics())
             yield from send_heartbeats(core)
             yield from rebalance(self)
-        except BaseException:
-            self._forget()
+        except GeneratorExit:
+            self._give_up()
             raise
+        except BaseException:
+            self._give_up()
+            if isinstance(self._commits, LocalCommits):
+                yield from self._commits.release()
+            raise
+
+    def _give_up(self) -> None:
+        """End what a start that failed has begun."""
+        self.closing.fire()
+        self._forget()
+        for window in self.windows.values():
+            window.drop()
+        self.windows.clear()
 
     def _check_filters(self, filters: Mapping[str, Filter], deadline: float) -> Flow[None]:
         for topic, message_filter in filters.items():
