@@ -86,6 +86,7 @@ class DeliveryWindow:
         first_offset: Where the first pull begins.
         buffer: What it shares with the other windows.
         now: The time.
+        namespace: The namespace of the client, if it has one.
 
     Attributes:
         next_offset: Where the next pull begins.
@@ -118,6 +119,7 @@ class DeliveryWindow:
             "_done",
             "_highest",
             "_is_retry",
+            "_namespace",
             "_open",
             "attempts",
             "bytes",
@@ -138,6 +140,7 @@ class DeliveryWindow:
         first_offset: QueueOffset,
         buffer: Buffer,
         now: float,
+        namespace: str | None = None,
     ) -> None:
         self.queue = queue
         self.message_filter = message_filter
@@ -172,6 +175,7 @@ class DeliveryWindow:
         #: Fires when the last running handler has ended, after `stop`.
         self.idle = Signal()
         self._buffer = buffer
+        self._namespace = namespace
         self._is_retry = queue.topic.startswith(RETRY_PREFIX)
         #: Offsets of all messages that wait or run, in order, and of some that are done.
         self._open: deque[int] = deque()
@@ -217,7 +221,9 @@ class DeliveryWindow:
             self._highest = max(self._highest, messages[-1].offset)
         else:
             return None
-        shown = [as_sent(message) for message in messages] if self._is_retry else messages
+        shown = messages
+        if self._is_retry:
+            shown = [as_sent(message, self._namespace) for message in messages]
         delivery = Delivery(self, messages, shown, now)
         self.running[messages[0].offset] = delivery
         return delivery

@@ -352,7 +352,8 @@ class GroupMember:
     ) -> Flow[DeliveryWindow]:
         """Begin to read a queue that this member has."""
         now = self.core.clock.now()
-        window = DeliveryWindow(queue, message_filter, offset, self.buffer, now)
+        namespace = self.core.options.namespace
+        window = DeliveryWindow(queue, message_filter, offset, self.buffer, now, namespace)
         if is_locked:
             window.confirm_lock(now + LOCK_TRUST)
         if is_committed:

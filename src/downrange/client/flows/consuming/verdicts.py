@@ -20,6 +20,7 @@ from downrange.client.flows.consuming.send_back import (
     level_for,
     usual_delay,
 )
+from downrange.client.flows.names import without_namespace
 from downrange.errors import DeadLetter, Retry, RetrySome
 from downrange.model import QueueId
 from downrange.wire.properties import PropertyKey
@@ -67,17 +68,20 @@ def verdict_of(
         pairs = list(zip(messages, shown, strict=True))
         done = [message for message, seen in pairs if seen not in named]
         failed = [message for message, seen in pairs if seen in named]
+        if not failed:  # it names others only: nothing says that these are done
+            done, failed = [], list(messages)
         return Verdict(done, failed, level_for(error.after), error.after)
     return Verdict((), messages)
 
 
-def as_sent(message: ReceivedMessage) -> ReceivedMessage:
+def as_sent(message: ReceivedMessage, namespace: str | None = None) -> ReceivedMessage:
     """Return a message with the topic that it was sent to: a retried one is in the retry topic."""
     queue = message.queue
     topic = message.properties.get(PropertyKey.RETRY_TOPIC)
     if not topic:
         return message
-    return dataclasses.replace(message, queue=QueueId(topic, queue.broker, queue.number))
+    shown = without_namespace(topic, namespace)
+    return dataclasses.replace(message, queue=QueueId(shown, queue.broker, queue.number))
 
 
 def plan_of(verdict: Verdict, retries: int | None) -> str:
